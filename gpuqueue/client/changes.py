@@ -27,7 +27,7 @@ class Elsewhere(str, Enum):
     OVER = "over"
     #: The array never had this index.
     NO_MEMBER = "no member"
-    #: The index was named within a range, and is over or not a member. A range names existing members only.
+    #: The index is in a named range, but it has ended or is not a member. A range selects existing members only.
     PASSED_OVER = "passed over"
 
     def __str__(self) -> str:

@@ -23,9 +23,9 @@ def named(
 
     """
     if all_here and names:
-        raise BadRequest("name the devices, or say --all for those of this host: not both")
+        raise BadRequest("name the devices, or use --all for those of this host: not both")
     if not all_here and not names:
-        raise BadRequest("name the devices (an index, HOST:INDEX or a UUID), or say --all for those of this host")
+        raise BadRequest("name the devices (an index, HOST:INDEX or a UUID), or use --all for those of this host")
     if all_here:
         here = [each for each in found if each.host == host]
         if not here:
@@ -48,5 +48,5 @@ def _named(found: Sequence[DeviceStatus], name: str, host: str) -> DeviceStatus:
     if len(fitting) > 1:
         several = " or ".join(each.device.uuid for each in fitting[:NAMED])
         more = ", …" if len(fitting) > NAMED else ""
-        raise BadRequest(f"{name!r} could be {several}{more}: say more of the UUID")
+        raise BadRequest(f"{name!r} could be {several}{more}: give more of the UUID")
     return fitting[0]

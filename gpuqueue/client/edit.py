@@ -25,7 +25,7 @@ def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
 
     job_id = validation.whole_job(job)
     if not wanted:
-        raise BadRequest(f"say what to change: gpuqueue edit {job_id} --mem 8G")
+        raise BadRequest(f"give an option to change: gpuqueue edit {job_id} --mem 8G")
     apply = partial(
         connection.queue.requests.edit,
         job_id,

@@ -117,7 +117,7 @@ class JobsGroup(Protocol):
         """Return why a job waits: what blocks it on each device, its place in the order, when it may start."""
 
     def senders(self) -> Sequence[Sender]:
-        """Return the senders of notifications that are there now, and what each can send."""
+        """Return the running senders of notifications, and what each can send."""
 
     def nobody_sends(self) -> str | None:
         """Return why no notification can be sent now, or None if no reason is known."""

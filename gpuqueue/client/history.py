@@ -159,7 +159,7 @@ class History:
 
         start, end = self._period(since, until)
         if validation.word("by", by, By) is By.DAY and (end - start).days >= MAX_STEPS:
-            raise BadRequest(f"a table by day takes at most {MAX_STEPS} days: ask for a part of them")
+            raise BadRequest(f"a table by day takes at most {MAX_STEPS} days: choose a shorter period")
         name = validation.text_or_none("user", user)
         return self._connection.database.statistics(by=validation.word("by", by, By), since=start, until=end, user=name)
 

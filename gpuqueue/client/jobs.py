@@ -197,7 +197,7 @@ class Jobs:
         return explain.why(self._connection, job)
 
     def senders(self) -> Sequence[Sender]:
-        """Return the senders of notifications that are there now, and what each can send."""
+        """Return the running senders of notifications, and what each can send."""
         return self._connection.queue.senders.all()
 
     def nobody_sends(self) -> str | None:

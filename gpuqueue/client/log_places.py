@@ -1,4 +1,4 @@
-"""What the readers of logs have in common, whether the log is a file here or lies behind a service."""
+"""The interface of all readers of logs: of files on this machine, and of logs behind a service."""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ def replaced(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[Placement], dict[s
 
     def place(placement: Placement) -> dict[str, Any]:
         if wanted.exclusive is False and placement.whole and wanted.mem is None:
-            raise BadRequest("it asked for all memory of the card: say how much it needs beside others, with --mem 6G")
+            raise BadRequest(
+                "it asked for all memory of the card: give the memory that it needs beside other jobs, with --mem 6G"
+            )
         fields: dict[str, Any] = {} if device_filter is None else {"device": device_filter}
         return {**fields, "placement": replace(placement, **changes)} if changes else fields
 
@@ -80,4 +82,4 @@ def _which(words: Sequence[str], uuids_of: UuidsOf) -> tuple[DeviceFilter | None
     try:
         return DeviceFilter.ANY, tuple(uuids_of(words))  # a named device implies its kind
     except BadRequest as error:
-        raise BadRequest(f"{error}; or say gpu, cpu or any") from None
+        raise BadRequest(f"{error}; or write gpu, cpu or any") from None

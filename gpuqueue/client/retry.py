@@ -85,7 +85,7 @@ def _argv(spec: JobSpec, name: JobName, args: Sequence[str] | None) -> tuple[str
     if args is None:
         return spec.argv
     if spec.script is None:
-        raise BadRequest(f"job {name} runs a command, not a script: submit it anew with its new arguments")
+        raise BadRequest(f"job {name} runs a command, not a script: submit it again with its new arguments")
     kept = 1 if spec.interpreter is None else 2
     return (*spec.argv[:kept], *validation.words("args", args))
 
@@ -102,7 +102,7 @@ def _environment(
 
     Removed secrets come from the caller's environment *mine*, and so does all of a removed environment.
     """
-    unreadable = Unreadable(f"what job {name} asked for cannot be read any more: submit it anew")
+    unreadable = Unreadable(f"what job {name} asked for cannot be read any more: submit it again")
     array_id = None if job.member is None else job.member.array_id
     for each in (job.id, array_id):
         queued = None if each is None else connection.queue.jobs.get(each)
@@ -153,7 +153,7 @@ def _failed(connection: Connection, job: Job, array: Array, name: JobName) -> Ar
     members = (record.job.member for record in _failed_members(connection, job.id, len(array)))
     failed = Indexes.of(each.index for each in members if each and (name.part is None or each.index in name.part))
     if not failed.ranges:
-        raise Refused(f"no member of {name} failed or was lost: there is nothing to retry; one by name can be")
+        raise Refused(f"no member of {name} failed or was lost: there is nothing to retry, unless you name members")
     try:
         return replace(array, indexes=failed)
     except BadRequest as error:

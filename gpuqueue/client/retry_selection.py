@@ -28,7 +28,9 @@ def choose(
     """Return the ended jobs that match all criteria and were not retried yet, in the order of their ids."""
     ends = validation.words_of("states", states, JobState)
     if not ends or not all(state.is_end for state in ends):
-        raise BadRequest(f"only a job that has ended can be retried: say {', '.join(s for s in JobState if s.is_end)}")
+        raise BadRequest(
+            f"only a job that has ended can be retried: write {', '.join(s for s in JobState if s.is_end)}"
+        )
     query = HistoryQuery(
         user=validation.text_or_none("user", user) or connection.account.name,
         name=validation.text_or_none("name", name),

@@ -157,7 +157,7 @@ def default_mem_bytes(connection: Connection, pool: str) -> int:
     if default_bytes is None:
         default_bytes = connection.queue.rules.limits().of_pool(pool).default_mem_bytes
     if default_bytes is None:
-        raise BadRequest("say how much device memory the job needs: --mem 6G")
+        raise BadRequest("give the device memory that the job needs: --mem 6G")
     return default_bytes
 
 

@@ -25,7 +25,7 @@ class JobTerminal(Protocol):
         """Send typed input to the job."""
 
     def resize(self, window: Window) -> None:
-        """Tell the job the size of the user's terminal."""
+        """Send the size of the user's terminal to the job."""
 
     def output(self) -> tuple[Sequence[bytes], bool]:
         """Return the output since the last call, and whether the run has ended."""
@@ -52,7 +52,7 @@ class LocalTerminal:
             self._line.type(typed)
 
     def resize(self, window: Window) -> None:
-        """Tell the job the size of the user's terminal."""
+        """Send the size of the user's terminal to the job."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the run has ended
             self._line.resize(window)
 

@@ -67,7 +67,7 @@ def decode_audit_entry(line: str | bytes) -> AuditEntry:
     """Return the entry of a line of the journal.
 
     Raises:
-        Unreadable: it is none.
+        Unreadable: *text* is not an audit entry.
 
     """
     fields = loaded(line, "an audit entry")

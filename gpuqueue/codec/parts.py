@@ -1,6 +1,6 @@
 """The parts of a request that have types of their own.
 
-They are waits, retries, notifications, the early signal, placement, the size of a terminal and the git checkout. A
+They are waits, retries, notifications, the warning signal, placement, the size of a terminal and the git checkout. A
 reader raises ``Unreadable``, ``ValueError`` or ``BadRequest``; :mod:`gpuqueue.codec.request` turns the last two into
 the first.
 """
@@ -71,8 +71,8 @@ def signal_to_plain(early: EarlySignal) -> Plain:
 
 
 def signal_from_plain(plain: object) -> EarlySignal:
-    """Return the early signal that *plain* describes."""
-    fields = Fields(plain, "an early signal")
+    """Return the warning signal that *plain* describes."""
+    fields = Fields(plain, "a warning signal")
     return EarlySignal(number=fields.whole("number"), before_s=fields.number("before_s"))
 
 

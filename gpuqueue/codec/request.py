@@ -59,7 +59,7 @@ def encode_spec(spec: JobSpec) -> str:
             else "put large inputs into a file"
         )
         raise BadRequest(
-            f"the job's command and environment take {len(text)} bytes, at most {MAX_SPEC_BYTES} are taken: {remedy}"
+            f"the job's command and environment take {len(text)} bytes, at most {MAX_SPEC_BYTES} are accepted: {remedy}"
         )
     return text
 

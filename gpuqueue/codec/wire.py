@@ -27,7 +27,7 @@ from gpuqueue.model.array import Indexes
 from gpuqueue.text.sanitize import brief
 
 T = TypeVar("T")
-#: Reads a plain value. The second argument says where it stands, for messages: ``waits.after[0]``.
+#: Reads a plain value. The second argument is the path of the field, for messages: ``waits.after[0]``.
 Read = Callable[[Any, str], Any]
 
 _AS_THEY_ARE = frozenset({type(None), bool, int, float, str})
@@ -147,7 +147,7 @@ def reader(kind: Any, *, strict: bool) -> Read:  # noqa: PLR0911 - one for each 
         return partial(_mapping, _key(args[0]), reader(args[1], strict=strict))
     if isinstance(kind, type):
         return _class(kind, strict=strict)
-    raise TypeError(f"no JSON is agreed for {kind!r}")
+    raise TypeError(f"no JSON form is defined for {kind!r}")
 
 
 def _class(kind: type, *, strict: bool) -> Read:
@@ -161,7 +161,7 @@ def _class(kind: type, *, strict: bool) -> Read:
         return lambda plain, where: Indexes.parse(_scalar(str, plain, where))
     if dataclasses.is_dataclass(kind):
         return _object(kind, strict=strict)
-    raise TypeError(f"no JSON is agreed for {kind!r}")
+    raise TypeError(f"no JSON form is defined for {kind!r}")
 
 
 def wrong(where: str, wanted: str, plain: object) -> ValueError:

@@ -132,11 +132,11 @@ class _Examination:
 
 
 def _queue_unseen(why: CallFailed) -> Finding:
-    return unknown(f"the contents of the store cannot be read: {why}", "mend the store first")
+    return unknown(f"the contents of the store cannot be read: {why}", "repair the store first")
 
 
 def _processes_unseen(why: CallFailed) -> Finding:
-    return unknown(f"they cannot be checked: {why}", "mend the state directory first")
+    return unknown(f"they cannot be checked: {why}", "repair the state directory first")
 
 
 def _section(

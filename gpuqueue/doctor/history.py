@@ -114,11 +114,11 @@ def lost_jobs(contents: Contents) -> Finding:
 
 
 def events(contents: Contents) -> Finding:
-    """Check for dead letters: events that the tables could not take."""
+    """Check for dead letters: events that the tables refused."""
     number, job_id, why = contents.dead_letters
     if not number:
-        return ok("its tables took every event")
-    seen = f"it could not take {number} events, the first of job {job_id}: {short(why or '', MAX_WHY)}"
+        return ok("its tables have every event")
+    seen = f"it refused {number} events, the first of job {job_id}: {short(why or '', MAX_WHY)}"
     return warning(seen, "its table dead_letters has them complete: report this, then delete them")
 
 

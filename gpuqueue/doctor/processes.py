@@ -24,7 +24,7 @@ NOT_OF_WORKERS = frozenset({"state_dir", "default_mem_bytes", "default_device"})
 #: Remedy for a device that the workers were not started for. A second ``up`` refuses other devices, and ``down``
 #: withdraws the devices that hold no job.
 WITH_ITS_DEVICES = (
-    "gpuqueue down, then gpuqueue up with the --devices of before; or without them, if it is gone for good: the down "
+    "gpuqueue down, then gpuqueue up with the same --devices as before; or without this device, if it is gone: down "
     "forgets it"
 )
 #: Forms in ``--devices``: the prefix of simulated devices, and the suffix that adds the CPU. The pattern matches one
@@ -128,8 +128,8 @@ def host(facts: ProcessFacts) -> Findings:
         seen = "the host process died without a message: nothing starts here, and running jobs end after their grace"
         return problem(seen, f"gpuqueue up; why it died: {facts.settings.logs_dir / 'host.log'}")
     if facts.served:
-        return ok(f"none of ours: {len(facts.served)} workers of this machine are kept alive by somebody else")
-    return note("no workers run on this machine", "gpuqueue up, if it shall run jobs")
+        return ok(f"none: {len(facts.served)} workers of this machine are started by another program")
+    return note("no workers run on this machine", "gpuqueue up, if it should run jobs")
 
 
 def workers(facts: ProcessFacts) -> Findings:
@@ -196,11 +196,11 @@ def settings(facts: ProcessFacts) -> Findings:
     """Check that the running workers have the current settings."""
     if facts.host is None:
         return ()
-    restart = "gpuqueue down --leave-jobs, then gpuqueue up, if the workers shall have it too"
+    restart = "gpuqueue down --leave-jobs, then gpuqueue up, if the workers should use it too"
     if facts.file_changed:
         return warning("the settings file was changed after the workers had started", restart)
     if facts.environ is None:
-        return unknown("the environment of the host process may not be seen", "ask as its account, or as root")
+        return unknown("the environment of the host process cannot be read", "run this as its account, or as root")
     theirs, _ = Settings.salvage(facts.environ)
     here = facts.settings
     names = [name for name in here.origins.keys() - NOT_OF_WORKERS if getattr(theirs, name) != getattr(here, name)]

@@ -71,7 +71,7 @@ def devices(facts: Facts) -> Iterator[Finding]:
     yield (
         ok(f"{well} of {len(facts.queue.devices)} take jobs")
         if facts.queue.devices
-        else note("nobody has announced one")
+        else note("no worker has announced one")
     )
     for each in silent:
         yield _silent(facts, each)
@@ -174,8 +174,8 @@ def arrays(facts: Facts) -> Findings:
         return ok("the progress of each is known")
     named = ", ".join(torn[:MOST_NAMED]) + (" and others" if len(torn) > MOST_NAMED else "")
     return warning(
-        f"the store lost its data, and the history cannot say how far array {named} had come: no more of it starts",
-        f"gpuqueue history --array {torn[0]} shows what ran; submit the rest anew, and gpuqueue cancel {torn[0]}",
+        f"the store lost its data, and the progress of array {named} is unknown: no further member starts",
+        f"gpuqueue history --array {torn[0]} shows what ran; submit the rest again, and gpuqueue cancel {torn[0]}",
     )
 
 

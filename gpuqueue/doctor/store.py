@@ -55,7 +55,7 @@ def away(settings: Settings, why: CallFailed) -> Finding:
     """Return a finding on why the store is unreachable or not ready, with a remedy."""
     if isinstance(why.cause, StoreNotReady):
         seen, _, remedy = str(why).partition(": ")  # StoreNotReady messages have the form "fault: remedy"
-        return problem(seen, remedy or "it is there, and its log says more")
+        return problem(seen, remedy or "it runs, and its log has the reason")
     if settings.embedded:
         return _embedded_away(settings)
     seen = str(why)  # StoreUnreachable messages name the address

@@ -67,7 +67,7 @@ def facts_of(environ: Mapping[str, str]) -> Facts:
 def file(facts: Facts) -> Findings:
     """Check that the settings file is readable, if it exists."""
     if facts.closed is not None:
-        seen = f"{facts.path} cannot be read ({facts.closed}): nothing in it holds here"
+        seen = f"{facts.path} cannot be read ({facts.closed}): its settings have no effect here"
         return warning(seen, f"let this account read it, or leave it out: {PREFIX}CONFIG=/dev/null")
     return ok(f"{facts.path}" if facts.there else f"none at {facts.path}")
 

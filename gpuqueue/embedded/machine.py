@@ -136,7 +136,7 @@ class Machine:
         """Check that the history database is not of a newer version. A database that does not answer passes.
 
         Raises:
-            HistoryNewer: it is.
+            HistoryNewer: the database is of a newer version.
 
         """
         from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import for startup time

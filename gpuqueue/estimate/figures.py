@@ -20,7 +20,7 @@ CONTEXT_BYTES = 500 * MIB
 
 #: The limits of a dry run, printed below each in two lines.
 LIMITS = (
-    "An estimate. It sees no workspace of cuDNN or cuBLAS and no fragmentation: 10 % stand for them.",
+    "An estimate. 10 % are added for fragmentation and workspaces of cuDNN and cuBLAS, which are not counted.",
     "Counted in the first steps, on one GPU: what comes later, such as validation or longer inputs, may need more.",
 )
 

@@ -44,7 +44,7 @@ def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:
     if not _is_seen_well(run):
         return "sampled too rarely for advice"
     if spec.placement.whole:
-        return f"--mem {as_option(enough_bytes)} would do, if others may be there"
+        return f"--mem {as_option(enough_bytes)} would do, if other jobs may share the device"
     return f"--mem {as_option(enough_bytes)} would do" if enough_bytes < spec.mem_bytes else "as it should be"
 
 

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from gpuqueue.history.column_types import SafeText, UtcDateTime
 from gpuqueue.history.tables import metadata
 
-#: Access tokens. The secret itself is nowhere: ``digest`` is its SHA-256.
+#: Access tokens. The secret itself is not stored: ``digest`` is its SHA-256.
 access_tokens = sa.Table(
     "access_tokens",
     metadata,
@@ -31,7 +31,7 @@ access_tokens = sa.Table(
     sa.CheckConstraint("(kind = 'person') = (uid IS NOT NULL)", name="person_has_uid"),
 )
 
-#: The audit log: one row for each change that was asked for.
+#: The audit log: one row for each requested change.
 audit_entries = sa.Table(
     "audit_entries",
     metadata,
@@ -48,9 +48,9 @@ audit_entries = sa.Table(
     sa.Column("action", SafeText, nullable=False),
     #: The ids of the jobs, with spaces between them.
     sa.Column("jobs", SafeText, nullable=False),
-    #: What else was asked for, as JSON, without secrets.
+    #: Further details of the request, as JSON, without secrets.
     sa.Column("detail", SafeText, nullable=True),
-    #: ``done``, ``refused``, ``failed``; NULL if the service died before it knew.
+    #: ``done``, ``refused``, ``failed``; NULL if the service ended before the outcome was known.
     sa.Column("outcome", sa.Text, nullable=True),
     #: Why it was refused or failed.
     sa.Column("reason", SafeText, nullable=True),

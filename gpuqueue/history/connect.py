@@ -146,7 +146,7 @@ def absent(url: sa.URL) -> HistoryUnreachable:
     """Return the error for a SQLite file that does not exist."""
     return HistoryUnreachable(
         f"the history database at {shown(url)} is not there yet",
-        "run gpuqueue up, or gpuqueue db upgrade; or set GPUQUEUE_STATE_DIR or GPUQUEUE_DATABASE_URL right",
+        "run gpuqueue up, or gpuqueue db upgrade; or correct GPUQUEUE_STATE_DIR or GPUQUEUE_DATABASE_URL",
     )
 
 

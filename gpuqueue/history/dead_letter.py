@@ -25,7 +25,7 @@ def dead_letter(event: Event, why: str, *, epoch: str) -> Batch:
     within = _within(event)
     move_job(batch, within)
     if event.act in {Act.FINISH, Act.LOSE} and "token" in event.fields:
-        ending = Ending.lost(f"the history could not take the report of its end: {why}")
+        ending = Ending.lost(f"the history refused the report of its end: {why}")
         batch.run(run_key(within)).update(ended_at=event.at, **ending_columns(ending))
         sum_up(batch, within, Ended(ending=ending, duration_s=None, devices=()))
     return batch

@@ -130,7 +130,7 @@ def _beyond(column: sa.Column[int], job_id: int, query: HistoryQuery) -> Conditi
 def _place(connection: sa.Connection, column: sa.Column[Any], job_id: int) -> Any:
     found = connection.execute(sa.select(column).where(jobs.c.id == job_id)).first()
     if found is None:
-        raise JobNotFound(f"there is no job {job_id} in the history to go on after: take the last id of a page")
+        raise JobNotFound(f"there is no job {job_id} in the history to continue after: take the last id of a page")
     return found[0]
 
 

@@ -252,7 +252,7 @@ job_events = sa.Table(
     _word("detail", nullable=True),
 )
 
-#: Dead letters: whole events that the tables above could not take. ``job_events`` lists them as well.
+#: Dead letters: whole events that the tables above refused. ``job_events`` lists them as well.
 dead_letters = sa.Table(
     "dead_letters",
     metadata,

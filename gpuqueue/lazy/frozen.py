@@ -128,5 +128,5 @@ else:
 
         """
         if not frozen or not slots:
-            raise TypeError("only values that are frozen and have slots are made so")
+            raise TypeError("this decorator makes only frozen classes with slots")
         return lambda plan: _frozen(plan, kw_only=kw_only)

@@ -124,9 +124,7 @@ class Axis:
 
         """
         if not _NAME.fullmatch(self.name) or self.name.lower() == "index":
-            raise BadRequest(
-                f"{brief(self.name)} cannot be swept: a name has letters, digits and _, and index is every array's own"
-            )
+            raise BadRequest(f"{brief(self.name)} cannot name a sweep: use letters, digits and _, but not index alone")
         for piece in self.text.split(","):
             span = _SPAN.fullmatch(piece)
             if span is None and _NUMBERS.fullmatch(piece):
@@ -209,7 +207,7 @@ class Array:
         if len(str(self.indexes)) > MOST_TEXT:
             raise BadRequest(f"the indexes take more than {MOST_TEXT} characters: write them as ranges")
         if self.at_once is not None and not 1 <= self.at_once <= MOST_MEMBERS:
-            raise BadRequest(f"at once there can be 1 to {MOST_MEMBERS} members, not {brief(self.at_once)}")
+            raise BadRequest(f"--at-once must be 1 to {MOST_MEMBERS} members, not {brief(self.at_once)}")
         names = [axis.name.lower() for axis in self.axes]
         if len(set(names)) < len(names):
             raise BadRequest("two sweeps have the same name: give each its own (capitals make no difference)")

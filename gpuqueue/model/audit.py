@@ -1,4 +1,4 @@
-"""Entries of the audit log: who asked for which change, from where, and what came of it. Pure."""
+"""Entries of the audit log: each requested change, with its caller and its outcome. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuqueue.model.caller import Caller
 
 
 class AuditOutcome(str, Enum):
-    """What came of a change that was asked for."""
+    """The outcome of a requested change."""
 
     DONE = "done"
     #: The caller has no right to it, or the queue refused it.
@@ -26,12 +26,12 @@ class AuditOutcome(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditEntry:
-    """One change that was asked for.
+    """One requested change.
 
     - ``action`` is the name of an act, such as ``cancel`` or ``token-create``.
     - ``jobs`` are the ids of the jobs, as users type them.
-    - ``detail`` holds what else was asked for. It must hold no environment, no arguments and no token.
-    - ``outcome`` is None if the service ended before it knew.
+    - ``detail`` holds further details of the request. It must hold no environment, no arguments and no token.
+    - ``outcome`` is None if the service ended before the outcome was known.
     """
 
     id: str
@@ -50,7 +50,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditQuery:
-    """What to look for in the audit log. None means any. The newest entries come first."""
+    """The filters of a search in the audit log. None means any. The newest entries come first."""
 
     since: datetime | None = None
     account: str | None = None

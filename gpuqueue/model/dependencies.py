@@ -52,7 +52,9 @@ class Dependency:
         if type(self.job_id) is not int or not 0 < self.job_id <= _MAX_ID:
             raise BadRequest(f"a job to wait for is named by its id, not {brief(self.job_id)}")
         if not isinstance(self.condition, Condition):
-            raise BadRequest(f"a job must have ended {', '.join(Condition)}, not {brief(self.condition)}")
+            raise BadRequest(
+                f"the condition of a dependency must be {', '.join(Condition)}, not {brief(self.condition)}"
+            )
 
     def __str__(self) -> str:
         return f"{self.job_id}:{self.condition}"
@@ -69,9 +71,7 @@ class Dependency:
         for word in text.split(","):
             match = _DEPENDENCY.fullmatch(word.strip())
             if _MEMBER.match(word.strip()):
-                raise BadRequest(
-                    f"{brief(word)}: of an array only all of it can be waited for: say {word.split('_')[0]}"
-                )
+                raise BadRequest(f"{brief(word)}: a job can wait only for a whole array: write {word.split('_')[0]}")
             if match is None or match[2] not in {None, *(each.value for each in Condition)}:
                 examples = "write --after 12, or 12:ok, 12:any, 12:fail; several with commas"
                 raise BadRequest(f"{brief(word)} is no job to wait for: {examples}")

@@ -50,7 +50,7 @@ class DeviceFilter(str, Enum):
 
         """
         if not isinstance(text, str) or text not in list(cls):
-            raise BadRequest(f"{brief(text)} is no kind of device: say {', '.join(cls)}")
+            raise BadRequest(f"{brief(text)} is no kind of device: write {', '.join(cls)}")
         return cls(text)
 
 

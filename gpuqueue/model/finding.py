@@ -60,7 +60,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.grade in {Grade.WARNING, Grade.PROBLEM} and not self.remedy:
-            raise ValueError(f"{self.seen!r} is bad, and nobody says what to do")
+            raise ValueError(f"{self.seen!r} is bad, and has no remedy")
 
 
 #: The result of a check: one finding or several.

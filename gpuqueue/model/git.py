@@ -33,4 +33,4 @@ class Checkout:
         if self.branch is not None and not 0 < len(str(self.branch)) <= MAX_BRANCH:
             raise BadRequest(f"{brief(self.branch)} is no branch")
         if self.dirty not in {None, True, False}:
-            raise BadRequest(f"whether a checkout is dirty is true or false, not {brief(self.dirty)}")
+            raise BadRequest(f"dirty must be true or false, not {brief(self.dirty)}")

@@ -337,9 +337,9 @@ class JobSpec:
         self._check_course()
         self._check_notifications()
         if self.retry_of is not None and not 0 < self.retry_of <= 2**53:
-            raise BadRequest(f"a job is another try of a job by its id, not of {brief(self.retry_of)}")
+            raise BadRequest(f"retry_of must be the id of a job, not {brief(self.retry_of)}")
         if not self.name:
-            raise BadRequest("--name is empty: say what to call the job, or leave it out")
+            raise BadRequest("--name is empty: give a name, or leave out the option")
         if len(self.name) > MAX_NAME:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):

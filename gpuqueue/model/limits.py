@@ -291,7 +291,7 @@ def _figures(words: Mapping[str, str]) -> dict[Measure, Limit]:
     found = {}
     for key, value in words.items():
         if key not in {each.value for each in Measure}:
-            raise BadRequest(f"{brief(key)} is nothing that is limited: choose from {', '.join(Measure)}")
+            raise BadRequest(f"{brief(key)} is no limit: choose from {', '.join(Measure)}")
         measure = Measure(key)
         limit = _limit(measure, value)
         if limit is not None:
@@ -312,9 +312,9 @@ def _figures_named(written: Mapping[str, Mapping[str, str]]) -> Iterator[Measure
 def _limit(measure: Measure, value: str) -> Limit | None:
     amount, slash, beyond = value.partition("/")
     if slash and beyond not in {"wait", "refuse"}:
-        raise BadRequest(f"{measure}={brief(value)}: what is beyond can wait or refuse, write {amount}/refuse")
+        raise BadRequest(f"{measure}={brief(value)}: a job beyond a limit waits, or is refused with {amount}/refuse")
     if measure not in OF_RUNS and beyond == "wait":
-        raise BadRequest(f"{measure} cannot wait: what is beyond is refused")
+        raise BadRequest(f"{measure} cannot wait: it always refuses")
     if amount == "none":
         return None
     refuses = beyond == "refuse" or measure not in OF_RUNS
@@ -326,7 +326,7 @@ def _limit(measure: Measure, value: str) -> Limit | None:
 
 def _count(text: str) -> int:
     if not _COUNT.fullmatch(text):
-        raise BadRequest(f"{brief(text)} is no number of them: write one from 0 to 999999999")
+        raise BadRequest(f"{brief(text)} is no valid number: write one from 0 to 999999999")
     return int(text)
 
 

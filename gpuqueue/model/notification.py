@@ -133,7 +133,7 @@ def targets(text: str) -> dict[str, str]:
     for word in text.split():
         name, equals, url = word.partition("=")
         if not equals or not re.fullmatch(_NAME, name):
-            raise BadRequest("a word of it names no target: write them like team=slack://… mail=mailto://…")
+            raise BadRequest("an entry names no target: write them like team=slack://… mail=mailto://…")
         if not re.fullmatch(_URL, url):
             raise BadRequest(f"target {name} is no URL: write it like {name}=slack://…")
         if name in found:

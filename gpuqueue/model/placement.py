@@ -43,7 +43,7 @@ class Preference(str, Enum):
 
         """
         if not isinstance(text, str) or text not in list(cls):
-            raise BadRequest(f"{brief(text)} is no placement: say {' or '.join(cls)}")
+            raise BadRequest(f"{brief(text)} is no placement: write {' or '.join(cls)}")
         return cls(text)
 
 
@@ -95,12 +95,12 @@ class Placement:
         _check_names("device", self.devices, MOST_DEVICES)
         for model in self.models:
             if not words_of(model) or len(model) > MOST_MODEL:
-                raise BadRequest(f"{brief(model)} is no device type: say a part of a model's name, such as A100")
+                raise BadRequest(f"{brief(model)} is no device type: write a part of a model's name, such as A100")
         for device in self.devices:
             if not _UUID.fullmatch(device):
                 raise BadRequest(f"{brief(device)} is no device's UUID")
         if self.whole and not self.exclusive:
-            raise BadRequest("say how much device memory the job needs, or that it wants the card for itself")
+            raise BadRequest("give the device memory that the job needs, or make the job exclusive")
 
     def __bool__(self) -> bool:
         """Return whether there is any constraint."""
@@ -121,7 +121,7 @@ def _check_names(what: str, names: object, most: int) -> None:
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
         raise BadRequest(f"each {what} must be text")
     if len(names) > most:
-        raise BadRequest(f"{len(names)} names of a {what}: at most {most} are taken")
+        raise BadRequest(f"{len(names)} names of a {what}: at most {most} are accepted")
 
 
 #: The placement without constraints.

@@ -27,7 +27,7 @@ def _rule(part: str) -> tuple[str, int]:
     match = _RULE.fullmatch(part)
     model, slots = (match[1].strip(), int(match[2])) if match else ("", 0)
     if not words_of(model) or not 1 <= slots <= MOST_SLOTS:
-        raise BadRequest(f"{brief(part)} is no cap: write a part of a model's name and a number: T4=2, 1g.5gb=1")
+        raise BadRequest(f"{brief(part)} is no slot limit: write a part of a model's name and a number: T4=2, 1g.5gb=1")
     return model, slots
 
 

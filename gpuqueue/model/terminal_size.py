@@ -31,7 +31,7 @@ class Window:
             if type(size) is not int or not 0 < size <= MOST:  # bool is a subclass of int
                 raise BadRequest(f"a terminal's size must be whole numbers from 1 to {MOST}, not {brief(size)}")
         if type(self.typed) is not bool:
-            raise BadRequest(f"whether somebody types on a terminal is true or false, not {brief(self.typed)}")
+            raise BadRequest(f"typed must be true or false, not {brief(self.typed)}")
 
     @classmethod
     def ours(cls, *, typed: bool = False) -> Window:

@@ -36,7 +36,7 @@ def moment(what: str, value: object) -> datetime | None:
     if not isinstance(value, datetime):
         raise BadRequest(f"{what} must be a datetime, not {brief(value)}")
     if value.tzinfo is None:
-        raise BadRequest(f"{what} has no time zone, so nobody knows which moment it is: give it one (astimezone())")
+        raise BadRequest(f"{what} has no time zone: add one (astimezone())")
     return value
 
 
@@ -78,7 +78,7 @@ def begin(value: object, *, now: datetime | None = None) -> datetime | None:
     if found is None or found <= now:
         return None
     if found - now > timedelta(seconds=MAX_S):
-        raise BadRequest(f"{brief(str(value))} is more than ten years away: nothing begins so late")
+        raise BadRequest(f"{brief(str(value))} is more than ten years away: give an earlier time")
     return found.astimezone(timezone.utc)
 
 

@@ -67,7 +67,7 @@ def whole_job(value: object) -> int:
     """Return the id of a job or of a whole array."""
     name = job_name(value)
     if name.part is not None:
-        raise BadRequest(f"{name} is a part of an array, which is changed as a whole: say {name.id}")
+        raise BadRequest(f"{name} is a part of an array, which is changed as a whole: write {name.id}")
     return name.id
 
 
@@ -124,7 +124,7 @@ def mem_bytes(value: str | int) -> int:
 
 
 def text_or_none(what: str, value: object, *, most: int | None = None) -> str | None:
-    """Return a text of at most *most* characters, without what a database cannot hold, or None."""
+    """Return a text of at most *most* characters, without characters that a database refuses, or None."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -156,7 +156,7 @@ def name(value: object) -> str:
     if not isinstance(value, str):
         raise BadRequest(f"name must be text, not {brief(value)}")
     if not value.strip():
-        raise BadRequest("--name is empty: say what to call the job, or leave it out")
+        raise BadRequest("--name is empty: give a name, or leave out the option")
     if len(value.splitlines()) > 1 or any(char < " " or "\x7f" <= char <= "\x9f" for char in value):
         raise BadRequest(f"--name must be one line of text without control characters, not {brief(value)}")
     return value
@@ -191,7 +191,7 @@ def listed(what: str, value: object) -> tuple[str, ...]:
 
 
 def early_signal(value: object) -> EarlySignal | None:
-    """Return a job's early signal, given as an EarlySignal or as text such as ``USR1@120``, or None."""
+    """Return a job's warning signal, given as an EarlySignal or as text such as ``USR1@120``, or None."""
     if value is None or isinstance(value, EarlySignal):
         return value
     if not isinstance(value, str):
@@ -258,7 +258,7 @@ def retries(times: object, on: object) -> Retries:
     if on is None or on == ():
         return Retries(times=number)
     if not number:
-        raise BadRequest("say how many retries as well: --retries 3")
+        raise BadRequest("give the number of retries as well: --retries 3")
     if isinstance(on, str):
         return Retries(times=number, on=Retries.parse_on(on))
     return Retries(times=number, on=Retries.parse_on(",".join(listed("retry_on", on))) if on else DEFAULT_ON)
@@ -307,5 +307,5 @@ def other_at_once(now: Array | None, at_once: object) -> Array | None:
         return replace(now, at_once=None)
     text = str(at_once)
     if not text.isascii() or not text.isdigit():
-        raise BadRequest(f"at once there can be a number of members, or none for all that fit, not {text!r}")
+        raise BadRequest(f"--at-once must be a number of members, or none for no limit, not {text!r}")
     return replace(now, at_once=int(text))

@@ -40,13 +40,13 @@ class EarlySignal:
         """
         for what, value, kinds in (("signal", self.number, (int,)), ("time", self.before_s, (int, float))):
             if not isinstance(value, kinds) or isinstance(value, bool):
-                raise BadRequest(f"the {what} of an early signal must be a number, not {brief(value)}")
+                raise BadRequest(f"the {what} of a warning signal must be a number, not {brief(value)}")
         if self.number not in signal.valid_signals():
-            raise BadRequest(f"{brief(self.number)} is the number of no signal")
+            raise BadRequest(f"{brief(self.number)} is no signal number")
         if self.number in _DEAF:
-            raise BadRequest(f"{_name(self.number)} cannot be caught, so it warns nobody: choose another, such as USR1")
+            raise BadRequest(f"{_name(self.number)} cannot be caught, so it cannot warn: choose another, such as USR1")
         if not 0 < self.before_s <= MAX_S:
-            raise BadRequest("an early signal must come before the time limit, by at most ten years")
+            raise BadRequest("a warning signal must come before the time limit, by at most ten years")
 
     @classmethod
     def parse(cls, text: str) -> EarlySignal:
@@ -60,7 +60,7 @@ class EarlySignal:
         """
         match = _WRITTEN.fullmatch(text.strip())
         if match is None:
-            raise BadRequest(f"{brief(text)} is no early signal: write it like USR1@120 or SIGINT@2m")
+            raise BadRequest(f"{brief(text)} is no warning signal: write it like USR1@120 or SIGINT@2m")
         before = match["before"]
         if before is None:
             return cls(number=_number(match["which"]))
@@ -95,7 +95,7 @@ def _number(word: str) -> int:
     try:
         return signal.Signals[f"SIG{word.upper()}"].value
     except KeyError:
-        raise BadRequest(f"{brief(word)} is the name of no signal: kill -l lists them") from None
+        raise BadRequest(f"{brief(word)} is no signal name: kill -l lists them") from None
 
 
 def _name(number: int) -> str:

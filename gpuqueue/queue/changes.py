@@ -59,4 +59,6 @@ def state_in(reply: str) -> JobState | None:
     try:
         return JobState(reply) if reply else None
     except ValueError:
-        raise Unreadable(f"the job is {brief(reply)} in the store, which this version does not know") from None
+        raise Unreadable(
+            f"the job has the state {brief(reply)} in the store, which this version does not know"
+        ) from None

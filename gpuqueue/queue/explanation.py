@@ -69,7 +69,7 @@ NEVER_THERE = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Occupant:
-    """A run on a device: the bytes that it counts for, and when it must have ended (None: it has no time limit).
+    """A run on a device: the bytes that are counted for it, and when it must have ended (None: it has no time limit).
 
     ``preemptions`` is how often its job was preempted. ``going``: the run ends in any case, because it was cancelled or
     is being preempted. ``priority`` is its current priority, which includes promotions by aging; None if unknown.

@@ -292,7 +292,7 @@ class Jobs:
         if reply[0] == "many":
             raise BadRequest(f"job {job_id} would have more than {MAX_TAGS} tags: take some away with --remove")
         if reply != ["done"]:
-            raise Unreadable(f"the store has answered what it should not to a mark of job {job_id}: {brief(reply)}")
+            raise Unreadable(f"the store gave an unexpected answer to a change of tags of job {job_id}: {brief(reply)}")
         return True
 
 

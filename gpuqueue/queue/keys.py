@@ -65,7 +65,7 @@ rsv                    hash    device -> ``job:need:start:blockers``: the reserv
 idem:<nonce>           string  ``id:time`` of the job, for ten minutes, so that a repeated submit makes one job
 ev                     stream  the outbox: one event for each step of each job
 late                   set     jobs unknown to this store that the workers of their runs have restored
-ended                  zset    job id -> when it ended: forgotten after the history has recorded the event
+ended                  zset    job id -> when it ended: deleted after the history has recorded the event
 meta                   hash    the version of the layout; the last tick and the grace period of the reaper; the clock,
                                the start and the half-life of usage decay; the users that may use the highest priority,
                                and those that may change the jobs of others; the placement of jobs on one device; the

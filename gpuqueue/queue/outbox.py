@@ -48,6 +48,6 @@ class Outbox:
 
     @answering
     def settle(self, cursor: Cursor) -> int:
-        """Forget what the history has recorded up to *cursor*; return how many jobs were forgotten."""
+        """Delete what the history has recorded up to *cursor*; return the number of deleted jobs."""
         ms, n = cursor.last_id.split("-")
         return int(self._store.scripts.run("settle", ms, n))

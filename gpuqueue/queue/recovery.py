@@ -70,7 +70,7 @@ class Recovery:
         each = [(epoch, *rebuild.gathered(array)) for array in arrays]
         replies = self._store.scripts.run_each("rebuild_array", each)
         unreported = {
-            int(words[1]): "the history cannot say how far it had come" for words in each if len(words) == _UNREPORTED
+            int(words[1]): "the history does not have its progress" for words in each if len(words) == _UNREPORTED
         }
         for words, reply in zip(each, replies, strict=True):
             if isinstance(reply, Exception):

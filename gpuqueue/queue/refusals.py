@@ -43,7 +43,7 @@ def why_impossible(spec: JobSpec, why: str, figure: int, devices: Collection[tup
         "pool": f"no device is in pool {spec.pool}: see the pools in gpuqueue gpus --json, or leave out --pool",
         "model": (
             f"no device of type {plain(' or '.join(spec.placement.models))}{where}: there are "
-            f"{_models_of(devices, spec.pool)}: say another --device-type, or none"
+            f"{_models_of(devices, spec.pool)}: give another --device-type, or none"
         ),
         "named": (
             f"no device that was named{where} fits the rest of what was asked: leave out --device, --pool or "
@@ -74,7 +74,7 @@ def _too_large(spec: JobSpec, figure: int, where: str) -> str:
     asked = f"{size} on each of {spec.gpus} {several}" if spec.gpus > 1 else size
     if spec.gpus > 1 and spec.mem_bytes <= figure:
         return (
-            f"{asked} asked for{_of(spec)}{where}, but no host has so many that can give it, though "
+            f"{asked} asked for{_of(spec)}{where}, but no host has that many devices that can give it, though "
             f"the largest can give {largest}: ask for less with --mem, or for fewer with --gpus"
         )
     return (
@@ -117,8 +117,8 @@ def beyond_limit(spec: JobSpec, limit: Mapping[str, str]) -> Refused:
             f"{whose} may have {allowed} {words} running at a time (limit {name}), and {asks} {measure.shown(asked)}"
         )
     return Refused(
-        f"{whose} has {measure.shown(used)} of {allowed} {words} running (limit {name}), and what is beyond is refused "
-        "here: submit when a run has ended"
+        f"{whose} has {measure.shown(used)} of {allowed} {words} running (limit {name}), and jobs beyond it are "
+        "refused here: submit when a run has ended"
     )
 
 
@@ -154,7 +154,7 @@ def _beyond_pool(spec: JobSpec, name: str, most: int, asked: int) -> Refused:
         wanted, allowed = str(asked), str(most)
     where = f"pool {spec.pool}" if spec.pool else "a job without a pool"
     if name == "max_time" and not asked:
-        return Refused(f"{where} may have {allowed} and not more (limit {name}): say how long it may run with --time")
+        return Refused(f"{where} may have {allowed} and not more (limit {name}): give a time limit with --time")
     if name == "max_mem" and spec.placement.exclusive:
         return Refused(
             f"a job that is alone on its device gets all of it, here at least {wanted}, and {where} may have {allowed} "

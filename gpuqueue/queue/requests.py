@@ -146,10 +146,11 @@ class Requests:
 
 def only_waiting(job_id: int, state: JobState) -> Refused:
     """Return the error for an edit of a job that does not wait, with what to do instead."""
-    anew = f"gpuqueue retry {job_id} --mem 8G, or with what else it needs"
+    anew = f"gpuqueue retry {job_id} --mem 8G"
     first = "" if state.is_end else f"gpuqueue cancel {job_id}, then "
     return Refused(
-        f"job {job_id} {state.in_words}: only a job that waits can be edited; to run it otherwise: {first}{anew}"
+        f"job {job_id} {state.in_words}: only a job that waits can be edited; to run it with other options: "
+        f"{first}{anew}"
     )
 
 
@@ -161,19 +162,19 @@ def _refuse_edit(job_id: int, verdict: str, rest: Sequence[str]) -> None:
         raise only_waiting(job_id, JobState(rest[0]))
     if verdict == "begun":
         raise Refused(
-            f"job {job_id} is an array that has begun, or a member of one: only --at-once can be changed of it. For "
-            "the rest cancel what waits, and submit that anew"
+            f"job {job_id} is an array that has begun, or a member of one: only --at-once can be changed. For "
+            "other changes cancel the waiting members, and submit them again"
         )
     if verdict == "granted":
         raise Refused(
-            f"job {job_id} waits for its retry {rest[0]} already: gpuqueue cancel {job_id} if it is to run no more, or "
-            f"--retries {rest[0]} that this is the last"
+            f"job {job_id} waits for its retry {rest[0]} already: gpuqueue cancel {job_id} if it must not run again, "
+            f"or --retries {rest[0]} to make this the last one"
         )
     if verdict == "circle":
         other = f"job {rest[0]} waits for it" if int(rest[0]) != job_id else "it is that job"
         raise BadRequest(f"job {job_id} cannot come after job {rest[0]}: {other}")
     if verdict == "tangled":
-        raise BadRequest(f"job {job_id} cannot come after jobs that wait for so many others")
+        raise BadRequest(f"job {job_id} cannot come after jobs that wait for too many others")
 
 
 def _refuse(
@@ -187,13 +188,13 @@ def _refuse(
     if verdict == "never":
         job_id, how = rest
         ended = "succeeded" if how == "ok" else "failed, or was cancelled"
-        raise Impossible(f"job {job_id} {ended}: a job that is to come after it otherwise could never start")
+        raise Impossible(f"job {job_id} {ended}: its condition for the start of this job can never be met")
     if verdict == "impossible":
         why, figure = rest
         if why == "urgent":
             raise Refused(
                 f"{plain(spec.account.name)} may not use the priority urgent here: use --priority high, or ask "
-                "who runs this site (setting urgent)"
+                "an administrator of this site (setting urgent)"
             )
         raise Impossible(refusals.why_impossible(spec, why, int(figure), known() if why == "model" else ()))
     if verdict == "limited":

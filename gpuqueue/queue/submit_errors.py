@@ -25,6 +25,4 @@ class Unknown(JobNotFound):
 
 def whole_array_only(member: Member) -> BadRequest:
     """Return the error for a dependency on one array member, named by the id of its job."""
-    return BadRequest(
-        f"job {member.id} is {member}: of an array only all of it can be waited for: say {member.array_id}"
-    )
+    return BadRequest(f"job {member.id} is {member}: a job can wait only for a whole array: write {member.array_id}")

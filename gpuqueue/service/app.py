@@ -19,7 +19,7 @@ unix socket, or that of the access token. Errors are problem documents (RFC 9457
 
 
 def application(site: Site | None) -> FastAPI:
-    """Return the application in front of *site*. Without one it serves only to describe itself."""
+    """Return the application in front of *site*. Without one it can only return its OpenAPI document."""
     app = FastAPI(title="gpuqueue", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.site = site
     api = APIRouter(prefix=PREFIX)

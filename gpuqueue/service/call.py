@@ -22,7 +22,7 @@ from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.service.problems import Forbidden
 from gpuqueue.system.account import SUPERUSER
 
-#: What stands for the command of a job whose command the caller may not see.
+#: Shown in place of a command that the caller may not see.
 HIDDEN = "(hidden)"
 
 
@@ -45,15 +45,15 @@ class Call:
         return Client(connection=self.connection)
 
     def may(self, action: Action, owner: Account | None = None) -> bool:
-        """Return whether the caller may do *action* to what *owner* has."""
+        """Return whether the caller may do *action* to jobs and tokens of *owner*."""
         return may(self.caller, action, owner, self.policy) is None
 
     def must(self, action: Action, owner: Account | None = None) -> None:
         """Check that the caller may do *action*.
 
         Raises:
-            NotAuthenticated: nobody may who is not authenticated.
-            Forbidden: the caller may not.
+            NotAuthenticated: the action needs an authenticated caller.
+            Forbidden: the caller has no right to the action.
 
         """
         reason = may(self.caller, action, owner, self.policy)

@@ -1,4 +1,4 @@
-"""Who calls, and the record of changes: what the service needs from the package that identifies callers."""
+"""The interface of the service to the package that identifies callers and records their changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Peer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Credentials:
-    """What a request brings to prove who calls: the peer of a unix socket, or an ``Authorization`` header."""
+    """The proof of identity of a request: the peer of a unix socket, or an ``Authorization`` header."""
 
     peer: Peer | None
     authorization: str | None
@@ -35,7 +35,7 @@ class Identity(Protocol):
         """Return the caller.
 
         Raises:
-            NotAuthenticated: nobody knows who calls.
+            NotAuthenticated: the caller cannot be identified.
 
         """
 
@@ -54,7 +54,7 @@ class Identity(Protocol):
         """Record a change that *caller* has no right to."""
 
     def forget(self, token_id: str) -> None:
-        """Stop believing a token that was just revoked."""
+        """Stop accepting a token that was just revoked."""
 
     def start(self) -> None:
         """Begin to move records to the history."""

@@ -10,7 +10,7 @@ from gpuqueue.client.connection import Connection
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.settings.settings import Settings
 
-#: How long the subscription waits for one message, and how long before it is made anew, in seconds.
+#: How long the subscription waits for one message, and how long before it is made again, in seconds.
 WAIT_S, AGAIN_S = 1.0, 1.0
 
 
@@ -67,5 +67,5 @@ class Ends:
                         wake = wakeups.wait(WAIT_S)
                         if wake is not None and wake.job_id is not None and self._loop is not None:
                             self._loop.call_soon_threadsafe(self.wake, wake.job_id)
-            except GpuQueueError:  # the store is away: the requests poll, and learn of it
+            except GpuQueueError:  # the store does not answer: the requests poll, and raise its error
                 self._over.wait(AGAIN_S)

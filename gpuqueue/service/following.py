@@ -104,7 +104,7 @@ class FollowedLog:
         record = call.client.jobs.show(self.name)
         run = next((each for each in record.runs if each.attempt == attempt and each.log_path), None)
         if run is None:
-            raise BadRequest(f"job {self.name} has no log of run {attempt} to go on in")
+            raise BadRequest(f"job {self.name} has no log of run {attempt} to continue")
         path = logs.path_or_none(replace(record, runs=(run,)))
         if path is not None:
             self._tail.resume(path, offset)

@@ -49,7 +49,7 @@ class Listen:
         """Check that access tokens are never sent in the clear.
 
         Raises:
-            BadRequest: they would be, or nothing is listened at.
+            BadRequest: they would be, or there is no address to listen at.
             Refused: the certificate cannot be used.
 
         """

@@ -50,7 +50,7 @@ class Site:
         """Return the result of *work*, which is done for the caller of *request* by a thread of the pool.
 
         Raises:
-            NotAuthenticated: nobody knows who calls.
+            NotAuthenticated: the caller cannot be identified.
 
         """
         credentials = _credentials(request)

@@ -51,9 +51,9 @@ class OnPartition(str, Enum):
 class RunAs(str, Enum):
     """The account as which jobs run."""
 
-    #: The account of the worker: the queue of one person.
+    #: The account of the worker, for the queue of one person.
     WORKER = "worker"
-    #: The account of the submitter: a queue whose service is the only writer of the store.
+    #: The account of the submitter. Then only the service may write to the store.
     SUBMITTER = "submitter"
 
     def __str__(self) -> str:
@@ -181,7 +181,7 @@ def _directory(raw: str) -> Path:
     except RuntimeError as error:
         raise BadRequest(f"{brief(raw)}: there is no such home directory") from error
     if not path.is_absolute():
-        raise BadRequest(f"{brief(raw)} is not absolute: other processes, elsewhere, must find the same place")
+        raise BadRequest(f"{brief(raw)} is not absolute: processes in other directories must find the same place")
     bad = [char for char in str(path) if char in "%?#;" or not char.isprintable()]
     if bad:
         raise BadRequest(f"{brief(raw)} has a {bad[0]!r} in it, which an address cannot contain: choose another")
@@ -207,7 +207,7 @@ def _service(raw: str) -> str:
         return raw.rstrip("/")
     if parts.scheme == "http":
         raise BadRequest("plain HTTP shows the access token to the network: write https://")
-    other = ". The address of a store belongs into redis_url" if parts.scheme in {"redis", "rediss"} else ""
+    other = ". The address of a store belongs in redis_url" if parts.scheme in {"redis", "rediss"} else ""
     raise BadRequest(f"{brief(without_password(raw))} is no URL of a service: {_SERVICES}{other}")
 
 

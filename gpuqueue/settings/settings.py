@@ -44,11 +44,11 @@ HEARTBEATS_IN_A_LEASE = 5
 #: (SEEN_MS in queue/lua/shared/core.lua), and a heartbeat that is a little late must not make the device silent.
 LONGEST_HEARTBEAT_S = 10.0
 #: Default of ``host_lost_after``, in seconds. On one machine a host without heartbeats has no workers. Over a network
-#: the store may be away: its machine reboots, or a switch does. An hour of that ends no run.
+#: the store may be unreachable while its machine or a switch reboots. Up to an hour of that ends no run.
 HOST_LOST_AFTER_S = 300.0
 HOST_LOST_AFTER_OVER_NETWORK_S = 3720.0
-#: Part of a lease, and at most this many seconds of it, in which the runs of a host without heartbeats have ended
-#: themselves before their jobs may start elsewhere.
+#: Last part of a lease, as a share and at most this many seconds. A shim without heartbeats ends its run before this
+#: part, so the run has ended when its job may start elsewhere.
 FENCE_SHARE, FENCE_MOST_S = 0.3, 120.0
 #: Longest path of the embedded store's socket, in bytes. The system's limit is about 107 bytes.
 _MAX_SOCKET_PATH = 90
@@ -147,7 +147,7 @@ class Settings:
     keep_logs_s: float | None = 30 * 86400.0
     #: How long the environment of an ended job is kept for ``retry``; None: for ever.
     keep_environments_s: float | None = 30 * 86400.0
-    #: Whether the secrets in it are kept as long. Otherwise they are removed at the end of the job.
+    #: Whether the secrets of that environment are kept as long. Otherwise they are removed when the job ends.
     keep_secrets: bool = False
     #: Targets of notifications: Apprise URLs, by the names that jobs use for them. Secret.
     notify: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -206,7 +206,7 @@ class Settings:
     def service_url(self) -> str | None:
         """Return the URL of the HTTP service to use, or None to use the store directly.
 
-        A store that the settings name goes before the service of this machine.
+        A store that the settings name takes precedence over the service of this machine.
         """
         if self.url:
             return self.url
@@ -246,7 +246,7 @@ class Settings:
         return found, (*faults, *found._unfitting())
 
     def _unfitting(self) -> Iterator[BadRequest]:
-        """Yield the errors of values that could be read: they do not fit together, or have a wrong syntax."""
+        """Yield the errors of values that contradict each other, or whose syntax no parser has checked yet."""
         shortest_s = HEARTBEATS_IN_A_LEASE * self.heartbeat_s
         if self.heartbeat_s > LONGEST_HEARTBEAT_S:
             yield BadRequest(

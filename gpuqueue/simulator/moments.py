@@ -15,7 +15,7 @@ class Moments:
         self._heap: list[tuple[float, int]] = []
 
     def add(self, moment_s: float, job_id: int = 0) -> None:
-        """Add a time, of the job *job_id* if that is not 0."""
+        """Add a time. If *job_id* is not 0, the time belongs to that job."""
         heapq.heappush(self._heap, (moment_s, job_id))
 
     def first_s(self) -> float:

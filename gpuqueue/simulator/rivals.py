@@ -4,9 +4,9 @@ All of them order jobs by priority, and within one priority by arrival. None con
 
 - :class:`ExclusiveFifo`: a whole device for each requested GPU, strictly in order, like a booking sheet.
 - :class:`Backfill`: whole devices too, but a job may start out of order if it does not delay the first waiting job
-  (EASY: Lifka, "The ANL/IBM SP Scheduling System", 1995; Mu'alem and Feitelson, 2001). Slurm allocates GPUs so with
-  ``--gres=gpu:N`` and its backfill scheduler. A job without a time limit counts as a year, as ``INFINITE`` does in
-  Slurm.
+  (EASY: Lifka, "The ANL/IBM SP Scheduling System", 1995; Mu'alem and Feitelson, 2001). Slurm
+  with ``--gres=gpu:N`` and its backfill scheduler allocates GPUs this way. A job without a time limit counts as a year,
+  as ``INFINITE`` does in Slurm.
 - :class:`FirstFit`: by memory, several jobs on a device, each job as soon as it fits. No fairness, no reservations.
 """
 

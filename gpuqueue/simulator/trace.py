@@ -243,7 +243,7 @@ def _priority(text: str) -> Priority:
     try:
         return Priority[text.upper()]
     except KeyError:
-        raise BadRequest(f"{brief(text)} is no priority: say {', '.join(map(str, Priority))}") from None
+        raise BadRequest(f"{brief(text)} is no priority: write {', '.join(map(str, Priority))}") from None
 
 
 def write(requests: Iterable[Request]) -> Iterable[str]:

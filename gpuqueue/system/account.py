@@ -19,9 +19,9 @@ else:
     shutil = later("shutil")
 
 
-#: The caller's name in the queue for a process with every right, which is no account's name.
+#: The caller name that the queue takes for a process with all rights. No account has this name.
 SUPERUSER = ""
-#: The user ids of a process that is in no user namespace: each is itself, over the whole range.
+#: The uid map of a process that is in no user namespace: every uid maps to itself.
 _ALL_USER_IDS = ["0", "0", "4294967295"]
 
 
@@ -40,7 +40,7 @@ def is_superuser(account: Account, uid_map: Path = Path("/proc/self/uid_map")) -
     if account.uid != 0:
         return False
     try:
-        # The kernel lets nobody map the whole range who does not have it, so no nested namespace can show this map.
+        # The kernel refuses to map more uids than the process has, so no nested namespace can show this map.
         return uid_map.read_text(encoding="ascii").split() == _ALL_USER_IDS
     except OSError:
         return False

@@ -14,7 +14,7 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 
 def machine_id(state_dir: Path) -> str:
-    """Return the id of this machine. The first call writes it; of several at once, all return the same.
+    """Return the id of this machine. The first call writes it. Calls at the same time return the same id.
 
     Raises:
         GpuQueueError: the file cannot be read or written, or is damaged.

@@ -21,7 +21,7 @@ CHUNK_BYTES = 2**20
 def open_regular(path: Path | str, *, any_owner: bool = False) -> int:
     """Return a file descriptor for reading the regular file *path*. The caller closes it.
 
-    Neither the file nor its directory may be a symbolic link, and both must have one owner, unless *any_owner* is set.
+    Neither the file nor its directory may be a symbolic link, and both must have the same owner unless *any_owner*.
     Parents may be links.
 
     Raises:

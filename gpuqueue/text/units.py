@@ -49,7 +49,7 @@ def parse_bytes(text: str) -> int:
         negative = "negative sizes make no sense, " if text.strip().startswith("-") else ""
         hint = f"{negative}write it like 6G or 512MiB"
         if _BARE.fullmatch(text.strip()):
-            hint = f"say the unit: {text.strip()}M or {text.strip()}G"
+            hint = f"add the unit: {text.strip()}M or {text.strip()}G"
         raise BadRequest(f"{brief(text)} is not a size: {hint}")
     size = float(match[1]) * _SIZE_UNITS[match[2].upper()]  # may be infinite
     if not 0 < size <= MAX_BYTES:
@@ -94,7 +94,7 @@ def parse_duration(text: str) -> float:
     else:
         hint = "write it like 90s, 15m, 2h or 1:30:00"
         if _BARE.fullmatch(raw):
-            hint = f"say the unit: {raw}s, {raw}m or {raw}h"
+            hint = f"add the unit: {raw}s, {raw}m or {raw}h"
         raise BadRequest(f"{brief(text)} is not a duration: {hint}")
     if not 0 < duration_s <= MAX_S:
         raise BadRequest(f"{brief(text)} is not a usable duration: it must be above 0 and at most ten years")

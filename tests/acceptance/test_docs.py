@@ -393,7 +393,7 @@ def keys_of_the_site() -> dict[str, list[str]]:
         "An access token": list(access_token_to_plain(token)),
         "A change (audit)": list(audit_entry_to_plain(entry)),
         "A device (gpus)": list(device_plain(device, Settings.load({}))),
-        "A picture (top)": list(snapshot_to_plain(Snapshot(at=MOMENT, devices=(), jobs=()), Settings.load({}))),
+        "A snapshot (top)": list(snapshot_to_plain(Snapshot(at=MOMENT, devices=(), jobs=()), Settings.load({}))),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
         "A target (notify)": list(target_to_plain("team", "h", sends=True)),
         "Doctor": list(doctor_plain([], Grade.OK, None)),

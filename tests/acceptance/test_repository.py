@@ -59,7 +59,7 @@ def test_the_version_of_a_tag_is_that_of_the_package() -> None:
     assert version("gpuqueue-server") == done.stdout.strip()
 
 
-def test_the_hooks_are_the_linters_of_the_gate() -> None:
+def test_the_hooks_are_the_linters_of_dev_py() -> None:
     """The hooks run the linters of ``dev.py lint``.
 
     A commit that passes the hooks passes ``dev.py lint``, except for the check of the docs/ site.

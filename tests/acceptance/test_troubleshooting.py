@@ -106,7 +106,7 @@ def explained() -> list[str]:
 
 
 @pytest.mark.full
-def test_every_message_that_is_explained_is_said() -> None:
+def test_every_explained_message_exists() -> None:
     """Every message that the page explains is in the code.
 
     A message that is reworded must be reworded in the page as well.

@@ -113,6 +113,13 @@ def test_no_retired_word_is_used(folder: str) -> None:
     assert [] == [f"{path.relative_to(ROOT)}:{found}" for path in files for found in wrong(path)]
 
 
+def test_no_test_has_a_retired_word_in_its_name() -> None:
+    """The names of the tests use the words of the glossary too."""
+    tests = {name for path in ROOT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+
+    assert {} == {name: word for name in tests for word in words(name) if retired(word, RETIRED)}
+
+
 @pytest.mark.parametrize(
     "line", ["def told(x): ...", "x = 1  # the door", "job.kept_for = 3", "looks = 4", "BEAT_S = 1"]
 )

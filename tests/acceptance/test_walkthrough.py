@@ -40,19 +40,19 @@ MISTAKES = {
     "db downgrade": (2, "Did you mean 'upgrade'?"),
     "completion tcsh": (2, "SHELL: 'tcsh' is not valid: use bash, zsh or fish"),
     # a missing argument
-    "submit": (2, "Name a script (gpuqueue submit train.py --mem 6G), or put a command after --"),
+    "submit": (2, "name a script (gpuqueue submit train.py --mem 6G), or put a command after --"),
     "submit train.py": (2, "--mem 6G"),
-    "submit --mem 1G": (2, "Name a script"),
+    "submit --mem 1G": (2, "name a script"),
     "submit train.py --mem": (2, "Option '--mem' requires an argument. See gpuqueue submit --help"),
     "show": (2, "See gpuqueue show --help"),
     "edit 1": (2, "gpuqueue edit 1 --mem 8G"),
-    "drain": (2, "name the devices (an index, HOST:INDEX or a UUID), or say --all"),
+    "drain": (2, "name the devices (an index, HOST:INDEX or a UUID), or use --all"),
     "simulate": (2, "gpuqueue simulate trace.csv --devices 4x24G"),
     # a size, a time, a number
-    "submit train.py --mem 6": (2, "say the unit: 6M or 6G"),
+    "submit train.py --mem 6": (2, "add the unit: 6M or 6G"),
     "submit train.py --mem lots": (2, "write it like 6G or 512MiB"),
     "submit train.py --mem -1G": (2, "write it like 6G or 512MiB"),
-    "submit train.py --mem 1G --time 5": (2, "say the unit: 5s, 5m or 5h"),
+    "submit train.py --mem 1G --time 5": (2, "add the unit: 5s, 5m or 5h"),
     "submit train.py --mem 1G --time soon": (2, "write it like 90s, 15m, 2h or 1:30:00"),
     "submit train.py --mem 1G --gpus two": (2, "--gpus: 'two' is not valid: give a whole number, such as 2"),
     "submit train.py --mem 1G --gpus 0": (2, "give a number from 1 to 64"),
@@ -69,9 +69,9 @@ MISTAKES = {
     "submit train.py --mem 1G --pool big": (2, "leave out --pool"),
     "submit train.py --mem 1G --device-type A100": (
         2,
-        "there are 2 of Simulated 4G: say another --device-type, or none",
+        "there are 2 of Simulated 4G: give another --device-type, or none",
     ),
-    "submit train.py --mem 1G --device tpu": (2, "gpuqueue gpus lists them by host and index; or say gpu, cpu or any"),
+    "submit train.py --mem 1G --device tpu": (2, "lists them by host and index; or write gpu, cpu or any"),
     # a file or directory that does not exist
     "submit tran.py --mem 1G": (2, "To run a command, put it after --"),
     "estimate tran.py": (2, "name a script that is there"),
@@ -116,7 +116,7 @@ def unhelpful(home: Home, mistakes: dict[str, tuple[int, str]]) -> dict[str, str
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
-def test_every_mistake_is_told_with_the_way_out(home: Home) -> None:
+def test_every_mistake_is_reported_with_a_remedy(home: Home) -> None:
     """Each mistake prints one line that names the remedy, and has the documented exit code."""
     (home.state / "train.py").write_text("print(1)")
     (home.state / "notes.txt").write_text("buy milk")

@@ -307,7 +307,7 @@ def test_each_connection_gives_the_same_error(direct: Client, client: Client, ol
 
 
 def test_a_job_is_submitted_with_all_that_it_asks_for(client: Client, direct: Client, tmp_path: Path) -> None:
-    """What a submit says arrives: command, environment, directory, limits, dependencies, tags, notes."""
+    """All values of a submit arrive: command, environment, directory, limits, dependencies, tags, notes."""
     first = submitted(client, hold=True)
     begin = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(hours=2)
 
@@ -528,8 +528,8 @@ def test_another_account_sees_sizes_and_no_secrets(served: ServedSite, bob: Clie
 
 def test_a_wrong_token_is_not_authenticated(served: ServedSite) -> None:
     """A token that nobody has made lets nobody in, for reads and for writes."""
-    with served.client("https", "wrong") as stranger:
-        for call in (lambda: stranger.jobs.get(1), lambda: submitted(stranger), stranger.devices.list):
+    with served.client("https", "wrong") as unknown:
+        for call in (lambda: unknown.jobs.get(1), lambda: submitted(unknown), unknown.devices.list):
             with pytest.raises(NotAuthenticated):
                 call()
 

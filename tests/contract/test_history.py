@@ -18,7 +18,7 @@ from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.text.units import GIB
 
 
-def test_an_empty_book_knows_nothing(database: HistoryDatabase) -> None:
+def test_an_empty_history_has_no_jobs(database: HistoryDatabase) -> None:
     """An empty history answers every query."""
     assert (None, None, None, (), []) == (
         database.cursor(),
@@ -70,7 +70,7 @@ def test_a_whole_life(database: HistoryDatabase, outbox: Outbox, batch: int) -> 
 
 
 @pytest.mark.parametrize("batch", [1, 100])
-def test_giveback_counts_as_no_attempt(database: HistoryDatabase, outbox: Outbox, batch: int) -> None:
+def test_a_released_claim_counts_as_no_attempt(database: HistoryDatabase, outbox: Outbox, batch: int) -> None:
     """A released claim leaves no run: the job waits as before, and the next claim has the same attempt number."""
     outbox.submit(1)
     outbox.claim(1, devices="GPU-0,GPU-1")
@@ -90,7 +90,7 @@ def test_giveback_counts_as_no_attempt(database: HistoryDatabase, outbox: Outbox
     assert ("1.b", ["GPU-1"]) == (run.token, [device.uuid for device in run.devices])
 
 
-def test_giveback_and_next_claim_in_one_batch(database: HistoryDatabase, outbox: Outbox) -> None:
+def test_a_released_claim_and_the_next_claim_in_one_batch(database: HistoryDatabase, outbox: Outbox) -> None:
     """A released run is replaced by the next run with the same attempt number, even in one batch."""
     outbox.submit(1)
     outbox.claim(1)
@@ -194,21 +194,21 @@ def test_recorders_at_the_same_time(history_url: str, outbox: Outbox) -> None:
     """Of eight recorders that start from the same cursor at the same moment, exactly one writes."""
     outbox.submit(1)
     events = list(outbox.reported)
-    books = [HistoryDatabase(history_url) for _ in range(8)]
-    gate, won = threading.Barrier(len(books)), []
+    databases = [HistoryDatabase(history_url) for _ in range(8)]
+    gate, won = threading.Barrier(len(databases)), []
 
     def race(mine: HistoryDatabase) -> None:
         gate.wait()
         won.append(mine.apply(events, expected=None, epoch="e1"))
 
-    threads = [threading.Thread(target=race, args=(mine,)) for mine in books]
+    threads = [threading.Thread(target=race, args=(mine,)) for mine in databases]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert [False] * 7 + [True] == sorted(won)
-    assert 1 == len(books[0].events(1))
-    for mine in books:
+    assert 1 == len(databases[0].events(1))
+    for mine in databases:
         mine.close()
 
 

@@ -28,7 +28,7 @@ OUT_OF_MEMORY = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1)
 TIMED_OUT = Ending.stopped(EndingKind.TIMED_OUT, -15)
 
 
-class Teller(Outbox):
+class RunOutbox(Outbox):
     """An outbox whose runs have given endings."""
 
     def run(
@@ -68,7 +68,7 @@ class Teller(Outbox):
 @pytest.fixture
 def furnished(database: HistoryDatabase) -> HistoryDatabase:
     """Return a history with eight jobs: two models of card, two hosts, all kinds of endings, and unknown values."""
-    outbox = Teller(database)
+    outbox = RunOutbox(database)
     outbox.submit(1, make_spec(account=ADA, argv=("python", "train.py", "--lr", "1e-3")))
     outbox.run(1, Ending.from_status(0), took_s=10, peaks=(4 * GIB,))
     outbox.submit(2, make_spec(account=BOB, argv=("python", "eval_100%.py")))
@@ -194,7 +194,7 @@ def test_an_exit_code_may_be_a_signal(database: HistoryDatabase, monkeypatch: py
     A job that timed out and was ended by SIGKILL does not match.
     """
     monkeypatch.setattr(index_choice, "FEW", few)
-    outbox = Teller(database)
+    outbox = RunOutbox(database)
     endings = (Ending.from_status(-9), Ending.from_status(137), Ending.from_status(-15), OUT_OF_MEMORY, TIMED_OUT)
     for job_id, ending in enumerate((*endings, Ending.from_status(9), Ending.stopped(EndingKind.TIMED_OUT, -9)), 1):
         outbox.submit(job_id)
@@ -216,7 +216,7 @@ def test_an_exit_code_may_be_that_of_run_and_wait(
     Regression: the history found neither.
     """
     monkeypatch.setattr(index_choice, "FEW", few)
-    outbox = Teller(database)
+    outbox = RunOutbox(database)
     cancelled = Ending.stopped(EndingKind.CANCELLED, -15)
     endings = (TIMED_OUT, Ending.from_status(124), cancelled, Ending.from_status(130), Ending.from_status(-2))
     for job_id, ending in enumerate((*endings, Ending.from_status(0), Ending.from_status(-15)), 1):
@@ -351,7 +351,7 @@ def test_a_page_with_a_filter_goes_on_in_its_order(furnished: HistoryDatabase) -
 
 def test_a_page_after_a_job_that_nobody_knows(furnished: HistoryDatabase) -> None:
     """Continuing after an unknown job is an error in an order by value, and works in the order by id."""
-    with pytest.raises(JobNotFound, match="no job 99 in the history to go on after"):
+    with pytest.raises(JobNotFound, match="no job 99 in the history to continue after"):
         furnished.history(HistoryQuery(sort=Sort.PEAK, after_id=99))
     assert [8, 7] == ids(furnished, after_id=99, limit=2)
 

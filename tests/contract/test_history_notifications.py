@@ -92,7 +92,7 @@ def test_what_was_noted_is_never_due_again(database: HistoryDatabase, outbox: Ou
     ]
 
 
-def test_a_job_that_is_told_of_twice_keeps_what_was_noted(database: HistoryDatabase, outbox: Outbox) -> None:
+def test_a_job_that_is_recorded_twice_keeps_its_notes(database: HistoryDatabase, outbox: Outbox) -> None:
     """A job that is recorded twice keeps its message outcomes.
 
     The outbox may repeat events that a history restored from a copy does not have.
@@ -116,7 +116,7 @@ def test_an_end_without_a_run_is_one(database: HistoryDatabase, outbox: Outbox, 
     assert [(1, 0)] == keys(database.due_notifications(now=NOW, most=9))
 
 
-def test_an_array_tells_and_its_members_do_not(database: HistoryDatabase, outbox: Outbox) -> None:
+def test_an_array_notifies_and_its_members_do_not(database: HistoryDatabase, outbox: Outbox) -> None:
     """An array has one message, when its last member has ended. Its members have none."""
     outbox.submit(1, make_spec(notifications=(TEAM,), array=Array.parse("0-1")))
     for index in (0, 1):

@@ -138,7 +138,7 @@ def test_tables_of_another_version_are_refused(history_url: str, revision: str, 
         ("sqlite:////dev/null/history.db", "is not there yet"),
     ],
 )
-def test_a_book_that_cannot_be_reached_says_so_in_one_line(url: str, words: str) -> None:
+def test_an_unreachable_history_is_reported_in_one_line(url: str, words: str) -> None:
     """An unreachable history gives one line that names the address without the password."""
     with pytest.raises(HistoryUnreachable, match=words) as caught:
         HistoryDatabase(url).cursor()

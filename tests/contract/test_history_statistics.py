@@ -97,7 +97,7 @@ def of(statistics: Statistics, name: str) -> dict[str, Any]:
     return {group.label: getattr(group.figures, name) for group in statistics.groups}
 
 
-def test_an_empty_book_has_no_groups_and_knows_no_rates(database: HistoryDatabase) -> None:
+def test_an_empty_history_has_no_groups_and_no_rates(database: HistoryDatabase) -> None:
     """An empty history has no groups, amounts of 0 and unknown rates."""
     reported = ask(database)
 

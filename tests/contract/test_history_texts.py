@@ -284,7 +284,7 @@ def plans(database: HistoryDatabase, **query: Any) -> list[str]:
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 @pytest.mark.usefixtures("near")
-def test_sqlite_looks_a_rare_text_up(furnished: HistoryDatabase) -> None:
+def test_sqlite_searches_a_rare_text_by_its_index(furnished: HistoryDatabase) -> None:
     """SQLite finds a rare text by the index. Regression: it scanned all jobs for a text that is missing."""
     for query in ({"sort": Sort.ID}, {"sort": Sort.PEAK}, {"user": "ada"}):
         steps = plans(furnished, text="100% of", **query)

@@ -171,7 +171,7 @@ def test_a_job_goes_its_way(by: Connect, address: str) -> None:
     queue.close()
 
 
-def test_the_small_door_is_taken_wherever_it_can_be(address: str) -> None:
+def test_the_small_client_is_used_wherever_possible(address: str) -> None:
     """The small client is used wherever possible. Otherwise this suite would test the same client twice."""
     resp_client = connect_at_once(address)
 
@@ -367,7 +367,7 @@ def test_an_error_of_the_store_means_the_same(resp_client: Any, output: str, kin
     assert kind is type(caught.value)
 
 
-def test_a_wrong_password_is_said(by: Connect, start_store: StartStore) -> None:
+def test_a_wrong_password_is_reported(by: Connect, start_store: StartStore) -> None:
     """A wrong or missing password is reported. A store answers a long command without a password in its own way."""
     guarded = _tcp(start_store, "--requirepass", "right")
     for address in (f"redis://:wrong@{guarded}", f"redis://{guarded}", f"redis://gq:right@{guarded}"):
@@ -523,7 +523,7 @@ def test_a_store_that_was_started_anew_is_not_noticed(by: Connect, own_store: Ow
     queue.close()
 
 
-def test_a_bell_that_breaks_says_so(by: Connect, own_store: OwnStore) -> None:
+def test_a_broken_subscriber_raises_an_error(by: Connect, own_store: OwnStore) -> None:
     """A broken subscription raises an error, as its reader would wait for ever. So does one that cannot connect."""
     wakeups = Subscriber(own_store.url, keys.END, by=by)
     assert wakeups.wait(0.01) is None
@@ -540,7 +540,7 @@ def test_a_bell_that_breaks_says_so(by: Connect, own_store: OwnStore) -> None:
 # ---- shared connections ----------------------------------------------------------------------------------------------
 
 
-def test_threads_share_a_door(resp_client: Any) -> None:
+def test_threads_share_a_client(resp_client: Any) -> None:
     """Threads share a connection, and each gets its own answers."""
     echo = resp_client.register_script("return ARGV[1]")
     wrong: list[str] = []
@@ -586,7 +586,7 @@ def test_a_child_does_not_talk_on_its_parents_line(resp_client: Any) -> None:
 
 
 @pytest.mark.full
-def test_what_is_wrong_with_a_secure_line_is_said(
+def test_a_fault_of_a_secure_connection_is_reported(
     by: Connect, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path
 ) -> None:
     """TLS problems are reported as such.
@@ -635,7 +635,7 @@ def test_a_certificate_without_an_authority(
             other.epoch()
 
 
-def test_the_library_has_what_the_small_door_does_not_know(start_store: StartStore) -> None:
+def test_the_library_has_what_the_small_client_lacks(start_store: StartStore) -> None:
     """A URL with an option that the small client does not support goes to the library.
 
     No option is ignored silently.

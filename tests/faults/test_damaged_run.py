@@ -98,7 +98,7 @@ def test_a_worker_adopts_what_it_can_and_ends_what_it_cannot(site: Site) -> None
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["truncated", "directory"])
-def test_an_end_that_nobody_can_read_is_a_lost_run(site: Site, tmp_path: Path, kind: str) -> None:
+def test_an_unreadable_exit_is_a_lost_run(site: Site, tmp_path: Path, kind: str) -> None:
     """A run whose exit file is unreadable is lost.
 
     The exit was written while no worker was running. The next worker reports the loss and does not retry for ever.
@@ -140,7 +140,7 @@ SPOILS: dict[str, tuple[str, EndingKind | None]] = {
 
 
 @pytest.mark.full
-def test_whatever_a_job_does_to_its_run_directory_its_end_is_told(site: Site) -> None:
+def test_an_end_is_reported_whatever_the_job_does_to_its_run_directory(site: Site) -> None:
     """The end of a job that damages its own run directory is recorded, and the worker goes on.
 
     The run directory is writable by the job.

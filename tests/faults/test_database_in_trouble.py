@@ -150,7 +150,7 @@ def test_commands_say_it_in_one_line(site: Site, store_url: str) -> None:
 
 
 @pytest.mark.full
-def test_a_machine_comes_up_without_its_book(site: Site) -> None:
+def test_a_machine_starts_without_its_history(site: Site) -> None:
     """`gpuqueue up` starts the workers without the history, unless the store is new.
 
     After a reboot the database may start later than gpuqueue, and the GPUs must not wait for it. A new store is rebuilt

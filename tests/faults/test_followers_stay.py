@@ -71,7 +71,7 @@ def _listens(site: Site, pid: int) -> bool:
     return len(list(Path(f"/proc/{pid}/fd").iterdir())) > 4 and site.queue.jobs.live() != []
 
 
-def test_a_store_that_never_was_there_is_told_at_once() -> None:
+def test_a_store_that_never_answered_is_reported_at_once() -> None:
     """A store that never answered raises at once.
 
     A typing error in the address must not cost ten minutes.

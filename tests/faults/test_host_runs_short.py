@@ -135,7 +135,7 @@ def test_a_job_that_fills_the_disk_itself_has_failed_by_itself(site: Site) -> No
         assert ("exit 1", JobState.FAILED, 0) == (str(record.runs[-1].ending), record.job.state, record.job.losses)
 
 
-def test_a_shim_that_cannot_say_who_it_is_starts_nothing(shims: Any, tmp_path: Path) -> None:
+def test_a_shim_that_cannot_write_its_identity_starts_nothing(shims: Any, tmp_path: Path) -> None:
     """A shim that cannot write its pid file starts no job.
 
     The disk filled up between claim and start. The shim's exit code tells the worker that nothing ran.

@@ -27,7 +27,7 @@ DIE_AT = Path(__file__).parents[1] / "support" / "die_at.py"
         "workers.run.directory:RunDir.settle",  # the history has the end, the directory is not settled
     ],
 )
-def test_a_run_that_asked_for_another_is_told_once(site: Site, tmp_path: Path, step: str) -> None:
+def test_a_requeue_request_is_recorded_once(site: Site, tmp_path: Path, step: str) -> None:
     """After SIGKILL at any of these steps the job is requeued once, runs twice, and is never lost."""
     site.start_recorder()
     effects = tmp_path / "effects"

@@ -180,7 +180,7 @@ def test_a_recorder_that_leaves_lets_what_is_on_its_way_arrive(open_site: Site, 
 
 
 @pytest.mark.full
-def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, hook: Hook, tmp_path: Path) -> None:
+def test_without_apprise_nothing_is_sent_and_users_are_warned(site: Site, hook: Hook, tmp_path: Path) -> None:
     """Without Apprise no notification is sent, and the submit says so.
 
     The notifications wait until Apprise is installed.

@@ -50,7 +50,7 @@ def test_one_line_says_what_is_wrong_and_what_to_do(state_dir: Path, command: tu
 
 
 @pytest.mark.parametrize("words", ["submit --mem 1M -- true", "queue", "gpus", "logs 1"])
-def test_whoever_only_asks_the_store_says_that_it_is_not_there(state_dir: Path, words: str) -> None:
+def test_a_command_that_only_reads_reports_a_missing_store(state_dir: Path, words: str) -> None:
     """Commands that only use the store report that it does not answer.
 
     A submit writes no file, so a read-only home directory is no reason to refuse it.
@@ -73,7 +73,7 @@ def test_a_machine_that_has_nothing_yet_has_no_jobs_without_a_worker(state_dir: 
 
 
 @pytest.mark.parametrize("home", ["not/absolute", None], ids=["an odd one", "none"])
-def test_an_account_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
+def test_an_account_without_a_home_gets_the_setting_to_use(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
     """An account without a home directory gets the name of the setting that it needs.
 
     Such an account is a uid without a passwd entry in a container. gpuqueue used to create a directory called `~` in

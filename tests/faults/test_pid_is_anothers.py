@@ -45,7 +45,7 @@ BOOTS = pytest.mark.parametrize("boot", ["this boot", "another boot"])
 
 
 @BOOTS
-def test_a_pid_that_was_given_out_again_is_never_taken_for_the_first(somebody: ProcessIdentity, boot: str) -> None:
+def test_a_reused_pid_is_never_taken_for_the_first_process(somebody: ProcessIdentity, boot: str) -> None:
     """A reused pid is not taken for the earlier process: it gets no signal and nothing waits for it."""
     gone = before(somebody, boot)
 
@@ -56,7 +56,7 @@ def test_a_pid_that_was_given_out_again_is_never_taken_for_the_first(somebody: P
 
 
 @BOOTS
-def test_a_run_whose_shims_pid_is_anothers_now_is_lost_and_nobody_is_signalled(
+def test_a_run_whose_shim_pid_was_reused_is_lost_and_nothing_is_signalled(
     site: Site, somebody: ProcessIdentity, boot: str
 ) -> None:
     """A run whose shim's pid was reused ends, and the new owner of the pid gets no signal.

@@ -66,7 +66,7 @@ def push_in(site: Site, *command: str) -> int:
 
 
 @pytest.mark.full
-def test_a_training_makes_place_and_goes_on_where_it_was(crowded: Site, tmp_path: Path) -> None:
+def test_a_preempted_training_continues_from_its_checkpoint(crowded: Site, tmp_path: Path) -> None:
     """A preempted job saves its state, exits, and continues from there when the memory is free.
 
     It is neither failed nor lost, and the history has the preemption.

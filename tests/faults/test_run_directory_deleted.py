@@ -34,7 +34,7 @@ def start_job(site: Site, reported: Path, *, requeue: bool) -> tuple[int, Path, 
     return job_id, directory, process, shim
 
 
-def test_a_job_whose_directory_is_deleted_is_ended_and_told(site: Site, tmp_path: Path) -> None:
+def test_a_job_whose_directory_is_deleted_is_ended_and_reported(site: Site, tmp_path: Path) -> None:
     """A run whose directory is deleted is ended and recorded as lost.
 
     Such a run used to go on for ever: its shim waited for the disk to come back.

@@ -78,7 +78,7 @@ def until_open(site: Site) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("across", ["socket", "network"])
-def test_a_store_that_knows_nothing_ends_nobodys_run(own_store: OwnStore, tmp_path: Path, across: str) -> None:
+def test_an_empty_store_ends_no_run(own_store: OwnStore, tmp_path: Path, across: str) -> None:
     """An empty store ends no run.
 
     A heartbeat used to get the answer that its token is unknown, and training runs of three days were ended as stale,
@@ -167,7 +167,7 @@ def record_steps(site: Site, job_id: int, steps: int) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("worker_dies", [False, True], ids=["worker lives", "worker dies too"])
 @pytest.mark.parametrize("missed", ["the job", "the claim", "the start"])
-def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
+def test_a_run_that_is_not_in_the_history_is_not_run_twice(
     own_site: Site, own_store: OwnStore, tmp_path: Path, missed: str, *, worker_dies: bool
 ) -> None:
     """A run that the history did not have is not run twice: its worker reports it.
@@ -206,7 +206,7 @@ def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
 @pytest.mark.full
 @pytest.mark.parametrize("worker_dies", [False, True], ids=["worker lives", "worker dies too"])
 @pytest.mark.parametrize("missed", ["the job", "the claim", "the end"])
-def test_an_end_that_the_book_did_not_hear_of_is_told_again(
+def test_an_end_that_is_not_in_the_history_is_reported_again(
     own_site: Site, own_store: OwnStore, tmp_path: Path, missed: str, *, worker_dies: bool
 ) -> None:
     """An end that the history did not have is reported again.
@@ -268,7 +268,7 @@ def test_a_worker_that_finds_the_store_not_open_keeps_its_runs_alive_meanwhile(
 
 
 @pytest.mark.full
-def test_an_end_may_be_the_first_that_a_rebuilt_store_hears_of_a_run(own_store: OwnStore, tmp_path: Path) -> None:
+def test_an_end_may_be_the_first_report_of_a_run_to_a_rebuilt_store(own_store: OwnStore, tmp_path: Path) -> None:
     """A rebuilt store accepts the end of a run that it does not know.
 
     The run ended while the store was away, before the next heartbeat. Its end must not be taken for a stale one.
@@ -318,7 +318,7 @@ def test_a_device_that_somebody_drained_stays_drained(own_site: Site, own_store:
 
 @pytest.mark.full
 @pytest.mark.parametrize("own_site", ["6s"], indirect=True, ids=[""])
-def test_a_run_of_which_nobody_speaks_is_over_before_its_job_starts_again(
+def test_an_unreported_run_is_over_before_its_job_starts_again(
     own_site: Site, own_store: OwnStore, tmp_path: Path
 ) -> None:
     """A run that neither history nor worker knows is over before its job starts again.

@@ -83,9 +83,9 @@ def pair(people: People, open_dir: Path, start_store: StartStore) -> Iterator[Pa
 
 
 def test_a_colleague_changes_and_reads_nothing(pair: Pair) -> None:
-    """Bob cancels and reads no job of alice, by no name that he gives himself; root on the machine may.
+    """Bob can neither cancel nor read a job of alice, whatever name he uses. Root on the machine can.
 
-    A log that the job replaced by a link shows nobody the file behind it, least of all root.
+    A log that the job replaced by a link shows the file behind it to no account, not even to root.
     """
     alice, bob = pair.people.alice, pair.people.bob
     link = "echo mine; ln -sf /etc/shadow $GPUQUEUE_RUN_DIR/log; echo up > here; exec sleep 1000"
@@ -115,7 +115,7 @@ def test_a_colleague_changes_and_reads_nothing(pair: Pair) -> None:
     until(over, what="the end of the job", timeout_s=60)
 
 
-def test_root_of_a_user_namespace_is_nobody_special(pair: Pair) -> None:
+def test_root_of_a_user_namespace_has_no_special_rights(pair: Pair) -> None:
     """Bob who makes himself root in a user namespace may still not cancel alice's job."""
     alice, bob = pair.people.alice, pair.people.bob
     job = pair.cli(alice, "submit", "--mem", "1G", "--cwd", "/", "--", "sleep", "1000").stdout.strip()

@@ -172,7 +172,7 @@ def _place(event_id: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["answer lost", "never done"])
-def test_nobody_knows_whether_it_was_committed(
+def test_an_unknown_outcome_of_a_commit(
     queue: JobQueue, database: HistoryDatabase, history_url: str, tmp_path: Path, *, committed: bool
 ) -> None:
     """The recorder continues correctly after the database dies during a commit.

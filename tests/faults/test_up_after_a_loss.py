@@ -118,7 +118,7 @@ def test_a_database_file_that_was_deleted(up: Home, submit: Callable[[str], int]
     for file in up.state.glob("history.db*"):
         file.unlink()
     assert "run gpuqueue up" in up("history", code=4)
-    assert "history  made anew" in up("up")
+    assert "history  created" in up("up")
 
     alive = [*((each, "running") for each in running), (waiting, "queued"), (held, "held")]
     until(lambda: states(up, "history") == alive, what="they are back")

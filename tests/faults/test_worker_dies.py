@@ -118,7 +118,7 @@ def test_a_stopped_worker_leaves_its_jobs_alone(site: Site, tmp_path: Path) -> N
     assert [pid] == runs_of(effects)
 
 
-def test_a_killed_shim_loses_the_run_and_leaves_nobody_behind(site: Site, tmp_path: Path) -> None:
+def test_a_killed_shim_loses_the_run_and_leaves_no_process(site: Site, tmp_path: Path) -> None:
     """When a shim is killed, its run is lost, its other processes are swept, and the job runs again."""
     site.start_recorder()
     site.start_worker()
@@ -217,7 +217,7 @@ def test_the_peak_outlives_the_worker_that_saw_it(site: Site, tmp_path: Path) ->
     assert (device.peak.bytes or 0) > 200 * MIB
 
 
-def test_one_event_that_the_book_cannot_take_stops_no_other(site: Site, store_url: str) -> None:
+def test_an_event_that_the_history_refuses_stops_no_other(site: Site, store_url: str) -> None:
     """An event with a number out of the database's range does not stop the recorder.
 
     Such an event used to end the recorder, and each of its successors.

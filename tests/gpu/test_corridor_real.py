@@ -107,7 +107,7 @@ def test_a_job_sees_its_one_device_and_no_other(gpu_site: Site, machine: Machine
 
 
 @pytest.mark.full
-def test_a_job_on_two_devices_sees_both_in_the_order_it_is_told(gpu_site: Site, machine: Machine) -> None:
+def test_a_job_on_two_devices_sees_both_in_order(gpu_site: Site, machine: Machine) -> None:
     """CUDA's devices 0 and 1 are the first and the second of GPUQUEUE_DEVICES."""
     cards = machine.whole_cards(2)
     for card in cards:
@@ -168,7 +168,7 @@ def test_the_driver_names_our_own_processes(machine: Machine) -> None:
     machine.must_name_our_processes()
 
 
-def test_what_nvml_and_a_look_cost(machine: Machine, tmp_path: Path) -> None:
+def test_the_cost_of_nvml_and_of_a_sample(machine: Machine, tmp_path: Path) -> None:
     """Every call that a worker makes often is answered.
 
     The costs are printed, and no bound is checked.

@@ -45,7 +45,7 @@ class TestNvmlOnARealCard(DeviceConformance):
         pid = bench.hold(device)
         assert HELD_BYTES <= (bench.backend.reading(device).processes.get(pid) or 0)
 
-    def test_a_real_card_tells_how_it_is(self, bench: Bench) -> None:
+    def test_a_real_card_reports_its_health(self, bench: Bench) -> None:
         """A recent card reports its temperature, power and slowdown reasons, and a limit above the temperature."""
         device = bench.backend.devices()[0]
         health = bench.backend.health(device)

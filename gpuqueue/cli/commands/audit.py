@@ -26,7 +26,7 @@ _MOST = 10**6
 @click.option("--user", metavar="NAME", help="Only changes that this account asked for.")
 @click.option("--action", metavar="NAME", help="Only this action: submit, cancel, token-create, …")
 @click.option(
-    "--limit", type=Count(least=1, most=_MOST), default=100, show_default=True, help="At most so many, the newest ones."
+    "--limit", type=Count(least=1, most=_MOST), default=100, show_default=True, help="Print at most this many entries."
 )
 @json_option
 def audit(since: str | None, user: str | None, action: str | None, limit: int, *, as_json: bool) -> None:

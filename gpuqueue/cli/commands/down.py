@@ -29,7 +29,7 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
       gpuqueue down --leave-jobs                   then upgrade, then gpuqueue up
     """  # noqa: D301 - \b is click's mark for lines to keep
     if leave_jobs and cancel_jobs:
-        raise BadRequest("--leave-jobs and --cancel-jobs contradict each other: say one of them")
+        raise BadRequest("--leave-jobs and --cancel-jobs contradict each other: use one of them")
     machine = Machine(Settings.load())
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)  # a closed terminal must not leave the devices drained

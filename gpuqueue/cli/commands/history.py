@@ -253,7 +253,7 @@ def _must_be_known(client: Client, after_id: int | None) -> None:
 
     """
     if after_id is not None and not client.history.has(after_id):
-        raise JobNotFound(f"there is no job {after_id} in the history to go on after: take the last id of a page")
+        raise JobNotFound(f"there is no job {after_id} in the history to continue after: take the last id of a page")
 
 
 def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:

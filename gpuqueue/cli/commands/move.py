@@ -28,7 +28,7 @@ def move(ids: tuple[str, ...], *, front: bool, undo: bool) -> None:
       gpuqueue move 17 --undo
     """  # noqa: D301 - \b is click's mark for lines to keep
     if not ids or front == undo:
-        raise BadRequest("say which jobs, and where to: gpuqueue move 17 --front, or --undo")
+        raise BadRequest("name the jobs, and the direction: gpuqueue move 17 --front, or --undo")
     with Client() as client:
 
         def act(client: Client, name: str) -> str:

@@ -81,9 +81,8 @@ def _refuse_if_others_know(client: Client, target: str) -> None:
         hosts = [each.host for each in client.jobs.senders() if target in each.targets]
     if hosts:
         raise BadRequest(
-            f"the recorder on {hosts[0]} knows the target {target!r}, and this shell's settings, by which a test is"
-            " sent, do not: set notify in the config file, which both read, or run this where it is set; jobs may name"
-            " it as it is"
+            f"the recorder on {hosts[0]} knows the target {target!r}, but this shell's settings, which the test uses, "
+            "do not: set notify in the config file, which both read, or run this where it is set; jobs may use the name"
         )
 
 

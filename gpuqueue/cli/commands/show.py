@@ -77,6 +77,7 @@ def _plot(record: Record, path: str) -> None:
     run = job_memory.drawable(record)
     if run is None:
         raise Refused(
-            f"job {record.job.label} has no memory to draw: its runs are too short, go on, or could not be seen"
+            f"job {record.job.label} has no memory to draw: its runs are too short, have not ended, or "
+            "were not measured"
         )
     image_file.write(path, job_memory.memory(record, run))

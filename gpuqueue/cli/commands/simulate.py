@@ -93,7 +93,7 @@ def simulate(
     if file is None:
         raise BadRequest("name a trace: gpuqueue simulate trace.csv --devices 4x24G (--example prints a trace)")
     if devices is None:
-        raise BadRequest(f"say on which devices: gpuqueue simulate {short(file, 60)} --devices 4x24G")
+        raise BadRequest(f"name the devices: gpuqueue simulate {short(file, 60)} --devices 4x24G")
     if as_json and plot is not None:
         raise BadRequest("--json and --plot exclude each other: choose one")
     jobs = _read(file)
@@ -169,7 +169,7 @@ def _left_out(jobs: Trace, reported: Comparison) -> list[str]:
         (jobs.never_ran, "never ran"),
         (jobs.on_cpu, "ran on a CPU"),
         (reported.too_large.count, f"fit no device of this site{_in_line(reported.too_large)}"),
-        (reported.over_limit.count, f"beyond a limit by what they ask for alone{_in_line(reported.over_limit)}"),
+        (reported.over_limit.count, f"beyond a limit even without other jobs{_in_line(reported.over_limit)}"),
     )
     return [f"{_counted(count, 'job')} left out: {why}" for count, why in left_out if count]
 

@@ -50,7 +50,7 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
             click.echo(lines.as_text(take(client, user=user), client.settings.heartbeat_s, user, terminal_width()))
             return
         if is_dumb():
-            raise BadRequest("this terminal can show nothing but lines (TERM): gpuqueue top --once prints one picture")
+            raise BadRequest("this terminal has no full screen (TERM): gpuqueue top --once prints one snapshot")
         client.devices.are_known()  # report an unreachable store before the full-screen view starts
         from gpuqueue.cli.top.app import Top  # noqa: PLC0415 - lazy import: Textual is slow
 

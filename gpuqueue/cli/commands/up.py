@@ -133,7 +133,7 @@ def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity) -> No
         report("store", "restarted", machine.status().store)
     try:
         if not machine.has_history():
-            report("history", "made anew", f"tables at revision {machine.prepare_history()}")
+            report("history", "created", f"tables at revision {machine.prepare_history()}")
     except HistoryUnreachable as error:
         _report_away(error)
     _open_queue(machine)

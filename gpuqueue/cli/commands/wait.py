@@ -51,7 +51,7 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
       gpuqueue wait 14-19 17_0-9
     """  # noqa: D301 - \b is click's mark for lines to keep
     if first and every:
-        raise BadRequest("--any and --all contradict each other: say one of them")
+        raise BadRequest("--any and --all contradict each other: use one of them")
     timeout_s = None if timeout is None else 0.0 if timeout.strip() in NOW else parse_duration(timeout)
     ended: dict[int | str, Job] = {}
     from gpuqueue.client import Client  # noqa: PLC0415 - as above

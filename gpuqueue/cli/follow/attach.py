@@ -141,7 +141,7 @@ class Follower:
         if job is not None and has_ended and not job.attempt and job.spec.array is None:
             return
         self._make_room()
-        instead = "" if has_ended else ". Its end and its exit code are reported here all the same"
+        instead = "" if has_ended else ". Its end and its exit code are still reported here"
         print_message("gpuqueue", f"{refused}{instead}")
         if self._is_typed and not has_ended:
             print_message(
@@ -244,7 +244,7 @@ class Follower:
         report_again(self._job_id, run)
 
     def _interrupted(self) -> None:
-        """Ask what Ctrl-C shall do, and do it; without a prompt, cancel a job that this command submitted."""
+        """Ask what to do after Ctrl-C, and do it; without a prompt, cancel a job that this command submitted."""
         self._make_room()
         if self._cancelled:
             self._leave("it is being cancelled", INTERRUPTED)

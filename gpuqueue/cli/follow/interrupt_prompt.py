@@ -18,7 +18,7 @@ STDIN = 0
 
 
 class Choice(Enum):
-    """What Ctrl-C shall do."""
+    """What to do after Ctrl-C."""
 
     CANCEL = "cancel"
     DETACH = "detach"

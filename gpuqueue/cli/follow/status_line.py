@@ -19,7 +19,7 @@ def report_held(job: Job) -> None:
     why = _WHY.get(job.reason, "") if job.reason is not None else ""
     if job.because is not None:
         why = f" ({plain(job.because)})"
-    print_message("gpuqueue", f"job {job.label} is held{why} and will wait for: gpuqueue release {job.label}")
+    print_message("gpuqueue", f"job {job.label} is held{why} until it is released: gpuqueue release {job.label}")
 
 
 def report_again(job_id: int | str, run: Run) -> None:

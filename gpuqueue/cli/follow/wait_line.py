@@ -41,10 +41,10 @@ WORDS = {
     WaitReason.RETRY: "for its retry",
     WaitReason.REQUEUE: "to run again, as its last run asked",
     WaitReason.PAUSE: "for the queue, which was rebuilt",
-    WaitReason.HELD: "for a person",
-    WaitReason.LOST_TOO_OFTEN: "for a person",
-    WaitReason.REQUEUED_TOO_OFTEN: "for a person",
-    WaitReason.CANNOT_START: "for a person",
+    WaitReason.HELD: "for its release",
+    WaitReason.LOST_TOO_OFTEN: "for its release",
+    WaitReason.REQUEUED_TOO_OFTEN: "for its release",
+    WaitReason.CANNOT_START: "for its release",
 }
 
 

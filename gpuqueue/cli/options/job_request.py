@@ -154,8 +154,6 @@ def submit_job(client: Client, rest: tuple[str, ...] | None, options: dict[str, 
     """Submit the job that *options* and *rest*, the words after ``--``, describe; return the job."""
     script = options.pop("script")
     if script is None and not rest:
-        raise BadRequest(
-            "what shall it run? Name a script (gpuqueue submit train.py --mem 6G), or put a command after --"
-        )
+        raise BadRequest("no command: name a script (gpuqueue submit train.py --mem 6G), or put a command after --")
     command, args = (script, rest or ()) if script is not None else (rest or (), ())
     return client.jobs.submit_request(JobRequest(command, args, **options), found=report_found)

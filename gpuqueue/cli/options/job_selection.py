@@ -62,7 +62,7 @@ class Selection:
         if self.by_filter and self.ids:
             raise BadRequest("name jobs, or choose them by --user, --name, --tag, --state or --all: not both")
         if not self.by_filter and not self.ids:
-            raise BadRequest(f"which jobs? Name them: gpuqueue {verb} 12 14-19, or choose: --name, --user, --all")
+            raise BadRequest(f"name the jobs: gpuqueue {verb} 12 14-19, or choose them: --name, --user, --all")
 
 
 def ids(*states: str) -> Callable[[F], F]:
@@ -85,7 +85,7 @@ def chosen(*states: str, with_state: bool = False) -> Callable[[F], F]:
 def chosen_ended() -> Callable[[F], F]:
     """Return a decorator that adds the job argument and the filter options for jobs that have ended."""
     ends = [state.value for state in JobState if state.is_end]
-    which = f"Jobs that ended so: {', '.join(ends)}. Repeatable. Default: failed and lost."
+    which = f"Jobs that ended in one of these states: {', '.join(ends)}. Repeatable. Default: failed and lost."
     return with_options(
         [
             click.argument("ids", metavar="ID…", nargs=-1, shell_complete=ended_ids),

@@ -28,5 +28,7 @@ class Once(click.Command):
             if number > 1 and isinstance(param, click.Option) and not (param.multiple or param.is_flag):
                 name = max(param.opts, key=len)
                 times = "twice" if number == 2 else f"{number} times"  # noqa: PLR2004 - English has a word for it
-                raise click.UsageError(f"{name} takes one value and is there {times}: ask once for each", ctx)
+                raise click.UsageError(
+                    f"{name} takes one value and is given {times}: run the command once for each", ctx
+                )
         return rest

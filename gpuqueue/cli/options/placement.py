@@ -22,7 +22,7 @@ def _alone(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  #
     """
     before = ctx.params.setdefault("exclusive", None)
     if chosen and before is not None:
-        raise click.UsageError("--exclusive and --shared contradict each other: say one of them", ctx)
+        raise click.UsageError("--exclusive and --shared contradict each other: use one of them", ctx)
     if chosen:
         ctx.params["exclusive"] = param.name == "alone"
 
@@ -37,7 +37,7 @@ def _prefer(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  
     before = ctx.params.setdefault("preference", None)
     if chosen and before is not None:
         other = "no-preference" if before == "none" else before
-        raise click.UsageError(f"--{other} and {param.opts[0]} contradict each other: say one of them", ctx)
+        raise click.UsageError(f"--{other} and {param.opts[0]} contradict each other: use one of them", ctx)
     if chosen:
         ctx.params["preference"] = param.name
 
@@ -86,9 +86,9 @@ def warn_if_alone(client: Client, job: Job) -> None:
         return
     where = f" in pool {job.spec.pool}" if job.spec.pool else ""
     missing = (
-        f"no CPU is served{where}: the job waits. Serve one with gpuqueue up --devices auto,cpu, or say --device any"
+        f"no CPU is served{where}: the job waits. Serve one with gpuqueue up --devices auto,cpu, or use --device any"
         if job.spec.device is DeviceFilter.CPU
-        else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or say --device any"
+        else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or use --device any"
     )
     with contextlib.suppress(GpuQueueError):
         if not client.devices.are_known():

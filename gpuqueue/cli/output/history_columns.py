@@ -204,8 +204,8 @@ def _models(run: Run) -> str:
 def chosen(text: str, params: Collection[str] = ()) -> tuple[str, ...]:
     """Return the names of the columns in a list such as ``id,user,peak``; *params* are those of sweeps.
 
-    A name may omit its unit, or be the head of the column in the table. The name of a column goes before that of a
-    parameter.
+    A name may omit its unit, or be the head of the column in the table. The name of a column takes
+    precedence over that of a parameter.
 
     Raises:
         BadRequest: A name is no column, or is empty.

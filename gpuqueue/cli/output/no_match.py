@@ -10,21 +10,21 @@ from gpuqueue.text.sanitize import brief
 if TYPE_CHECKING:
     from gpuqueue.client import Client
 
-_GPUS = "gpuqueue gpus lists those that are there"
-_FIGURES = "gpuqueue history --sort {} shows those that come nearest"
+_GPUS = "gpuqueue gpus lists all devices"
+_FIGURES = "gpuqueue history --sort {} shows the nearest ones"
 #: Filter -> message if it alone matches no job, and what to try. The filters with the most common errors come first.
 _FILTERS: Mapping[str, tuple[str, str]] = {
     "device": ("none ran on a device {}", _GPUS),
     "host": ("none ran on a host {}", _GPUS),
     "model": ("none ran on a device with {} in its name", _GPUS),
-    "user": ("none is of a user {}", "gpuqueue stats lists those who ran something of late"),
+    "user": ("none is of a user {}", "gpuqueue stats lists the users with recent runs"),
     "name": ("none is called {}", "A pattern finds more: --name 'train*'"),
     "tags": ("none has the tag {}", "gpuqueue history --columns id,name,tags shows which there are"),
     "array": ("none is a member of an array {}", "gpuqueue history --columns id,name,array shows which there are"),
     "states": ("none is {}", "Leave out --state to see their states"),
-    "endings": ("none ended so: {}", "Leave out --ending to see how they ended"),
+    "endings": ("none has the ending {}", "Leave out --ending to see how they ended"),
     "exit_code": ("none ended with exit code {}", "gpuqueue history --columns id,ending,exit shows how they ended"),
-    "text": ("none has {} in its command or its note", "Look for less of it"),
+    "text": ("none has {} in its command or its note", "Search for a shorter part"),
     "min_peak": ("none took {} or more, as far as it is known", _FIGURES.format("peak")),
     "min_duration": ("none took {} or longer, as far as it is known", _FIGURES.format("duration")),
     "max_duration": ("none took {} or less, as far as it is known", _FIGURES.format("duration --reverse")),

@@ -29,7 +29,7 @@ def place_lines(found: Why) -> Iterator[str]:
     names = [named(found, job.id) + _from(at) for job, at in runs[:MOST_RUNS]]
     more = f" or {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
     left = format_duration(found.preempt_grace_s)
-    yield f"it may preempt {' or '.join(names)}{more}; a preempted job has {left} for that"
+    yield f"it may preempt {' or '.join(names)}{more}; a preempted job has {left} to end"
 
 
 def _from(at: datetime) -> str:

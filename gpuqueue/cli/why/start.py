@@ -31,7 +31,7 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
     if start.at_ms is not None:
         yield f"by {clock(start.at_ms)} on {where}, when {_until_then(found, explanation)}, unless others go before it"
         return
-    yield f"cannot say: {_unknown(found, explanation, start)}"
+    yield f"unknown: {_unknown(found, explanation, start)}"
     if start.in_vain:
         lasting = " and ".join(called(found, each) for each in start.in_vain)
         vain = f"the end of {lasting} took too long, so the reservation was dropped; other jobs start there"
@@ -94,7 +94,7 @@ def _endless(found: Why, explanation: Explanation, start: Start) -> str:
     """Return the runs without a time limit that must end before there is room."""
     where, room = _where(found, start), explanation.room
     if start.free_ms is None and start.behind is not None:
-        return f"{where} is reserved for {called(found, start.behind)}, and nobody can say when that one has room"
+        return f"{where} is reserved for {called(found, start.behind)}, and it is unknown when that job has room"
     waited_for = [(f"{where} has room", start.blockers)] if start.free_ms is None else []
     if start.limited and room is not None and room.at_ms is None:
         waited_for.append((f"there is room under {limits_of(explanation)}", room.runs))
@@ -108,11 +108,11 @@ def _usual(found: Why, job_id: int) -> Iterator[str]:
     usual, before = found.usual.get(job_id), found.outlived.get(job_id)
     if before is not None:
         runs = "the last run" if before == 1 else f"each of the last {before} runs"
-        yield f"{called(found, job_id)}: it has lasted longer than {runs} of its name: nobody can say when it ends"
+        yield f"{called(found, job_id)}: it has lasted longer than {runs} of its name: its end is unknown"
     if usual is not None:
         yield (
             f"{called(found, job_id)}: runs of its name took {format_duration(usual.median_s)} (half of them), "
-            f"{format_duration(usual.p90_s)} (nine of ten), by {count(usual.runs, 'run')} that lasted as long"
+            f"{format_duration(usual.p90_s)} (nine of ten), in {count(usual.runs, 'run')} that lasted as long"
         )
 
 
@@ -120,7 +120,7 @@ def _after_room(found: Why, start: Start) -> str:
     """Return what the job waits for if there is room."""
     silent = [label(found, device) for device in start.devices if found.silent_s(device) is not None]
     if silent:
-        return f"once the worker of {', '.join(silent)} is heard again, and it is its turn"
+        return f"once the worker of {', '.join(silent)} sends heartbeats again, and it is its turn"
     return "when it is its turn"
 
 
@@ -130,19 +130,19 @@ def _no_start(found: Why, explanation: Explanation) -> str:
     holders = _reserved_from(found, possible)
     if holders:
         first = ", ".join(named(found, each) for each in sorted(holders))
-        return f"cannot say: there is room once {first}, for which devices are reserved, has started or gone"
+        return f"unknown: there is room once {first}, for which devices are reserved, has started or gone"
     silent = [label(found, each.device) for each in possible if each.obstacle is Obstacle.SILENT]
     if silent and not any(each.obstacle is Obstacle.DRAINED for each in possible):
-        return f"not before the worker of {' or '.join(silent)} is heard again: see gpuqueue status there"
+        return f"not before the worker of {' or '.join(silent)} sends heartbeats again: see gpuqueue status there"
     return (
         resume_words(found, possible)
         or _when_freed_memory_counts(found, possible)
-        or "cannot say: no device that is served now will ever have enough room"
+        or "unknown: no device that is served now will ever have enough room"
     )
 
 
 def _when_freed_memory_counts(found: Why, possible: Sequence[Verdict]) -> str:
-    """Return when a job has room that only the memory keeps out which external processes have freed lately, or ''.
+    """Return when a job has room that lacks only memory which external processes freed recently; else empty.
 
     Of that memory a half counts after each half-life (see :mod:`workers.measure.external_processes`).
     """

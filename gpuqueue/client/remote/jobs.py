@@ -174,7 +174,7 @@ class RemoteJobs:
         return found
 
     def senders(self) -> Sequence[Sender]:
-        """Return the senders of notifications that are there now, and what each can send."""
+        """Return the running senders of notifications, and what each can send."""
         found: Sequence[Sender] = self._link.get(tuple[sending.Sender, ...], "/notification-senders")
         return found
 

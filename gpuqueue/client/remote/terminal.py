@@ -39,7 +39,7 @@ class RemoteTerminal:
         os.set_blocking(self._readable, False)
         self._is_left, self._is_over = threading.Event(), threading.Event()
         self._error: GpuQueueError | None = None
-        self._is_away = self._has_notice = False
+        self._is_away = self._has_gap = False
         self._thread = threading.Thread(target=self._read, args=(follow,), name="terminal", daemon=True)
         self._thread.start()
 
@@ -52,7 +52,7 @@ class RemoteTerminal:
         self._send(TerminalInput(typed=typed.decode("utf-8", "surrogateescape")))
 
     def resize(self, window: Window) -> None:
-        """Tell the job the size of the user's terminal."""
+        """Send the size of the user's terminal to the job."""
         self._send(TerminalInput(window=window))
 
     def output(self) -> tuple[Sequence[bytes], bool]:
@@ -65,8 +65,8 @@ class RemoteTerminal:
         is_over = self._is_over.is_set()  # before the output is taken, so that none is missed
         with contextlib.suppress(BlockingIOError):
             os.read(self._readable, MOST_WAITING)
-        found = [LOST] if self._has_notice else []
-        self._has_notice = False
+        found = [LOST] if self._has_gap else []
+        self._has_gap = False
         with contextlib.suppress(queue.Empty):
             while True:
                 chunk, self._tail.path, self._tail.offset = self._waiting.get_nowait()
@@ -89,7 +89,7 @@ class RemoteTerminal:
             self._is_away = False
 
     def _away(self, _error: object) -> None:
-        self._has_notice, self._is_away = self._has_notice or not self._is_away, True
+        self._has_gap, self._is_away = self._has_gap or not self._is_away, True
         self._signal()
 
     def _read(self, follow: Callable[..., Iterator[bytes]]) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _SUFFIX = ".jsonl"
-#: Longest line that is read, in bytes. A longer one is damage.
+#: Longest line that is read, in bytes. A longer line is damaged.
 _MOST_LINE_BYTES = 1024 * 1024
 
 

@@ -39,7 +39,7 @@ EVERY_S = 1.0
 
 
 class Change:
-    """A change that is under way. The code that makes it may add the jobs that it learns of."""
+    """A change in progress. The code that makes the change may add the jobs that it affects."""
 
     def __init__(self, entry: AuditEntry) -> None:
         self.entry = entry

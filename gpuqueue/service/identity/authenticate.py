@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long a token that was read from the history is believed: the longest time for which a revoked one still works.
+#: How long a token that was read from the history is accepted without another read, in seconds: the longest time for
+#: which a revoked token still works.
 CACHE_S = 5.0
 #: Least time between two notes of the last use of a token.
 NOTE_EVERY = timedelta(minutes=1)
 #: Most tokens that are kept in memory.
 _MOST = 4096
-#: What a caller reads, whatever is wrong with the token.
+#: The message for every fault of a token.
 NOT_VALID = (
     "this access token is not valid: make a new one with gpuqueue token create, and store it with gpuqueue login"
 )
@@ -43,7 +44,7 @@ class Authenticator:
         self._with_groups = with_groups
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        #: Token id -> the token, the digest of its secret, and until when it is believed.
+        #: Token id -> the token, the digest of its secret, and until when it is accepted.
         self._known: dict[str, tuple[AccessToken, str, float]] = {}
         #: Token id -> the last use that is stored or will be, and the uses that are not stored yet.
         self._noted: dict[str, datetime] = {}
@@ -73,7 +74,7 @@ class Authenticator:
     def verify(self, text: str) -> AccessToken | NotValid:
         """Return the token *text*, or why it is not valid. It takes one read of the history at most every CACHE_S.
 
-        The secret is checked first: without it, nobody learns whether a token has expired or was revoked.
+        The secret is checked first. A caller without it cannot learn whether a token has expired or was revoked.
         """
         parts = parts_of(text)
         if parts is None:

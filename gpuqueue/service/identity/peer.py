@@ -19,7 +19,7 @@ def caller_of_peer(uid: int, pid: int, *, with_groups: bool = True) -> Caller:
     The kernel translates the uid into the user namespace of this process, so root of a container is not root here.
 
     Raises:
-        NotAuthenticated: the uid does not exist in the user namespace of this process, so it is nobody's in particular.
+        NotAuthenticated: the uid does not exist in the user namespace of this process, so it identifies no account.
 
     """
     if uid == _overflow_uid():

@@ -77,7 +77,7 @@ class RequestRates:
         self._bytes = Buckets(bytes_per_account, burst_bytes)
 
     def before(self, address: str, now_s: float) -> float:
-        """Return how long *address* must wait before a token of it is looked up, 0 for not at all. Takes nothing."""
+        """Return how many seconds *address* must wait before its token is looked up. Counts nothing."""
         return self._addresses.current_wait_s(network_of(address), now_s)
 
     def failed(self, address: str, now_s: float) -> float:

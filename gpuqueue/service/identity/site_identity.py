@@ -41,7 +41,7 @@ class Peer(Protocol):
 
 
 class Credentials(Protocol):
-    """What a request brings to prove who calls."""
+    """The proof of identity of a request."""
 
     @property
     def peer(self) -> Peer | None:
@@ -84,7 +84,7 @@ class SiteIdentity:
             each.start()
 
     def close(self) -> None:
-        """Move what is left to the history, if it answers, and close the connections."""
+        """Move the rest to the history, if it answers, and close the connections."""
         self._stop.set()
         for each in self._threads:
             each.join()
@@ -94,7 +94,7 @@ class SiteIdentity:
         """Return the caller of a request, and count the request.
 
         Raises:
-            NotAuthenticated: the token is not valid, or the peer is nobody in particular.
+            NotAuthenticated: the token is not valid, or the uid of the peer identifies no account.
             TooManyRequests: the account, or the address, calls too often.
             HistoryUnreachable: the token cannot be looked up now.
 
@@ -127,7 +127,7 @@ class SiteIdentity:
             self._journal.refused(caller, action, reason, jobs=jobs)
 
     def forget(self, token_id: str) -> None:
-        """Stop believing a token at once: this service has just revoked it."""
+        """Stop accepting a token at once: this service has just revoked it."""
         self._tokens.forget(token_id)
 
     def _by_token(self, credentials: Credentials, now_s: float) -> Caller:

@@ -82,7 +82,7 @@ async def note(request: Request, name: str) -> Response:
 
 @route(router, "GET", "/me", answer=Me)
 async def me(request: Request) -> Response:
-    """Return who the service takes the caller for."""
+    """Return the identity of the caller."""
 
     def work(call: Call) -> Me:
         call.must(Action.SEE_SITE)

@@ -227,7 +227,7 @@ def test_a_member_is_no_job_to_edit(site: Site) -> None:
 
 
 @pytest.mark.full
-def test_one_waits_for_a_part_and_hears_of_a_cancel(site: Site) -> None:
+def test_a_wait_for_a_part_reports_a_cancel(site: Site) -> None:
     """``wait`` on a part needs the ends of all its members. A cancelled array returns the code of a cancelled job."""
     client = quiet(site)
     site.start_recorder()

@@ -104,7 +104,7 @@ def test_a_terminal_shows_why_it_waits_and_for_how_long(full: Site) -> None:
         assert 1 == sum("waits for memory" in each for each in terminal.lines())
         full.cli("hold", "2")
         terminal.hides("waits for memory")
-        terminal.shows("job 2 is held and will wait for: gpuqueue release 2")
+        terminal.shows("job 2 is held until it is released: gpuqueue release 2")
         full.cli("cancel", "2")
         assert 130 == terminal.ended()
 
@@ -194,7 +194,7 @@ def test_the_question_is_taken_back_when_the_job_ends(working: Site, tmp_path: P
 
 
 @pytest.mark.full
-def test_a_ctrl_c_between_the_submit_and_the_first_look_leaves_no_job_behind(working: Site) -> None:
+def test_a_ctrl_c_between_the_submit_and_the_first_poll_leaves_no_job(working: Site) -> None:
     """A Ctrl-C right after the submit cancels the job. It used to print only "interrupted", and the job ran."""
     early = (
         "import os, signal; from gpuqueue.cli import main\n"
@@ -212,7 +212,7 @@ def test_a_ctrl_c_between_the_submit_and_the_first_look_leaves_no_job_behind(wor
 
 
 @pytest.mark.full
-def test_who_cancels_what_waits_is_told_in_one_line(full: Site) -> None:
+def test_the_cancel_of_a_waiting_job_is_reported_in_one_line(full: Site) -> None:
     """Cancelling a waiting job gives one line, without a message about a missing log. The waiting line is removed."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=85) as terminal:
         terminal.shows("waits for memory")
@@ -342,7 +342,7 @@ def test_a_worker_that_dies_is_no_reason_to_stop_showing(working: Site, tmp_path
 
 
 @pytest.mark.full
-def test_a_second_run_is_told_and_shown_from_its_beginning(working: Site, tmp_path: Path) -> None:
+def test_a_second_run_is_announced_and_shown_from_its_beginning(working: Site, tmp_path: Path) -> None:
     """When a lost job runs again, the output has both runs in order. The message about it is only on stderr."""
     mark = tmp_path / "mark"
     script = f"if [ -e {mark} ]; then echo two; exit 5; fi; touch {mark}; echo one; kill -9 $PPID; sleep 60"
@@ -353,7 +353,7 @@ def test_a_second_run_is_told_and_shown_from_its_beginning(working: Site, tmp_pa
 
 
 @pytest.mark.full
-def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_path: Path) -> None:
+def test_a_user_who_cannot_read_the_log_gets_the_state(site: Site, tmp_path: Path) -> None:
     """Without access to the log, such as one on another host, ``attach`` reports the job's state changes.
 
     It used to print nothing until the end.
@@ -373,7 +373,7 @@ def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_pa
     assert 3 == process.wait(60)
     first, *others = err.read_text().splitlines()
     assert first.startswith(
-        f"gpuqueue: the log of job {job_id} is on host elsewhere: /l. Its end and its exit code are reported"
+        f"gpuqueue: the log of job {job_id} is on host elsewhere: /l. Its end and its exit code are still reported"
     )
     assert [f"gpuqueue: job {job_id} running on elsewhere", f"gpuqueue: job {job_id} failed (exit 3)"] == others
 
@@ -430,7 +430,7 @@ def test_who_is_ended_says_that_the_job_runs_on(working: Site, tmp_path: Path, n
 
 
 @pytest.mark.full
-def test_a_reader_that_goes_is_told_of_the_job_that_stays(working: Site) -> None:
+def test_a_closed_pipe_reports_that_the_job_goes_on(working: Site) -> None:
     """If the reader of ``run … | head`` ends, a message says that the job runs on."""
     command = f'"{BIN / "gpuqueue"}" run --mem 1M -- yes | head -1'
 

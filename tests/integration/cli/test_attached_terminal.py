@@ -91,7 +91,7 @@ def test_ctrl_c_is_the_jobs_own(working: Site) -> None:
 
 
 @pytest.mark.full
-def test_what_is_said_of_the_keys_is_true_when_it_is_said(working: Site) -> None:
+def test_the_hint_about_keys_is_true_when_it_is_printed(working: Site) -> None:
     """When the message about the keys appears, a Ctrl-C already goes to the job.
 
     In that moment it used to open the question about the job.
@@ -128,7 +128,7 @@ def test_a_ctrl_c_right_before_is_ours_and_is_asked_about_at_once(working: Site)
 
 
 @pytest.mark.full
-def test_what_is_said_of_the_keys_comes_before_the_jobs_first_prompt(working: Site) -> None:
+def test_the_hint_about_keys_comes_before_the_first_prompt(working: Site) -> None:
     """The message about the keys comes before the job's first prompt, even if the job was last seen as starting.
 
     It used to come after the prompt, and the user typed behind it.

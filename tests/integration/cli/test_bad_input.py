@@ -170,7 +170,7 @@ def _of_choice() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("command", "option"), _of_choice())
 @pytest.mark.usefixtures("here")
-def test_what_an_option_does_not_take_is_told_alike_everywhere(command: str, option: str) -> None:
+def test_an_invalid_value_has_one_message_everywhere(command: str, option: str) -> None:
     """Invalid option values give the same message everywhere, not click's text.
 
     For ``history --limit abc`` that text was ``Invalid value for '--limit': … is not a valid integer range``.
@@ -192,7 +192,7 @@ def test_a_terminal_that_knows_few_characters_is_no_mistake(here: JobQueue) -> N
 
 
 @pytest.mark.usefixtures("here")
-def test_what_is_wrong_with_the_environment_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_environment_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged variable of gpuqueue is ignored.
 
     Too many variables, or one that is too long for the kernel, are reported.
@@ -223,7 +223,7 @@ def test_a_broken_settings_file_is_one_line_of_every_command(
         assert "settings file" in printed.stderr
 
 
-def test_a_store_that_belongs_to_somebody_else_is_said_so(tmp_path: Path) -> None:
+def test_a_store_of_another_account_is_reported(tmp_path: Path) -> None:
     """The message for a store of another account does not suggest to start one, which would not help."""
     if os.getuid() == 0:
         pid = os.fork()

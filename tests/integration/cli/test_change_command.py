@@ -99,7 +99,7 @@ def test_of_a_part_it_says_what_was_held_and_what_was_not(here: JobQueue) -> Non
 
 
 @pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
-def test_what_never_was_is_not_said_to_be_done(here: JobQueue, verb: str) -> None:
+def test_an_unknown_member_is_not_reported_as_changed(here: JobQueue, verb: str) -> None:
     """Members that do not exist are reported, and the existing ones are changed.
 
     A part without existing members is an unknown job.
@@ -139,7 +139,7 @@ def test_a_range_passes_over_what_is_over_and_what_lies_between(here: JobQueue) 
     assert b"" == speak(["hold", f"{array}_0,4"]).stdout, "they are held, and over"
 
 
-def test_a_part_of_many_ranges_is_told_in_one_short_line(here: JobQueue) -> None:
+def test_a_part_of_many_ranges_is_one_short_line(here: JobQueue) -> None:
     """A part of many ranges is shortened in the output, which used to have thousands of characters."""
     array = here.requests.submit(make_spec(array=Array.parse("0-99"), account=ME)).id
     assert 0 == speak(["cancel", f"{array}_" + ",".join(map(str, range(1, 100, 2)))]).code
@@ -194,7 +194,7 @@ def test_a_range_that_has_ended_is_not_one_that_never_was(here: JobQueue) -> Non
         assert (5, line, 3) == (ended.code, ended.stderr, never.code)
 
 
-def test_what_is_cancelled_is_said_to_be_so_however_often_one_asks(here: JobQueue) -> None:
+def test_a_repeated_cancel_reports_the_same_state(here: JobQueue) -> None:
     """A second cancel succeeds and says that nothing changed, for a job, an array and a member."""
     (single,) = put(here, "single")
     array, other = (here.requests.submit(make_spec(array=Array.parse("0-2"), account=ME)).id for _ in range(2))
@@ -277,8 +277,8 @@ def test_nothing_that_matches_is_no_mistake(here: JobQueue) -> None:
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        (["cancel"], "which jobs? Name them: gpuqueue cancel 12 14-19, or choose: --name, --user, --all"),
-        (["hold", "--yes"], "which jobs? Name them: gpuqueue hold 12 14-19, or choose: --name, --user, --all"),
+        (["cancel"], "name the jobs: gpuqueue cancel 12 14-19, or choose them: --name, --user, --all"),
+        (["hold", "--yes"], "name the jobs: gpuqueue hold 12 14-19, or choose them: --name, --user, --all"),
         (["cancel", "1", "--all"], "name jobs, or choose them by --user, --name, --tag, --state or --all: not both"),
         (["cancel", "9-1"], "'9-1' is no range of jobs: write the lower id first, such as 12-19"),
     ],
@@ -366,4 +366,4 @@ def test_what_is_named_first_goes_first(here: JobQueue) -> None:
     line = f"gpuqueue: {array}_2 waits with its array, which goes in its own order: move all of {array}\n"
     assert (2, line) == (part.code, part.stderr)
     for words in (["move", "1"], ["move", "--front"]):
-        assert "say which jobs, and where to: gpuqueue move 17 --front, or --undo" in speak(words).stderr
+        assert "name the jobs, and the direction: gpuqueue move 17 --front, or --undo" in speak(words).stderr

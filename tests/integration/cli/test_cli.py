@@ -27,14 +27,14 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
     ("words", "code", "line"),
     [
         (["submit", "missing.py", "--mem", "1G"], 2, "no such file: missing.py"),
-        (["submit", "--mem", "1G"], 2, "what shall it run?"),
+        (["submit", "--mem", "1G"], 2, "no command: name a script"),
         (["submit", "--mem", "-6G", "--", "true"], 2, "negative sizes make no sense"),
-        (["submit", "--mem", "6", "--", "true"], 2, "say the unit: 6M or 6G"),
+        (["submit", "--mem", "6", "--", "true"], 2, "add the unit: 6M or 6G"),
         (["submit", "--", "true"], 2, "--mem 6G"),
         (["submit", "--mem", "80G", "--", "true"], 2, "the largest device can give 24G"),
         (["submit", "--mem", "1G", "--gpus", "9", "--", "true"], 2, "no host has more than 1"),
         (["submit", "--mem", "80G", "--device", "gpu", "--", "true"], 2, "the largest GPU can give 24G"),
-        (["submit", "--mem", "1G", "--device", "tpu", "--", "true"], 2, "or say gpu, cpu or any"),
+        (["submit", "--mem", "1G", "--device", "tpu", "--", "true"], 2, "or write gpu, cpu or any"),
         (["submit", "--mem", "1G", "--gpus", "2", "--device", "cpu", "--", "true"], 2, "leave out --gpus"),
         (["submit", "--mem", "1G", "--time", "soon", "--", "true"], 2, "is not a duration"),
         (["submit", "--mem", "1G", "--env", "NOVALUE", "--", "true"], 2, "--env KEY=VALUE"),
@@ -56,23 +56,27 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
         (
             ["history", "--exit-code", "0", "--exit-code=3"],
             2,
-            "--exit-code takes one value and is there twice",
+            "--exit-code takes one value and is given twice",
         ),
         (
             ["history", "-u", "ada", "--user", "bob", "-ueve"],
             2,
-            "--user takes one value and is there 3 times",
+            "--user takes one value and is given 3 times",
         ),
-        (["stats", "--by", "user", "--by", "host"], 2, "--by takes one value and is there twice"),
-        (["cancel", "-n", "a", "-n", "b"], 2, "--name takes one value and is there twice: ask once for each"),
-        (["queue", "-u", "ada", "-u", "bob"], 2, "--user takes one value and is there twice"),
-        (["history", "--min-peak", "20"], 2, "say the unit: 20M or 20G"),
+        (["stats", "--by", "user", "--by", "host"], 2, "--by takes one value and is given twice"),
+        (
+            ["cancel", "-n", "a", "-n", "b"],
+            2,
+            "--name takes one value and is given twice: run the command once for each",
+        ),
+        (["queue", "-u", "ada", "-u", "bob"], 2, "--user takes one value and is given twice"),
+        (["history", "--min-peak", "20"], 2, "add the unit: 20M or 20G"),
         (["history", "--min-duration", "long"], 2, "is not a duration"),
         (["history", "--min-duration", "2h", "--max-duration", "1h"], 2, "no run is both"),
         (["history", "--since", "1d", "--until", "2d"], 2, "nothing lies between them"),
         (["history", "--since", "0001-01-01"], 2, "is no time"),
         (["history", "--command", "x" * 1001], 2, "text must have at most 1000 characters"),
-        (["history", "--after", "77"], 3, "no job 77 in the history to go on after: take the last id of a page"),
+        (["history", "--after", "77"], 3, "no job 77 in the history to continue after: take the last id of a page"),
         (["history", "--sort", "peak", "--after", "77"], 3, "no job 77 in the history"),
         (["history", "--limit", "abc"], 2, "--limit: 'abc' is not valid: give a whole number from 1 to 1000000000"),
         (["top", "--interval", "nan"], 2, "--interval: nan is not valid: give a number from 0.2 to 3600"),
@@ -137,7 +141,7 @@ def test_without_tables_the_history_says_what_to_do(site: Site) -> None:
         "doctor",
     ],
 )
-def test_whoever_reads_leaves_nothing_where_nothing_is(site: Site, tmp_path: Path, words: str) -> None:
+def test_a_reading_command_creates_no_files(site: Site, tmp_path: Path, words: str) -> None:
     """Commands that only read create nothing in a missing state directory.
 
     A typing error in GPUQUEUE_STATE_DIR used to create a directory with an empty database.
@@ -157,7 +161,7 @@ def test_whoever_reads_leaves_nothing_where_nothing_is(site: Site, tmp_path: Pat
         assert "GPUQUEUE_STATE_DIR" in line
 
 
-def test_with_nobody_to_serve_it_a_job_waits_and_the_user_is_told(site: Site) -> None:
+def test_a_job_without_a_device_waits_with_a_warning(site: Site) -> None:
     """Without a worker a submitted job waits, with a message on stderr. Stdout has only the id, for scripts."""
     done = site.cli("submit", "--mem", "1G", "--", "true")
 
@@ -179,7 +183,7 @@ def test_with_nobody_to_serve_it_a_job_waits_and_the_user_is_told(site: Site) ->
         (DeviceKind.GPU, [], None),
     ],
 )
-def test_a_job_whose_kind_nobody_serves_waits_and_the_user_is_told(
+def test_a_job_whose_device_kind_is_missing_waits_with_a_warning(
     site: Site, kind: DeviceKind, words: list[str], line: str | None
 ) -> None:
     """A job for a device kind without a worker is accepted with a message.
@@ -218,7 +222,7 @@ def test_a_program_says_on_what_it_runs_in_words(site: Site) -> None:
     """
     assert DeviceFilter.CPU is site.client.jobs.submit(["true"], mem="1G", device="cpu").spec.device
     assert DeviceFilter.ANY is site.client.jobs.submit(["true"], mem="1G", device=DeviceFilter.ANY).spec.device
-    with pytest.raises(BadRequest, match="or say gpu, cpu or any"):
+    with pytest.raises(BadRequest, match="or write gpu, cpu or any"):
         site.client.jobs.submit(["true"], mem="1G", device="tpu")
     assert (2, 0) == site.queue.jobs.counts()
 
@@ -259,7 +263,7 @@ def test_a_reader_that_leaves_is_no_mistake(site: Site) -> None:
     assert ("", "") == (done.stdout, done.stderr)
 
 
-def test_a_directory_that_is_gone_is_said_and_not_traced(site: Site, tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported_without_a_traceback(site: Site, tmp_path: Path) -> None:
     """A submit from a deleted directory gives a message and no traceback."""
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -275,7 +279,7 @@ def test_a_directory_that_is_gone_is_said_and_not_traced(site: Site, tmp_path: P
     )
 
 
-def test_an_id_that_cannot_be_printed_is_said_elsewhere(site: Site) -> None:
+def test_an_id_that_cannot_be_printed_goes_to_standard_error(site: Site) -> None:
     """If stdout cannot be written, stderr has the id, because the job is queued."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -323,7 +327,7 @@ def test_the_history_goes_on_page_by_page_in_the_columns_asked_for(site: Site) -
     here = site.settings.host
     assert ["3", "2", "1"] == [each["id"] for each in _csv(site, "--device", "0")]
     for words, hint in (
-        (("--device", "7"), f"none ran on a device '{here}:7'. gpuqueue gpus lists those that are there"),
+        (("--device", "7"), f"none ran on a device '{here}:7'. gpuqueue gpus lists all devices"),
         (("--host", "nowhere", "--user", "x"), "none ran on a host 'nowhere'. gpuqueue gpus"),
         (("--name", "n"), "none is called 'n'. A pattern finds more: --name 'train*'"),
         (("--name", "[x]*"), "none is called '[x]*'. There [ begins a set of letters; for the sign itself write [[]: "),
@@ -339,12 +343,12 @@ def test_the_history_goes_on_page_by_page_in_the_columns_asked_for(site: Site) -
             ("--state", "failed", "--state", "lost"),
             "none is 'failed' or 'lost'. Leave out --state to see their states",
         ),
-        (("--ending", "lost"), "none ended so: 'lost'. Leave out --ending"),
+        (("--ending", "lost"), "none has the ending 'lost'. Leave out --ending"),
         (
             ("--command", "echo naïve"),
             "none has 'echo naïve' in its command or its note. The command is stored as gpuq",
         ),
-        (("--command", "nowhere"), "none has 'nowhere' in its command or its note. Look for less of it"),
+        (("--command", "nowhere"), "none has 'nowhere' in its command or its note. Search for a shorter part"),
         (("--before", "1"), "none is older than job 1. gpuqueue history --reverse"),
         (("--name", "n1", "--before", "3", "--since", "1h", "--after", "1"), "none comes after job 1 in this order"),
         (("--name", "n2", "--before", "2"), "each filter finds some, all of them together none. Leave one out"),

@@ -153,7 +153,7 @@ def test_a_device_goes_on_as_it_was_begun(site: Site) -> None:
     assert "plain\nfar\\:0\n" in asked(site, "gpuqueue drain far:", "zsh").stdout
 
 
-def test_zsh_and_fish_are_told_the_whole_word(three: Site) -> None:
+def test_zsh_and_fish_get_the_whole_word(three: Site) -> None:
     """Zsh and fish get the whole word with the option's name, because they replace what was typed."""
     assert "plain\n--user=bob\n_\n" == asked(three, "gpuqueue history --user=b", "zsh").stdout
     assert "plain,--user=bob\n" == asked(three, "gpuqueue history --user=b", "fish").stdout

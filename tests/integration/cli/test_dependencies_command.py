@@ -50,9 +50,9 @@ def test_a_retry_that_waits_cannot_be_taken_back_by_their_number(open_site: Site
     refused = open_site.cli("edit", str(job_id), "--retries", "0", "--name", "x", check=False)
 
     output = (
-        f"gpuqueue: job {job_id} waits for its retry 1 already: gpuqueue cancel {job_id} if it is to run no more, or"
+        f"gpuqueue: job {job_id} waits for its retry 1 already: gpuqueue cancel {job_id} if it must not run again, or"
     )
-    assert (5, f"{output} --retries 1 that this is the last\n") == (refused.returncode, refused.stderr)
+    assert (5, f"{output} --retries 1 to make this the last one\n") == (refused.returncode, refused.stderr)
     assert "x" != open_site.client.jobs.get(job_id).spec.name
     assert 1 == len(open_site.cli("edit", str(job_id), "--retries", "1").stdout.splitlines())
 
@@ -68,7 +68,7 @@ def test_a_member_is_not_waited_for_by_the_id_of_its_job_either(open_site: Site)
     end(open_site)
     member = array + 1
     assert open_site.client.jobs.get(member).label == f"{array}_0"
-    line = f"job {member} is {array}_0: of an array only all of it can be waited for: say {array}"
+    line = f"job {member} is {array}_0: a job can wait only for a whole array: write {array}"
 
     def refused(*words: str) -> None:
         done = open_site.cli(*words, check=False)
@@ -95,7 +95,7 @@ def test_why_says_drained_once(open_site: Site) -> None:
 
 
 @pytest.mark.full
-def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
+def test_a_promotion_by_waiting_is_shown(open_site: Site) -> None:
     """``queue``, ``show`` and ``why`` agree on the priority of a promoted job, and ``show`` records the promotion.
 
     ``queue`` and ``show`` used to say low where ``why`` said high.
@@ -119,7 +119,7 @@ def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
 
 
 @pytest.mark.full
-def test_queue_show_and_why_tell_for_what_a_job_waits(open_site: Site) -> None:
+def test_queue_show_and_why_name_what_a_job_waits_for(open_site: Site) -> None:
     """Each command names the other job and its state, the begin time or the retry."""
     first = submit(open_site, "--name", "first")
     second = submit(open_site, "--after", str(first), "--retries", "2")
@@ -146,7 +146,7 @@ def test_queue_show_and_why_tell_for_what_a_job_waits(open_site: Site) -> None:
 
 
 @pytest.mark.full
-def test_wait_show_and_history_tell_why_a_dependant_was_cancelled(open_site: Site) -> None:
+def test_wait_show_and_history_report_why_a_dependant_was_cancelled(open_site: Site) -> None:
     """A job cancelled because of a dependency names it, and has the exit code of a cancelled job."""
     first = submit(open_site)
     second = submit(open_site, "--after", f"{first}")
@@ -165,7 +165,7 @@ def test_wait_show_and_history_tell_why_a_dependant_was_cancelled(open_site: Sit
 
 
 @pytest.mark.full
-def test_what_ended_long_ago_is_looked_up_in_the_history(open_site: Site) -> None:
+def test_an_old_dependency_is_read_from_the_history(open_site: Site) -> None:
     """A dependency on a job that the queue has deleted is looked up in the history."""
     first, second = submit(open_site), submit(open_site)
     end(open_site)
@@ -199,14 +199,14 @@ def test_a_second_job_with_a_key_is_the_first(open_site: Site) -> None:
         (["--after", "x"], "is no job to wait for: write --after 12"),
         (["--after", "1:well"], "is no job to wait for"),
         (["--after", "1,1:any"], "only once"),
-        (["--after", "17_3"], "of an array only all of it can be waited for: say 17"),
+        (["--after", "17_3"], "a job can wait only for a whole array: write 17"),
         (["--begin", "9999-12-31"], "more than ten years away"),
         (["--begin", "soon"], "is no time to begin: write 2h"),
         (["--begin", "25:00"], "is no time to begin"),
         (["--dedupe", "a b"], "is no dedupe key"),
         (["--retries", "-1"], "retries must be a whole number from 0 to 100"),
         (["--retries", "1000"], "from 0 to 100"),
-        (["--retry-on", "lost"], "say how many retries"),
+        (["--retry-on", "lost"], "give the number of retries"),
         (["--retries", "1", "--retry-on", "sunday"], "is no ending to retry after"),
         (["--retries", "1", "--no-requeue"], "leave out --retries or --no-requeue"),
     ],

@@ -38,7 +38,7 @@ def announce(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("jobs", "words"), [((), ""), ((4,), "; job 4 goes on"), ((4, 5), "; jobs 4, 5 go on")])
-def test_it_is_said_what_goes_on(jobs: tuple[int, ...], words: str) -> None:
+def test_running_jobs_are_named(jobs: tuple[int, ...], words: str) -> None:
     """The running jobs are listed with correct grammar. The text used to be "job 94, 95, 96 goes on"."""
     assert words == going_on(jobs, {})
 

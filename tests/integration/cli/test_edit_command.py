@@ -54,7 +54,7 @@ def test_who_wanted_the_whole_card_must_say_how_much_is_enough(site: Site, clien
     refused = site.cli("edit", str(job), "--shared", check=False)
 
     assert 2 == refused.returncode
-    assert "say how much it needs beside others, with --mem 6G" in refused.stderr
+    assert "give the memory that it needs beside other jobs, with --mem 6G" in refused.stderr
     assert client.jobs.get(job).spec.placement.whole
     site.cli("edit", str(job), "--shared", "--mem", "128M")
     assert (Placement(), 128 * MIB) == (client.jobs.get(job).spec.placement, client.jobs.get(job).spec.mem_bytes)
@@ -176,7 +176,7 @@ def test_what_an_array_that_runs_asked_for_already_is_not_changed_in_silence(
 
 
 @pytest.mark.full
-def test_how_many_at_once_is_said_of_arrays_only(site: Site, client: Client) -> None:
+def test_at_once_is_for_arrays_only(site: Site, client: Client) -> None:
     """``--at-once`` is only for arrays, and takes a number from 1 up."""
     single, array = submit(site, "--mem", "64M"), submit(site, "--mem", "64M", "--array", "0-9")
 
@@ -278,7 +278,7 @@ def test_a_job_without_a_time_limit_gets_that_of_the_pool_it_comes_to(big: Site,
         (client.jobs.get(job).spec.pool, client.jobs.get(job).spec.time_limit_s) for job in jobs
     ]
     assert 5 == refused.returncode
-    assert "pool big may have 1:00 and not more (limit max_time): say how long it may run with --time" in refused.stderr
+    assert "pool big may have 1:00 and not more (limit max_time): give a time limit with --time" in refused.stderr
     big.cli("release", str(jobs[0]))
     assert 30.0 == must_claim(big.queue, "GPU-big").spec.time_limit_s
     connection = connect(big.queue.url)
@@ -287,7 +287,7 @@ def test_a_job_without_a_time_limit_gets_that_of_the_pool_it_comes_to(big: Site,
 
 
 @pytest.mark.full
-def test_a_time_limit_that_is_said_is_judged_also_where_it_is_the_same(site: Site, client: Client) -> None:
+def test_a_given_time_limit_is_checked_even_if_unchanged(site: Site, client: Client) -> None:
     """An explicit time limit is checked even if it equals the old one.
 
     Six days used to be refused where the job's own seven were accepted.
@@ -308,11 +308,11 @@ def test_alone_and_beside_others_is_not_both(site: Site, client: Client) -> None
     for words in (["--exclusive", "--shared"], ["--shared", "--exclusive"]):
         done = site.cli("edit", str(job), *words, check=False)
         assert (2, "") == (done.returncode, done.stdout)
-        assert "--exclusive and --shared contradict each other: say one of them" in done.stderr
+        assert "--exclusive and --shared contradict each other: use one of them" in done.stderr
     assert not client.jobs.get(job).spec.placement.exclusive
 
 
-def test_who_is_sent_where_nobody_serves_is_told(site: Site, client: Client) -> None:
+def test_an_edit_to_a_missing_device_kind_warns(site: Site, client: Client) -> None:
     """An edit to a device kind without a worker gives a warning, as at submit."""
     job = submit(site, "--mem", "64M")
 
@@ -325,7 +325,7 @@ def test_who_is_sent_where_nobody_serves_is_told(site: Site, client: Client) -> 
 
 
 @pytest.mark.full
-def test_who_names_a_device_is_not_said_to_want_either_kind(site: Site, client: Client) -> None:
+def test_a_named_device_shows_no_device_kind(site: Site, client: Client) -> None:
     """A job for a named device is not shown as one for GPU or CPU."""
     uuid = make_offer().device.uuid
     job = submit(site, "--mem", "64M", "--device", uuid)

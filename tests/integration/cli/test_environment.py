@@ -22,7 +22,7 @@ def test_the_umask_is_read_without_changing_it(umask: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["Name:\tpython\n", "Umask:\n", "Umask:\tzzz\n", None])
-def test_a_kernel_that_does_not_tell_gives_the_usual_one(tmp_path: Path, text: str | None) -> None:
+def test_a_kernel_without_the_umask_gives_the_default(tmp_path: Path, text: str | None) -> None:
     """If /proc does not have the umask, the result is 022, which all jobs had before the umask was recorded."""
     status = tmp_path / "status"
     if text is not None:

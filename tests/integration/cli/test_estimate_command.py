@@ -135,7 +135,7 @@ def test_without_history_the_parts_of_a_dry_run_are_shown(site: Site, script: Pa
     assert f"(4 x {format_bytes(4 * NETWORK_PARAMETERS)} parameters + " in formula
     assert formula_value(formula) == pytest.approx(parse_bytes(formula.rpartition(" = ")[2]), rel=0.01)
     assert ["needs", formula.rpartition(" = ")[2]] in [line.split() for line in reported.splitlines()]
-    assert "It sees no workspace of cuDNN" in reported
+    assert "10 % are added for fragmentation" in reported
     assert reported.endswith("ask for  --mem 512M\n")
 
 
@@ -173,7 +173,7 @@ def test_a_script_that_fails_shows_its_own_end(site: Site, tmp_path: Path, scrip
         (("job.py", "--batch-sizes", "1,x"), 2, "write numbers with commas"),
         (("job.py", "--batch-sizes", "0"), 2, "numbers from 1 up"),
         (("job.py", "--history-only", "--dry-run"), 2, "choose one"),
-        (("job.py", "--timeout", "5"), 2, "say the unit"),
+        (("job.py", "--timeout", "5"), 2, "add the unit"),
         (("job.py", "--python", "no-python"), 2, "no such interpreter: no-python"),
         (("job.py", "--history-only"), 4, "is not there yet"),
         (("job.py", "--no-history", "--timeout", "0.2s", "--python", sys.executable), 124, "made no step"),

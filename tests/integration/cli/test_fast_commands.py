@@ -184,7 +184,7 @@ def test_the_log_of_a_running_job_needs_no_history(running: Job, own_store: OwnS
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else None,
 )
-def test_of_an_ended_job_the_book_tells_without_its_library(
+def test_an_ended_job_is_read_without_the_sql_library(
     ended: Job, own_store: OwnStore, words: tuple[str, ...], code: int, output_of: str
 ) -> None:
     """The history of an ended job is read without the SQL library.

@@ -116,14 +116,14 @@ def test_no_help_names_a_file_that_only_a_checkout_has(name: str, command: click
 
 
 @pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
-def test_no_help_tells_a_bound_that_nobody_meets(name: str, command: click.Command) -> None:
+def test_no_help_shows_a_technical_bound(name: str, command: click.Command) -> None:
     """Help texts have no technical bounds such as ``[default: 50; 1<=x<=1000000000]`` or INTEGER RANGE."""
     text = command.get_help(click.Context(command, info_name=name))
 
     assert not re.search(r"\d{7}|INTEGER", text), text
 
 
-def test_the_help_of_edit_tells_what_edit_does() -> None:
+def test_the_help_of_edit_describes_edit() -> None:
     """The help of ``edit`` describes ``edit``. It used to have the defaults of ``submit``, which do not apply."""
     edit, submit = (
         " ".join((commands.get_command(click.Context(commands), name) or commands).get_help(context).split())
@@ -189,7 +189,7 @@ def test_help_as_a_word_is_the_option(site: Site) -> None:
         (["submit", "x.py", "--meem", "1G"], "What belongs to the script goes after --."),
     ],
 )
-def test_a_slip_is_told_what_was_meant(site: Site, typed: list[str], meant: str) -> None:
+def test_a_typing_error_gets_a_suggestion(site: Site, typed: list[str], meant: str) -> None:
     """A typing error gives one line with a suggestion and exit code 2, and does nothing."""
     printed = site.cli(*typed, check=False)
 

@@ -13,7 +13,7 @@ from gpuqueue.text.units import GIB
 
 
 @pytest.mark.full
-def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
+def test_every_command_shows_the_limits(site: Site) -> None:
     """``limits`` shows the use of each limit by user or group, and ``why`` shows the limit that a job waits for."""
     queue = site.queue
     serve(queue)
@@ -43,7 +43,7 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
     words = "limit  ada has 2G of 2G in use (running_mem), and this job asks for 1G: job 1 (ada), job 2 (ada)"
     assert words in why
     assert "it has room, and a limit leaves none: see above" in why
-    assert "start  cannot say: there is room under the limit once job 1 has ended, and it has no time limit" in why
+    assert "start  unknown: there is room under the limit once job 1 has ended, and it has no time limit" in why
     assert [1, 2] == explained["limit"]["runs"]
     assert "limit" == site.cli("queue").stdout.splitlines()[-1].split()[-1]
 
@@ -72,4 +72,4 @@ def test_a_pool_gives_a_job_its_memory(site: Site) -> None:
     assert 5 == refused.returncode
     assert "8G on a device asked for, and a job without a pool may have 4G (limit max_mem)" in refused.stderr
     site.queue.rules.set_limits(Limits())
-    assert "say how much device memory the job needs" in site.cli("submit", "--", "true", check=False).stderr
+    assert "give the device memory that the job needs" in site.cli("submit", "--", "true", check=False).stderr

@@ -27,7 +27,7 @@ def test_an_empty_name_is_refused(here: JobQueue) -> None:
     assert [] == here.jobs.live()
 
 
-def test_a_time_to_begin_that_has_been_is_told(here: JobQueue) -> None:
+def test_a_begin_time_in_the_past_warns(here: JobQueue) -> None:
     """A begin in the past gives a warning, because the user may mean next year. ``now`` gives none."""
     printed = speak(["submit", "--mem", "1G", "--begin", "2020-01-01", "--", "true"])
     now = speak(["submit", "--mem", "1G", "--begin", "now", "--", "true"])

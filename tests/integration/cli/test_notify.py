@@ -65,7 +65,7 @@ def end(site: Site, code: int = 0) -> int:
 
 
 @pytest.mark.full
-def test_a_failed_job_tells_a_web_hook_and_a_person(notify_site: Site, hook: Hook, box: MailBox) -> None:
+def test_a_failed_job_notifies_a_web_hook_and_a_person(notify_site: Site, hook: Hook, box: MailBox) -> None:
     """A notification says what ran, how it ended, where, its memory, the last log lines, and where to find more."""
     ready(notify_site)
     notify_site.start_worker()
@@ -94,7 +94,7 @@ def test_a_failed_job_tells_a_web_hook_and_a_person(notify_site: Site, hook: Hoo
 
 
 @pytest.mark.full
-def test_success_is_no_failure_and_each_is_told_once(notify_site: Site, hook: Hook, box: MailBox) -> None:
+def test_success_is_no_failure_and_each_target_is_notified_once(notify_site: Site, hook: Hook, box: MailBox) -> None:
     """Each target gets one notification. After a success one that is only for failures is recorded as not needed."""
     serve(notify_site.queue, make_offer())
     ready(notify_site)
@@ -144,7 +144,7 @@ def test_no_secret_is_shown_anywhere(notify_site: Site, hook: Hook) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["cancelled", "dependency"])
-def test_an_end_without_a_run_is_told_as_well(notify_site: Site, hook: Hook, how: str) -> None:
+def test_an_end_without_a_run_is_notified_too(notify_site: Site, hook: Hook, how: str) -> None:
     """A job that ended without a run is notified too, because nobody expects that end."""
     serve(notify_site.queue, make_offer())
     ready(notify_site)
@@ -177,7 +177,7 @@ def test_a_job_that_runs_again_has_not_ended(notify_site: Site, hook: Hook) -> N
 
 
 @pytest.mark.full
-def test_an_array_tells_once(notify_site: Site, hook: Hook) -> None:
+def test_an_array_notifies_once(notify_site: Site, hook: Hook) -> None:
     """An array sends one notification when all members have ended, with the number of each ending."""
     serve(notify_site.queue, make_offer())
     ready(notify_site)
@@ -207,7 +207,7 @@ def test_an_array_tells_once(notify_site: Site, hook: Hook) -> None:
         ([each for i in range(17) for each in ("--on-end", f"a{i}@example.org")], 2, "at most 16 targets"),
     ],
 )
-def test_what_cannot_be_told_is_refused_at_submit(notify_site: Site, words: list[str], code: int, line: str) -> None:
+def test_an_unusable_target_is_refused_at_submit(notify_site: Site, words: list[str], code: int, line: str) -> None:
     """An invalid target is refused at submit in one line that lists the valid ones."""
     serve(notify_site.queue, make_offer())
     ready(notify_site)
@@ -287,7 +287,7 @@ def test_who_submits_from_elsewhere_names_what_the_recorder_announced(
 
     assert [(2, "", 1)] * 3 == [(each.returncode, each.stdout, each.stderr.count("\n")) for each in tried]
     knows = f"the recorder on {notify_site.settings.host} knows the target"
-    assert f"{knows} 'team', and this shell's settings, by which a test is sent, do not: set notify" in tried[0].stderr
+    assert f"{knows} 'team', but this shell's settings, which the test uses, do not: set notify" in tried[0].stderr
     assert f"{knows} 'mail'" in tried[1].stderr
     assert "no target is called 'nobody' here" in tried[2].stderr
     until(lambda: hook.reported(SECRET), what=f"a post\n{notify_site.log()}")

@@ -91,12 +91,12 @@ REFUSED = {
     ("--mem", "1G", "--device", "gpu,0"): "name either a kind of device, or devices",
     ("--mem", "1G", "--gpus", "2", "--device", "0"): "2 devices asked for, and 1 named",
     ("--mem", "1G", "--device-type", "…"): "is no device type",
-    ("--device", "0"): "say how much device memory the job needs",
+    ("--device", "0"): "give the device memory that the job needs",
 }
 
 
 @pytest.mark.full
-def test_what_could_never_be_is_said_in_one_line(cards: Site) -> None:
+def test_an_impossible_request_is_refused_in_one_line(cards: Site) -> None:
     """An impossible placement gives one line and exit code 2, and nothing is queued."""
     for words, output in REFUSED.items():
         done = cards.cli("submit", *words, *SLEEP, check=False)

@@ -78,7 +78,7 @@ def test_a_program_that_is_not_there_is_refused_as_ever(shims: Any) -> None:
     assert "cannot start /no/such/program" in ending.detail
 
 
-def test_a_signal_is_told(shims: Any) -> None:
+def test_a_signal_is_reported(shims: Any) -> None:
     """The end by a signal is reported as without a terminal."""
     assert signal.SIGSEGV == shims("sh", "-c", "kill -SEGV $$", pty=(80, 24)).ended().ending.signal
 

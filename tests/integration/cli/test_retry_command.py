@@ -180,7 +180,7 @@ def test_words_after_the_dashes_are_the_arguments_of_the_script(site: Site, tmp_
         client.jobs.retry(array, args=["{lr}", "{lrr}"])
     assert JobState.CANCELLED is client.jobs.get(again_id).state
     refused = site.cli("retry", str(other), "--", "--epochs", "1", check=False)
-    line = f"gpuqueue: job {other} runs a command, not a script: submit it anew with its new arguments\n"
+    line = f"gpuqueue: job {other} runs a command, not a script: submit it again with its new arguments\n"
     assert (2, "", line) == (refused.returncode, refused.stdout, refused.stderr)
 
 

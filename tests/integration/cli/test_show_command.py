@@ -27,7 +27,7 @@ def code(tmp_path: Path) -> Path:
 
 
 @pytest.mark.full
-def test_show_tells_the_commit_the_memory_and_the_end_of_the_log(site: Site, code: Path) -> None:
+def test_show_prints_the_commit_the_memory_and_the_end_of_the_log(site: Site, code: Path) -> None:
     """``show`` has the commit, the memory and the last log lines.
 
     A redrawn progress bar appears once, and escape sequences of the log are removed.
@@ -60,7 +60,7 @@ def test_a_note_of_several_lines_is_shown_in_them(site: Site) -> None:
 
 
 @pytest.mark.full
-def test_nothing_is_noted_where_nobody_wants_it(site: Site, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_commit_is_recorded_if_it_is_turned_off(site: Site, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit is not recorded with ``--no-git`` or if the setting forbids it."""
     site.make_tables()
     words = ("submit", "--mem", "1G", "--cwd", str(code))
@@ -76,7 +76,7 @@ def test_nothing_is_noted_where_nobody_wants_it(site: Site, code: Path, monkeypa
 
 
 @pytest.mark.full
-def test_the_end_of_standard_error_is_shown_where_it_is_kept_apart(site: Site) -> None:
+def test_the_end_of_a_separate_standard_error_is_shown(site: Site) -> None:
     """With a separate standard error its end is shown too, because it has the traceback."""
     site.start_recorder()
     site.start_worker()
@@ -91,7 +91,7 @@ def test_the_end_of_standard_error_is_shown_where_it_is_kept_apart(site: Site) -
 
 
 @pytest.mark.full
-def test_without_the_store_the_history_tells(site: Site) -> None:
+def test_without_the_store_show_reads_the_history(site: Site) -> None:
     """Without the store ``show`` uses the history. If the history lacks the job, the error is about the store."""
     site.start_recorder()
     site.start_worker()
@@ -114,7 +114,7 @@ def test_without_the_store_the_history_tells(site: Site) -> None:
 
 
 @pytest.mark.full
-def test_show_tells_of_a_running_job_what_the_queue_knows(site: Site) -> None:
+def test_show_prints_the_current_state_of_a_running_job(site: Site) -> None:
     """For a running job ``show`` has the time, memory and progress that ``queue`` has.
 
     It used to print ``took -`` and ``peak - (not measured)``.

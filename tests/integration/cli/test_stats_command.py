@@ -61,7 +61,7 @@ PERIOD = ("--since", "2026-11-01", "--until", "2026-11-05")
 
 
 @pytest.mark.full
-def test_the_table_json_and_csv_tell_the_same(recorded: Site) -> None:
+def test_the_table_json_and_csv_have_the_same_values(recorded: Site) -> None:
     """Table, JSON and CSV have the same figures: one row per user. The table and JSON also have a total."""
     table = recorded.cli("stats", *PERIOD).stdout.splitlines()
     plain = json.loads(recorded.cli("stats", *PERIOD, "--json").stdout)

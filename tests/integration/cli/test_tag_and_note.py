@@ -91,7 +91,7 @@ def test_a_job_has_its_tags_from_the_start_to_the_end(
     assert [job] == found_by(database, text="DIVERGES: na") == found_by(database, text="true")
 
 
-def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
+def test_a_job_that_only_the_history_has_is_marked_through_the_outbox(
     client: Client, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """Changes to a job in the history go through the outbox, because only the recorder writes to the history.
@@ -200,7 +200,7 @@ def test_a_rebuilt_store_knows_them(
     store.close()
 
 
-def test_a_book_that_lost_its_history_hears_of_them_again(
+def test_a_history_that_lost_its_data_gets_them_again(
     client: Client, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """A history that lost its events gets the current tags of live jobs again, and forgets older ones."""

@@ -149,7 +149,7 @@ def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -
     assert [Priority.URGENT, Priority.NORMAL] == [job.spec.priority for job in site.queue.jobs.live()]
 
 
-def test_memory_and_strangers_are_drawn(site: Site) -> None:
+def test_memory_and_external_processes_are_drawn(site: Site) -> None:
     """Used, allocated and external memory have different marks, also without colour."""
     host = site.settings.host
     offer = make_offer(host=host, external_bytes=6 * GIB)
@@ -216,11 +216,11 @@ def children(pid: int) -> list[int]:
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
-def test_a_terminal_that_knows_lines_alone_is_told_what_does(site: Site) -> None:
+def test_a_line_terminal_gets_the_command_that_works(site: Site) -> None:
     """On a terminal without cursor control `top` names an alternative and prints no escapes."""
     with Terminal(TOP, site.environ, columns=120, term="dumb") as terminal:
         assert 2 == terminal.ended()
-        terminal.shows("gpuqueue top --once prints one picture")
+        terminal.shows("gpuqueue top --once prints one snapshot")
         assert b"\x1b" not in terminal.written
 
 

@@ -130,7 +130,7 @@ def test_a_job_that_was_cancelled_while_it_waited_to_run_again_was_cancelled(ope
 
 
 @pytest.mark.full
-def test_each_held_job_is_told_while_others_run(open_site: Site) -> None:
+def test_each_held_job_is_reported_while_others_run(open_site: Site) -> None:
     """``wait`` reports each held job at once, not after the earlier ones have ended.
 
     The waiting user may be the one to release it.
@@ -165,7 +165,7 @@ def test_out_of_time_is_124_and_says_who_goes_on(open_site: Site) -> None:
         next(open_site.client.jobs.ends([job], timeout_s=0))
 
 
-def test_a_job_that_nobody_knows_is_told_at_once(open_site: Site) -> None:
+def test_an_unknown_job_is_reported_at_once(open_site: Site) -> None:
     """An unknown job is an error at once, before the others end."""
     with pytest.raises(JobNotFound, match="no job 77"):
         next(open_site.client.jobs.ends([submit(open_site), 77]))
@@ -220,7 +220,7 @@ def test_a_range_is_all_jobs_of_it_that_there_are(open_site: Site) -> None:
     assert (3, True) == (nobody.returncode, "no job of" in nobody.stderr)
 
 
-def test_a_member_that_there_is_not_is_said_not_to_be(open_site: Site) -> None:
+def test_a_missing_member_is_reported(open_site: Site) -> None:
     """A member that does not exist is reported as unknown, not as neither waiting nor running."""
     array = open_site.client.jobs.submit(["true"], mem="64M", array="0-9").id
 
@@ -230,7 +230,7 @@ def test_a_member_that_there_is_not_is_said_not_to_be(open_site: Site) -> None:
     assert f"there is no job {array}_77: the members of {array} are 0-9" in refused.stderr
 
 
-def test_no_time_at_all_only_looks(site: Site) -> None:
+def test_a_timeout_of_zero_only_polls(site: Site) -> None:
     """A timeout of 0 checks once, for scripts that poll. It used to be refused."""
     serve(site.queue, make_offer())
     job_id = site.queue.requests.submit(make_spec()).id

@@ -31,7 +31,7 @@ def one_run(queue: JobQueue, duration_s: float, **changes: object) -> None:
 
 
 @pytest.mark.full
-def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> None:
+def test_a_wait_is_explained_with_names_bytes_and_earlier_runs(site: Site) -> None:
     """``why`` names the jobs in the way and the missing bytes.
 
     The end of a job without a time limit is estimated from earlier runs of its name.
@@ -50,15 +50,15 @@ def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> N
 
     assert "job 4  mine (ada), 10G on 1 device" in output.stdout
     assert "7G too little: job 3 (ada) 20G; headroom 1G" in output.stdout
-    assert "cannot say: nodeA:0 has room once job 3 has ended, and it has no time limit" in output.stdout
-    assert "job 3: runs of its name took 1:00:00 (half of them), 2:00:00 (nine of ten), by 2 runs" in output.stdout
+    assert "unknown: nodeA:0 has room once job 3 has ended, and it has no time limit" in output.stdout
+    assert "job 3: runs of its name took 1:00:00 (half of them), 2:00:00 (nine of ten), in 2 runs" in output.stdout
     plain = json.loads(site.cli("why", str(waiting), "--json").stdout)
     known = {"job_id": 3, "median_s": 3600.0, "p90_s": 7200.0, "outlived": None, "in_vain": False}
     assert known == plain["start"]["blockers"][0]
     assert "memory" == plain["devices"][0]["obstacle"]
 
 
-def test_who_has_others_before_it_is_promised_no_start(site: Site) -> None:
+def test_no_start_is_known_behind_other_jobs(site: Site) -> None:
     """A job behind others gets no estimated start, only that of the first one. It used to get that start itself."""
     site.make_tables()
     queue = site.queue
@@ -71,7 +71,7 @@ def test_who_has_others_before_it_is_promised_no_start(site: Site) -> None:
 
     assert "before it: 5 of ada's own" in output
     assert re.search(
-        r"^start  cannot say: 5 jobs that may take the room go before it; there is room for the first of them by "
+        r"^start  unknown: 5 jobs that may take the room go before it; there is room for the first of them by "
         r"\S+ \S+ on nodeA:0, when job 1 must have ended$",
         output,
         re.MULTILINE,
@@ -82,7 +82,7 @@ def test_who_has_others_before_it_is_promised_no_start(site: Site) -> None:
 
 
 @pytest.mark.full
-def test_a_run_that_outlived_those_before_it_is_told_as_such(site: Site) -> None:
+def test_a_run_longer_than_earlier_ones_is_reported(site: Site) -> None:
     """A run that is longer than all earlier runs of its name is reported as such.
 
     The facts from the history used to disappear then.
@@ -100,7 +100,7 @@ def test_a_run_that_outlived_those_before_it_is_told_as_such(site: Site) -> None
 
     output = site.cli("why", str(waiting)).stdout
 
-    assert "job 3: it has lasted longer than each of the last 2 runs of its name: nobody can say when it ends" in output
+    assert "job 3: it has lasted longer than each of the last 2 runs of its name: its end is unknown" in output
     (blocker,) = json.loads(site.cli("why", str(waiting), "--json").stdout)["start"]["blockers"]
     assert (None, 2) == (blocker["median_s"], blocker["outlived"])
 
@@ -124,7 +124,7 @@ def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:
         assert start in output[0]
         member = site.cli("why", f"{array}_2").stdout
         assert output == [line for line in member.splitlines() if line.startswith("start")]
-        assert "cannot say" not in member
+        assert "unknown: " not in member
 
 
 @pytest.mark.full
@@ -147,7 +147,7 @@ def test_the_members_before_it_go_before_a_member(site: Site) -> None:
 
 
 @pytest.mark.full
-def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> None:
+def test_a_job_without_a_reservation_sees_the_other_reservations(site: Site) -> None:
     """``why`` names the job with the reservation, and the rule of one reservation per host."""
     site.make_tables()
     queue = site.queue
@@ -177,7 +177,7 @@ def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> N
     assert "reserved on" not in site.cli("why", str(next_one)).stdout, "it has not waited for long enough"
 
 
-def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
+def test_the_list_of_devices_names_the_job_of_a_reservation(site: Site) -> None:
     """``gpus`` shows for which job a device is reserved, and since when. It used to show only `ready`."""
     queue = site.queue
     site.environ |= {
@@ -209,7 +209,7 @@ def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
     assert reported[other]["reserved_since"] is None
 
 
-def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
+def test_a_held_job_shows_what_it_waits_for_after_its_release(site: Site) -> None:
     """``why`` shows a held job's dependencies and begin too.
 
     It used to hide them, and to say of each device that the job starts there at its turn.
@@ -258,7 +258,7 @@ def test_a_held_member_of_an_array_that_has_begun_waits_for_a_person(site: Site)
     assert "does not wait" not in output
 
 
-def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> None:
+def test_the_pause_before_a_retry_of_a_held_job_is_shown(site: Site) -> None:
     """``why`` shows a held job's pause before a retry only while the pause lasts.
 
     The job's reason is then another one.
@@ -302,7 +302,7 @@ def test_a_run_that_asked_for_another_gets_no_retry(site: Site, code: int, repor
     assert reason == ("requeue" if code == 75 else "retry")
 
 
-def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
+def test_a_job_that_does_not_wait_is_explained_too(site: Site) -> None:
     """``why`` also answers for held, running, ended and unknown jobs."""
     site.make_tables()
     serve(site.queue)
@@ -320,7 +320,7 @@ def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
     assert "gpuqueue: there is no job 77: see gpuqueue queue and gpuqueue history" == nobody.stderr.strip()
 
 
-def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -> None:
+def test_a_card_reserved_for_another_job_is_not_too_small_for_ever(site: Site) -> None:
     """For a job blocked by a reservation, ``why`` names the job that must start first.
 
     It used to say that no device would ever have the memory.
@@ -337,14 +337,13 @@ def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -
     output = site.cli("why", str(small)).stdout
 
     assert (
-        f"start  cannot say: there is room once job {large} (ada), for which devices are reserved, has started"
-        in output
+        f"start  unknown: there is room once job {large} (ada), for which devices are reserved, has started" in output
     )
     assert "ever have enough room" not in output
     store.close()
 
 
-def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> None:
+def test_only_reservations_on_devices_of_the_job_are_in_its_way(site: Site) -> None:
     """A reservation on a device that the job cannot use is not shown as an obstacle."""
     site.make_tables()
     serve(site.queue, make_offer("GPU-0"), make_offer("GPU-1"))
@@ -363,7 +362,7 @@ def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> No
 
 
 @pytest.mark.full
-def test_who_made_place_is_told_that_it_did(site: Site) -> None:
+def test_a_preempted_job_is_explained(site: Site) -> None:
     """``why`` distinguishes devices reserved after a preemption from those of a job that waited long.
 
     It also shows by when a preempted job must end, and how often it was preempted.
@@ -378,12 +377,12 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
     small = queue.requests.submit(make_spec(mem_bytes=5 * GIB)).id
     assert {run.job_id: urgent} == queue.maintenance.preempt({Priority.URGENT: [Priority.LOW]}, after_s=0, grace_s=600)
     asked = site.cli("why", str(run.job_id)).stdout
-    assert re.search(rf"^place  it is being preempted for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
+    assert re.search(rf"^it is being preempted for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
     reported = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["preemption"]
     assert (urgent, 1) == (reported["for"], reported["times"])
     assert "preempted again" not in asked
     connect(queue.url).hset(keys.job(run.job_id), stored.PREEMPTIONS, 5)
-    assert "place  it was preempted 5 times: it is not preempted again" in site.cli("why", str(run.job_id)).stdout
+    assert "it was preempted 5 times: it is not preempted again" in site.cli("why", str(run.job_id)).stdout
     gone = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
     queue.runs.finish(run.job_id, run.token, duration_s=1.0, **gone)  # type: ignore[arg-type]
 
@@ -416,7 +415,7 @@ def test_a_job_on_several_drained_devices_needs_all_of_them_resumed(site: Site) 
 
 
 @pytest.mark.full
-def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
+def test_the_pause_after_a_rebuild_is_shown(site: Site) -> None:
     """``why`` shows the pause after a rebuild of the store, whatever else blocks the job.
 
     Nothing is claimed before its end.
@@ -436,7 +435,7 @@ def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
 
 
 @pytest.mark.full
-def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
+def test_the_runs_that_a_job_may_preempt_are_named(site: Site) -> None:
     """``why`` names the jobs that may be preempted for this one, and when. It used to give no start."""
     site.make_tables()
     queue = site.queue
@@ -450,7 +449,7 @@ def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
 
     output = site.cli("why", str(urgent)).stdout
 
-    assert re.search(rf"may preempt job {run.job_id} .*from \S+ \S+ on; a preempted job has 1:00 for that", output)
+    assert re.search(rf"may preempt job {run.job_id} .*from \S+ \S+ on; a preempted job has 1:00 to end", output)
     (may,) = json.loads(site.cli("why", str(urgent), "--json").stdout)["may_preempt"]
     assert run.job_id == may["job_id"]
     other = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
@@ -475,7 +474,7 @@ def may_preempt(site: Site, job_id: int) -> list[int]:
 
 
 @pytest.mark.full
-def test_no_place_is_offered_that_cannot_be_had(site: Site) -> None:
+def test_no_impossible_preemption_is_offered(site: Site) -> None:
     """Jobs on drained devices, or already preempted five times, are not shown as preemptable."""
     site.make_tables()
     queue = site.queue
@@ -493,7 +492,7 @@ def test_no_place_is_offered_that_cannot_be_had(site: Site) -> None:
 
 
 @pytest.mark.full
-def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> None:
+def test_no_preemption_is_offered_if_too_few_devices_would_be_free(site: Site) -> None:
     """No preemption is shown if it does not free enough devices for the job."""
     site.make_tables()
     queue = site.queue
@@ -514,7 +513,7 @@ def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> 
 
 
 @pytest.mark.full
-def test_a_place_is_offered_that_is_kept_for_a_priority_below(site: Site) -> None:
+def test_a_device_reserved_for_a_lower_priority_is_offered(site: Site) -> None:
     """A preemption is shown also for a device that is reserved for a job of a lower priority that may be preempted."""
     site.make_tables()
     queue = site.queue

@@ -119,7 +119,7 @@ def test_a_site_that_is_well_says_so(up: Home) -> None:
 
 
 @pytest.mark.full
-def test_a_site_where_nothing_is_there_is_told_and_stays_so(home: Home) -> None:
+def test_an_empty_site_is_reported_and_not_changed(home: Home) -> None:
     """Without a store, a history or a state directory, the report names the command to type, and creates nothing."""
     home.state.rmdir()
 
@@ -133,7 +133,7 @@ def test_a_site_where_nothing_is_there_is_told_and_stays_so(home: Home) -> None:
 
 
 @pytest.mark.full
-def test_broken_settings_are_told_one_by_one(home: Home, tmp_path: Path) -> None:
+def test_broken_settings_are_reported_one_by_one(home: Home, tmp_path: Path) -> None:
     """Doctor reports each broken setting and goes on with the readable ones, where other commands stop at the first.
 
     It repairs nothing.
@@ -154,7 +154,7 @@ def test_broken_settings_are_told_one_by_one(home: Home, tmp_path: Path) -> None
 
 @pytest.mark.full
 @pytest.mark.parametrize("content", [b"lease = ", b"\xff\xfe"])
-def test_a_settings_file_that_is_none_is_told(home: Home, tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_settings_file_is_reported(home: Home, tmp_path: Path, content: bytes) -> None:
     """A settings file that is not TOML, for example after an editor's accident, is a problem."""
     config = tmp_path / "config.toml"
     config.write_bytes(content)
@@ -187,7 +187,7 @@ def test_a_store_that_never_answers_is_not_waited_for_for_ever(home: Home) -> No
         assert "problem" == home.bad()["store answers"]
 
 
-def test_settings_that_hang_are_told_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_hang_are_the_only_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings that cannot be read in time, as on a network disk without its server, are the only finding.
 
     Without the settings doctor does not know where anything else is.
@@ -236,7 +236,7 @@ def test_a_host_process_that_died_is_a_problem(up: Home) -> None:
 
 
 @pytest.mark.full
-def test_a_recorder_that_is_gone_is_told(up: Home) -> None:
+def test_a_missing_recorder_is_reported(up: Home) -> None:
     """A missing recorder gets a note while the host process is stopped and cannot restart it."""
     host = up.host()
     host.send(signal.SIGSTOP)
@@ -254,7 +254,7 @@ def test_a_recorder_that_is_gone_is_told(up: Home) -> None:
 
 
 @pytest.mark.full
-def test_settings_that_the_workers_do_not_have_yet_are_told(up: Home, tmp_path: Path) -> None:
+def test_settings_that_the_workers_lack_are_reported(up: Home, tmp_path: Path) -> None:
     """Doctor reports settings that changed after the workers started. They take effect at the next start."""
     assert "ok" == up.the("processes", "settings")["grade"]
 
@@ -269,7 +269,7 @@ def test_settings_that_the_workers_do_not_have_yet_are_told(up: Home, tmp_path: 
 
 
 @pytest.mark.full
-def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> None:
+def test_devices_that_a_killed_down_left_drained_are_resumed(up: Home) -> None:
     """``doctor --fix`` resumes devices that a killed ``down`` left drained, but not those of a running ``down``.
 
     ``up`` would resume them too, but until then every job waits.
@@ -298,7 +298,7 @@ def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> Non
 
 
 @pytest.mark.full
-def test_what_a_person_drained_is_not_given_back(up: Home) -> None:
+def test_a_drain_by_a_person_is_not_ended(up: Home) -> None:
     """``doctor --fix`` never resumes a device that a user drained, with or without a killed ``down`` beside it."""
     up.run("drain", "0", "--reason", "new fan")
     (device,) = up.queue.devices.all()
@@ -313,7 +313,7 @@ def test_what_a_person_drained_is_not_given_back(up: Home) -> None:
 
 @pytest.mark.full
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
-def test_another_accounts_site_is_told_and_not_mended(home: Home) -> None:
+def test_a_site_of_another_account_is_reported_and_not_repaired(home: Home) -> None:
     """Doctor run by root reports that another account owns the site, and repairs nothing.
 
     Files that root creates there would be in the owner's way.
@@ -413,7 +413,7 @@ def _read(fd: int) -> bytes:
 
 
 @pytest.mark.full
-def test_a_command_that_is_not_installed_is_told(home: Home, tmp_path: Path) -> None:
+def test_a_command_that_is_not_installed_is_reported(home: Home, tmp_path: Path) -> None:
     """Without ``gpuqueue-worker`` the sections that need it are unknown, and all other sections are reported."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()

@@ -53,7 +53,7 @@ def run_sql(url: str, statement: str) -> None:
     engine.dispose()
 
 
-def test_a_book_that_is_well_needs_nothing(history_url: str) -> None:
+def test_a_sound_history_needs_nothing(history_url: str) -> None:
     """A healthy history has no bad findings on either database.
 
     Integrity and disk are checked only for a SQLite file.
@@ -65,7 +65,7 @@ def test_a_book_that_is_well_needs_nothing(history_url: str) -> None:
     assert {Grade.OK} == {each.grade for name, each in found.items() if name != "disk"}
 
 
-def test_messages_that_are_late_or_were_given_up_are_told(
+def test_late_and_given_up_notifications_are_reported(
     database: HistoryDatabase, history_url: str, outbox: Outbox
 ) -> None:
     """Late and given-up notifications are reported with the job and the reason. Sent ones and old failures are not."""
@@ -91,7 +91,7 @@ def test_messages_that_are_late_or_were_given_up_are_told(
 
 
 @pytest.mark.parametrize(("revision", "remedy"), [("0000", "gpuqueue db upgrade"), ("9999", "upgrade gpuqueue here")])
-def test_tables_of_another_version_are_told_with_what_to_type(history_url: str, revision: str, remedy: str) -> None:
+def test_tables_of_another_version_are_reported_with_the_command(history_url: str, revision: str, remedy: str) -> None:
     """Older and newer tables are problems with opposite remedies. Nothing is read from tables of another version."""
     run_sql(history_url, f"UPDATE alembic_version SET version_num = '{revision}'")
 
@@ -101,7 +101,7 @@ def test_tables_of_another_version_are_told_with_what_to_type(history_url: str, 
     assert Grade.UNKNOWN is found["lost jobs"].grade
 
 
-def test_a_database_without_tables_is_told_with_what_to_type(empty_url: str) -> None:
+def test_a_database_without_tables_is_reported_with_the_command(empty_url: str) -> None:
     """A database without tables is a problem that names the command to type.
 
     Any access creates a SQLite file, and a new PostgreSQL database is empty.
@@ -114,12 +114,12 @@ def test_a_database_without_tables_is_told_with_what_to_type(empty_url: str) -> 
     assert (Grade.PROBLEM, "gpuqueue up, or gpuqueue db upgrade") == (found.grade, found.remedy)
 
 
-def test_looking_at_a_book_that_is_not_there_makes_none(tmp_path: Path) -> None:
+def test_a_check_of_a_missing_history_creates_none(tmp_path: Path) -> None:
     """Checking a missing history does not create the file, although opening a SQLite database normally does."""
     found = away(f"sqlite:///{tmp_path / 'no' / 'history.db'}")
 
     assert Grade.PROBLEM is found.grade
-    assert (found.remedy or "").startswith("gpuqueue up, or gpuqueue db upgrade; or set GPUQUEUE_STATE_DIR")
+    assert (found.remedy or "").startswith("gpuqueue up, or gpuqueue db upgrade; or correct GPUQUEUE_STATE_DIR")
     assert [] == list(tmp_path.iterdir())
 
 
@@ -131,7 +131,7 @@ def test_looking_at_a_book_that_is_not_there_makes_none(tmp_path: Path) -> None:
         ("mysql://ada:hunter2@h/db", "only SQLite and PostgreSQL"),
     ],
 )
-def test_a_database_that_is_away_is_told_with_the_reason(url: str, words: str) -> None:
+def test_an_unreachable_database_is_reported_with_the_reason(url: str, words: str) -> None:
     """An unreachable database is a problem with the reason and without the password."""
     found = away(url)
 
@@ -140,7 +140,7 @@ def test_a_database_that_is_away_is_told_with_the_reason(url: str, words: str) -
     assert "hunter2" not in found.seen + found.remedy
 
 
-def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
     """A file that is no database is reported, as after an overwrite or with a wrong path in the settings."""
     (tmp_path / "history.db").write_text("no database at all" * 100)
 
@@ -168,7 +168,7 @@ def test_a_damaged_file_is_found(history_url: str, outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-def test_a_file_too_large_for_now_is_left_for_a_deep_look(history_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_is_left_to_deep_checks(history_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the integrity check takes too long, a note recommends ``--deep``. The check has to read the whole file."""
     monkeypatch.setattr(diagnostics_module, "_STEPS", 1)
 

@@ -168,7 +168,7 @@ def test_a_card_that_hangs_keeps_nothing_else(fake: FakeGpus, doctor: Doctor) ->
     assert Grade.PROBLEM is the(found, "devices").grade  # the list of devices is unavailable
 
 
-def test_health_is_told_card_by_card(fake: FakeGpus, doctor: Doctor) -> None:
+def test_health_is_reported_for_each_card(fake: FakeGpus, doctor: Doctor) -> None:
     """Heat, throttling and memory errors are separate warnings for each device."""
     fake.state.gpus[0].temperature = 95
     fake.state.gpus[1].reasons = HARDWARE_SLOWDOWN | SOFTWARE_THERMAL
@@ -186,7 +186,7 @@ def test_health_is_told_card_by_card(fake: FakeGpus, doctor: Doctor) -> None:
     ] == reported
 
 
-def test_compute_modes_are_told_with_the_command_that_mends_them(fake: FakeGpus, doctor: Doctor) -> None:
+def test_compute_modes_are_reported_with_the_command_that_sets_them(fake: FakeGpus, doctor: Doctor) -> None:
     """A compute mode other than the default is reported with the command that resets it.
 
     In exclusive mode a second job on the card fails although its memory fits. With one slot per device this is no
@@ -211,7 +211,7 @@ def test_persistence_mode_is_worth_a_note(fake: FakeGpus, doctor: Doctor) -> Non
     assert (Grade.NOTE, True) == (found.grade, "on card 1:" in found.seen)
 
 
-def test_a_divided_card_is_told_and_one_without_parts_is_warned_of(fake: FakeGpus, doctor: Doctor) -> None:
+def test_a_divided_card_is_noted_and_one_without_instances_warns(fake: FakeGpus, doctor: Doctor) -> None:
     """A card with MIG instances gets a note.
 
     A card in MIG mode without instances gets a warning, as no job can use it.
@@ -240,14 +240,14 @@ def test_processes_of_another_namespace_are_found(fake: FakeGpus, doctor: Doctor
     assert (Grade.OK, "2 processes on the GPUs, 1 of them known here") == (seen.grade, seen.seen)
 
 
-def test_processes_whose_memory_is_not_told_are_worth_a_note(fake: FakeGpus, doctor: Doctor) -> None:
+def test_processes_of_unknown_memory_are_noted(fake: FakeGpus, doctor: Doctor) -> None:
     """Processes whose memory the driver does not report get a note: unknown is not zero, and jobs get no peaks."""
     fake.hold(0, os.getpid(), GIB, not_available=True)
 
     assert Grade.NOTE is the(doctor(), "pids").grade
 
 
-def test_a_variable_that_means_nothing_here_is_told(doctor: Doctor) -> None:
+def test_a_variable_without_effect_is_reported(doctor: Doctor) -> None:
     """Doctor reports CUDA_VISIBLE_DEVICES. A user may have set it to choose a card, and it has no effect here."""
     assert "CUDA_VISIBLE_DEVICES='0'" in the(doctor(CUDA_VISIBLE_DEVICES="0"), "visible devices").seen
 
@@ -322,7 +322,7 @@ def test_a_torch_that_cannot_use_the_gpus_is_found(
 
 
 @pytest.mark.full
-def test_a_deep_look_tells_what_torch_really_sees(doctor: Doctor, tmp_path: Path) -> None:
+def test_deep_checks_report_the_gpus_that_torch_sees(doctor: Doctor, tmp_path: Path) -> None:
     """``--deep`` starts torch and reports how many GPUs it sees.
 
     If it sees too few, the finding has torch's own error.
@@ -337,7 +337,7 @@ def test_a_deep_look_tells_what_torch_really_sees(doctor: Doctor, tmp_path: Path
     assert "it sees 0 of 2 GPUs: Found no NVIDIA driver on your system." == found.seen
 
 
-def test_a_python_that_cannot_be_asked_is_told(doctor: Doctor, tmp_path: Path) -> None:
+def test_a_python_that_does_not_run_is_reported(doctor: Doctor, tmp_path: Path) -> None:
     """A Python that does not start is a warning with its error message, as after an upgrade removed the interpreter."""
     (tmp_path / "env" / "bin").mkdir(parents=True)
     broken = tmp_path / "env" / "bin" / "python"

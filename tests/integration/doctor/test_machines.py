@@ -36,7 +36,7 @@ def write(path: Path, *lines: str) -> None:
         (("kill -SEGV $$",), "it ended with -11: without a word"),
     ],
 )
-def test_what_was_told_before_the_end_is_told(program: Path, lines: tuple[str, ...], why: str) -> None:
+def test_the_output_before_a_crash_is_kept(program: Path, lines: tuple[str, ...], why: str) -> None:
     """Findings printed before the program hangs or dies are kept, and one finding says why the rest is missing.
 
     A dying card can hang a driver call for ever, and some drivers kill the process.

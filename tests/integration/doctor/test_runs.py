@@ -145,7 +145,7 @@ def test_a_link_that_leads_nowhere_is_removed_and_nothing_else(site: Site) -> No
 
 
 @pytest.mark.full
-def test_the_command_for_people_mends_both_sides_and_looks_again(site: Site) -> None:
+def test_fix_repairs_both_sides_and_checks_again(site: Site) -> None:
     """``gpuqueue doctor --fix`` makes the repairs of both programs, reports them, and checks again."""
     (make_run(site, 5, "1.aa").path).rename(site.settings.state_dir / "away")
     before = site.cli("doctor", check=False).stdout
@@ -207,7 +207,7 @@ def test_a_young_run_is_left_alone(site: Site, stale: RunDir) -> None:
 
 
 @pytest.mark.full
-def test_nothing_is_tidied_up_while_the_book_is_away(site: Site, stale: RunDir) -> None:
+def test_nothing_is_tidied_up_without_the_history(site: Site, stale: RunDir) -> None:
     """Nothing is removed while the history does not answer, because the end of the run is then not certain."""
     database = site.settings.state_dir / "history.db"
     database.rename(database.with_suffix(".away"))
@@ -287,7 +287,7 @@ def test_what_the_store_calls_current_is_never_over(site: Site) -> None:
     assert before == everything(site)
 
 
-def test_a_claim_that_nobody_can_read_is_told(site: Site) -> None:
+def test_an_unreadable_claim_is_reported(site: Site) -> None:
     """A run with an unreadable claim file is a warning.
 
     A power cut can truncate the file, and no worker can adopt the run.
@@ -305,7 +305,7 @@ def test_a_claim_that_nobody_can_read_is_told(site: Site) -> None:
 
 
 @pytest.mark.full
-def test_a_job_without_a_worker_is_told_with_the_time_that_is_left(site: Site) -> None:
+def test_a_job_without_a_worker_is_reported_with_the_time_left(site: Site) -> None:
     """A running job without a worker is a warning with the time that is left, and is healthy once a worker runs again.
 
     Without a heartbeat in time the shim ends the job.

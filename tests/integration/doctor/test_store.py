@@ -79,7 +79,7 @@ def test_the_store_that_we_start_is_well(store_url: str) -> None:
         (("--appendonly", "yes", "--appendfsync", "no"), Grade.WARNING, "half a minute"),
     ],
 )
-def test_what_a_power_cut_would_take_is_told(
+def test_the_loss_by_a_power_cut_is_reported(
     start_store: StartStore, words: tuple[str, ...], grade: Grade, seen: str
 ) -> None:
     """The finding says how much acknowledged data a power cut can lose, which depends on the store's settings."""
@@ -220,7 +220,7 @@ def over_tcp(url: str) -> str:
 
 
 @pytest.mark.parametrize(("off_s", "grade"), [(0, Grade.OK), (-3, Grade.OK), (60, Grade.WARNING), (-60, Grade.WARNING)])
-def test_a_clock_that_is_off_is_told_with_what_hangs_on_it(store_url: str, off_s: float, grade: Grade) -> None:
+def test_a_wrong_clock_is_reported_with_its_effect(store_url: str, off_s: float, grade: Grade) -> None:
     """A wrong clock is a warning that says what depends on it. Leases do not, so no job is in danger."""
     server = server_facts(store_url, lambda: time.time() - off_s)
     facts = StoreFacts(settings=settings_for(store_url), server=server, free_bytes=None)
@@ -241,7 +241,7 @@ def test_a_clock_that_is_off_is_told_with_what_hangs_on_it(store_url: str, off_s
         ("redis://host.invalid:6379", "does not answer"),
     ],
 )
-def test_a_store_that_is_away_is_told_with_the_reason(url: str, words: str) -> None:
+def test_an_unreachable_store_is_reported_with_the_reason(url: str, words: str) -> None:
     """Refused, unknown and malformed addresses have different findings. No password is shown."""
     settings = settings_for(url)
     with pytest.raises(CallFailed) as caught:
@@ -254,7 +254,7 @@ def test_a_store_that_is_away_is_told_with_the_reason(url: str, words: str) -> N
     assert "hunter2" not in found.seen + found.remedy
 
 
-def test_a_store_that_wants_a_password_is_not_told_to_be_started(start_store: StartStore) -> None:
+def test_a_store_with_a_password_gets_no_advice_to_start_it(start_store: StartStore) -> None:
     """For a store that requires a password the remedy is the address, not a start, because the store runs."""
     settings = settings_for(start_store("--requirepass", "secret"))
     with pytest.raises(CallFailed) as caught:
@@ -290,7 +290,7 @@ def test_a_store_that_was_never_opened_is_found(start_store: StartStore) -> None
     assert found.remedy.startswith("gpuqueue up")
 
 
-def test_a_store_that_is_being_rebuilt_is_told_until_jobs_start_again(start_store: StartStore) -> None:
+def test_a_rebuild_is_reported_until_jobs_start_again(start_store: StartStore) -> None:
     """The finding says what to do if a rebuild does not finish, and afterwards why no job starts during the pause."""
     queue = JobQueue(start_store())
     epoch = queue.recovery.begin()
@@ -312,7 +312,7 @@ def test_a_store_that_is_being_rebuilt_is_told_until_jobs_start_again(start_stor
     queue.close()
 
 
-def test_the_book_of_another_store_is_found(queue: JobQueue) -> None:
+def test_the_history_of_another_store_is_found(queue: JobQueue) -> None:
     """A history that belongs to another store is a problem.
 
     Nothing is recorded in it, so that two histories do not mix.
@@ -374,7 +374,7 @@ def test_a_machine_that_was_taken_down_around_its_jobs_is_no_alarm(queue: JobQue
     assert Grade.NOTE is the(of_queue(queue.url), "devices", "nodeA 0").grade
 
 
-def test_a_device_in_trouble_is_told_in_its_workers_words(queue: JobQueue) -> None:
+def test_a_device_in_trouble_is_reported_with_the_workers_reason(queue: JobQueue) -> None:
     """A device with trouble is a warning with the worker's text, because the worker knows the cause."""
     serve(queue, make_offer(trouble="it is hot: 95 °C"))
 
@@ -387,7 +387,7 @@ def test_a_device_in_trouble_is_told_in_its_workers_words(queue: JobQueue) -> No
     ("moving", "host_runs", "grade", "fixable"),
     [(False, True, Grade.WARNING, True), (True, True, Grade.NOTE, False), (False, False, Grade.NOTE, False)],
 )
-def test_a_killed_down_is_told_from_one_at_work(
+def test_a_killed_down_is_distinguished_from_one_in_progress(
     queue: JobQueue, *, moving: bool, host_runs: bool, grade: Grade, fixable: bool
 ) -> None:
     """A drain by ``down`` is a warning only if the host process runs and no ``down`` is at work."""
@@ -494,7 +494,7 @@ def test_a_recorder_that_is_behind_is_found_by_what_waits_longest(queue: JobQueu
     admin.close()
 
 
-def test_a_book_that_does_not_take_over_is_found(queue: JobQueue) -> None:
+def test_a_history_that_lags_is_found(queue: JobQueue) -> None:
     """Jobs that stay in the store long after their end are a warning. They remain until the history has them."""
     queue.requests.submit(make_spec())
     queue.jobs.cancel(1)
@@ -506,7 +506,7 @@ def test_a_book_that_does_not_take_over_is_found(queue: JobQueue) -> None:
     admin.close()
 
 
-def test_workers_tell_their_version_and_their_clock(queue: JobQueue) -> None:
+def test_workers_report_their_version_and_clock(queue: JobQueue) -> None:
     """Workers announce their version and clock when they start. Differences from this machine's are reported."""
     serve(queue)
     (device,) = queue_facts(queue.url).devices
@@ -524,7 +524,7 @@ def test_workers_tell_their_version_and_their_clock(queue: JobQueue) -> None:
     admin.close()
 
 
-def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
+def test_states_are_those_of_the_current_runs(queue: JobQueue) -> None:
     """`store_states` returns the token of each current run.
 
     A waiting job has an empty token, and an unknown job no entry.

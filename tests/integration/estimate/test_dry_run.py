@@ -209,7 +209,7 @@ def test_the_processes_of_a_loader_end_with_it(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.full
-def test_a_script_that_fails_is_told_with_its_own_traceback(tmp_path: Path) -> None:
+def test_a_failing_script_is_reported_with_its_traceback(tmp_path: Path) -> None:
     """The error has the script's traceback, without frames of gpuqueue."""
     code = "import torch\ndef inner():\n    raise ValueError('no such data')\ntorch.zeros(1).cuda()\ninner()\n"
 
@@ -240,13 +240,13 @@ def test_whatever_way_it_fails_there_is_a_word_of_it(tmp_path: Path, code: str, 
 
 
 @pytest.mark.full
-def test_a_script_that_puts_nothing_on_a_gpu_is_told(tmp_path: Path) -> None:
+def test_a_script_that_uses_no_gpu_is_reported(tmp_path: Path) -> None:
     """A script that uses no GPU memory is an error. A result of 0 bytes would be wrong."""
     with pytest.raises(DryRunFailed, match="without using a GPU"):
         run(tmp_path, "import torch; torch.zeros(10)")
 
 
-def test_a_python_without_torch_is_told(tmp_path: Path) -> None:
+def test_a_python_without_torch_is_reported(tmp_path: Path) -> None:
     """A Python without torch is an error that says what to do."""
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('absent', name='torch')")
 

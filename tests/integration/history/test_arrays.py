@@ -189,7 +189,7 @@ def test_all_members_taken_is_no_array_to_start_again(
     assert JobState.SUCCEEDED is job_of(queue, first).state
 
 
-def test_a_run_that_the_book_missed_is_no_member_to_start_again(
+def test_a_run_missing_in_the_history_does_not_start_again(
     queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """A member whose claim is missing in the history is adopted and not started again.
@@ -218,7 +218,7 @@ def test_a_run_that_the_book_missed_is_no_member_to_start_again(
     assert queue.runs.adopt(stray, lease_s=LEASE_S) is None, "it has ended, and is forgotten"
 
 
-def test_a_second_run_that_the_book_missed_is_taken_back(
+def test_a_second_run_missing_in_the_history_is_adopted(
     queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """A member's second run that is missing in the history is adopted.
@@ -242,7 +242,7 @@ def test_a_second_run_that_the_book_missed_is_taken_back(
     client.close()
 
 
-def test_a_lost_book_is_written_again(
+def test_a_lost_history_is_filled_again(
     queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """A lost history gets the array's current progress and its live members."""
@@ -313,7 +313,7 @@ def test_an_array_began_with_its_first_member(
     assert (JobState.HELD, began, began) == (kept.job.state, kept.job.started_at, job_of(queue, first).started_at)
 
 
-def test_the_book_tells_which_members_never_began(
+def test_the_history_lists_members_that_never_began(
     queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """The history reports the members that never began, which have no rows of their own.
@@ -365,7 +365,7 @@ def test_what_an_array_waited_for_never_came(
     assert "0-2" == str(database.never_began(array))
 
 
-def test_an_array_that_was_left_waiting_in_the_book_waits_no_more(
+def test_an_array_that_waits_only_in_the_history_is_corrected(
     queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """An ended array has no waiting members, whatever its row says."""

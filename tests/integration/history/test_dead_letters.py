@@ -120,16 +120,16 @@ def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
     assert record.last_run is not None
     assert record.last_run.ending is not None
     assert EndingKind.LOST is record.last_run.ending.kind
-    assert "the history could not take the report of its end: " in record.last_run.ending.detail
+    assert "the history refused the report of its end: " in record.last_run.ending.detail
     report, claim = unwritten(history_url)
     assert (_ended(), ENDLESS) == (json.loads(report["fields"])["ended"], json.loads(claim["fields"])["devices"])
     found = _examined(history_url)
     assert Grade.WARNING is found.grade
-    assert f"it could not take 2 events, the first of job {bad}: " in found.seen
+    assert f"it refused 2 events, the first of job {bad}: " in found.seen
     assert "dead_letters" in found.remedy
 
 
-def test_a_book_that_took_everything_is_well(database: HistoryDatabase, history_url: str) -> None:
+def test_a_history_without_dead_letters_is_sound(database: HistoryDatabase, history_url: str) -> None:
     """The doctor reports a history without dead letters as OK."""
     assert database.cursor() is None
     assert Grade.OK is _examined(history_url).grade
@@ -155,7 +155,7 @@ def test_a_database_that_fails_is_no_fault_of_the_event(
     assert [] == unwritten(history_url)
 
 
-def test_no_secret_is_told_of_a_row_that_is_refused(
+def test_the_error_of_a_refused_row_shows_no_secret(
     queue: JobQueue, database: HistoryDatabase, history_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log and the dead letter contain no secrets. The letter has the rest of the request.

@@ -106,7 +106,7 @@ def test_what_lives_is_written_down_again(
     assert queued + 1 == queue.requests.submit(make_spec()).id
 
 
-def test_what_ends_while_the_book_is_away_is_recorded_whole(
+def test_ends_during_an_outage_of_the_history_are_recorded(
     queue: JobQueue, database: HistoryDatabase, history_url: str, record: Callable[[], None]
 ) -> None:
     """A job that ends while the history is lost is recorded completely.
@@ -131,7 +131,7 @@ def test_what_ends_while_the_book_is_away_is_recorded_whole(
     assert [waiting] == [job.id for job in queue.jobs.live()]
 
 
-def test_a_book_that_lost_nothing_is_left_alone(
+def test_a_history_without_loss_is_not_changed(
     queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """A complete history is left unchanged: a new one, one in use, and one whose recorder died before it settled."""
@@ -147,7 +147,7 @@ def test_a_book_that_lost_nothing_is_left_alone(
     assert [Act.SUBMIT, Act.CANCEL] == [event.act for event in database.events(1)]
 
 
-def test_a_book_lost_right_after_the_store_is_written_down_too(
+def test_a_history_lost_right_after_the_store_is_filled_too(
     queue: JobQueue, database: HistoryDatabase, history_url: str, store_url: str, record: Callable[[], None]
 ) -> None:
     """A history lost right after the store is recorded again.
@@ -167,7 +167,7 @@ def test_a_book_lost_right_after_the_store_is_written_down_too(
     assert JobState.QUEUED is known(database, 1).job.state
 
 
-def test_ids_go_on_when_first_the_book_is_lost_and_then_the_store(
+def test_ids_continue_after_loss_of_the_history_and_then_the_store(
     queue: JobQueue, database: HistoryDatabase, history_url: str, store_url: str, record: Callable[[], None]
 ) -> None:
     """Ids continue when the history is lost and then the store, although the store had no job left to record again."""
@@ -186,7 +186,7 @@ def test_ids_go_on_when_first_the_book_is_lost_and_then_the_store(
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])  # a copy of an SQLite database is a file
-def test_an_older_copy_of_the_book_is_brought_up_to_date(
+def test_an_older_copy_of_the_history_is_brought_up_to_date(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None], tmp_path: Path
 ) -> None:
     """An older copy of the history is brought up to date.
@@ -298,7 +298,7 @@ def test_two_recorders_that_notice_at_once_write_it_once(
     assert 5 == len(list(*database.survivors()))
 
 
-def test_a_job_that_cannot_be_read_keeps_no_other_from_being_told(
+def test_an_unreadable_job_does_not_prevent_the_record_of_others(
     queue: JobQueue, database: HistoryDatabase, history_url: str, store_url: str, record: Callable[[], None]
 ) -> None:
     """An unreadable job does not stop the others, for example after a validation rule became stricter."""

@@ -75,7 +75,7 @@ def full_history(url: str) -> HistoryDatabase:
     return database
 
 
-def test_it_tells_all_that_the_whole_book_tells(url: str) -> None:
+def test_it_returns_what_the_full_history_returns(url: str) -> None:
     """The reader returns the same records as the full history.
 
     Compared are a job with all fields, an array, a member and a missing job.
@@ -133,7 +133,7 @@ def test_other_tables_are_not_read(path: Path, url: str, revision: str, words: s
     _explains(url, words)
 
 
-def test_a_damaged_file_is_the_whole_books_to_name(path: Path, url: str) -> None:
+def test_a_damaged_file_is_left_to_the_full_history(path: Path, url: str) -> None:
     """The reader refuses a damaged file and leaves the error message to the full history."""
     path.write_bytes(b"no database at all" * 1000)
 
@@ -185,7 +185,7 @@ def test_a_file_in_anothers_place_is_read_at_once(path: Path, url: str, migrated
     assert sqlite_reader.record(url, 1) is None
 
 
-def test_behind_a_shut_door_the_whole_book_answers(tmp_path: Path, migrated_sqlite: Path) -> None:
+def test_without_access_the_full_history_answers(tmp_path: Path, migrated_sqlite: Path) -> None:
     """The full history answers where the reader refuses, with the same result."""
     shutil.copy(migrated_sqlite, tmp_path / "history.db")
     full_history(f"sqlite:///{tmp_path / 'history.db'}").close()

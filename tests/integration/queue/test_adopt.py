@@ -64,7 +64,7 @@ def rebuilt(store_url: str) -> Iterator[JobQueue]:
     queue.close()
 
 
-def test_a_run_whose_claim_the_book_never_saw_is_taken_back(queue: JobQueue) -> None:
+def test_a_run_whose_claim_is_not_in_the_history_is_adopted(queue: JobQueue) -> None:
     """A run whose claim is missing in the history is adopted.
 
     It keeps its token and memory, and no other worker can claim its job.
@@ -132,7 +132,7 @@ def test_a_run_with_an_id_out_of_reach_is_not_taken_back(rebuilt: JobQueue) -> N
     assert [2**52 + 1, 2**52 + 2] == [rebuilt.requests.submit(make_spec()).id for _ in range(2)]
 
 
-def test_a_run_that_started_unseen_is_told_to_run(queue: JobQueue) -> None:
+def test_a_run_with_an_unseen_start_continues(queue: JobQueue) -> None:
     """The adoption of a claimed run records its start. The history has only the claim and needs the log path."""
     serve(queue)
     queue.requests.submit(make_spec())
@@ -162,7 +162,7 @@ def test_a_run_that_is_over_for_the_store_is_not_taken_back(queue: JobQueue) -> 
     assert queue.runs.adopt(of_claim(first), lease_s=300) is None
 
 
-def test_an_end_that_was_told_is_known_until_the_book_has_it(queue: JobQueue) -> None:
+def test_a_reported_end_is_known_until_it_is_in_the_history(queue: JobQueue) -> None:
     """A reported end stays known until the history has it. The run directory is reserved for as long."""
     serve(queue)
     queue.requests.submit(make_spec())
@@ -185,7 +185,7 @@ def test_a_cancelled_job_is_not_brought_back_by_its_run(queue: JobQueue) -> None
     assert queue.runs.adopt(stray(), lease_s=300) is None
 
 
-def test_a_job_of_the_lost_store_that_nobody_heard_of_comes_back_with_its_run(rebuilt: JobQueue) -> None:
+def test_an_unrecorded_job_of_a_lost_store_is_restored_with_its_run(rebuilt: JobQueue) -> None:
     """A job whose submission was lost with the store is created from its run.
 
     The worker's copy of the request is the only one.
@@ -248,7 +248,7 @@ def test_without_its_spec_a_job_cannot_be_made_up(rebuilt: JobQueue) -> None:
     assert [] == rebuilt.jobs.live()
 
 
-def test_a_run_of_a_store_and_a_book_that_are_both_gone_keeps_its_id(store_url: str) -> None:
+def test_a_run_keeps_its_id_if_store_and_history_are_lost(store_url: str) -> None:
     """A run keeps its id if both the store and the history are lost.
 
     No new job gets that id, and runs with lower ids are adopted later as well.
@@ -286,7 +286,7 @@ def test_a_run_on_several_devices_gets_its_memory_on_each(queue: JobQueue) -> No
     assert [0, 0] == [device.allocated_bytes for device in queue.devices.all()]
 
 
-def test_how_an_earlier_run_came_to_its_start_is_not_told_of_a_later_one(queue: JobQueue) -> None:
+def test_the_start_kind_of_an_earlier_run_is_not_that_of_a_later_one(queue: JobQueue) -> None:
     """The start kind of an earlier run is not reported for a later one.
 
     The claim of the offered run was lost with the store, so its start kind is None.

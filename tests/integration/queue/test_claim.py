@@ -29,7 +29,7 @@ def test_a_claim_takes_the_memory_in_the_same_step(queue: JobQueue) -> None:
     assert JobState.STARTING is queue.jobs.get(1).state  # type: ignore[union-attr]
 
 
-def test_the_look_at_the_device_travels_with_the_claim(queue: JobQueue) -> None:
+def test_the_sample_of_the_device_is_part_of_the_claim(queue: JobQueue) -> None:
     """The claim carries the device sample: memory of external processes is subtracted, in bytes, in the same claim."""
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=10 * GIB))
@@ -38,7 +38,7 @@ def test_the_look_at_the_device_travels_with_the_claim(queue: JobQueue) -> None:
     assert must_claim(queue, external_bytes=14 * GIB).job_id == 1
 
 
-def test_headroom_is_never_promised(queue: JobQueue) -> None:
+def test_headroom_is_never_allocated(queue: JobQueue) -> None:
     """The headroom is never allocated to a job."""
     serve(queue, make_offer(headroom_bytes=GIB))
     queue.requests.submit(make_spec(mem_bytes=23 * GIB))
@@ -175,7 +175,7 @@ def test_a_reservation_lets_others_only_beside_it_or_before_it(queue: JobQueue, 
 
 
 @pytest.mark.promise("P3")
-def test_eight_claimers_at_once_never_promise_more_than_there_is(queue: JobQueue, store_url: str) -> None:
+def test_eight_claimers_at_once_never_allocate_more_than_there_is(queue: JobQueue, store_url: str) -> None:
     """Racing claimers never allocate too much: 200 jobs, four devices, eight connections.
 
     No job is claimed twice, and no device has more memory allocated than it has in total.
@@ -216,7 +216,7 @@ def test_a_claim_repeated_after_the_lease_was_lost_gets_nobody_elses_token(queue
     assert claim(queue, "GPU-0", nonce="aa") is None
 
 
-def test_our_own_growth_is_seen_in_the_same_look_as_the_strangers(queue: JobQueue) -> None:
+def test_our_growth_is_in_the_same_sample_as_external_memory(queue: JobQueue) -> None:
     """A claim counts the growth of our own runs in the same sample as the external processes.
 
     A run that took more memory than it asked for, between two heartbeats, leaves no free memory for the next claim.

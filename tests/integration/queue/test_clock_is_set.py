@@ -259,7 +259,7 @@ def test_a_lost_run_is_no_present_either(site: Site) -> None:
     assert "bob" == must_claim(site.queue).spec.account.name
 
 
-def test_a_neighbour_that_was_heard_in_the_future_is_not_counted_on(site: Site) -> None:
+def test_a_device_with_a_heartbeat_in_the_future_is_not_used(site: Site) -> None:
     """A neighbour device whose last heartbeat lies in the future is not used for a gang.
 
     Regression: its worker was dead, and for a whole day gangs were allocated memory there.
@@ -274,7 +274,7 @@ def test_a_neighbour_that_was_heard_in_the_future_is_not_counted_on(site: Site) 
     assert claim(site.queue, "GPU-0") is not None
 
 
-def test_a_worker_that_was_heard_in_the_future_counts_as_silent(site: Site) -> None:
+def test_a_worker_with_a_heartbeat_in_the_future_counts_as_silent(site: Site) -> None:
     """A worker whose last heartbeat lies in the future counts as silent until its next heartbeat.
 
     Otherwise it would count as just seen for a whole day.

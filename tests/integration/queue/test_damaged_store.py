@@ -229,7 +229,7 @@ def test_a_lease_that_cannot_be_read_closes_its_device(queue: JobQueue, client: 
     assert (7, 0, False) == (other.job_id, other.lease_bytes, other.leads)
 
 
-def test_strangers_that_make_no_sense_are_none(queue: JobQueue, client: redis.Redis) -> None:
+def test_invalid_external_processes_are_ignored(queue: JobQueue, client: redis.Redis) -> None:
     """Malformed external processes, reported by a worker of another version, do not hide the device."""
     serve(queue)
     for text in ("no JSON", "[]", '{"external_processes":5}', '{"external_processes":[{}]}', '{"trouble":7}'):
@@ -264,7 +264,7 @@ def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
     assert JobState.QUEUED is database.history(HistoryQuery())[1].job.state
 
 
-def test_a_request_in_the_book_that_cannot_be_read_hides_no_record(queue: JobQueue, database: HistoryDatabase) -> None:
+def test_an_unreadable_request_in_the_history_hides_no_record(queue: JobQueue, database: HistoryDatabase) -> None:
     """An unreadable request in the history hides no record: the values of the columns are shown."""
     for name in ("first", "last"):
         queue.requests.submit(make_spec(name=name, argv=("echo", "a b"), gpus=2, time_limit_s=5.0))
@@ -296,7 +296,7 @@ def test_a_key_of_ours_that_holds_something_else_is_one_clear_error(queue: JobQu
 
 
 @pytest.mark.parametrize("text", ["", "x", "cancel", "cancel:1", "cancel:x:1.a", "\x00", "9" * 5000])
-def test_a_ring_that_means_nothing_only_says_to_look(text: str) -> None:
+def test_an_unknown_wake_up_message_only_causes_a_poll(text: str) -> None:
     """A malformed wake-up message only means "check for work".
 
     Any client of the store can publish, and no worker may crash.

@@ -141,7 +141,7 @@ def test_who_waits_for_what_will_never_be_is_cancelled_all_the_way_down(queue: J
     assert is_whole(queue)
 
 
-def test_thousands_that_wait_for_one_job_hear_of_its_end_in_pieces(queue: JobQueue) -> None:
+def test_thousands_of_dependants_are_released_in_batches(queue: JobQueue) -> None:
     """The end of a job reaches its many dependants in batches, so that no script runs long.
 
     Every claim and every tick continues until all dependants have it, each once and in order.
@@ -201,7 +201,7 @@ def test_a_dependant_that_is_cancelled_leaves_nothing_behind(queue: JobQueue) ->
     assert first == must_claim(queue).job_id
 
 
-def test_a_held_dependant_hears_of_the_end_as_well(queue: JobQueue) -> None:
+def test_a_held_dependant_is_updated_too(queue: JobQueue) -> None:
     """A held dependant also gets the end of its dependency.
 
     A dependant that is released before that end still waits for it.
@@ -251,7 +251,7 @@ def test_a_job_waits_for_another_and_then_for_its_time(queue: JobQueue) -> None:
     assert is_whole(queue)
 
 
-def test_what_a_job_waited_for_does_not_lift_it(queue: JobQueue) -> None:
+def test_waiting_for_a_dependency_does_not_promote(queue: JobQueue) -> None:
     """Time before the begin time does not count for aging: the wait for a device begins when the job may start."""
     serve(queue)
     job_id = submit(queue, waits=begin())

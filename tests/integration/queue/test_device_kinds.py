@@ -62,7 +62,7 @@ def may_run(queue: JobQueue, uuid: str, **spec: Any) -> bool:
         (DeviceFilter.ANY, {SIMULATED, CPU}, {SIMULATED, CPU}),
     ],
 )
-def test_who_takes_which_wish(
+def test_which_device_takes_which_device_kind(
     queue: JobQueue, device_filter: DeviceFilter | None, known: set[DeviceKind], takers: set[DeviceKind]
 ) -> None:
     """The claim script and the Python rule agree on which device kinds a device filter admits.
@@ -152,7 +152,7 @@ def test_the_cpu_finds_its_job_behind_those_of_the_gpus(queue: JobQueue) -> None
     assert claim(queue, "cpu-nodeA") is None
 
 
-def test_a_pool_may_be_called_like_a_wish(queue: JobQueue) -> None:
+def test_a_pool_may_have_the_name_of_a_device_kind(queue: JobQueue) -> None:
     """A pool may have the name of a device filter. In a shape without a filter the last field is the pool."""
     serve(queue, *(offer_of(f"dev-{kind}", kind, pool=word) for kind, word in ((GPU, "cpu"), (CPU, "any"))))
 
@@ -161,7 +161,7 @@ def test_a_pool_may_be_called_like_a_wish(queue: JobQueue) -> None:
     assert may_run(queue, "dev-gpu", pool="cpu")
 
 
-def test_a_reservation_is_no_way_round_the_wish(queue: JobQueue, store_url: str) -> None:
+def test_a_reservation_respects_the_device_kind(queue: JobQueue, store_url: str) -> None:
     """A reservation does not bypass the device filter.
 
     A device that is reserved for a job of another kind serves its own jobs.
@@ -250,7 +250,7 @@ def test_only_devices_of_the_kind_can_make_a_job_possible(queue: JobQueue) -> No
         assert JobState.QUEUED is queue.requests.submit(make_spec(mem_bytes=80 * GIB, device=device_filter)).state
 
 
-def test_a_host_with_too_few_cards_that_are_large_enough_is_told_so(queue: JobQueue) -> None:
+def test_too_few_large_cards_on_a_host_are_reported(queue: JobQueue) -> None:
     """The refusal says that too few devices are large enough.
 
     Regression: with one device of three large enough, it said that the largest can give 16G to a job that asks for 12G
@@ -261,7 +261,7 @@ def test_a_host_with_too_few_cards_that_are_large_enough_is_told_so(queue: JobQu
     serve(queue, large, *small)
 
     with pytest.raises(
-        Impossible, match=r"12G on each of 2 devices asked for, but no host has so many .* the largest can give 16G"
+        Impossible, match=r"12G on each of 2 devices asked for, but no host has that many .* the largest can give 16G"
     ):
         queue.requests.submit(make_spec(gpus=2, mem_bytes=12 * GIB))
     assert JobState.QUEUED is queue.requests.submit(make_spec(gpus=2, mem_bytes=8 * GIB)).state
@@ -284,7 +284,7 @@ def test_a_job_may_wait_for_a_kind_that_is_not_there(queue: JobQueue) -> None:
     assert [WaitReason.MEMORY] == [job.reason for job in queue.jobs.live()]
 
 
-def test_a_kind_is_looked_for_in_the_jobs_own_pool(queue: JobQueue) -> None:
+def test_a_device_kind_is_searched_in_the_jobs_pool(queue: JobQueue) -> None:
     """The device kind is looked up in the job's own pool.
 
     A pool that has only a CPU may have its GPUs away. A pool without any device counts as a typing error and is
@@ -317,7 +317,7 @@ def written_by_hand(client: redis.Redis, shape: str, spec: str) -> None:
     client.zadd(f"{keys.PREFIX}ul:1", {"ada": 0})
 
 
-def test_a_wish_of_a_newer_version_is_left_to_it(queue: JobQueue, store_url: str) -> None:
+def test_a_device_kind_of_a_newer_version_is_left_to_it(queue: JobQueue, store_url: str) -> None:
     """A device filter of a newer version is left to that version.
 
     No device takes such a job, as it may be the wrong one, and the store refuses it from this client.

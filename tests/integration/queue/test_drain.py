@@ -27,7 +27,7 @@ def origins(queue: JobQueue) -> list[str]:
     return [str(each.origin) for each in device.drains]
 
 
-def test_a_drain_says_why_by_whom_and_since_when(queue: JobQueue) -> None:
+def test_a_drain_has_a_reason_a_user_and_a_time(queue: JobQueue) -> None:
     """A drain records its reason, author and time, as `gpuqueue gpus` shows them. The time is the store's.
 
     A second drain of the same origin replaces the reason.
@@ -44,7 +44,7 @@ def test_a_drain_says_why_by_whom_and_since_when(queue: JobQueue) -> None:
     assert before_ms <= round(output.at.timestamp() * 1000) <= queue.now_ms()
 
 
-def test_up_takes_back_only_what_down_said(queue: JobQueue) -> None:
+def test_up_ends_only_the_drains_of_down(queue: JobQueue) -> None:
     """`up` removes only the drain of `down`.
 
     A card that a user drained for an RMA gets no jobs because its machine rebooted.
@@ -196,7 +196,7 @@ def test_three_quick_deaths_in_a_row_drain_the_device(queue: JobQueue) -> None:
     assert claim(queue) is None
 
 
-def test_told_again_a_death_counts_once(queue: JobQueue, store_url: str) -> None:
+def test_a_repeated_report_of_a_death_counts_once(queue: JobQueue, store_url: str) -> None:
     """A death that is reported twice counts once.
 
     The step that ends the run counts the death, and a second report of the end is stale.
@@ -251,7 +251,7 @@ def test_a_run_that_goes_well_elsewhere_says_nothing_here(queue: JobQueue) -> No
     assert [1, 0] == [len(each.drains) for each in queue.devices.all()]
 
 
-def test_a_run_on_several_devices_speaks_of_each(queue: JobQueue) -> None:
+def test_a_run_on_several_devices_is_evidence_for_each(queue: JobQueue) -> None:
     """The death of a run on several devices counts against each of them, because the cause is unknown.
 
     A run that goes well on one device resets the row of that device only.
@@ -302,7 +302,7 @@ def test_people_may_resume_before_the_third(queue: JobQueue) -> None:
     assert [] == origins(queue)
 
 
-def test_the_worker_hears_of_it_with_its_next_heartbeat(queue: JobQueue) -> None:
+def test_the_worker_receives_it_with_the_next_heartbeat(queue: JobQueue) -> None:
     """The worker gets the drain with its next heartbeat, so that it can log it."""
     serve(queue)
     for _ in range(3):

@@ -203,9 +203,7 @@ def test_two_edits_at_once_both_count(queue: JobQueue) -> None:
     assert ("other", 2 * GIB) == (spec.name, spec.mem_bytes)
 
 
-def test_the_book_hears_of_an_edit_and_gives_it_back(
-    queue: JobQueue, database: HistoryDatabase, store_url: str
-) -> None:
+def test_an_edit_is_recorded_and_restored(queue: JobQueue, database: HistoryDatabase, store_url: str) -> None:
     """The history records an edit, and a rebuilt store has the edited job, bound to a GPU as before."""
     serve(queue)
     job_id = submit(queue, device=DeviceFilter.ANY)
@@ -277,7 +275,7 @@ def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, database:
         lose_the_store(queue, database)
     before = job_of(queue, job_id)
 
-    with pytest.raises(Refused, match=rf"job {job_id} waits for its retry 2 already: .*, or --retries 2 that this is"):
+    with pytest.raises(Refused, match=rf"job {job_id} waits for its retry 2 already: .*, or --retries 2 to make this"):
         queue.requests.edit(job_id, to(retries=Retries(times=1, on=(RetryOn.ANY,))))
 
     assert before == job_of(queue, job_id)
@@ -467,11 +465,11 @@ def test_edit_by_the_command_line(site: Site) -> None:
         job_of(site.queue, second).spec.time_limit_s,
     )
     for wrong, code, line in (
-        ([str(second)], 2, "say what to change"),
+        ([str(second)], 2, "give an option to change"),
         ([str(second), "--mem", "80G"], 2, "the largest"),
         ([str(second), "--after", str(second)], 2, "it is that job"),
         (["77", "--mem", "1G"], 3, "there is no job 77"),
-        (["claimed", "--mem", "1G"], 5, "can be edited; to run it otherwise: gpuqueue cancel 2, then gpuqueue retry 2"),
+        (["claimed", "--mem", "1G"], 5, "to run it with other options: gpuqueue cancel 2, then gpuqueue retry 2"),
     ):
         if wrong[0] == "claimed":
             wrong[0] = str(must_claim(site.queue).job_id)

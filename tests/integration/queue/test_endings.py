@@ -70,7 +70,7 @@ def test_a_stale_run_changes_nothing(queue: JobQueue) -> None:
     assert JobState.SUCCEEDED is state_of(queue, 1)
 
 
-def test_a_claim_given_back_is_no_attempt(queue: JobQueue) -> None:
+def test_a_released_claim_is_no_attempt(queue: JobQueue) -> None:
     """A released claim is no attempt: the job waits at its old place and the memory is free."""
     serve(queue)
     queue.requests.submit(make_spec())
@@ -85,7 +85,7 @@ def test_a_claim_given_back_is_no_attempt(queue: JobQueue) -> None:
     assert claimed.token != again.token
 
 
-def test_a_lost_run_goes_again_and_the_third_loss_holds_the_job(queue: JobQueue) -> None:
+def test_a_lost_run_is_queued_again_and_the_third_loss_holds_the_job(queue: JobQueue) -> None:
     """A lost run is queued again, and the third loss holds the job.
 
     A job that kills its host must not do so for ever.
@@ -107,7 +107,7 @@ def test_a_lost_run_goes_again_and_the_third_loss_holds_the_job(queue: JobQueue)
     assert 1 == must_claim(queue).job_id
 
 
-def test_a_job_that_must_not_run_twice_ends_as_lost(queue: JobQueue) -> None:
+def test_a_lost_job_without_requeue_ends_as_lost(queue: JobQueue) -> None:
     """A job with --no-requeue ends as lost after a loss."""
     claimed = start(queue, requeue=False)
 
@@ -126,7 +126,7 @@ def test_cancel_ends_a_waiting_job_at_once(queue: JobQueue) -> None:
     assert queue.jobs.cancel(99) is None
 
 
-def test_cancel_of_a_running_job_is_told_by_the_next_heartbeat(queue: JobQueue) -> None:
+def test_cancel_of_a_running_job_is_in_the_next_heartbeat_reply(queue: JobQueue) -> None:
     """The next heartbeat reports the cancel of a running job, even if the message on the wake-up channel got lost."""
     claimed = start(queue)
     assert "go on" == heartbeat(queue, claimed)
@@ -153,7 +153,7 @@ def test_a_job_cancelled_between_claim_and_start_does_not_start(queue: JobQueue)
 
 
 @pytest.mark.parametrize("cancelling", [False, True])
-def test_a_lease_that_nobody_renews_is_taken_back(queue: JobQueue, store_url: str, *, cancelling: bool) -> None:
+def test_an_expired_lease_is_reclaimed(queue: JobQueue, store_url: str, *, cancelling: bool) -> None:
     """Any reaper takes back an expired lease. A job that was being cancelled is cancelled then."""
     claimed = start(queue)
     if cancelling:
@@ -171,7 +171,7 @@ def test_a_lease_that_nobody_renews_is_taken_back(queue: JobQueue, store_url: st
     assert "stale" == heartbeat(queue, claimed)
 
 
-def test_a_reaper_that_was_away_grants_everybody_one_more_lease(queue: JobQueue, store_url: str) -> None:
+def test_a_reaper_that_was_away_grants_every_run_one_more_lease(queue: JobQueue, store_url: str) -> None:
     """A reaper that was away grants every run one more lease.
 
     While the store was down no heartbeat was possible. Without this rule four of six running jobs were doubled.
@@ -187,7 +187,7 @@ def test_a_reaper_that_was_away_grants_everybody_one_more_lease(queue: JobQueue,
     assert JobState.RUNNING is state_of(queue, 1)
 
 
-def test_a_heartbeat_tells_of_leases_that_the_worker_did_not_name(queue: JobQueue) -> None:
+def test_a_heartbeat_returns_leases_that_the_worker_did_not_name(queue: JobQueue) -> None:
     """A heartbeat reports leases that the worker did not name.
 
     A new worker finds the claims that its predecessor never started.
@@ -203,7 +203,7 @@ def test_a_heartbeat_tells_of_leases_that_the_worker_did_not_name(queue: JobQueu
     assert (1, False) == (member.job_id, member.leads)
 
 
-def test_the_outbox_tells_the_whole_story_in_order(queue: JobQueue) -> None:
+def test_the_outbox_has_all_events_in_order(queue: JobQueue) -> None:
     """The outbox has one event for each transition, in order, with the state after it."""
     claimed = start(queue)
     queue.jobs.cancel(1)
@@ -220,7 +220,7 @@ def test_the_outbox_tells_the_whole_story_in_order(queue: JobQueue) -> None:
     ] == reported
 
 
-def test_the_queue_forgets_only_what_the_book_has(queue: JobQueue, store_url: str) -> None:
+def test_the_queue_deletes_only_what_the_history_has(queue: JobQueue, store_url: str) -> None:
     """The queue drops only ended jobs up to the event that the history names, and then leaves no key of them."""
     finish(queue, start(queue))
     queue.requests.submit(make_spec())

@@ -52,12 +52,12 @@ def client(store_url: str) -> Iterator[redis.Redis]:
     connection.close()
 
 
-def test_what_a_worker_told_of_a_start_loads_for_ever() -> None:
+def test_a_start_report_of_version_1_stays_readable() -> None:
     """A worker's start report loads for ever. It waits in the outbox for a recorder, which may be newer."""
     assert ("/state/runs/1/1.0123456789ab/log", (DEVICE,)) == decode_started(golden("started-v1.json"))
 
 
-def test_what_a_worker_told_of_an_end_loads_for_ever() -> None:
+def test_an_end_report_of_version_1_stays_readable() -> None:
     """A worker's end report loads for ever, with all its fields."""
     ended = decode_ended(golden("ended-v1.json"))
 

@@ -138,7 +138,7 @@ def site(store_url: str) -> Iterator[Site]:
     made.close()
 
 
-def test_room_is_not_kept_for_a_job_whose_device_is_drained(site: Site) -> None:
+def test_no_room_is_reserved_for_a_job_whose_device_is_drained(site: Site) -> None:
     """Nothing is reserved under a limit for a job whose device is drained.
 
     The job could not start before a resume. Regression: its user's next job waited for a minute beside an idle card.
@@ -156,7 +156,7 @@ def test_room_is_not_kept_for_a_job_whose_device_is_drained(site: Site) -> None:
     assert [] == [reserved for reserved in site.reserved if gang in reserved]
 
 
-def test_room_is_kept_again_once_the_device_is_resumed(site: Site) -> None:
+def test_room_is_reserved_again_once_the_device_is_resumed(site: Site) -> None:
     """The reservation under a limit is dropped when the device is drained and comes back when it is resumed.
 
     It protects the job from a stream of small jobs of its user, one of which fits whenever another ends.
@@ -179,7 +179,7 @@ def test_room_is_kept_again_once_the_device_is_resumed(site: Site) -> None:
     assert site.changes_for(gang) == 4
 
 
-def test_room_is_not_kept_for_a_job_whose_device_is_silent(site: Site) -> None:
+def test_no_room_is_reserved_for_a_job_whose_device_is_silent(site: Site) -> None:
     """Nothing is reserved under a limit for a job whose device has a silent worker. Its return is unknown."""
     site.serve(8, 8, limits="*: running_mem=16G")
     site.submit(ADA, 7, 16, 0, time_s=60)
@@ -193,7 +193,7 @@ def test_room_is_not_kept_for_a_job_whose_device_is_silent(site: Site) -> None:
     assert site.wait_s(solo) == 16
 
 
-def test_room_is_not_kept_for_a_job_that_lacks_the_device_of_somebody_else(site: Site) -> None:
+def test_no_room_is_reserved_for_a_job_that_lacks_another_device(site: Site) -> None:
     """Nothing is reserved under a limit for a job whose device another user occupies for a week.
 
     That user, eve, is under no such limit. Regression: the reservation stayed after the limit was in the way for a
@@ -219,7 +219,7 @@ def test_room_is_not_kept_for_a_job_that_lacks_the_device_of_somebody_else(site:
 
 
 @pytest.mark.full
-def test_room_is_let_go_where_somebody_else_has_taken_the_device(site: Site) -> None:
+def test_a_reservation_ends_if_another_process_takes_the_device(site: Site) -> None:
     """A reservation under a limit is dropped when another user's run takes the device, but not at once.
 
     Most time limits are too long, so the run may end early. A job that ends before that run passes at once, all others
@@ -307,7 +307,7 @@ def test_who_needs_room_under_a_limit_and_a_busy_device_gets_both(site: Site, ti
     assert large in site.started_s
 
 
-def test_no_room_is_kept_for_a_whole_card_that_the_limit_never_allows(site: Site) -> None:
+def test_no_room_is_reserved_for_a_whole_card_beyond_the_limit(site: Site) -> None:
     """Nothing is reserved for a job on a whole card if the limit allows only a drained card.
 
     Regression: the other card, which is idle but too large for the limit, led to a reservation.
@@ -342,7 +342,7 @@ def test_many_jobs_that_wait_for_a_device_hide_no_large_one(site: Site) -> None:
     assert {gang} == site.reserved[-1]
 
 
-def test_many_large_jobs_hide_no_small_one_that_the_room_is_kept_from(site: Site) -> None:
+def test_many_large_jobs_hide_no_small_one_that_a_reservation_blocks(site: Site) -> None:
     """Many large jobs do not hide a small job that the reservation holds back.
 
     A reservation stays while no other job could use it. Regression: only sixteen jobs were examined, all of them too

@@ -82,7 +82,7 @@ def test_who_is_at_a_limit_is_passed_over_until_a_run_ends(queue: JobQueue, limi
     assert mine[2] == must_claim(queue).job_id
 
 
-def test_others_go_past_whoever_is_at_a_limit(queue: JobQueue) -> None:
+def test_others_pass_a_user_at_a_limit(queue: JobQueue) -> None:
     """Other users' jobs pass a user who is at a limit. A sweep of one user neither stops nor delays them."""
     serve(queue)
     limit(queue, "ada: running_jobs=1")
@@ -198,7 +198,7 @@ def test_why_names_no_limit_whose_room_is_needed_later_only(queue: JobQueue) -> 
     assert [[own, (Measure.RUNNING_MEM, large)], [own]] == reported
 
 
-def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
+def test_nothing_is_reserved_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
     """No device is reserved for a job that a limit holds: it would stay empty for no job.
 
     A reservation from before the limit ends at the next claim.
@@ -266,7 +266,7 @@ def has_reserved_room(queue: JobQueue) -> bool:
     return is_reserved
 
 
-def test_who_finds_the_room_under_a_limit_kept_is_told_for_whom(queue: JobQueue) -> None:
+def test_reserved_room_under_a_limit_names_its_job(queue: JobQueue) -> None:
     """`why` names the job that the room under a limit is reserved for, and the limit that this job waits for itself."""
     runs, large = full_lab(queue)
     small = queue.requests.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
@@ -284,7 +284,7 @@ def test_who_finds_the_room_under_a_limit_kept_is_told_for_whom(queue: JobQueue)
     assert {WaitReason.LIMIT} == {queue.jobs.get(each).reason for each in (small, large)}  # type: ignore[union-attr]
 
 
-def test_room_that_is_kept_for_a_job_keeps_out_none_that_is_like_it(queue: JobQueue) -> None:
+def test_a_reservation_does_not_block_equal_jobs(queue: JobQueue) -> None:
     """A reservation under a limit does not hold back an equal job of the same user: the claim may start either of them.
 
     Regression: the queue reported that a limit held the second job.
@@ -304,7 +304,7 @@ def test_room_that_is_kept_for_a_job_keeps_out_none_that_is_like_it(queue: JobQu
     assert large == must_claim(queue).job_id
 
 
-def test_beside_what_is_kept_under_a_limit_there_is_room(queue: JobQueue) -> None:
+def test_beside_reserved_room_under_a_limit_there_is_room(queue: JobQueue) -> None:
     """Beside a reservation under a limit the rest of the limit is free, as on a reserved device."""
     serve(queue)
     limit(queue, "@lab: running_mem=10G")
@@ -338,7 +338,7 @@ def test_who_is_gone_before_the_room_is_there_takes_it_meanwhile(queue: JobQueue
     assert WaitReason.LIMIT is queue.jobs.get(endless).reason  # type: ignore[union-attr]
 
 
-def test_nothing_is_kept_under_a_limit_for_who_does_not_wait_any_more(queue: JobQueue) -> None:
+def test_nothing_is_reserved_under_a_limit_for_a_job_that_no_longer_waits(queue: JobQueue) -> None:
     """A reservation under a limit ends with its job's wait.
 
     It ends at the next tick after a cancel, when reservations are switched off, and when the limits change.
@@ -360,7 +360,7 @@ def test_nothing_is_kept_under_a_limit_for_who_does_not_wait_any_more(queue: Job
             finish(queue, run)
 
 
-def test_room_under_a_limit_is_not_kept_for_days_behind_a_run_that_stays(queue: JobQueue, store: redis.Redis) -> None:
+def test_no_room_under_a_limit_is_reserved_for_days_behind_a_long_run(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation under a limit ends if a run stays in its way.
 
     Regression: the group's jobs that did fit waited for a run of two days without a time limit.
@@ -389,7 +389,7 @@ def test_room_under_a_limit_is_not_kept_for_days_behind_a_run_that_stays(queue: 
     assert WaitReason.LIMIT is queue.jobs.get(other).reason  # type: ignore[union-attr]
 
 
-def test_room_under_a_limit_is_not_kept_behind_a_run_that_is_no_more(queue: JobQueue, store: redis.Redis) -> None:
+def test_no_room_under_a_limit_is_reserved_behind_an_ended_run(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation under a limit does not wait for an entry without a lease, which holds nothing.
 
     Regression: the reservation waited for the end of that entry and was never dropped.
@@ -435,7 +435,7 @@ def test_two_that_need_room_under_two_limits_do_not_wait_for_each_other(queue: J
     assert pair == must_claim(queue).job_id
 
 
-def test_a_limit_that_refuses_looks_at_what_runs_and_not_at_what_is_kept(queue: JobQueue) -> None:
+def test_a_refusing_limit_counts_runs_and_not_reservations(queue: JobQueue) -> None:
     """A limit that refuses counts runs, not reservations.
 
     A small job that is within the limit waits behind the large one.
@@ -499,12 +499,12 @@ def test_a_limit_that_refuses_does_so_whatever_another_says(queue: JobQueue) -> 
     queue.requests.submit(make_spec(mem_bytes=8 * GIB))
     must_claim(queue)
 
-    with pytest.raises(Refused, match=r"@lab has 8G of 10G .* and what is beyond is refused"):
+    with pytest.raises(Refused, match=r"@lab has 8G of 10G .* and jobs beyond it are refused"):
         queue.requests.submit(make_spec(mem_bytes=3 * GIB))
     assert WaitReason.LIMIT is queue.requests.submit(make_spec(mem_bytes=2 * GIB)).reason
 
 
-def test_nothing_is_kept_for_a_job_that_another_limit_never_lets_run(queue: JobQueue, store: redis.Redis) -> None:
+def test_nothing_is_reserved_for_a_job_beyond_another_limit(queue: JobQueue, store: redis.Redis) -> None:
     """No room is reserved for a job that exceeds another limit by itself, and `why` names that limit.
 
     The job was accepted under earlier limits. The first limit in its way will have room, the second never.
@@ -537,7 +537,7 @@ def test_whichever_the_limit_says_beyond_it_a_job_waits_or_is_refused(queue: Job
 
     assert WaitReason.LIMIT is queue.requests.submit(make_spec()).reason
     with pytest.raises(
-        Refused, match=r"bob has 1 of 1 job running \(limit running_jobs\), and what is beyond is refused"
+        Refused, match=r"bob has 1 of 1 job running \(limit running_jobs\), and jobs beyond it are refused"
     ):
         queue.requests.submit(make_spec(account=BOB))
 
@@ -697,7 +697,7 @@ def test_a_new_limit_counts_what_runs_already(queue: JobQueue, store: redis.Redi
     assert run.job_id == first
 
 
-def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_pool_gives_defaults_and_refuses_excess(queue: JobQueue, store: redis.Redis) -> None:
     """A pool supplies a default time limit and refuses jobs beyond its limits. The message has the exact limit.
 
     The store applies the rules, so they are the same for all clients.
@@ -723,7 +723,7 @@ def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQu
     ):
         with pytest.raises(Refused, match=words):
             queue.requests.submit(make_spec(**{"pool": "big", **changes}))
-    with pytest.raises(Refused, match=r"pool big may have 2:00:00 and not more \(limit max_time\): say how long"):
+    with pytest.raises(Refused, match=r"pool big may have 2:00:00 and not more \(limit max_time\): give a time limit"):
         queue.requests.edit(job.id, lambda spec: replace(spec, time_limit_s=None))  # regression: "0.0 s are too much"
     assert 3 == store.zcard(keys.LIVE)
 
@@ -888,7 +888,7 @@ def test_of_a_gang_no_card_is_too_large_for_its_pool(queue: JobQueue) -> None:
     assert (gang, {"GPU-0", "GPU-1"}) == (claimed.job_id, set(claimed.devices))
 
 
-def test_nobody_makes_place_on_a_card_that_is_too_large_for_the_pool(queue: JobQueue) -> None:
+def test_a_job_preempts_nothing_on_a_card_too_large_for_its_pool(queue: JobQueue) -> None:
     """No run is preempted on a card that exceeds the pool's `max_mem`: the preemption would be useless."""
     serve(queue, make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "", "*: max_mem=16G")
@@ -918,7 +918,7 @@ def occupied(queue: JobQueue, *uuids: str, **spec: object) -> list[Claim]:
     return runs
 
 
-def test_no_card_is_kept_that_gives_more_than_a_limit_allows(queue: JobQueue) -> None:
+def test_no_card_larger_than_the_limit_is_reserved(queue: JobQueue) -> None:
     """No card is reserved that exceeds the user's limit.
 
     Regression: the claim dropped the reservation and the next tick made it again, so a job that could not use the card
@@ -940,7 +940,7 @@ def test_no_card_is_kept_that_gives_more_than_a_limit_allows(queue: JobQueue) ->
     assert alone == must_claim(queue, "GPU-small").job_id
 
 
-def test_no_card_is_kept_where_each_gives_more_than_a_limit_allows(queue: JobQueue) -> None:
+def test_no_card_is_reserved_if_all_are_larger_than_the_limit(queue: JobQueue) -> None:
     """No card is reserved if each one exceeds the limit, also while the only suitable one is drained.
 
     Jobs of other users still get their reservations.
@@ -987,7 +987,7 @@ def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQue
     assert [] == faults(dump(store))
 
 
-def test_a_cpu_is_kept_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
+def test_a_cpu_is_reserved_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
     """A CPU is reserved for a job that accepts both kinds if its limit of GPUs is reached."""
     cpu = make_offer("cpu-0", device=make_device("cpu-0", kind=DeviceKind.CPU))
     serve(queue, make_offer("GPU-0"), cpu)
@@ -1012,7 +1012,7 @@ def test_a_cpu_is_kept_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
     assert either == taken.job_id
 
 
-def test_nobody_makes_place_on_a_card_that_a_limit_keeps_the_job_from(queue: JobQueue) -> None:
+def test_a_job_preempts_nothing_on_a_card_beyond_its_limit(queue: JobQueue) -> None:
     """No run is preempted on a card that a limit denies to the waiting job.
 
     Regression: a run was ended there, the card was released, and the next run was ended.
@@ -1031,7 +1031,7 @@ def test_nobody_makes_place_on_a_card_that_a_limit_keeps_the_job_from(queue: Job
     assert {alone: {"GPU-small"}} == reserved(queue)
 
 
-def test_an_empty_card_beyond_its_limit_keeps_no_job_from_a_place(queue: JobQueue) -> None:
+def test_an_empty_card_beyond_the_limit_prevents_no_preemption(queue: JobQueue) -> None:
     """An empty card that exceeds the job's limit does not stop a preemption elsewhere: the job cannot start there."""
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
@@ -1097,7 +1097,7 @@ def test_a_whole_card_that_is_taken_over_counts_as_one(
     assert {"ada": Use(running_jobs=1, running_gpus=1, running_mem=24 * GIB)} == before == queue.rules.uses()
 
 
-def test_a_worker_tells_its_sites_limits(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_worker_sends_the_limits_of_its_site(queue: JobQueue, store: redis.Redis) -> None:
     """A worker writes its site's limits when it starts, and again after data loss.
 
     Writing them again changes nothing.
@@ -1124,7 +1124,7 @@ def test_a_worker_tells_its_sites_limits(queue: JobQueue, store: redis.Redis) ->
     assert settings.site_limits() == queue.rules.limits()
 
 
-def test_a_store_without_limits_pays_for_one_look(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_store_without_limits_costs_one_read(queue: JobQueue, store: redis.Redis) -> None:
     """A claim in a store without limits pays one check for them."""
     serve(queue)
     queue.requests.submit(make_spec())

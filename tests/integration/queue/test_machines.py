@@ -17,7 +17,7 @@ from gpuqueue.queue.lease import Offer
 FIRST, SECOND = "a" * 16, "b" * 16
 
 
-def beat(queue: JobQueue, machine: str, uuid: str, *, lease_s: float = 300) -> Offer:
+def heartbeat(queue: JobQueue, machine: str, uuid: str, *, lease_s: float = 300) -> Offer:
     """Send the heartbeat of a device of this machine, which calls itself gpu1."""
     offer = make_offer(uuid, host="gpu1", machine=machine)
     queue.devices.heartbeat(offer, [], lease_s=lease_s)
@@ -38,11 +38,11 @@ def test_a_second_machine_of_one_name_is_refused(queue: JobQueue) -> None:
 
     The refused heartbeat changes nothing, whether the devices of the two differ or not (the CPU of both is the same).
     """
-    beat(queue, FIRST, "GPU-1")
+    heartbeat(queue, FIRST, "GPU-1")
 
     for uuid in ("GPU-1", "GPU-2"):
         with pytest.raises(HostTaken) as refused:
-            beat(queue, SECOND, uuid)
+            heartbeat(queue, SECOND, uuid)
         assert str(refused.value) == (
             f"another machine has the host name gpu1 (a.lab, 10.0.0.97, id {FIRST}; this one has id {SECOND}): "
             "give each machine its own name with GPUQUEUE_HOST. If that machine is gone or was reinstalled: "
@@ -52,18 +52,18 @@ def test_a_second_machine_of_one_name_is_refused(queue: JobQueue) -> None:
             queue.devices.name_host("gpu1", SECOND, lease_s=300)
     assert ["GPU-1"] == [each.device.uuid for each in queue.devices.all()]
     assert (True, False) == (queue.devices.is_of("gpu1", FIRST), queue.devices.is_of("gpu1", SECOND))
-    beat(queue, FIRST, "GPU-1")
+    heartbeat(queue, FIRST, "GPU-1")
 
 
 def test_a_machine_that_withdrew_its_devices_leaves_its_name(queue: JobQueue) -> None:
     """After ``down`` a machine can be replaced by another one of the same name."""
-    beat(queue, FIRST, "GPU-1")
+    heartbeat(queue, FIRST, "GPU-1")
     queue.devices.withdraw("gpu1", "GPU-1")
 
-    beat(queue, SECOND, "GPU-2")
+    heartbeat(queue, SECOND, "GPU-2")
 
     with pytest.raises(HostTaken):
-        beat(queue, FIRST, "GPU-1")
+        heartbeat(queue, FIRST, "GPU-1")
 
 
 def test_a_reinstalled_machine_gets_its_name_back_after_the_silence(queue: JobQueue) -> None:
@@ -71,31 +71,31 @@ def test_a_reinstalled_machine_gets_its_name_back_after_the_silence(queue: JobQu
 
     They must have been silent for a lease, and hold no run. The old devices are gone then.
     """
-    beat(queue, FIRST, "GPU-1")
+    heartbeat(queue, FIRST, "GPU-1")
     fall_silent(queue, "GPU-1", 299)
     with pytest.raises(HostTaken):
-        beat(queue, SECOND, "GPU-1")
+        heartbeat(queue, SECOND, "GPU-1")
     fall_silent(queue, "GPU-1", 2)
 
-    beat(queue, SECOND, "GPU-2")
+    heartbeat(queue, SECOND, "GPU-2")
 
     assert ["GPU-2"] == [each.device.uuid for each in queue.devices.all()]
 
 
 def test_a_name_with_a_run_is_kept_until_the_host_is_declared_lost(queue: JobQueue) -> None:
     """Jobs that were left to run on the first machine keep its name. ``gpuqueue lost`` frees it at once."""
-    beat(queue, FIRST, "GPU-1")
+    heartbeat(queue, FIRST, "GPU-1")
     job = queue.requests.submit(make_spec()).id
     must_claim(queue, "GPU-1", host="gpu1")
     fall_silent(queue, "GPU-1", 1000)
     with pytest.raises(HostTaken):
-        beat(queue, SECOND, "GPU-1")
+        heartbeat(queue, SECOND, "GPU-1")
 
     assert {job: JobState.QUEUED} == queue.devices.lose_host("gpu1", by="", loss_limit=3, silent_s=60)
 
-    beat(queue, SECOND, "GPU-1")
+    heartbeat(queue, SECOND, "GPU-1")
     with pytest.raises(HostTaken):
-        beat(queue, FIRST, "GPU-1")
+        heartbeat(queue, FIRST, "GPU-1")
 
 
 @pytest.mark.full

@@ -64,7 +64,7 @@ def test_a_moved_job_is_claimed_first(served: JobQueue) -> None:
     store.close()
 
 
-def test_undone_it_is_where_it_was(served: JobQueue) -> None:
+def test_an_undone_move_restores_the_place(served: JobQueue) -> None:
     """An undone move puts the job back at its old place."""
     jobs = put(served, 3)
     served.jobs.move(jobs[2], front=True)
@@ -205,7 +205,7 @@ def test_a_rebuilt_store_keeps_the_order(
     store.close()
 
 
-def test_a_book_that_lost_it_hears_of_it_again(
+def test_a_history_that_lost_it_gets_it_again(
     served: JobQueue, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """A history that lost its data gets the moves back from the store."""

@@ -115,7 +115,7 @@ def test_every_command_says_so_in_a_line(answer: bytes, monkeypatch: pytest.Monk
             assert 1 == output.stderr.count("\n"), reported
 
 
-def test_what_cannot_be_taken_apart_is_told_with_its_place() -> None:
+def test_an_unparsable_address_is_reported_with_its_source() -> None:
     """The error for an unreadable answer names the file and line and keeps the cause, because it may be our own bug."""
     with answering(b":1\r\n") as url:
         queue = JobQueue(url, by=connect_at_once)

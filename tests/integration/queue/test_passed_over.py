@@ -47,7 +47,7 @@ def let_go_last(user: str, store_url: str) -> None:
     client.close()
 
 
-def test_what_is_too_large_is_looked_at_once(queue: JobQueue, store_url: str) -> None:
+def test_a_job_that_is_too_large_is_checked_once(queue: JobQueue, store_url: str) -> None:
     """A job that is too large is examined once: the next claim starts behind it and takes the next job in order."""
     jobs = passed_over(queue)
 
@@ -113,7 +113,7 @@ def test_a_job_that_comes_back_as_the_last_of_the_line_is_found(queue: JobQueue,
     assert not faults_of(store_url)
 
 
-def test_what_is_given_back_to_the_last_line_is_found_by_the_other_devices(queue: JobQueue, store_url: str) -> None:
+def test_a_released_last_job_is_found_by_the_other_devices(queue: JobQueue, store_url: str) -> None:
     """A released claim is found by the other devices.
 
     Regression: in a sweep behind four large jobs, one of two devices started behind the job that the other had
@@ -161,9 +161,7 @@ def test_of_a_user_who_waits_no_more_no_note_stays(queue: JobQueue, store_url: s
     assert not note(store_url)
 
 
-def test_what_may_not_go_before_the_job_that_a_device_is_kept_for_is_looked_at_once(
-    queue: JobQueue, store_url: str
-) -> None:
+def test_a_job_that_may_not_pass_a_reservation_is_checked_once(queue: JobQueue, store_url: str) -> None:
     """A job that may not start before a reservation is examined once.
 
     Jobs without a time limit gather there. Once the reservation is gone, they come first again.

@@ -87,7 +87,7 @@ def test_nobody_joins_who_is_alone(queue: JobQueue) -> None:
     assert small == must_claim(queue).job_id
 
 
-def test_strangers_may_be_where_a_size_was_said(queue: JobQueue) -> None:
+def test_external_processes_may_share_with_a_job_of_a_given_size(queue: JobQueue) -> None:
     """External processes may be on the card of an exclusive job that gives a size.
 
     A job without a size means the whole card.
@@ -106,7 +106,7 @@ def test_strangers_may_be_where_a_size_was_said(queue: JobQueue) -> None:
     assert (whole, 23 * GIB) == _reported(must_claim(queue, "GPU-1", external_bytes=GIB))
 
 
-def test_what_strangers_may_hold_of_a_whole_card_is_what_python_says(queue: JobQueue) -> None:
+def test_the_external_share_of_a_whole_card_is_that_of_python(queue: JobQueue) -> None:
     """The scripts and Python use the same limit for external processes on a whole card, to the byte."""
     most = make_device("GPU-0").total_bytes // EXTERNAL_SHARE
     serve(queue, make_offer(external_bytes=most))
@@ -155,7 +155,7 @@ def test_a_gang_is_alone_on_each_of_its_cards(queue: JobQueue) -> None:
     assert triple == must_claim(queue).job_id
 
 
-def test_a_claim_sent_twice_is_told_the_same_of_a_whole_card(queue: JobQueue) -> None:
+def test_a_repeated_claim_of_a_whole_card_gets_the_same_reply(queue: JobQueue) -> None:
     """A repeated claim of a whole card reports the same memory.
 
     The amount is stored with the device, not with the job.
@@ -298,7 +298,7 @@ def test_a_gang_is_chosen_among_those_that_are_named(queue: JobQueue) -> None:
     assert ("GPU-3", "GPU-1") == must_claim(queue, "GPU-3").devices
 
 
-def test_a_named_device_that_could_never_do_is_said_at_once(queue: JobQueue) -> None:
+def test_an_impossible_named_device_is_refused_at_once(queue: JobQueue) -> None:
     """A named device that can never take the job is refused at submit: in another pool, too small, or on two hosts."""
     serve(queue, make_offer("GPU-0", pool="lab"), make_offer("GPU-1", host="nodeB"))
 

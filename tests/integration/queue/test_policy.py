@@ -54,7 +54,7 @@ def usage(store: redis.Redis) -> dict[str, float]:
 
 
 def test_shares_converge(queue: JobQueue) -> None:
-    """Usage converges to the shares, whoever queued first.
+    """Usage converges to the shares, no matter which user queued first.
 
     With three times Bob's share, Ada gets thirty of forty runs of equal length.
     """
@@ -73,7 +73,7 @@ def test_shares_converge(queue: JobQueue) -> None:
 def test_who_queued_five_hundred_delays_nobody_beyond_their_share(queue: JobQueue) -> None:
     """A user with five hundred queued jobs delays no other user beyond the shares.
 
-    With four users, one of whom queued a whole sweep first, each has a quarter of the first hundred starts.
+    With four users, of which one queued a whole sweep first, each has a quarter of the first hundred starts.
     """
     serve(queue, make_offer(slots=1))
     for name, count in (("alice", 500), ("bea", 60), ("cleo", 60), ("dora", 60)):
@@ -314,7 +314,7 @@ def test_urgent_is_for_those_who_may(queue: JobQueue, store: redis.Redis) -> Non
     queue.requests.submit(make_spec(priority=Priority.URGENT))
 
 
-def test_a_worker_tells_its_sites_policy(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_worker_sends_the_policy_of_its_site(queue: JobQueue, store: redis.Redis) -> None:
     """A worker writes its site's policy when it starts, and again after the store lost its data."""
     settings = Settings.load(
         {

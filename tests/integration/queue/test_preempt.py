@@ -72,7 +72,7 @@ def leave(queue: JobQueue, run: Claim) -> JobState | None:
     )
 
 
-def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_preempted_job_waits_again_at_its_old_place(queue: JobQueue, store: redis.Redis) -> None:
     """A preempted run's worker is notified, and its job waits again at its old place without a loss.
 
     The memory goes to the job that it was freed for, not to the first claimer.
@@ -121,9 +121,7 @@ def test_only_lower_priorities_that_ran_for_a_while_and_may_run_again(queue: Job
     assert starting.job_id in preempt(queue, after_s=0.0)
 
 
-def test_nobody_makes_place_for_a_job_that_fits_or_waits_for_something_else(
-    queue: JobQueue, store: redis.Redis
-) -> None:
+def test_a_job_that_fits_or_waits_for_something_else_preempts_nothing(queue: JobQueue, store: redis.Redis) -> None:
     """No run is preempted for a job that fits already, or that a limit holds: the freed memory would stay unused."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     running(queue, store, mem_bytes=20 * GIB)
@@ -169,7 +167,7 @@ def test_a_run_that_has_a_card_for_itself_counts_with_all_of_it(queue: JobQueue,
     assert {small.job_id: job_id} == preempt(queue)
 
 
-def test_a_gang_takes_several_cards_and_a_gang_makes_place_once(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_job_on_several_cards_preempts_and_is_preempted_once(queue: JobQueue, store: redis.Redis) -> None:
     """A gang is preempted once for all its cards, and all of them are reserved for the waiting gang."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2"))
     gang = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB, gpus=2)
@@ -223,7 +221,7 @@ def test_a_cancel_wins(queue: JobQueue, store: redis.Redis) -> None:
     assert job_id == must_claim(queue).job_id
 
 
-def test_the_place_is_kept_where_no_job_waits_long_enough_for_one(queue: JobQueue, store: redis.Redis) -> None:
+def test_the_search_position_is_kept_without_a_reservation(queue: JobQueue, store: redis.Redis) -> None:
     """The memory freed by preemption stays reserved even when the reservation tick is off (`most=0`)."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
@@ -238,7 +236,7 @@ def test_the_place_is_kept_where_no_job_waits_long_enough_for_one(queue: JobQueu
     assert job_id == must_claim(queue).job_id
 
 
-def test_who_was_lifted_by_waiting_takes_nobodys_place(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_promoted_job_preempts_nothing(queue: JobQueue, store: redis.Redis) -> None:
     """A job that aging promoted preempts no run. Only the submitted priority allows that."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
@@ -251,7 +249,7 @@ def test_who_was_lifted_by_waiting_takes_nobodys_place(queue: JobQueue, store: r
     assert {} == preempt(queue)
 
 
-def test_the_worker_hears_it_at_once(queue: JobQueue, store: redis.Redis) -> None:
+def test_the_worker_is_woken_at_once(queue: JobQueue, store: redis.Redis) -> None:
     """The worker gets a preemption at once on the wake-up channel.
 
     A malformed message there only means "check for work".
@@ -273,7 +271,7 @@ def test_the_worker_hears_it_at_once(queue: JobQueue, store: redis.Redis) -> Non
     listener.close()
 
 
-def test_nothing_makes_place_unless_the_site_says_so(queue: JobQueue, store: redis.Redis) -> None:
+def test_nothing_is_preempted_unless_the_site_enables_it(queue: JobQueue, store: redis.Redis) -> None:
     """Preemption is off by default: urgent only means first in the order."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
@@ -300,7 +298,7 @@ def test_a_card_that_a_job_does_not_want_is_no_place_for_it(queue: JobQueue, sto
     assert {low.job_id: named} == preempt(queue)
 
 
-def test_for_a_job_that_wants_the_card_alone_all_make_place(queue: JobQueue, store: redis.Redis) -> None:
+def test_an_exclusive_job_preempts_all_runs_of_the_card(queue: JobQueue, store: redis.Redis) -> None:
     """For an exclusive job all runs on the card are preempted, even if its memory would fit beside them."""
     serve(queue)
     runs = [running(queue, store, mem_bytes=GIB) for _ in range(2)]
@@ -309,7 +307,7 @@ def test_for_a_job_that_wants_the_card_alone_all_make_place(queue: JobQueue, sto
     assert dict.fromkeys((run.job_id for run in runs), alone) == preempt(queue)
 
 
-def test_nobody_joins_where_others_make_place_for_who_wants_it_alone(queue: JobQueue, store: redis.Redis) -> None:
+def test_no_job_starts_on_a_card_that_is_preempted_for_an_exclusive_job(queue: JobQueue, store: redis.Redis) -> None:
     """No job joins a card that is being emptied for an exclusive job.
 
     Regression: until the next tick only the named memory was reserved. A quick claimer took the rest, and the exclusive
@@ -364,7 +362,7 @@ def reserved(queue: JobQueue) -> dict[int, set[str]]:
     return {each.job_id: set(each.devices) for each in queue.maintenance.reserve(after_s=0, most=4)}
 
 
-def test_what_is_kept_for_a_lower_priority_is_no_shelter(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_reservation_of_a_lower_priority_protects_no_run(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation for a lower priority does not protect the run on that card from preemption.
 
     Regression: with the card reserved for a normal job, an urgent job preempted no run and started after the normal
@@ -387,7 +385,7 @@ def test_what_is_kept_for_a_lower_priority_is_no_shelter(queue: JobQueue, store:
 
 
 @pytest.mark.parametrize("priority", [Priority.HIGH, Priority.URGENT])
-def test_what_is_kept_for_a_priority_that_it_may_not_take_from_stays(
+def test_a_reservation_of_a_priority_that_may_not_be_preempted_stays(
     queue: JobQueue, store: redis.Redis, priority: Priority
 ) -> None:
     """A reservation for an equal priority, or for one that is not named for preemption, stays."""
@@ -402,7 +400,7 @@ def test_what_is_kept_for_a_priority_that_it_may_not_take_from_stays(
     assert {other: {"GPU-0"}} == reserved(queue)
 
 
-def test_place_that_others_make_already_may_be_taken_from_a_lower_priority(queue: JobQueue, store: redis.Redis) -> None:
+def test_room_by_preemption_may_pass_to_a_higher_priority(queue: JobQueue, store: redis.Redis) -> None:
     """Memory that is being freed for a lower priority may be taken over. One for an equal priority is left alone.
 
     No run is preempted twice, and the job that loses the memory is planned again.
@@ -423,7 +421,7 @@ def test_place_that_others_make_already_may_be_taken_from_a_lower_priority(queue
     assert {JobState.QUEUED} == {queue.jobs.get(each).state for each in (normal, second)}  # type: ignore[union-attr]
 
 
-def test_what_else_was_kept_for_a_gang_is_let_go(queue: JobQueue, store: redis.Redis) -> None:
+def test_other_reservations_of_a_job_on_several_devices_end(queue: JobQueue, store: redis.Redis) -> None:
     """A gang that loses one reserved card drops its other reservations.
 
     Otherwise the other card would stay empty for no job.
@@ -441,7 +439,7 @@ def test_what_else_was_kept_for_a_gang_is_let_go(queue: JobQueue, store: redis.R
     assert store.hget(keys.job(gang), stored.RESERVED) is store.hget(keys.job(gang), stored.RESERVED_SINCE_MS) is None
 
 
-def test_an_empty_card_that_is_kept_for_a_gang_costs_nobody_any_work(queue: JobQueue, store: redis.Redis) -> None:
+def test_an_empty_card_reserved_for_several_devices_preempts_nothing(queue: JobQueue, store: redis.Redis) -> None:
     """An empty card that is reserved for a gang is taken before any run is preempted.
 
     The urgent job starts there at once.
@@ -459,7 +457,7 @@ def test_an_empty_card_that_is_kept_for_a_gang_costs_nobody_any_work(queue: JobQ
     assert JobState.RUNNING is queue.jobs.get(low.job_id).state  # type: ignore[union-attr]
 
 
-def test_nothing_is_taken_from_whom_the_job_may_start_beside(queue: JobQueue, store: redis.Redis) -> None:
+def test_runs_beside_which_the_job_fits_are_not_preempted(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation stays if the urgent job fits beside it: the job starts in a moment."""
     serve(queue)
     running(queue, store, mem_bytes=16 * GIB)
@@ -473,7 +471,7 @@ def test_nothing_is_taken_from_whom_the_job_may_start_beside(queue: JobQueue, st
     assert beside == must_claim(queue).job_id
 
 
-def test_of_two_cards_the_one_that_is_kept_for_nobody(queue: JobQueue, store: redis.Redis) -> None:
+def test_of_two_cards_the_unreserved_one_is_used(queue: JobQueue, store: redis.Redis) -> None:
     """Between two cards with equal lost work, preemption picks the card without a reservation."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     runs = {uuid: running(queue, store, uuid=uuid, mem_bytes=20 * GIB) for uuid in ("GPU-0", "GPU-1")}
@@ -489,7 +487,7 @@ def test_of_two_cards_the_one_that_is_kept_for_nobody(queue: JobQueue, store: re
     assert {normal: {card}, job_id: {other}} == reserved(queue)
 
 
-def test_nobody_is_asked_to_go_from_a_kept_card_in_vain(queue: JobQueue, store: redis.Redis) -> None:
+def test_no_run_on_a_reserved_card_is_preempted_in_vain(queue: JobQueue, store: redis.Redis) -> None:
     """No run is preempted on a reserved card where another run may not be preempted and leaves too little memory.
 
     The reservation stays as well.
@@ -519,7 +517,7 @@ def end_by(queue: JobQueue, store: redis.Redis, run: Claim, in_s: float) -> None
         store.hset(keys.device_leases(uuid), str(run.job_id), ":".join([*lease[:2], str(ends)]))
 
 
-def test_room_is_kept_also_behind_a_run_that_was_waited_for_in_vain(queue: JobQueue, store: redis.Redis) -> None:
+def test_room_is_reserved_also_behind_a_run_that_outlasted_a_reservation(queue: JobQueue, store: redis.Redis) -> None:
     """Memory is reserved behind a preempted run even if the queue had given up waiting for that run.
 
     Regression: the reservation was dropped in the same tick in which the run was preempted.
@@ -576,9 +574,7 @@ def test_a_run_that_does_not_end_at_its_limit_is_no_room_soon(queue: JobQueue, s
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_run_that_does_not_make_place_in_time_is_not_waited_for(
-    queue: JobQueue, store: redis.Redis, *, cancelled: bool
-) -> None:
+def test_an_overdue_preempted_run_is_not_waited_for(queue: JobQueue, store: redis.Redis, *, cancelled: bool) -> None:
     """Another run is preempted if a preempted run hangs beyond its grace time, even if the hung job is cancelled.
 
     Regression: no other run was preempted, because a preemption was under way.
@@ -599,7 +595,7 @@ def test_a_run_that_does_not_make_place_in_time_is_not_waited_for(
     assert {} == preempt(queue), "and it is asked once"
 
 
-def test_room_that_a_hung_run_does_not_make_is_kept_elsewhere(queue: JobQueue, store: redis.Redis) -> None:
+def test_the_reservation_moves_away_from_a_hung_run(queue: JobQueue, store: redis.Redis) -> None:
     """The reservation behind a hung run moves to a card whose run has a time limit.
 
     Regression: the end of the hung run is unknown, and small jobs passed the waiting job on the other card.
@@ -617,7 +613,7 @@ def test_room_that_a_hung_run_does_not_make_is_kept_elsewhere(queue: JobQueue, s
     assert [str(job_id), [""]] == [reservation(store, "GPU-1")[0], reservation(store)]
 
 
-def test_what_strangers_leave_beside_a_run_alone_is_room_for_nobody(queue: JobQueue, store: redis.Redis) -> None:
+def test_memory_beside_an_exclusive_run_is_no_room(queue: JobQueue, store: redis.Redis) -> None:
     """Memory that external processes free beside an exclusive run is not usable by other jobs.
 
     Regression: it looked like free memory, so no run was preempted.
@@ -647,7 +643,7 @@ def test_who_no_card_could_have_takes_no_others_turn(queue: JobQueue, store: red
     assert {run.job_id: job_id} == preempt(queue)
 
 
-def test_for_a_member_that_was_lifted_by_waiting_nobody_makes_place(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_promoted_member_preempts_nothing(queue: JobQueue, store: redis.Redis) -> None:
     """An array member that was promoted by aging preempts no run.
 
     Regression: once the member of a promoted array had run and waited again, it counted as submitted with that

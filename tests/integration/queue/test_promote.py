@@ -49,7 +49,7 @@ def test_a_low_job_goes_before_high_ones_after_two_days(queue: JobQueue, store: 
     assert [low, high] == [must_claim(queue).job_id for _ in range(2)]
 
 
-def test_nothing_is_lifted_to_urgent_or_before_its_time(queue: JobQueue, store: redis.Redis) -> None:
+def test_nothing_is_promoted_to_urgent_or_too_early(queue: JobQueue, store: redis.Redis) -> None:
     """No job is promoted to urgent or before its time.
 
     Only users set urgent, and a job that was promoted yesterday waits another day for the next promotion.
@@ -77,7 +77,7 @@ def test_a_users_jobs_keep_their_order(queue: JobQueue, store: redis.Redis) -> N
     assert ids[2] == must_claim(queue).job_id
 
 
-def test_only_so_many_are_lifted_at_once(queue: JobQueue, store: redis.Redis) -> None:
+def test_promotions_at_once_are_limited(queue: JobQueue, store: redis.Redis) -> None:
     """One tick promotes a limited number of jobs.
 
     A million jobs after a weekend must not block the store for seconds.
@@ -88,7 +88,7 @@ def test_only_so_many_are_lifted_at_once(queue: JobQueue, store: redis.Redis) ->
     assert [3, 2, 0] == [queue.maintenance.promote(after_s=DAY_S, most=3) for _ in range(3)]
 
 
-def test_the_story_tells_of_it(queue: JobQueue, store: redis.Redis) -> None:
+def test_the_events_record_it(queue: JobQueue, store: redis.Redis) -> None:
     """A promotion is an event in the job's history. Users can see why a normal job starts before a high one."""
     job_id = submit_days_ago(queue, store, 1.5)
     queue.maintenance.promote(after_s=DAY_S)
@@ -98,7 +98,7 @@ def test_the_story_tells_of_it(queue: JobQueue, store: redis.Redis) -> None:
     assert (Act.PROMOTE, job_id, "2") == (event.act, event.job_id, event.fields["priority"])
 
 
-def test_a_job_is_not_lifted_for_the_time_in_which_it_ran(queue: JobQueue, store: redis.Redis) -> None:
+def test_run_time_does_not_promote_a_job(queue: JobQueue, store: redis.Redis) -> None:
     """Run time does not count for aging, for example when a job ran for a day until its host died."""
     serve(queue)
     job_id = submit_days_ago(queue, store, 1.5)
@@ -108,7 +108,7 @@ def test_a_job_is_not_lifted_for_the_time_in_which_it_ran(queue: JobQueue, store
     assert 0 == queue.maintenance.promote(after_s=DAY_S)
 
 
-def test_a_member_is_not_lifted_for_the_time_in_which_it_ran_or_was_held(queue: JobQueue, store: redis.Redis) -> None:
+def test_run_time_and_hold_time_do_not_promote_a_member(queue: JobQueue, store: redis.Redis) -> None:
     """Run time and hold time of an array member do not count for aging, nor for its array.
 
     Regression: a member's wait counted from its first claim, whatever happened since.
@@ -123,7 +123,7 @@ def test_a_member_is_not_lifted_for_the_time_in_which_it_ran_or_was_held(queue: 
     assert 0 == queue.maintenance.promote(after_s=DAY_S)
 
 
-def test_a_lifted_job_that_is_lost_waits_on_its_new_priority(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_promoted_job_that_is_lost_keeps_its_priority(queue: JobQueue, store: redis.Redis) -> None:
     """A promoted job that is lost keeps its new priority: the fault is the machine's.
 
     No index keeps an entry of the old one.

@@ -79,7 +79,7 @@ def job_of(queue: JobQueue, job_id: int) -> Job:
     return job
 
 
-def test_a_store_that_is_not_open_hears_the_rules_only_where_it_is_made_ready(store_url: str) -> None:
+def test_a_closed_store_accepts_the_rules_only_from_a_rebuild(store_url: str) -> None:
     """A store that is not open takes limits and policy only while it is being opened.
 
     A worker that did not notice the data loss leaves no keys behind.
@@ -288,7 +288,7 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     assert "meant" == must_claim(queue).spec.name
 
 
-def test_how_often_a_job_made_place_is_not_forgotten(
+def test_the_number_of_preemptions_of_a_job_is_kept(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A rebuild keeps the preemption count of a job, so that five preemptions stay the maximum.
@@ -474,7 +474,7 @@ def test_a_store_that_is_lost_again_half_way_is_begun_anew(
     assert second == queue.epoch()
 
 
-def test_whoever_still_holds_events_of_the_lost_store_cannot_write_them(
+def test_events_of_a_lost_store_cannot_be_written(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """Events of the lost store cannot be recorded after the rebuild.
@@ -547,7 +547,7 @@ def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
     assert "job 1 cannot be put back: BADARGS" in caplog.text
 
 
-def test_a_running_job_whose_run_the_book_does_not_know_waits_untried(
+def test_a_running_job_without_a_run_in_the_history_waits_untried(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A running job whose run is missing in the history comes back as waiting, without an attempt.

@@ -73,7 +73,7 @@ def test_a_large_job_in_a_stream_of_small_ones_gets_its_turn(queue: JobQueue) ->
     assert large == must_claim(queue).job_id
 
 
-def test_who_waits_for_a_reservation_is_told_so(queue: JobQueue) -> None:
+def test_a_job_that_waits_for_a_reservation_has_that_reason(queue: JobQueue) -> None:
     """A job held back by a reservation has reason "reservation".
 
     The job with the reservation still has reason "memory".
@@ -111,7 +111,7 @@ def test_who_would_have_no_room_anyway_waits_for_memory(queue: JobQueue) -> None
     assert WaitReason.MEMORY is alone.reason, "a run is there"
 
 
-def test_who_waits_for_a_slot_is_told_so(queue: JobQueue) -> None:
+def test_a_job_that_waits_for_a_slot_has_that_reason(queue: JobQueue) -> None:
     """A job that waits for a slot has reason "slots", because the card has enough memory.
 
     A job for which the memory does not suffice has reason "memory".
@@ -196,7 +196,7 @@ def test_the_start_is_unknown_where_what_must_end_has_no_limit(queue: JobQueue) 
     assert claim(queue) is None
 
 
-def test_the_device_that_has_room_first_is_kept(queue: JobQueue) -> None:
+def test_the_device_that_has_room_first_is_reserved(queue: JobQueue) -> None:
     """The device that is free first is reserved: after five minutes, not after one hour or at an unknown time."""
     serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
     for i, limit_s in enumerate((None, 3600.0, 300.0)):
@@ -369,7 +369,7 @@ def test_each_run_that_ends_lets_the_wait_begin_anew(queue: JobQueue, store: red
     assert large == must_claim(queue).job_id
 
 
-def test_who_has_waited_for_long_is_kept_room_for_long(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_long_wait_gives_a_long_reservation(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation lasts as long as the job had waited.
 
     It exceeds one day only for a job that waited more than four.
@@ -384,7 +384,7 @@ def test_who_has_waited_for_long_is_kept_room_for_long(queue: JobQueue, store: r
         assert kept_s == pytest.approx((reserved.until_ms - since_ms) / 1000, abs=5), waited_s
 
 
-def test_where_it_is_known_when_the_job_starts_it_is_kept_until_then(queue: JobQueue) -> None:
+def test_a_reservation_lasts_until_a_known_start(queue: JobQueue) -> None:
     """A reservation with a known start lasts until then. Jobs with time limits use the device meanwhile."""
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=5 * 86400))
@@ -411,7 +411,7 @@ def test_a_run_that_was_waited_for_in_vain_is_another_when_it_is_run_again(queue
     assert [pair] == list(reserve(queue))
 
 
-def test_why_says_that_nothing_is_kept_any_more(queue: JobQueue, store: redis.Redis) -> None:
+def test_why_reports_a_dropped_reservation(queue: JobQueue, store: redis.Redis) -> None:
     """`why` reports that the reservation ended and behind which run. For other jobs the card is free."""
     run, pair = pair_behind_a_run(queue)
     other = small(queue, account=BOB)
@@ -430,7 +430,7 @@ def test_why_says_that_nothing_is_kept_any_more(queue: JobQueue, store: redis.Re
     assert [None, None] == [each.reserved_for for each in its.devices]
 
 
-def test_nothing_is_kept_for_what_fits_or_has_not_waited(queue: JobQueue) -> None:
+def test_nothing_is_reserved_for_a_job_that_fits_or_has_not_waited(queue: JobQueue) -> None:
     """No reservation is made for a job that fits or has not waited long enough.
 
     A reservation costs other jobs their turn.
@@ -446,7 +446,7 @@ def test_nothing_is_kept_for_what_fits_or_has_not_waited(queue: JobQueue) -> Non
     assert [] == queue.maintenance.reserve(after_s=600, most=1)
 
 
-def test_nothing_is_kept_where_strangers_are_in_the_way(queue: JobQueue) -> None:
+def test_nothing_is_reserved_where_external_processes_are_in_the_way(queue: JobQueue) -> None:
     """No reservation is made behind external processes.
 
     Their end is not predictable, so an empty device would help no job.
@@ -458,7 +458,7 @@ def test_nothing_is_kept_where_strangers_are_in_the_way(queue: JobQueue) -> None
 
 
 @pytest.mark.parametrize("way", ["name", "priority", "retries", "promoted"])
-def test_what_was_kept_stays_kept_where_the_job_asks_for_the_same(queue: JobQueue, way: str) -> None:
+def test_a_reservation_stays_if_the_request_is_unchanged(queue: JobQueue, way: str) -> None:
     """A reservation stays after a promotion or an edit of the name, priority or retries.
 
     Otherwise small jobs would take the memory until the next tick.
@@ -509,7 +509,7 @@ def test_an_edit_by_which_it_waits_for_something_else_keeps_nothing(queue: JobQu
 
 
 @pytest.mark.parametrize("way", ["cancel", "hold", "start"])
-def test_whoever_waits_no_more_keeps_no_device(queue: JobQueue, way: str) -> None:
+def test_a_job_that_no_longer_waits_has_no_reservation(queue: JobQueue, way: str) -> None:
     """A job that is cancelled, held or started elsewhere loses its reservation at once.
 
     Other jobs start without waiting for the next tick.
@@ -587,7 +587,7 @@ def test_a_job_for_another_pool_is_not_passed(queue: JobQueue) -> None:
     assert (2, "immediate") == (claimed.job_id, event.fields["start"])
 
 
-def test_what_is_kept_is_what_the_claim_will_ask_for(queue: JobQueue, store_url: str) -> None:
+def test_a_reservation_has_the_size_of_the_claim(queue: JobQueue, store_url: str) -> None:
     """A reservation counts whole MiB, as a claim does.
 
     Otherwise other jobs beside a request of half a MiB could leave too little.
@@ -604,7 +604,7 @@ def test_what_is_kept_is_what_the_claim_will_ask_for(queue: JobQueue, store_url:
     client.close()
 
 
-def test_for_a_job_that_lost_its_figure_room_is_kept_all_the_same(queue: JobQueue, store_url: str) -> None:
+def test_room_is_reserved_for_a_job_that_lost_its_figure(queue: JobQueue, store_url: str) -> None:
     """A job with a lost memory field still gets its reservation, because its shape has the size.
 
     Regression: the reservation was made and dropped in turns.

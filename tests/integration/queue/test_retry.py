@@ -72,7 +72,7 @@ def test_a_job_queued_again_counts_its_attempts_on_and_no_loss(queue: JobQueue) 
     assert end(queue, first) is None, "the word of a run that is over counted again"
 
 
-def test_it_is_not_forgotten_when_the_book_has_the_end_of_its_run(queue: JobQueue) -> None:
+def test_it_stays_when_the_history_has_the_end_of_its_run(queue: JobQueue) -> None:
     """A job that is queued again stays in the queue after the history has the end of its run.
 
     Only ended jobs are dropped.
@@ -141,7 +141,7 @@ def test_a_job_that_must_not_run_twice_has_failed(queue: JobQueue) -> None:
     assert JobState.FAILED is end(queue, start(queue, requeue=False))
 
 
-def test_the_end_is_kept_by_its_worker_until_the_book_has_it(queue: JobQueue) -> None:
+def test_the_worker_keeps_the_end_until_the_history_has_it(queue: JobQueue) -> None:
     """The worker keeps the end of a run until the history has it, because the store may be lost before."""
     claimed = start(queue)
     end(queue, claimed)

@@ -88,7 +88,7 @@ def test_or_to_the_fullest_that_has_room(queue: JobQueue, site: Preference, outp
     assert job_id == must_claim(queue, "GPU-1", external_bytes=10 * GIB).job_id
 
 
-def test_no_job_waits_for_its_place_longer_than_a_moment(queue: JobQueue, client: redis.Redis) -> None:
+def test_no_job_waits_long_for_a_better_device(queue: JobQueue, client: redis.Redis) -> None:
     """No job waits longer than a moment for a better device, whose worker may hang.
 
     After that moment any seeking worker takes it. After a released claim the job is left to the better device again.

@@ -13,7 +13,7 @@ from gpuqueue.queue.scripts import Scripts
 from gpuqueue.text.units import GIB, MIB
 
 
-def test_a_submitted_job_waits_and_is_told_to_the_outbox(queue: JobQueue) -> None:
+def test_a_submitted_job_waits_and_is_in_the_outbox(queue: JobQueue) -> None:
     """A submitted job waits, and the same script writes it to the outbox, so neither exists without the other."""
     spec = make_spec(env={"A": "\udc80"})
 
@@ -61,7 +61,7 @@ def test_what_no_device_could_ever_run_is_refused_at_once(queue: JobQueue) -> No
     assert 24 * GIB == queue.requests.submit(make_spec(mem_bytes=24 * GIB)).spec.mem_bytes
 
 
-def test_what_a_claim_would_not_give_is_not_taken_in(queue: JobQueue) -> None:
+def test_memory_that_a_claim_would_not_give_is_not_counted(queue: JobQueue) -> None:
     """A submit counts whole MiB, as a claim does.
 
     Regression: a job that needed the last half MiB was queued and waited for ever.
@@ -90,7 +90,7 @@ def test_a_store_that_was_never_opened_takes_no_job(store_url: str) -> None:
     unopened.close()
 
 
-def test_a_new_store_goes_on_above_the_books_last_id(store_url: str) -> None:
+def test_a_new_store_continues_above_the_last_id_in_the_history(store_url: str) -> None:
     """A new store continues above the last id in the history.
 
     Ids are never reused, even after the store lost its data.

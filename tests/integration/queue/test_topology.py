@@ -135,7 +135,7 @@ def test_no_set_of_those_that_are_free_is_better(queue: JobQueue, client: redis.
 
 
 @pytest.mark.parametrize("near", [{}, {"near": None}, {"near": {"GPU-1": "close"}}, {"near": [0]}, None])
-def test_what_an_older_or_odd_worker_told_is_no_topology(queue: JobQueue, client: redis.Redis, near: Any) -> None:
+def test_an_invalid_report_of_a_worker_is_no_topology(queue: JobQueue, client: redis.Redis, near: Any) -> None:
     """Distances that an older worker omitted or that are malformed count as no topology: the fullest cards go first."""
     serve_box(queue, PAIRS, {2: GIB}, cards=4)
     for card in range(4):

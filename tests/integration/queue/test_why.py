@@ -31,7 +31,7 @@ def verdicts(queue: JobQueue, job_id: int) -> dict[str, Obstacle]:
     return {each.device: each.obstacle for each in why(queue, job_id).devices}
 
 
-def test_each_obstacle_is_told(queue: JobQueue) -> None:
+def test_each_obstacle_is_reported(queue: JobQueue) -> None:
     """`why` reports each kind of obstacle: one job, and one device for each obstacle."""
     cpu = make_device("cpu-a", kind=DeviceKind.CPU)
     serve(
@@ -58,7 +58,7 @@ def test_each_obstacle_is_told(queue: JobQueue) -> None:
     } == verdicts(queue, job_id)
 
 
-def test_who_is_in_the_way_is_told_in_bytes(queue: JobQueue) -> None:
+def test_jobs_in_the_way_are_named_with_bytes(queue: JobQueue) -> None:
     """`why` reports the runs on a device, their bytes and their latest ends.
 
     It also reports what external processes and the headroom leave.
@@ -82,7 +82,7 @@ def test_who_is_in_the_way_is_told_in_bytes(queue: JobQueue) -> None:
     assert abs(found.start.at_ms - queue.now_ms() - 3600_000) < 60_000
 
 
-def test_a_start_is_not_promised_to_who_has_others_before_it(queue: JobQueue) -> None:
+def test_no_start_is_known_for_a_job_behind_others(queue: JobQueue) -> None:
     """No start time is reported for a job that has rivals before it.
 
     Regression: the last of six jobs got the start time of the first.
@@ -162,7 +162,7 @@ def test_the_place_in_the_order(queue: JobQueue) -> None:
     assert (JobState.QUEUED, Priority.NORMAL) == (found.state, found.priority)
 
 
-def test_a_device_that_is_kept_says_for_whom(queue: JobQueue) -> None:
+def test_a_reserved_device_names_its_job(queue: JobQueue) -> None:
     """A reserved device names the job that it is reserved for, and that job gets a start."""
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=4 * GIB))
@@ -182,9 +182,7 @@ def test_a_device_that_is_kept_says_for_whom(queue: JobQueue) -> None:
     ("size", "count", "rivals"),
     [(7 * GIB, 1, 0), (13 * GIB, 1, 1), (7 * GIB, 2, 1)],
 )
-def test_a_run_in_the_way_is_told_though_the_device_is_kept(
-    queue: JobQueue, size: int, count: int, rivals: int
-) -> None:
+def test_a_run_in_the_way_is_named_on_a_reserved_device(queue: JobQueue, size: int, count: int, rivals: int) -> None:
     """`why` reports the start behind a run although the device is reserved for another job.
 
     Regression: once the only device of a job was reserved for the job before it, no start was reported, although the
@@ -214,7 +212,7 @@ def test_a_run_in_the_way_is_told_though_the_device_is_kept(
     assert bool(rivals) == bool(start.rivals) == (start.at_ms is None)
 
 
-def test_who_comes_later_and_passes_is_a_rival_where_a_device_is_kept_for_it(queue: JobQueue) -> None:
+def test_a_later_job_with_a_reservation_is_a_rival(queue: JobQueue) -> None:
     """A later job with a reservation on the device is a rival, although no job is before this one in the order."""
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
@@ -229,7 +227,7 @@ def test_who_comes_later_and_passes_is_a_rival_where_a_device_is_kept_for_it(que
     assert (None, 1, (1,)) == (found.start.at_ms, found.start.rivals, found.start.blockers)
 
 
-def test_where_only_what_is_kept_is_in_the_way_no_start_is_told(queue: JobQueue) -> None:
+def test_no_start_is_known_if_only_a_reservation_is_in_the_way(queue: JobQueue) -> None:
     """No start is reported where only a reservation is in the way.
 
     The memory is free, and no end of a run changes that.

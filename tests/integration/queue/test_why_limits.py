@@ -89,7 +89,7 @@ def test_room_under_all_limits_is_that_of_the_last(queue: JobQueue) -> None:
     queue.jobs.cancel(last)
 
 
-def test_no_start_is_told_where_a_run_under_the_limit_has_no_time_limit(queue: JobQueue) -> None:
+def test_no_start_is_known_if_a_run_under_the_limit_has_no_time_limit(queue: JobQueue) -> None:
     """No start is reported if a run under the limit has no time limit. The device has room by a known time."""
     two_cards(queue)
     limit(queue, "ada: running_jobs=1")
@@ -106,7 +106,7 @@ def test_no_start_is_told_where_a_run_under_the_limit_has_no_time_limit(queue: J
 
 
 @pytest.mark.parametrize(("hours", "is_reserved"), [(None, 1), (4, 1), (1, 0)])
-def test_no_start_is_told_where_the_room_under_the_limit_is_kept(
+def test_no_start_is_known_if_the_room_under_the_limit_is_reserved(
     queue: JobQueue, hours: int | None, is_reserved: int
 ) -> None:
     """No start is reported if the room under the limit is reserved for another job.
@@ -131,7 +131,7 @@ def test_no_start_is_told_where_the_room_under_the_limit_is_kept(
     assert bool(is_reserved) == (start.at_ms is None)
 
 
-def test_what_is_kept_beside_is_in_nobodys_way(queue: JobQueue) -> None:
+def test_a_reservation_beside_other_jobs_blocks_nothing(queue: JobQueue) -> None:
     """A reservation under the limit is not in the way if there is room for both jobs once the run has ended."""
     serve(queue)
     limit(queue, "@lab: running_mem=16G")
@@ -188,7 +188,7 @@ def test_who_fills_a_limit_that_has_room_now_is_a_rival(queue: JobQueue) -> None
     assert why(queue, second)[1].at_ms is None
 
 
-def test_a_device_that_will_be_beyond_the_limit_is_not_promised(queue: JobQueue) -> None:
+def test_a_device_that_will_be_beyond_the_limit_gives_no_start(queue: JobQueue) -> None:
     """A whole card that exceeds the rest of the user's limit is not reported as the start.
 
     Regression: `why` reported the time when the card is empty.

@@ -63,7 +63,7 @@ def run(scratch: str) -> Any:
             placed = replay(requests, ours)
         finally:
             ours.close()
-        assert sum(ours.starts.values()) == len(requests), "each start was told once"
+        assert sum(ours.starts.values()) == len(requests), "each start was reported once"
         return sorted(placed, key=lambda each: each.request.number)
 
     return replayed
@@ -126,7 +126,7 @@ def test_jobs_share_a_card_and_pass_what_does_not_fit(run: Any) -> None:
     assert starts(placed) == [0, 0, 100, 2]
 
 
-def test_room_is_kept_for_who_has_waited_long(run: Any) -> None:
+def test_room_is_reserved_for_a_job_that_waited_long(run: Any) -> None:
     """After ten minutes a large job gets a reservation, and small jobs without a time limit no longer pass it."""
     small = [job(number, 240 * number, 12, 600, user="bob") for number in range(30)]
     large = job(30, 1, 24, 60)
@@ -225,7 +225,7 @@ def test_shares_decide_who_goes_first(run: Any) -> None:
     assert starts(run([*past, *both], site, Knobs(shares={"ann": 3.0})))[3:] == [3060, 3050]
 
 
-def test_a_job_that_waits_a_day_is_lifted(run: Any) -> None:
+def test_a_job_that_waits_a_day_is_promoted(run: Any) -> None:
     """A job with low priority beside endless normal jobs is promoted after a day. Reservations are off here."""
     normal = [job(number, 3600 * number, 24, 3600, user="bob") for number in range(60)]
     low = job(60, 1, 24, 60, priority=Priority.LOW)
@@ -340,7 +340,7 @@ def test_a_replay_asks_the_store_seldom(run: Any, scratch: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_no_device_is_promised_more_than_it_has(run: Any, seed: int) -> None:
+def test_no_device_is_over_committed(run: Any, seed: int) -> None:
     """On a busy day no device exceeds its bytes or slots at any time, and every job runs once, where it fits."""
     placed = run(BUSY, SITE, seed=seed)
 
@@ -453,7 +453,7 @@ def test_the_table_keeps_to_80_columns_where_waits_are_long() -> None:
     assert "and 5 more" in shown.stdout
 
 
-def test_json_tells_the_same_in_full(example: str) -> None:
+def test_json_has_the_same_values_in_full(example: str) -> None:
     """The JSON has every policy and user, and is the same for the same seed."""
     first = json.loads(command(example, "--devices", "2x24G", "--json").stdout)
     again = json.loads(command(example, "--devices", "2x24G", "--json").stdout)
@@ -468,7 +468,7 @@ def test_json_tells_the_same_in_full(example: str) -> None:
         assert sum(user["jobs"] for user in each["users"].values()) == 8
 
 
-def test_what_no_device_could_run_is_left_out_and_said() -> None:
+def test_a_job_that_no_device_could_run_is_left_out_and_reported() -> None:
     """A job that fits no device is left out for all policies, with a message."""
     given = "arrival_s,user,mem,duration\n0,ann,4G,10\n0,ann,40G,10\n"
 
@@ -479,14 +479,14 @@ def test_what_no_device_could_run_is_left_out_and_said() -> None:
     assert (reported["too_large"], reported["jobs"]) == (1, 1)
 
 
-def test_what_a_limit_never_lets_run_is_left_out_and_said() -> None:
+def test_a_job_beyond_a_limit_is_left_out_and_reported() -> None:
     """A job that a limit never allows is left out for all policies, with a message. It would wait for ever."""
     given = "arrival_s,user,mem,duration,gpus\n0,ann,4G,10,1\n0,ann,4G,10,2\n"
     words = ("-", "--devices", "2x24G", "--limits", "ann: running_gpus=1", "--json")
 
     shown = command(*words, given=given)
 
-    assert shown.stderr == "1 job left out: beyond a limit by what they ask for alone (line 3)\n"
+    assert shown.stderr == "1 job left out: beyond a limit even without other jobs (line 3)\n"
     reported = json.loads(shown.stdout)
     assert (reported["over_limit"], reported["too_large"], reported["jobs"]) == (1, 0, 1)
     nothing = command(*words, given="arrival_s,user,mem,duration,gpus\n0,ann,4G,10,2\n")
@@ -581,17 +581,17 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
     ("words", "shown_text"),
     [
         ((), "name a trace: gpuqueue simulate trace.csv"),
-        (("t.csv",), "say on which devices: gpuqueue simulate t.csv --devices 4x24G"),
+        (("t.csv",), "name the devices: gpuqueue simulate t.csv --devices 4x24G"),
         (("-", "--devices", "foo"), "'foo' names no devices: write 4x24G"),
         (("-", "--devices", "2x1G", "--headroom", "2G"), "a headroom of 2G leaves nothing of a card with 1G"),
         (("-", "--devices", "24G", "--shares", "foo"), "--shares: 'foo' is no share: write ann=2"),
         (("-", "--devices", "sim:1x1G"), "no job of the trace fits these devices"),
         (("--example", "--make", "5"), "choose one"),
         (("t.csv", "--devices", "24G"), "cannot read 't.csv': No such file"),
-        (("-", "--devices", "24"), "say the unit: 24M or 24G"),
+        (("-", "--devices", "24"), "add the unit: 24M or 24G"),
         (("-", "--devices", "24G", "--slots", "0"), "--slots: '0' is no whole number"),
         (("-", "--devices", "24G", "--half-life", "1s"), "too short"),
-        (("-", "--devices", "24G", "--placement", "x"), "--placement: 'x' is no placement: say spread or pack"),
+        (("-", "--devices", "24G", "--placement", "x"), "--placement: 'x' is no placement: write spread or pack"),
         (("-", "--devices", "24G", "--shares", "@x=1"), "name them in groups"),
         (("-", "--devices", "24G", "--limits", "ann=2"), "--limits: 'ann=2' is no limit: write ann: running_gpus=4"),
         (("-", "--devices", "24G", "--shares", "ann=0", "--groups", "a: ann"), "--shares and --groups: "),
@@ -602,7 +602,7 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
         (("-", "--devices", "1G"), "fits these devices, not even the 4G of line 7: give more or larger ones"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], shown_text: str) -> None:
+def test_an_invalid_value_is_refused_in_one_line(words: tuple[str, ...], shown_text: str) -> None:
     """Invalid arguments are refused in one line, before a store is started."""
     shown = CliRunner().invoke(commands, ["simulate", *words], input=EXAMPLE)
 

@@ -44,7 +44,7 @@ def doctor(*words: str) -> Result:
     return CliRunner().invoke(command.doctor, words)
 
 
-def test_what_is_well_takes_one_line(findings: list[Finding]) -> None:
+def test_passed_checks_take_one_line(findings: list[Finding]) -> None:
     """Checks that passed are counted, not listed. ``--verbose`` lists their values, and ``-q`` prints nothing."""
     findings += WELL
 
@@ -55,7 +55,7 @@ def test_what_is_well_takes_one_line(findings: list[Finding]) -> None:
     assert "3 checks passed" == whole.splitlines()[-1]
 
 
-def test_what_is_wrong_is_listed_with_what_to_do(findings: list[Finding]) -> None:
+def test_bad_findings_are_listed_with_remedies(findings: list[Finding]) -> None:
     """Each bad finding is printed with its remedy. A check with one bad finding has not passed."""
     findings += (*WELL, *WRONG)
 

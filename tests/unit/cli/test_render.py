@@ -40,7 +40,7 @@ def test_a_line_of_memory_is_as_long_as_the_run() -> None:
     assert "" == memory_line(RunDevice(uuid="GPU-1", lease_bytes=8), 6.2)
 
 
-def test_a_line_of_memory_has_no_gap_between_two_looks() -> None:
+def test_a_memory_line_has_no_gap_between_two_samples() -> None:
     """The memory line has no gap between two samples.
 
     Regression: after a change from ten samples a second to one, every other block of a short run was blank.

@@ -122,7 +122,7 @@ def test_jobs_are_sorted_as_asked_and_those_that_run_come_first() -> None:
     assert list(Order) == [Order.ID, Order.ID.next, Order.ID.next.next, Order.ID.next.next.next]
 
 
-def test_a_jobs_row_tells_what_it_holds_and_how_far_it_is() -> None:
+def test_the_row_of_a_job_shows_its_memory_and_progress() -> None:
     """The row of a running job shows its used memory and its progress.
 
     A waiting job shows its reason in the same column.

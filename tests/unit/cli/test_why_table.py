@@ -165,14 +165,17 @@ def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:
     printed = story(found)
 
     assert "it fits, but its worker is silent for 12s: see gpuqueue status there" in printed
-    assert "start  there is room on a:0: it starts once the worker of a:0 is heard again, and it is its turn" in printed
+    assert (
+        "start  there is room on a:0: it starts once the worker of a:0 sends heartbeats again, and it is its turn"
+        in printed
+    )
     assert "it fits: it starts there when it is its turn" in story(replace(found, silent_after_s=15.0))
     gone = replace(explanation, start=None, devices=(verdict("a", 0, Obstacle.SILENT),))
     assert "its worker is silent for 12s" in story(replace(found, explanation=gone))
-    assert "start  not before the worker of a:0 is heard again" in story(replace(found, explanation=gone))
+    assert "start  not before the worker of a:0 sends heartbeats again" in story(replace(found, explanation=gone))
 
 
-def test_who_finds_the_room_under_a_limit_kept_reads_for_whom() -> None:
+def test_reserved_room_under_a_limit_shows_its_job() -> None:
     """The output names the job for which the room under a limit is reserved.
 
     Otherwise the figures show room and nothing explains why the job does not start.
@@ -223,7 +226,7 @@ def test_who_is_at_a_limit_reads_one_start_with_its_condition() -> None:
     ] == starts(limited((3,), **at), room, replace(LIMIT, whose="@lab"))
     assert [
         (
-            "cannot say: 2 jobs that may take the room go before it; there is room for the first of them "
+            "unknown: 2 jobs that may take the room go before it; there is room for the first of them "
             f"{by} job 4 must have ended and there is room under the limit"
         )
     ] == starts(limited((), room_ms=LATER_MS, rivals=2), room)
@@ -232,7 +235,7 @@ def test_who_is_at_a_limit_reads_one_start_with_its_condition() -> None:
     )
 
 
-def test_who_finds_the_room_under_a_limit_kept_is_promised_no_start() -> None:
+def test_no_start_is_known_behind_reserved_room_under_a_limit() -> None:
     """A job whose room under a limit is reserved for another job has no start time.
 
     Regression: it had a start time from the runs on the device, and no job before it.
@@ -240,7 +243,7 @@ def test_who_finds_the_room_under_a_limit_kept_is_promised_no_start() -> None:
     room = RoomUnderLimits(at_ms=None, runs=(), reserved_for=3)
 
     assert [
-        "cannot say: first job 3 (bob), for which the room under the limit is reserved, must have started or gone"
+        "unknown: first job 3 (bob), for which the room under the limit is reserved, must have started or gone"
     ] == starts(limited((4,)), room, reserved_for=3)
 
 
@@ -251,21 +254,21 @@ def test_a_run_without_a_time_limit_under_the_limit_is_named() -> None:
     """
     room = RoomUnderLimits(at_ms=None, runs=(4,))
 
-    assert ["cannot say: there is room under the limit once job 4 has ended, and it has no time limit"] == starts(
+    assert ["unknown: there is room under the limit once job 4 has ended, and it has no time limit"] == starts(
         limited((3,)), room
     )
     assert [
-        "cannot say: there is room under the limit once job 3, job 4 have ended, and not all of these have a time limit"
+        "unknown: there is room under the limit once job 3, job 4 have ended, and not all of these have a time limit"
     ] == starts(limited(()), replace(room, runs=(3, 4)))
     assert [
         (
-            "cannot say: a:0 has room once job 3 has ended and there is room under the limit once job 4 has ended, and "
+            "unknown: a:0 has room once job 3 has ended and there is room under the limit once job 4 has ended, and "
             "not all of these have a time limit; 1 job that may take the room goes before it"
         )
     ] == starts(limited((3,), free_ms=None, rivals=1), room)
 
 
-def test_a_limit_that_another_device_is_not_under_promises_and_forbids_nothing() -> None:
+def test_a_limit_that_does_not_apply_to_another_device_has_no_effect() -> None:
     """A limit affects only the devices that it covers. A GPU limit of the user does not keep a job from a CPU."""
     start = Start(at_ms=LATER_MS, devices=("a-0",), blockers=(3,))
 
@@ -274,7 +277,7 @@ def test_a_limit_that_another_device_is_not_under_promises_and_forbids_nothing()
     )
 
 
-def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_is() -> None:
+def test_a_job_behind_a_reservation_shows_the_time_of_the_reserved_job() -> None:
     """The time of a reserved device is attributed to the job with the reservation.
 
     Regression: the time belonged to that job, and the named run had ended long before.
@@ -287,9 +290,9 @@ def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_
         return story(replace(FOUND, explanation=replace(EXPLANATION, start=start))).splitlines()[0][len("start  ") :]
 
     first = "1 job that may take the room goes before it"
-    assert f"cannot say: {first}; job 3, for which a:0 is reserved, has room by {clock(LATER_MS)}" == printed(reserved)
+    assert f"unknown: {first}; job 3, for which a:0 is reserved, has room by {clock(LATER_MS)}" == printed(reserved)
     assert printed(replace(reserved, free_ms=None, room_ms=None)) == (
-        f"cannot say: a:0 is reserved for job 3, and nobody can say when that one has room; {first}"
+        f"unknown: a:0 is reserved for job 3, and it is unknown when that job has room; {first}"
     )
     assert printed(replace(reserved, at_ms=LATER_MS, rivals=0)) == (
         f"by {clock(LATER_MS)} on a:0, when job 4 must have ended and job 3, for which that is reserved, has started, "
@@ -326,7 +329,7 @@ def test_who_waits_at_a_terminal_reads_the_same_in_brief(start: Start, room: Roo
     assert re.fullmatch(f"{brief}; 12 jobs before it", printed), printed
 
 
-def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> None:
+def test_a_reservation_is_the_reason_only_if_there_is_room_without_it() -> None:
     """A reservation is the reason only if the device has room apart from it.
 
     Regression: a job that also lacked memory was told to wait for another job, which had ended long before.
@@ -345,7 +348,7 @@ def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> N
     assert once not in printed(both, reserved[0], lacks[1])
 
 
-def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:
+def test_a_dropped_reservation_names_the_run_that_outlasted_it() -> None:
     """A job without a reservation learns which run did not end as expected.
 
     Regression: the output said when there is room, and not that other jobs go first.

@@ -71,7 +71,7 @@ def test_an_index_a_place_or_a_uuid_names_a_device(names: tuple[str, ...], uuids
         (("²",), "there is no device"),
         (("",), "there is no device ''"),
         (("gpu-1111",), "there is no device"),
-        (("GPU-1112",), "'GPU-1112' could be GPU-1112-b or GPU-1112-bc: say more of the UUID"),
+        (("GPU-1112",), "'GPU-1112' could be GPU-1112-b or GPU-1112-bc: give more of the UUID"),
         (("GPU",), "could be GPU-1111-a or GPU-1112-b or GPU-1112-bc, …: "),
         (("b:7",), "'b:7' could be GPU-3333-e or MIG-4444-f"),
         ((), "name the devices"),

@@ -146,7 +146,7 @@ def test_a_terminal_of_no_size_is_refused(size: Any) -> None:
     """An invalid terminal size is refused, whatever its type."""
     with pytest.raises(BadRequest, match="a terminal's size must be whole numbers"):
         Window(columns=size)
-    with pytest.raises(BadRequest, match="somebody types on a terminal is true or false"):
+    with pytest.raises(BadRequest, match="typed must be true or false"):
         Window(typed=1)  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match="pty must be the size of a terminal"):
         make_spec(pty=(80, 24))

@@ -159,7 +159,7 @@ def test_all_texts_are_texts_or_the_first_that_is_not_is_named() -> None:
         Fields({"A": "1", "B": 5, "C": None}, "it").all_texts()
 
 
-def test_what_no_process_could_be_given_is_refused_at_the_door() -> None:
+def test_values_that_no_process_can_get_are_refused_at_submit() -> None:
     """A spec that exceeds the kernel's limits is refused at submit.
 
     The error comes with a clear message, and not hours later on a host.

@@ -100,7 +100,7 @@ def test_what_the_workers_were_started_for(reported: str | None, kind: DeviceKin
     assert meant is is_meant(reported, replace(make_device("X"), kind=kind, index=index))
 
 
-def test_a_device_that_no_worker_is_started_for_is_told_with_what_helps() -> None:
+def test_a_device_without_a_worker_is_reported_with_a_remedy() -> None:
     """A device outside of the host process's --devices is reported with a remedy.
 
     Regression: after a killed host process and an `up` without its --devices, doctor said that the worker keeps ending
@@ -113,7 +113,7 @@ def test_a_device_that_no_worker_is_started_for_is_told_with_what_helps() -> Non
 
     assert Grade.WARNING is finding.grade
     assert "(sim-nodeA-0) is not one of those that the workers were started for (--devices auto)" in finding.seen
-    assert finding.remedy.startswith("gpuqueue down, then gpuqueue up with the --devices of before")
+    assert finding.remedy.startswith("gpuqueue down, then gpuqueue up with the same --devices as before")
 
 
 def test_how_many_workers_there_should_be_only_the_store_knows() -> None:
@@ -122,7 +122,7 @@ def test_how_many_workers_there_should_be_only_the_store_knows() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.0.9", None])
-def test_an_upgrade_that_the_workers_have_not_got_is_told(version: str | None) -> None:
+def test_workers_of_an_older_version_are_reported(version: str | None) -> None:
     """An old worker is reported with the command that upgrades it without ending a job.
 
     A worker that is gone does not count.

@@ -141,7 +141,7 @@ def test_logs_are_added_up(settings: Settings, monkeypatch: pytest.MonkeyPatch) 
     assert "more than" in found(state_facts(settings), "logs").seen
 
 
-def test_another_account_is_told_whose_it_is(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_account_is_shown_the_owner(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory of another account gives a warning with a command that can be typed."""
     facts = state_facts(settings)
     monkeypatch.setattr(os, "getuid", lambda: 65534)

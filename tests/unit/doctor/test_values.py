@@ -21,7 +21,7 @@ def found(environ: dict[str, str]) -> list[Finding]:
     return list(examined("settings", facts_of(environ), CHECKS))
 
 
-def test_every_value_is_told_with_its_origin() -> None:
+def test_every_value_is_reported_with_its_origin() -> None:
     """Each setting is shown as a user would type it, with its origin."""
     reported = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_HOST_LOST_AFTER": "90m"}) if each.about}
 
@@ -33,7 +33,7 @@ def test_every_value_is_told_with_its_origin() -> None:
     assert "empty (default)" == reported["pool"]
 
 
-def test_a_list_on_several_lines_is_told_on_one() -> None:
+def test_a_list_on_several_lines_is_printed_on_one() -> None:
     """A list on several lines is shown on one line. A newline would be shown as a replacement character."""
     limits = "\n*: running_jobs=4\n  ann: running_gpus=2\n"
     reported = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LIMITS": limits})}
@@ -42,7 +42,7 @@ def test_a_list_on_several_lines_is_told_on_one() -> None:
 
 
 @pytest.mark.parametrize("apprise", [True, False])
-def test_targets_are_told_by_their_names_alone(monkeypatch: pytest.MonkeyPatch, *, apprise: bool) -> None:
+def test_targets_are_named_without_secrets(monkeypatch: pytest.MonkeyPatch, *, apprise: bool) -> None:
     """Targets are shown without their secret addresses.
 
     Without Apprise on this machine, nothing is sent from here, and the check warns.
@@ -58,7 +58,7 @@ def test_targets_are_told_by_their_names_alone(monkeypatch: pytest.MonkeyPatch, 
     assert not any("secret" in each.seen for each in reported)
 
 
-def test_a_misspelt_variable_is_told() -> None:
+def test_a_misspelt_variable_is_reported() -> None:
     """An unknown variable gives a warning, because all other code ignores it silently."""
     (finding,) = [each for each in found({**HERE, "GPUQUEUE_LEESE": "1m"}) if each.check == "variables"]
 
@@ -82,7 +82,7 @@ def test_what_is_no_setting_but_ours_is_not_taken_for_a_misspelling() -> None:
     assert {Grade.OK, Grade.NOTE} == {each.grade for each in found(environ)}
 
 
-def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     """An unreadable settings file gives a warning.
 
     All other code silently falls back to the defaults for the default file.

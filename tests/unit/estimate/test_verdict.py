@@ -68,12 +68,12 @@ def record(
         (record(GIB, devices=2), "asked 24G on each device, used 1G at most: --mem 1.3125G would do"),
         (
             record(5222 * MIB, placement=Placement(exclusive=True, whole=True), asked_bytes=MIB),
-            "asked all of the device, used 5.1G at most: --mem 6G would do, if others may be there",
+            "asked all of the device, used 5.1G at most: --mem 6G would do, if other jobs may share the device",
         ),
         (record(GIB, ending=None), None),
     ],
 )
-def test_what_is_said(found: Record, words: str | None) -> None:
+def test_each_text(found: Record, words: str | None) -> None:
     """The sentence contains the requested memory and the used memory.
 
     If the advice is known, it also contains the size to request next time.

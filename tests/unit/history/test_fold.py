@@ -74,7 +74,7 @@ def test_a_whole_life_is_one_row_in_each_table() -> None:
     assert ("A10", 3, 0, GIB) == tuple(device[name] for name in ("name", "host_index", "device_index", "peak_bytes"))
 
 
-def test_a_step_of_a_known_job_sets_only_what_it_tells() -> None:
+def test_a_step_of_a_known_job_sets_only_its_own_fields() -> None:
     """An event sets only the columns that it reports. A start leaves the columns of the claim unchanged."""
     batch = fold([started()], epoch="e")
     at = T0 + timedelta(seconds=2)
@@ -93,7 +93,7 @@ def test_devices_keep_the_order_of_the_claim() -> None:
     assert [("GPU-b", 0), ("GPU-a", 1)] == positions
 
 
-def test_a_claim_given_back_in_the_same_batch_leaves_no_run() -> None:
+def test_a_claim_released_in_the_same_batch_leaves_no_run() -> None:
     """A claim that is released in the same batch leaves no run to insert or delete, and the job is queued again."""
     batch = fold([submit(), claim(), release_claim()], epoch="e")
     assert ({}, {}, []) == (batch.new_runs, batch.new_devices, batch.released)
@@ -101,7 +101,7 @@ def test_a_claim_given_back_in_the_same_batch_leaves_no_run() -> None:
     assert ("queued", None, None, 0) == (job["state"], job["host"], job["claimed_at"], job["attempt"])
 
 
-def test_a_claim_of_an_earlier_batch_that_is_given_back_goes() -> None:
+def test_a_released_claim_of_an_earlier_batch_is_removed() -> None:
     """The run of a claim from an earlier batch is marked for deletion.
 
     The next claim with the same attempt number is a new run.
@@ -113,7 +113,7 @@ def test_a_claim_of_an_earlier_batch_that_is_given_back_goes() -> None:
     assert "starting" == batch.moved_jobs[1,]["state"]
 
 
-def test_giveback_of_a_cancelled_claim_ends_the_job_without_a_run() -> None:
+def test_release_of_a_cancelled_claim_ends_the_job_without_a_run() -> None:
     """A released claim of a cancelled job ends the job. The job has an end time and no claim."""
     row = fold([release_claim(5, JobState.CANCELLED)], epoch="e").moved_jobs[1,]
     assert ("cancelled", T0 + timedelta(seconds=5), None) == (row["state"], row["ended_at"], row["claimed_at"])
@@ -200,7 +200,7 @@ def test_a_run_that_never_started_has_its_devices_facts() -> None:
     )
 
 
-def test_a_job_shows_the_ending_of_its_run_also_where_only_the_outline_could_be_written() -> None:
+def test_a_job_shows_its_ending_if_only_a_dead_letter_could_be_written() -> None:
     """The result columns of a job match its run, also when only a dead letter is written.
 
     Lists show and search these columns.

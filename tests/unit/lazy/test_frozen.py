@@ -135,7 +135,7 @@ def test_it_may_be_generic() -> None:
     assert Box[int](3).what == 3
 
 
-def test_positional_only_where_it_was_said() -> None:
+def test_positional_only_where_declared() -> None:
     """Positional arguments work only without ``kw_only``."""
     assert 2 == both(kw_only=False)[1](1, 2).y
     with pytest.raises(TypeError):

@@ -50,7 +50,7 @@ def test_what_is_no_sweep_is_refused(text: str) -> None:
         Axis.parse(text)
 
 
-def test_what_only_looks_like_a_range_is_a_value() -> None:
+def test_a_value_that_resembles_a_range_is_a_value() -> None:
     """A value with two dots that is no range of integers is a plain value, such as a path."""
     assert ["../a", "x..y"] == [Axis.parse("data=../a,x..y").value(place) for place in (0, 1)]
 

@@ -15,7 +15,7 @@ from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
 from gpuqueue.text.units import GIB, MIB
 
 
-def test_the_scripts_and_the_lifecycle_tell_the_same_arrows() -> None:
+def test_the_scripts_and_the_lifecycle_have_the_same_arrows() -> None:
     """The arrows in the script headers are exactly the transitions in TRANSITIONS."""
     declared = {(str(start or "none"), str(end)) for start, ends in TRANSITIONS.items() for end in ends}
 
@@ -116,7 +116,7 @@ def test_a_shape_rounds_up_and_the_job_keeps_its_figures() -> None:
     assert GIB + 1 == spec.mem_bytes
 
 
-def test_a_shape_ends_before_a_wish_that_nobody_has() -> None:
+def test_a_shape_omits_an_empty_device_filter() -> None:
     """A shape without a device kind has no such part, as before device kinds existed.
 
     A pool name contains no colon, so the parts are unambiguous.
@@ -161,6 +161,6 @@ def test_the_environment_stays_out_of_repr() -> None:
         (JobState.LOST, "was lost"),
     ],
 )
-def test_a_state_is_said_as_people_say_it(state: JobState, words: str) -> None:
+def test_a_state_has_a_phrase_for_messages(state: JobState, words: str) -> None:
     """The text for a state is correct English. For example it is "has succeeded" and not "is succeeded"."""
     assert words == state.in_words

@@ -67,15 +67,15 @@ def test_a_pool_has_defaults_and_maxima() -> None:
         ("ann:", "", "'ann:' is no limit"),
         ("a b: running_gpus=1", "", "is no limit"),
         ("ann: running_gpus", "", "'running_gpus' is no limit of ann: write it like running_gpus=4"),
-        ("ann: gpus=4", "", "'gpus' is nothing that is limited: choose from running_jobs"),
+        ("ann: gpus=4", "", "'gpus' is no limit: choose from running_jobs"),
         (
             "ann: running_gpus=-1",
             "",
-            "running_gpus: '-1' is no number of them: write one from 0 to",
+            "running_gpus: '-1' is no valid number: write one from 0 to",
         ),
-        ("ann: running_gpus=many", "", "running_gpus: 'many' is no number of them"),
-        ("ann: running_mem=200", "", "'200' is not a size: say the unit"),
-        ("ann: running_gpus=4/ask", "", "what is beyond can wait or refuse, write 4/refuse"),
+        ("ann: running_gpus=many", "", "running_gpus: 'many' is no valid number"),
+        ("ann: running_mem=200", "", "'200' is not a size: add the unit"),
+        ("ann: running_gpus=4/ask", "", "a job beyond a limit waits, or is refused with 4/refuse"),
         ("ann: queued_jobs=4/wait", "", "queued_jobs cannot wait"),
         ("*: open_jobs=4/wait", "", "open_jobs cannot wait"),
         ("@vision: arguments=4K", "", "arguments limits each user, not the group vision"),
@@ -85,7 +85,7 @@ def test_a_pool_has_defaults_and_maxima() -> None:
         ("@nlp: running_gpus=4", "", "the group nlp has a limit and no members: name them in groups"),
         ("", "big: max_jobs=4", "'max_jobs' is no limit of a pool: choose from default_mem"),
         ("", "big: max_gpus=0", "max_gpus must be at least 1"),
-        ("", "big: max_time=5", "'5' is not a duration: say the unit"),
+        ("", "big: max_time=5", "'5' is not a duration: add the unit"),
         ("", "big: max_mem=4G default_mem=8G", "pool big: default_mem is above max_mem"),
         ("", "big: max_time=1h default_time=2h", "pool big: default_time is above max_time"),
     ],
@@ -108,7 +108,7 @@ def test_a_setting_that_cannot_be_read_is_named() -> None:
     assert {"nlp": {GPUS: Limit(4)}} == found.groups
 
 
-def test_the_store_gives_back_what_it_was_told() -> None:
+def test_the_store_returns_the_limits_that_it_was_given() -> None:
     """Limits survive the store. Unreadable fields in the store are skipped."""
     limits = Limits.parse(
         "*: running_mem=20G queued_jobs=9; @vision: running_jobs=3/refuse; eve: running_gpus=none",
@@ -121,7 +121,7 @@ def test_the_store_gives_back_what_it_was_told() -> None:
     assert {"ann": {JOBS: Limit(2)}} == Limits.from_fields({"user:ann": "running_jobs=2 x=4 running_gpus=y"}).users
 
 
-def test_the_first_limit_in_the_way_is_told() -> None:
+def test_the_first_limit_in_the_way_is_reported() -> None:
     """The first reached limit is returned, the user's before the group's.
 
     All members of a group share the group's limit.

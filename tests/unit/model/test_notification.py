@@ -16,7 +16,7 @@ from gpuqueue.model.notification import Notification, NotificationKind, When, ta
         ("json://host:8080/path?x=a://b", NotificationKind.URL, "json://…"),
     ],
 )
-def test_what_somebody_is_told_by_and_what_is_shown_of_it(to: str, kind: NotificationKind, shown: str) -> None:
+def test_a_target_and_its_shown_part(to: str, kind: NotificationKind, shown: str) -> None:
     """A URL is shown only by its scheme, because even the host can be a token."""
     notification = Notification(to)
 

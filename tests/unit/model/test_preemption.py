@@ -10,7 +10,7 @@ from gpuqueue.model.preemption import parse_preempt, words_of
 from gpuqueue.settings.settings import Settings
 
 
-def test_a_site_says_which_priorities_may_take_whose_place() -> None:
+def test_a_site_sets_which_priorities_may_preempt_which() -> None:
     """The setting lists which priorities may preempt which. By default none may."""
     assert {} == parse_preempt("")
     found = parse_preempt("urgent: normal low; high: low")
@@ -30,7 +30,7 @@ def test_a_site_says_which_priorities_may_take_whose_place() -> None:
         ("high: low; high: normal", "high is named twice"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_line(text: str, words: str) -> None:
+def test_an_invalid_value_is_refused_in_one_line(text: str, words: str) -> None:
     """An invalid value is refused in one line, and the error names the setting."""
     with pytest.raises(BadRequest, match=words):
         parse_preempt(text)

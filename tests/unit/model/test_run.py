@@ -24,7 +24,7 @@ def test_how_a_run_ended_decides_where_the_job_stands(ending: Ending, state: Job
     assert (state, words, code) == (state_after(ending), str(ending), ending.shell_code)
 
 
-def test_a_run_that_was_stopped_keeps_what_it_said_on_the_way() -> None:
+def test_a_stopped_run_keeps_its_exit_code() -> None:
     """A cancelled job that exits with 0 is cancelled, and its exit status is kept."""
     ending = Ending.stopped(EndingKind.CANCELLED, 0)
 

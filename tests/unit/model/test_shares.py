@@ -17,7 +17,7 @@ def test_a_groups_share_is_divided_among_its_members() -> None:
     assert {"ann": 2.0, "bob": 1.0, "eve": 0.5, "cat": 1.0} == shares.by_user()
 
 
-def test_nothing_said_is_nothing_special() -> None:
+def test_empty_settings_give_equal_shares() -> None:
     """Without a setting all users have the same share."""
     assert {} == Shares.parse("", "").by_user()
 
@@ -40,7 +40,7 @@ def test_nothing_said_is_nothing_special() -> None:
         ("", "a: ann ann", "ann is named twice in the group a"),
     ],
 )
-def test_what_is_no_share_is_said(shares: str, groups: str, words: str) -> None:
+def test_an_invalid_share_is_reported(shares: str, groups: str, words: str) -> None:
     """An invalid share gives one line that says what is wrong and what to write."""
     with pytest.raises(BadRequest, match=words):
         Shares.parse(shares, groups)
@@ -54,7 +54,7 @@ def test_what_is_no_share_is_said(shares: str, groups: str, words: str) -> None:
         ("GPUQUEUE_GROUPS", "x", r"setting groups \(environment GPUQUEUE_GROUPS\): 'x' is no group"),
     ],
 )
-def test_settings_refuse_it_at_the_door(variable: str, value: str, words: str) -> None:
+def test_settings_refuse_an_invalid_share(variable: str, value: str, words: str) -> None:
     """No worker starts with a policy that it cannot read."""
     with pytest.raises(BadRequest, match=words):
         Settings.load({"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s", variable: value})

@@ -21,10 +21,10 @@ def test_a_cap_is_that_of_the_first_rule_that_fits(name: str, slots: int) -> Non
 @pytest.mark.parametrize("text", ["T4", "T4=", "=2", "T4=0", "T4=1001", "T4=two", "T4=2,", "…=2", "T4=-1"])
 def test_what_is_no_cap_is_refused(text: str) -> None:
     """An invalid rule is refused with an example of a valid one."""
-    with pytest.raises(BadRequest, match="is no cap: write"):
+    with pytest.raises(BadRequest, match="is no slot limit: write"):
         rules_of(text)
 
 
-def test_nothing_said_is_no_rule() -> None:
+def test_an_empty_setting_is_no_rule() -> None:
     """An empty setting has no rules, as by default."""
     assert () == rules_of(" ")

@@ -74,7 +74,7 @@ def test_the_end_stands_in_one_line(record: Record, title: str) -> None:
     assert title == title_of(record)
 
 
-def test_why_it_never_ran_is_told() -> None:
+def test_the_message_has_the_reason_why_it_never_ran() -> None:
     """The message says why a job never ran, for example that a job it depended on failed."""
     record = a_record(JobState.CANCELLED)
     record = replace(record, job=replace(record.job, reason=WaitReason.DEPENDENCY, because="job 3 failed"))
@@ -96,7 +96,7 @@ def test_an_array_says_how_many_ended_how() -> None:
     ("seconds", "words"),
     [(0, "0 s"), (0.4, "0 s"), (59.6, "1 min"), (185, "3 min 5 s"), (3600, "1 h"), (3605, "1 h"), (187200, "2 d 4 h")],
 )
-def test_times_are_told_in_two_units(seconds: float, words: str) -> None:
+def test_times_have_at_most_two_units(seconds: float, words: str) -> None:
     """A duration has at most two units. More precision does not help the reader."""
     assert words == took(seconds)
 

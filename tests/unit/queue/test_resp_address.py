@@ -67,7 +67,7 @@ def test_an_address_means_what_it_means_to_the_library(url: str) -> None:
         "redis://h#fragment",
     ],
 )
-def test_what_it_would_not_do_to_the_letter_it_leaves_to_the_library(url: str) -> None:
+def test_an_unsupported_address_is_left_to_the_library(url: str) -> None:
     """An address that the built-in client does not fully support is left to the redis library.
 
     This includes invalid addresses, because the library's client reports the error.

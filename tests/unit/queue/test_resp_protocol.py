@@ -97,7 +97,7 @@ def test_an_error_is_returned_where_it_stands(sent: bytes) -> None:
         b"x" * (MAX_LINE_BYTES + 2),
     ],
 )
-def test_what_is_no_answer_is_said_at_once(sent: bytes) -> None:
+def test_an_invalid_answer_is_an_error_at_once(sent: bytes) -> None:
     """Bytes that are no answer raise an error at once, because the server may send nothing more."""
     with pytest.raises(NoStore):
         reader_of([sent]).answer()
@@ -143,7 +143,7 @@ def test_an_answer_that_was_interrupted_begins_again() -> None:
     assert ["abc", 1] == reader.answer()
 
 
-def test_the_door_has_every_command_that_the_queue_asks_for() -> None:
+def test_the_client_has_every_command_that_the_queue_uses() -> None:
     """The built-in client has every command that the queue uses.
 
     A missing command would be a traceback for a user, although all tests of workers with the redis library pass.

@@ -18,7 +18,7 @@ def granted(waits: list[float]) -> int:
 
 
 def test_an_account_has_its_rate_and_a_burst() -> None:
-    """Twice the rate passes at once, then the rate; who waits as told, passes."""
+    """Twice the rate passes at once, then the rate. A caller that waits as long as requested passes."""
     rates = RequestRates(per_account=10, per_address=None)
 
     assert 20 == granted([rates.after(ada(), 0.0) for _ in range(50)])

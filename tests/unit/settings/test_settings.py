@@ -151,7 +151,7 @@ def test_a_lease_must_hold_several_heartbeats() -> None:
         Settings.load({**HERE, "GPUQUEUE_HOST_LOST_AFTER": "5s"})
 
 
-def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
+def test_a_heartbeat_comes_before_a_device_counts_as_silent() -> None:
     """The heartbeat must be shorter than the silence limit.
 
     With 40 s, `queue` and `why` called healthy devices silent, and `gpus` called them ready.
@@ -166,7 +166,7 @@ def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
     assert int(seen_ms) >= 1.5 * LONGEST_HEARTBEAT_S * 1000
 
 
-def test_all_that_is_wrong_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_all_faults_are_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     """`salvage` reports every fault at once and keeps the valid settings."""
     file = tmp_path / "config.toml"
     file.write_text('leese = "1m"\nslots = 0\npool = "a"\n')
@@ -227,7 +227,7 @@ def test_a_misspelled_variable_is_reported_with_what_was_meant() -> None:
     assert {"GPUQUEUE_HOST_LOST_AFTR": "did you mean GPUQUEUE_HOST_LOST_AFTER?"} == found
 
 
-def test_a_job_that_submits_jobs_hears_nothing_of_its_own_variables() -> None:
+def test_a_job_that_submits_jobs_gets_no_warning_of_its_variables() -> None:
     """A job has GPUQUEUE_JOB_ID, GPUQUEUE_RUN_DIR and more, which are no settings."""
     assert {} == unknown_variables({**HERE, "GPUQUEUE_JOB_ID": "7", "GPUQUEUE_RUN_DIR": "/r"})
 

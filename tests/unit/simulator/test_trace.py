@@ -91,7 +91,7 @@ def test_a_limit_ends_a_run() -> None:
         ([HEAD], "t.csv has no job below its first line: see gpuqueue simulate --example"),
         (["submitted_at,user,mem_bytes,duration_s", "2026-11-21,a,1,"], "has no job that ran on a GPU: 1 never ran"),
         ([HEAD.replace("_bytes", ""), "1,ann,6Q,5"], "t.csv line 2, column mem: '6Q' is not a size"),
-        ([HEAD.replace("_bytes", ""), "1,ann,6,5"], "t.csv line 2, column mem: '6' is not a size: say the unit: 6M"),
+        ([HEAD.replace("_bytes", ""), "1,ann,6,5"], "t.csv line 2, column mem: '6' is not a size: add the unit: 6M"),
         ([HEAD, "1,ann,-6G,5"], "line 2, column mem_bytes: '-6G' is not a size: negative sizes make no sense"),
         ([HEAD, "1,ann,inf,5"], "line 2, column mem_bytes: 'inf' is not a size"),
         (["arrival_s,user,mem,duration", "1,ann,6G,-5"], "column duration: '-5' is not a duration: negative ones make"),
@@ -106,7 +106,7 @@ def test_a_limit_ends_a_run() -> None:
         ([HEAD, "1,ann,1G,nan"], "line 2, column duration_s: 'nan' is not a duration"),
         ([HEAD, "1,ann,1G,9999999999"], "line 2, column duration_s: '9999999999' is longer than ten years"),
         ([f"{HEAD},gpus", "1,ann,1G,5,65"], "line 2, column gpus: '65' is no number of GPUs"),
-        ([f"{HEAD},priority", "1,ann,1G,5,top"], "line 2, column priority: 'top' is no priority: say low, normal"),
+        ([f"{HEAD},priority", "1,ann,1G,5,top"], "line 2, column priority: 'top' is no priority: write low, normal"),
         (["submitted_at,user,mem,duration", "soon,ann,1G,5"], "line 2, column submitted_at: 'soon' is no time"),
         ([HEAD, '1,"ann,1G,5'], "is no CSV"),
         ([f"{HEAD},time_limit_s", "1,ann,1G,5,0"], "line 2, column time_limit_s: a time limit must be above 0"),
@@ -169,7 +169,7 @@ def test_the_history_of_a_site_is_a_trace() -> None:
     )
 
 
-def test_who_is_in_which_group_is_told_as_the_setting_has_it() -> None:
+def test_groups_have_the_form_of_the_setting() -> None:
     """The groups of a trace have the form of the setting, each name once."""
     found = read(f"{HEAD},group", "0,ann,1G,1,vision", "0,bob,1G,1,nlp", "0,ann,1G,1,vision", "0,eve,1G,1,")
 

@@ -90,7 +90,7 @@ def test_a_log_of_which_nothing_was_noted_is_shown_whole(tmp_path: Path) -> None
     assert (False, b"one\n") == since(tmp_path / "log", 100.0)
 
 
-def test_what_was_cut_back_meanwhile_is_not_looked_for(tmp_path: Path) -> None:
+def test_bytes_that_were_cut_meanwhile_are_skipped(tmp_path: Path) -> None:
     """A log can become shorter where the file system has no holes. Only the rest is shown."""
     (tmp_path / "log").write_bytes(b"begin\nend\n")
     (tmp_path / "log.times").write_text("100.0 500\n102.0 10\n")

@@ -8,7 +8,7 @@ from gpuqueue.errors import StoreUnreachable
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 
 
-def test_a_look_brings_back_what_it_saw() -> None:
+def test_a_call_returns_its_result() -> None:
     """A call returns its result, and returns it again on each further request."""
     call = TimedCall(lambda: 7, 10)
 

@@ -242,7 +242,7 @@ def test_digits_without_end_or_of_another_script_are_no_number(text: str) -> Non
         assert len(str(caught.value)) < 200
 
 
-def test_two_sizes_that_differ_look_different() -> None:
+def test_two_different_sizes_are_printed_differently() -> None:
     """Two different sizes are printed differently, so that an error does not show 7.5G twice."""
     assert ("80G", "24G") == format_apart(80 * GIB, 24 * GIB)
     assert ("7.5G", "7.46G") == format_apart(15 * GIB // 2, 15 * GIB // 2 - 40 * MIB)
@@ -254,7 +254,7 @@ def test_two_sizes_that_differ_look_different() -> None:
 
 @odd.few_examples
 @given(sizes=st.tuples(st.integers(0, 2**50), st.integers(0, 2**50)))
-def test_any_two_sizes_that_differ_look_different(sizes: tuple[int, int]) -> None:
+def test_any_two_different_sizes_are_printed_differently(sizes: tuple[int, int]) -> None:
     """Two sizes have the same text exactly if they are equal."""
     one, other = format_apart(*sizes)
     assert (one == other) == (sizes[0] == sizes[1])
@@ -338,7 +338,7 @@ def test_a_machine_with_a_strange_name_needs_another(monkeypatch: pytest.MonkeyP
         "redis://" + "a" * 300,
     ],
 )
-def test_an_address_of_a_store_that_cannot_be_is_said_at_once(url: str) -> None:
+def test_an_invalid_address_of_a_store_is_refused_at_once(url: str) -> None:
     """An invalid store address is refused at once. It does not fail in the redis library at the first command."""
     with pytest.raises(StoreUnreachable, match="GPUQUEUE_REDIS_URL is no usable address"):
         connect(url)
@@ -359,7 +359,7 @@ def test_an_address_of_a_store_that_cannot_be_is_said_at_once(url: str) -> None:
         "mysql://h/x",
     ],
 )
-def test_an_address_of_a_book_that_cannot_be_is_said_at_once(url: str) -> None:
+def test_an_invalid_address_of_a_history_is_refused_at_once(url: str) -> None:
     """An invalid history address raises `HistoryUnreachable`."""
     settings = Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": url})
     with Client(settings) as client, pytest.raises(HistoryUnreachable):

@@ -65,6 +65,6 @@ def test_a_port_that_is_no_number_is_no_traceback() -> None:
         open_engine("postgresql://ada:hunter2@h:port/db")
 
 
-def test_the_book_shows_no_key_file_password_either() -> None:
+def test_the_history_address_shows_no_key_file_password() -> None:
     """Both password parameters of the PostgreSQL driver are hidden."""
     assert "hunter2" not in shown(sa.make_url("postgresql://h/db?sslpassword=hunter2&password=hunter2"))

@@ -41,8 +41,8 @@ function count_deaths(id, job, now, well, against, why)
     else
       local jobs = {}
       for i = 1, #row do jobs[i] = 'job ' .. row[i].job .. ' (' .. row[i].why .. ')' end
-      drain(device, 'deaths', 'runs died one after the other right after their start, and not by their own fault as it '
-        .. 'seems: ' .. table.concat(jobs, ', ') .. '; look at their logs and at nvidia-smi, then: gpuqueue resume '
+      drain(device, 'deaths', 'runs died one after the other right after their start, probably not by their own fault: '
+        .. table.concat(jobs, ', ') .. '; look at their logs and at nvidia-smi, then: gpuqueue resume '
         .. device, 'gpuqueue', now)
       call('HDEL', P .. 'deaths', device)
     end

@@ -154,7 +154,7 @@ local function read_job(id)
   return job
 end
 
--- Return whether the entry has all that a queue needs. A job that lost one of these fields can only be ended.
+-- Return whether the entry has all fields that a queue needs. A job that lost one of these fields can only be ended.
 local function queueable(job)
   return job.user and job.shape and job.priority and string.match(job.priority, '^[0-3]$') and parse_shape(job.shape)
 end
