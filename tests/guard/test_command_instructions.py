@@ -32,7 +32,7 @@ pytestmark = [
 #: aim is two. They are spent on value classes, patterns and modules: ``python -X importtime`` names the modules. LIVE
 #: is a job that waits, ENDED one that only the history still has.
 RATIOS = {
-    ("submit", "--mem", "1M", "--", "true"): (1.68, 1.72, 1.71, 1.70),
+    ("submit", "--mem", "1M", "--", "true"): (1.71, 1.75, 1.74, 1.73),
     ("queue",): (1.77, 1.82, 1.79, 1.80),
     ("cancel", "LIVE"): (1.53, 1.58, 1.56, 1.56),
     ("logs", "ENDED"): (1.68, 1.73, 1.71, 1.71),
