@@ -16,6 +16,8 @@ from factories import make_spec, must_claim, serve
 from site_of_one import BIN, Site
 from spoken import Spoken, harmless, speak
 
+from gpuqueue.errors import BadRequest
+from gpuqueue.model import validation
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
 
@@ -76,7 +78,7 @@ def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp
     pairs = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
     job = ["--mem", "1M", "-C", str(inside), *pairs, "--", sys.executable, report, *STRANGE]
     site.start_recorder()
-    names = [name for name in STRANGE if name]
+    names = [name for name in STRANGE if _is_name(name)]
     ids = [int(site.cli("submit", f"--name={names[0]}", *job).stdout)]
     ids += [int(say(site, "submit", f"--name={name}", *job).stdout) for name in names[1:]]
     waiting = say(site, "queue").stdout
@@ -107,9 +109,19 @@ def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp
     assert ["'); DROP TABLE jobs; --"] == [job["name"] for job in dropper]
 
 
+def _is_name(text: str) -> bool:
+    """Return whether a job can have this name: one line without control characters, and not only blanks."""
+    try:
+        validation.name(text)
+    except BadRequest:
+        return False
+    return True
+
+
 @pytest.mark.full
 def test_a_megabyte_of_arguments_reaches_the_job(site: Site, report: str) -> None:
-    """A job gets arguments up to the largest size of one, and about a megabyte in all."""
+    """A job gets arguments up to the largest size of one, and about a megabyte in all, if the site permits it."""
+    site.environ["GPUQUEUE_LIMITS"] = "*: arguments=1M"
     site.start_recorder()
     site.start_worker()
     words = ["x" * 131_071] * 7
@@ -126,6 +138,7 @@ def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, repor
 
     The limit for all strings together is a quarter of the stack limit, which only the job's host knows.
     """
+    site.environ["GPUQUEUE_LIMITS"] = "*: arguments=1M"
     site.start_recorder()
     before = {each.worker for each in site.queue.devices.all()}
     site.spawn_command(["/bin/sh", "-c", f"ulimit -s 1024; exec {BIN / 'gpuqueue-worker'} run --plain"])
