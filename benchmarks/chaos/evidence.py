@@ -38,13 +38,15 @@ _PERMANENT = {
     "drained",
     "deaths",
     "senders",
+    "machines",
+    "submit_limits",
 }
 #: The devices of each host, and Celery's bindings, which list its queues.
 _EXPECTED = re.compile(rf"{re.escape(PREFIX)}(dev|celery):.+")
 #: A key that expires within this time, in seconds, is not left behind: a submit's nonce, Celery's own locks.
 SOON_S = 600
-#: The files of a settled run: its log, and the notes of its size.
-_KEPT_FILES = {"log", "log.times"}
+#: The files of a settled run: its log, the notes of its size, and the name of its user.
+_KEPT_FILES = {"log", "log.times", "user"}
 
 
 class Watch:

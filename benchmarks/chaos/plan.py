@@ -85,7 +85,7 @@ class JobPlan:
     """What one job does, and what is expected of it.
 
     ``exit_code`` is the exit code of its first process, ``signal`` the signal with which it ends itself instead. With
-    ``refused`` its program does not exist. ``stubborn`` processes ignore SIGTERM.
+    ``refused`` the name of its program is longer than any host permits. ``stubborn`` processes ignore SIGTERM.
     """
 
     name: str

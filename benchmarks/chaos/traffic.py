@@ -208,7 +208,7 @@ class Traffic:
 def command(plan: JobPlan, name: str) -> list[str]:
     """Return the command of *plan*, which writes its effects to a file of this *name*."""
     if plan.refused:
-        return ["/nowhere/no-such-program", name]
+        return [f"/{'x' * 256}", name]
     return [
         *(sys.executable, "-I", "-S", str(PROGRAM)),
         *(name, f"{plan.duration_s:.3f}", str(plan.exit_code), str(plan.signal or 0)),

@@ -55,7 +55,7 @@ A_TURN = {"get": 3, "hget": 1, "settle": 1}
 SELDOM = {"GPUQUEUE_HEARTBEAT": f"{LONGEST_HEARTBEAT_S:g}s", "GPUQUEUE_HOST_LOST_AFTER": "10h", "GPUQUEUE_POLL": "1h"}
 #: What a heartbeat and a tick ask for. Usually there is one of them, or none. One more question for each job would be
 #: forty.
-A_HEARTBEAT = {"heartbeat": 1, "age": 1, "reap": 1, "reserve": 1, "get": 2, "hget": 1, "multi": 1, "exec": 1}
+A_HEARTBEAT = {"heartbeat": 1, "promote": 1, "reap": 1, "reserve": 1, "get": 2, "hget": 1, "multi": 1, "exec": 1}
 #: A heartbeat also asks whether the history has each ended run: once, or twice if the history did not have it yet.
 ENDED = JOBS + FIRST
 DIGESTS = {hashlib.sha1(whole(act).encode(), usedforsecurity=False).hexdigest(): act for act in ACTS}
@@ -158,7 +158,7 @@ def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_pat
     turns = others.pop("xread") + 1  # one may have begun before the monitor
     for sender in ("time", "hset"):  # the sender of notifications registers itself by the clock
         others.pop(sender, None)
-    for name in ("age", "reap", "reserve"):  # the recorder ticks as well
+    for name in ("promote", "reap", "reserve"):  # the recorder ticks as well
         assert others.pop(name, 0) <= heartbeats + 1
     turns += heartbeats  # a tick asks for the epoch once
     assert set(others) == set(A_TURN)
