@@ -15,6 +15,7 @@ import click
 from gpuqueue.clock import SystemClock
 from gpuqueue.codec import device_to_plain
 from gpuqueue.console import run as run_command
+from gpuqueue.errors import Refused
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_bytes, parse_duration
@@ -23,7 +24,7 @@ from workers.services.log_records import SafeRecord
 from workers.threads.steady_clock import SteadyEvent
 
 #: The socket of the launcher, as in the settings.
-SOCKET = "/run/gpuqueue/launcher.sock"
+SOCKET = "/run/gpuqueue-launcher/launcher.sock"
 #: How often a process checks that its parent is still alive, in seconds.
 PARENT_POLL_S = 1.0
 
@@ -118,12 +119,24 @@ def left(*, end: bool) -> None:
 @click.option("--group", default="gpuqueue-users", show_default=True, help="Group whose members' jobs are started.")
 @click.option("--socket", default=SOCKET, show_default=True, help="Where workers find it.")
 @click.option("--allow-setuid", is_flag=True, help="Let jobs run set-user-ID programs.")
-def launcher(account: str, group: str, socket: str, *, allow_setuid: bool) -> None:
+@click.option("--check", is_flag=True, help="Only check that nobody but root can change this installation.")
+def launcher(account: str, group: str, socket: str, *, allow_setuid: bool, check: bool) -> None:
     """Start jobs as their submitters, on behalf of this machine's workers. Needs root."""
+    if check:
+        _check_installation()
+        return
     words = ["--account", account, "--group", group, "--socket", socket, *(["--allow-setuid"] if allow_setuid else [])]
     main = Path(__file__).with_name("launcher") / "main.py"
     # A new interpreter: isolated, without site-packages, and with nothing of this one in its memory.
     os.execv(sys.executable, [sys.executable, "-I", "-S", "-X", "utf8", str(main), *words])  # noqa: S606
+
+
+def _check_installation() -> None:
+    from workers.launcher.installation import first_changeable  # noqa: PLC0415 - only here
+
+    path = first_changeable()
+    if path is not None:
+        raise Refused(f"{path} can be changed by others than root: install gpuqueue and its Python where only root can")
 
 
 @worker_commands.command()

@@ -164,7 +164,7 @@ class Settings:
     #: The account as which jobs run: that of the worker, or that of the submitter.
     run_as: RunAs = RunAs.WORKER
     #: The socket of the launcher, which starts jobs as their submitters.
-    launcher: Path = Path("/run/gpuqueue/launcher.sock")
+    launcher: Path = Path("/run/gpuqueue-launcher/launcher.sock")
     #: The source of each value.
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
 

@@ -43,6 +43,8 @@ def main(words: list[str]) -> None:
         sys.exit("gpuqueue launcher: only root can start jobs as other users: start it as root")
     for path in changeable(sources()):
         sys.exit(f"gpuqueue launcher: {path} can be changed by others than root: install gpuqueue where only root can")
+    for path in changeable([os.path.dirname(os.path.abspath(asked.socket))], sticky=True):
+        sys.exit(f"gpuqueue launcher: {path} can be changed by others than root: name another directory with --socket")
     try:
         service_uid = pwd.getpwnam(asked.account).pw_uid
     except KeyError:
@@ -74,12 +76,20 @@ def sources() -> list[str]:
     return [sys.executable, os.path.dirname(os.__file__), *(path for path, *_ in os.walk(ours))]
 
 
-def changeable(paths: list[str]) -> Iterator[str]:
-    """Yield the paths that others than root could replace: by their owner or mode, or by those of a parent."""
+def changeable(paths: list[str], *, sticky: bool = False) -> Iterator[str]:
+    """Yield the paths that others than root could replace: by their owner or mode, or by those of a parent.
+
+    With *sticky*, a directory such as /tmp passes, where nobody can replace what is root's.
+    """
     for path in dict.fromkeys(above for each in paths for above in parents(os.path.realpath(each))):
         found = os.lstat(path)
-        if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if others_write(found) and not (sticky and found.st_uid == 0 and found.st_mode & stat.S_ISVTX):
             yield path
+
+
+def others_write(found: os.stat_result) -> bool:
+    """Return whether others than root can change a file or directory."""
+    return found.st_uid != 0 or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def parents(path: str) -> Iterator[str]:

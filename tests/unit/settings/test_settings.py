@@ -238,4 +238,4 @@ def test_jobs_run_as_the_worker_unless_the_site_says_otherwise() -> None:
     team = Settings.load({**HERE, "GPUQUEUE_RUN_AS": "submitter", "GPUQUEUE_RUNS_DIR": "/var/lib/runs"})
 
     assert (None, Path("/s/runs")) == (single.launcher_in_use, single.runs_dir)
-    assert ("/run/gpuqueue/launcher.sock", Path("/var/lib/runs")) == (team.launcher_in_use, team.runs_dir)
+    assert ("/run/gpuqueue-launcher/launcher.sock", Path("/var/lib/runs")) == (team.launcher_in_use, team.runs_dir)

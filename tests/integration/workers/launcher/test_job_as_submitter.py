@@ -235,3 +235,24 @@ def test_an_open_installation_is_refused(people: People, open_dir: Path) -> None
 
     assert (1, 1) == (done.returncode, len(done.stderr.splitlines()))
     assert "can be changed by others than root: install gpuqueue where only root can" in done.stderr
+
+
+@pytest.mark.parametrize("open_to", ["its owner", "its group"])
+def test_a_directory_that_others_can_change_gets_no_socket(people: People, open_dir: Path, open_to: str) -> None:
+    """A launcher does not listen where the service account could put a link in the place of its socket.
+
+    The launcher changes owner and mode of its socket, and would change those of any file of the machine.
+    """
+    place = open_dir / "run"
+    place.mkdir()
+    os.chown(place, people.service.pw_uid if open_to == "its owner" else 0, people.service.pw_gid)
+    place.chmod(0o755 if open_to == "its owner" else 0o775)
+    words = ["--account", people.service.pw_name, "--group", people.group, "--socket", str(place / "launcher.sock")]
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", LAUNCHER, *words], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert (1, 1) == (done.returncode, len(done.stderr.splitlines()))
+    assert f"{place} can be changed by others than root: name another directory with --socket" in done.stderr
+    assert [] == list(place.iterdir())
