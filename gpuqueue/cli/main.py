@@ -58,6 +58,8 @@ COMMANDS = {
     "status": ("gpuqueue.cli.commands.status", "Show the services of this machine."),
     "down": ("gpuqueue.cli.commands.down", "Wait for the running jobs, then stop the services."),
     "serve": ("gpuqueue.cli.commands.serve", "Run the HTTP service."),
+    "install": ("gpuqueue.cli.commands.install", "Set up this machine for a team, as root."),
+    "uninstall": ("gpuqueue.cli.commands.uninstall", "Remove what install has made."),
     "doctor": ("gpuqueue.cli.commands.doctor", "Find problems on this site, and suggest fixes."),
     "db": ("gpuqueue.cli.commands.db", "Maintain the history database."),
     "completion": ("gpuqueue.cli.commands.completion", "Print the completion script of a shell."),
@@ -85,7 +87,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "History": ("history", "stats", "notify"),
     "Devices": ("top", "gpus", "limits", "drain", "resume", "lost"),
     "Access": ("login", "logout", "whoami", "token", "audit"),
-    "This machine": ("up", "status", "down", "serve", "doctor", "db", "completion"),
+    "This machine": ("up", "status", "down", "serve", "install", "uninstall", "doctor", "db", "completion"),
 }
 
 

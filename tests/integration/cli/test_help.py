@@ -58,6 +58,8 @@ ACT = {
     "down",
     "db",
     "serve",
+    "install",
+    "uninstall",
     "login",
     "logout",
     "token",

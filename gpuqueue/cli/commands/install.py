@@ -1,0 +1,101 @@
+"""The ``install`` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from gpuqueue.console import print_message
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.installation import plan
+from gpuqueue.installation.services import has_systemd
+from gpuqueue.installation.site import SystemSite
+from gpuqueue.installation.step import State, Step
+from gpuqueue.installation.units import by_hand
+from gpuqueue.system.process import installed
+
+#: What is done about a step, by its state.
+VERBS = {State.THERE: "there", State.MISSING: "make", State.DIFFERS: "change"}
+
+
+@click.command()
+@click.option("--account", default="gpuqueue", show_default=True, help="Account of store, workers and service.")
+@click.option("--group", default="gpuqueue-users", show_default=True, help="Group whose members may run jobs.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Replace units that have another content.")
+def install(account: str, group: str, *, dry_run: bool, yes: bool, force: bool) -> None:
+    """Set up this machine for a team: a service for everybody, and jobs that run as their submitters. Needs root.
+
+    Prints what it will do, and asks. What is there is left alone: a second install changes nothing.
+
+    \b
+    Examples:
+      gpuqueue install --dry-run
+      gpuqueue install
+      gpuqueue install --group lab --yes
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    site = SystemSite(account=account, group=group, programs=Path(installed("gpuqueue-worker")).parent)
+    site.check()
+    if not dry_run:
+        refuse_unless_root("install")
+    plan.refuse_unsafe(site.programs)
+    plan.refuse_other_names(site)
+    states = plan.to_do(plan.steps_of(site, force=force))
+    if has_systemd():
+        units = plan.running_units(states)
+        states.append((units, units.state()))
+    for step, state in states:
+        show(VERBS[state], step)
+    if all(state is State.THERE for _, state in states):
+        click.echo("nothing to do")
+        return
+    if dry_run:
+        return
+    confirm(yes=yes)
+    plan.install(site, states)
+    _report(site)
+
+
+def refuse_unless_root(command: str) -> None:
+    """Check that this process is root's.
+
+    Raises:
+        Refused: it is not.
+
+    """
+    if os.geteuid() != 0:
+        raise Refused(f"only root can {command} gpuqueue: use sudo, or look first with --dry-run")
+
+
+def show(verb: str, step: Step) -> None:
+    """Print a line about *step*."""
+    click.echo(f"{verb:7} {step.what}")
+
+
+def confirm(*, yes: bool) -> None:
+    """Ask whether to go on, unless *yes*.
+
+    Raises:
+        BadRequest: there is no terminal to ask on.
+        Refused: the answer is no.
+
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadRequest("there is no terminal to ask on: give --yes, or look first with --dry-run")
+    if not click.confirm("Go on?"):
+        raise Refused("nothing was changed")
+
+
+def _report(site: SystemSite) -> None:
+    click.echo("done")
+    if not has_systemd():
+        click.echo("systemd does not run here. Start the three processes as root with:")
+        for line in by_hand(site):
+            click.echo(f"  {line}")
+    print_message("gpuqueue", f"let people run jobs with: usermod -a -G {site.group} NAME")

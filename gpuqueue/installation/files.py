@@ -1,0 +1,162 @@
+"""Directories and files with their owners and modes."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from gpuqueue.errors import Refused
+from gpuqueue.installation.step import State
+from gpuqueue.lazy.frozen import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Owned:
+    """The owner, the group and the mode of a directory or file."""
+
+    owner: str = "root"
+    group: str = "root"
+    mode: int
+
+    def fits(self, found: os.stat_result) -> bool:
+        """Return whether *found* has them. An account that does not exist owns nothing."""
+        try:
+            ids = pwd.getpwnam(self.owner).pw_uid, grp.getgrnam(self.group).gr_gid
+        except KeyError:
+            return False
+        return (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (*ids, self.mode)
+
+    def give(self, fd: int) -> None:
+        """Give them to an open file or directory."""
+        os.fchown(fd, pwd.getpwnam(self.owner).pw_uid, grp.getgrnam(self.group).gr_gid)
+        os.fchmod(fd, self.mode)
+
+    def __str__(self) -> str:
+        return f"{self.owner}:{self.group} {self.mode:04o}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Directory:
+    """A directory. What is in it is never changed, and removed with it."""
+
+    path: Path
+    owned: Owned
+    purpose: str
+    lasting: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name in the record of what was made."""
+        return str(self.path)
+
+    @property
+    def what(self) -> str:
+        """The thing and its purpose, in words."""
+        return f"{self.path} ({self.owned}): {self.purpose}"
+
+    def state(self) -> State:
+        """Return whether it is there with its owner and mode.
+
+        Raises:
+            Refused: something else is there, such as a link.
+
+        """
+        try:
+            found = self.path.lstat()
+        except FileNotFoundError:
+            return State.MISSING
+        if not stat.S_ISDIR(found.st_mode):
+            raise Refused(f"{self.path} is there and is no directory: move it away")
+        return State.THERE if self.owned.fits(found) else State.DIFFERS
+
+    def make(self) -> None:
+        """Make it, or change its owner and mode."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            self.owned.give(fd)
+        finally:
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Remove it with all that is in it. No link is followed."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.path)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class File:
+    """A file that install writes. A file with another content is replaced only where that is *forced*."""
+
+    path: Path
+    text: str
+    owned: Owned
+    purpose: str
+    #: Whether the site changes it: another content counts as there.
+    editable: bool = False
+    forced: bool = False
+
+    @property
+    def lasting(self) -> bool:
+        """Whether only ``uninstall --purge`` removes it: a file that the site has changed."""
+        return self.editable and self._content() != self.text
+
+    @property
+    def name(self) -> str:
+        """The name in the record of what was made."""
+        return str(self.path)
+
+    @property
+    def what(self) -> str:
+        """The thing and its purpose, in words."""
+        return f"{self.path} ({self.owned}): {self.purpose}"
+
+    def state(self) -> State:
+        """Return whether it is there as it should be.
+
+        Raises:
+            Refused: another file is in its place.
+
+        """
+        try:
+            found = self.path.lstat()
+        except FileNotFoundError:
+            return State.MISSING
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused(f"{self.path} is there and is no file: move it away")
+        if not self.editable and self._content() != self.text:
+            if not self.forced:
+                raise Refused(f"{self.path} is there with another content: move it away, or replace it with --force")
+            return State.DIFFERS
+        return State.THERE if self.editable or self.owned.fits(found) else State.DIFFERS
+
+    def _content(self) -> str:
+        try:
+            return self.path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return self.text
+
+    def make(self) -> None:
+        """Write it. It is never there in part."""
+        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fd, made = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(self.text)
+                file.flush()
+                self.owned.give(fd)
+                os.fsync(fd)
+            Path(made).replace(self.path)
+        except BaseException:
+            Path(made).unlink()
+            raise
+
+    def remove(self) -> None:
+        """Remove it."""
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,216 @@
+"""The steps in their order, and the record of what was made."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.installation.accounts import ServiceAccount, UsersGroup
+from gpuqueue.installation.files import Directory, File, Owned
+from gpuqueue.installation.services import (
+    STARTED,
+    Units,
+    forget_units,
+    has_systemd,
+    listening,
+    remove_sockets,
+    running_jobs,
+    take_down,
+)
+from gpuqueue.installation.site import CONFIG, ETC, RECORD, RUNS, STATE, UNITS, SystemSite
+from gpuqueue.installation.step import State, Step
+from gpuqueue.installation.units import config_text, unit_texts
+
+#: The libraries of the service (extra ``service``).
+SERVICE_LIBRARIES = ("fastapi", "httptools", "uvicorn", "uvloop")
+
+
+def steps_of(site: SystemSite, *, force: bool = False) -> list[Step]:
+    """Return what a site in system mode consists of, in the order in which it is made, without the running units."""
+    account = site.account
+    settings = Owned(group=account, mode=0o640)
+    units = [
+        File(
+            path=UNITS / f"{name}.service", text=text, owned=Owned(mode=0o644), purpose="unit of systemd", forced=force
+        )
+        for name, text in unit_texts(site).items()
+    ]
+    return [
+        ServiceAccount(account),
+        UsersGroup(site.group),
+        Directory(
+            path=STATE,
+            owned=Owned(owner=account, group=account, mode=0o700),
+            purpose="store, history, logs of the services",
+        ),
+        Directory(
+            path=RUNS,
+            owned=Owned(owner=account, group=account, mode=0o711),
+            purpose="directories and logs of the runs",
+        ),
+        File(path=CONFIG, text=config_text(), owned=settings, purpose="settings; yours to change", editable=True),
+        *units,
+    ]
+
+
+def refuse_unsafe(programs: Path) -> None:
+    """Check that a service of root may run this installation, and that the service account can.
+
+    Raises:
+        Refused: others than root can change it, others cannot read it, or the service's libraries are missing.
+
+    """
+    for path in (programs, Path(sys.executable).resolve(), Path(os.__file__), Path(__file__)):
+        closed = next((each for each in path.parents if not each.stat().st_mode & stat.S_IXOTH), None)
+        if closed is not None:
+            raise Refused(f"{closed} is closed to the service account: install gpuqueue and its Python elsewhere")
+    missing = [name for name in SERVICE_LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise Refused(
+            f"the service needs {', '.join(missing)}: install gpuqueue with its extra: pip install '.[service]'"
+        )
+    words = [str(programs / "gpuqueue-worker"), "launcher", "--check"]
+    environ = {"PATH": os.defpath}  # no PYTHONPATH: the services have none
+    done = subprocess.run(words, env=environ, cwd="/", capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["gpuqueue-worker launcher --check failed"]
+        raise Refused(lines[-1].removeprefix("gpuqueue-worker: "))
+
+
+def to_do(steps: Sequence[Step]) -> list[tuple[Step, State]]:
+    """Return each step with its state. Changes nothing.
+
+    Raises:
+        Refused: something else is in the place of one.
+
+    """
+    return [(step, step.state()) for step in steps]
+
+
+def running_units(states: Sequence[tuple[Step, State]]) -> Units:
+    """Return the step that starts the units, after those of *states*."""
+    return Units(any(isinstance(step, File) and state is not State.THERE for step, state in states))
+
+
+class Record:
+    """What ``gpuqueue install`` has made on this machine, in a file."""
+
+    def __init__(self, account: str, group: str, made: Sequence[str] = ()) -> None:
+        self.account = account
+        self.group = group
+        self.made = list(made)
+
+    @classmethod
+    def load(cls) -> Record | None:
+        """Return the record of this machine, None if there is none.
+
+        Raises:
+            GpuQueueError: it is damaged.
+
+        """
+        try:
+            plain = json.loads(RECORD.read_text(encoding="utf-8"))
+            return cls(str(plain["account"]), str(plain["group"]), [str(each) for each in plain["made"]])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise GpuQueueError(f"{RECORD} is damaged: remove by hand what gpuqueue install has made") from None
+
+    def add(self, name: str) -> None:
+        """Write down that *name* was made."""
+        if name not in self.made:
+            self.made.append(name)
+        self.save()
+
+    def remove(self, name: str) -> None:
+        """Write down that *name* is gone. The record goes with the last thing in it."""
+        self.made = [each for each in self.made if each not in {name, STARTED}]
+        if self.made:
+            self.save()
+            return
+        RECORD.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            ETC.rmdir()  # unless the site has files of its own in it
+
+    def save(self) -> None:
+        """Write the record."""
+        plain = {"account": self.account, "group": self.group, "made": self.made}
+        owned = Owned(mode=0o644)
+        File(path=RECORD, text=f"{json.dumps(plain, indent=2)}\n", owned=owned, purpose="record").make()
+
+
+def install(site: SystemSite, states: Sequence[tuple[Step, State]]) -> None:
+    """Make what is not there.
+
+    Raises:
+        GpuQueueError: a step failed. The steps before it stay, and the next install goes on from there.
+
+    """
+    record = Record.load() or Record(site.account, site.group)
+    for step, state in states:
+        if state is State.THERE:
+            continue
+        step.make()
+        if state is State.MISSING:
+            record.add(step.name)
+
+
+def refuse_other_names(site: SystemSite) -> None:
+    """Check that this machine has no installation with other names.
+
+    Raises:
+        Refused: it has.
+
+    """
+    record = Record.load()
+    if record is not None and (record.account, record.group) != (site.account, site.group):
+        raise Refused(
+            f"this machine has an installation with the account {record.account} and the group {record.group}: "
+            "give these names, or gpuqueue uninstall --purge first"
+        )
+
+
+def removals(record: Record, site: SystemSite, *, purge: bool) -> tuple[list[Step], list[Step]]:
+    """Return what uninstall removes, in this order, and what it keeps. Only what install has made is in it."""
+    made = [step for step in reversed(steps_of(site, force=True)) if step.name in record.made]
+    kept = [step for step in made if step.lasting and not purge]
+    removed = [step for step in made if step not in kept]
+    started = has_systemd() and any(isinstance(step, File) and step.path.parent == UNITS for step in removed)
+    return ([Units(), *removed] if started else removed), kept
+
+
+def refuse_while_busy(site: SystemSite, *, cancel: bool) -> None:
+    """Check that no job runs, and that nothing runs which only a person can stop.
+
+    Raises:
+        Refused: something does.
+
+    """
+    jobs = "" if cancel else running_jobs(site)
+    if jobs:
+        raise Refused(f"{jobs}: wait for the end, or end all jobs with --cancel-jobs")
+    if not has_systemd() and (found := listening()):
+        raise Refused(f"{' and '.join(found)} still run{'s' if len(found) == 1 else ''}: stop what you started by hand")
+
+
+def uninstall(record: Record, site: SystemSite, removed: Sequence[Step], *, cancel: bool) -> None:
+    """Stop everything, and remove the steps *removed*.
+
+    Raises:
+        GpuQueueError: a step failed. What is left is in the record, so uninstall can be repeated.
+
+    """
+    take_down(site, cancel=cancel)
+    for step in removed:
+        step.remove()
+        record.remove(step.name)
+    remove_sockets()
+    forget_units()

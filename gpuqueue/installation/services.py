@@ -1,0 +1,146 @@
+"""The units in systemd, and what runs of the queue on this machine."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from gpuqueue.embedded.machine import Machine
+from gpuqueue.errors import GpuQueueError, Unreachable
+from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, STATE, SystemSite
+from gpuqueue.installation.step import State
+from gpuqueue.installation.units import UNITS
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.settings.settings import Settings
+
+#: Where systemd, if it runs this machine, keeps its state (sd_booted(3)).
+_BOOTED = Path("/run/systemd/system")
+#: The name of the running units in the record.
+STARTED = "started"
+#: The sockets of launcher and service.
+SOCKETS = {"the launcher": LAUNCHER_RUN / "launcher.sock", "the service": RUN / "api.sock"}
+
+
+def has_systemd() -> bool:
+    """Return whether systemd runs this machine."""
+    return _BOOTED.is_dir()
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The units, enabled and started."""
+
+    #: Whether a unit was written just now, and so must be started again.
+    changed: bool = False
+    lasting: bool = False
+    name: str = STARTED
+
+    @property
+    def what(self) -> str:
+        """The thing and its purpose, in words."""
+        return f"{' '.join(UNITS)}: enabled and started by systemd"
+
+    def state(self) -> State:
+        """Return whether all of them are enabled and run."""
+        done = not self.changed and all(
+            _systemctl(verb, "--quiet", *UNITS, check=False) for verb in ("is-enabled", "is-active")
+        )
+        return State.THERE if done else State.MISSING
+
+    def make(self) -> None:
+        """Enable and start them. Running jobs go on."""
+        _systemctl("daemon-reload")
+        _systemctl("enable", "--quiet", *UNITS)
+        _systemctl("restart", *UNITS)
+
+    def remove(self) -> None:
+        """Stop and disable them."""
+        _systemctl("disable", "--now", "--quiet", *reversed(UNITS))
+
+
+def _systemctl(*words: str, check: bool = True) -> bool:
+    """Run ``systemctl`` and return whether it succeeded.
+
+    Raises:
+        GpuQueueError: it failed, and *check* is set.
+
+    """
+    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)  # noqa: S607
+    if check and done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
+        raise GpuQueueError(f"systemctl {words[0]} failed: {reason}: see systemctl status {' '.join(UNITS)}")
+    return done.returncode == 0
+
+
+def forget_units() -> None:
+    """Have systemd read its units again, after they were removed."""
+    if has_systemd():
+        _systemctl("daemon-reload")
+
+
+def listening() -> list[str]:
+    """Return which of launcher and service accept connections."""
+    return [name for name, path in SOCKETS.items() if _accepts(path)]
+
+
+def _accepts(path: Path) -> bool:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+        with socket.socket(socket.AF_UNIX, kind) as tried:
+            try:
+                tried.connect(str(path))
+            except OSError:
+                continue
+            return True
+    return False
+
+
+def running_jobs(site: SystemSite) -> str:
+    """Return the jobs that run on this machine in words, empty if there is none."""
+    if not STATE.is_dir() or not CONFIG.is_file():
+        return ""
+    try:
+        found = Machine(Settings.load({"GPUQUEUE_CONFIG": str(CONFIG)})).running_jobs()
+    except Unreachable:  # the store does not run: shims may still hold jobs
+        return as_account(site, "gpuqueue-worker", "left")
+    return f"job {', '.join(map(str, found))} still runs" if found else ""
+
+
+def take_down(site: SystemSite, *, cancel: bool) -> None:
+    """Let no new job start, end the running ones, and stop workers, recorder and store."""
+    if STATE.is_dir() and CONFIG.is_file():
+        as_account(site, "gpuqueue", "down", *(["--cancel-jobs"] if cancel else []))
+
+
+def as_account(site: SystemSite, program: str, *words: str) -> str:
+    """Run a program of gpuqueue as the service account, and return its output.
+
+    Raises:
+        GpuQueueError: it failed. The message is the last line that it wrote.
+
+    """
+    account = pwd.getpwnam(site.account)
+    done = subprocess.run(
+        [str(site.programs / program), *words],
+        user=account.pw_uid,
+        group=account.pw_gid,
+        extra_groups=os.getgrouplist(account.pw_name, account.pw_gid),
+        env={"PATH": os.defpath, "HOME": str(STATE), "GPUQUEUE_CONFIG": str(CONFIG)},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise GpuQueueError(f"{program} {words[0]} failed: {lines[-1].removeprefix(f'{program}: ')}")
+    return done.stdout.strip()
+
+
+def remove_sockets() -> None:
+    """Remove the directories of the sockets. A socket without a service would keep commands waiting."""
+    for path in (RUN, LAUNCHER_RUN):
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,55 @@
+"""The names and paths of a site in system mode."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.lazy.frozen import dataclass
+
+ETC = Path("/etc/gpuqueue")
+#: The settings of host, workers, recorder and service.
+CONFIG = ETC / "config.toml"
+#: The record of what ``gpuqueue install`` has made.
+RECORD = ETC / "installed.json"
+STATE = Path("/var/lib/gpuqueue")
+#: The directories of the runs. Submitters enter theirs, so it is not below the state directory.
+RUNS = Path("/var/lib/gpuqueue-runs")
+#: The sockets of the service and of the launcher are apart: only root may change the directory of the launcher's.
+RUN = Path("/run/gpuqueue")
+LAUNCHER_RUN = Path("/run/gpuqueue-launcher")
+UNITS = Path("/etc/systemd/system")
+
+#: Names that every tool takes, as useradd's default rule.
+_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
+#: Paths that need no quotes in a unit or a shell.
+_PATH = re.compile(r"[A-Za-z0-9_./+-]+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SystemSite:
+    """What differs between sites."""
+
+    #: The service account.
+    account: str
+    #: The group of the people who may run jobs.
+    group: str
+    #: The directory of the programs ``gpuqueue`` and ``gpuqueue-worker``.
+    programs: Path
+
+    def check(self) -> None:
+        """Check that the names and paths can be written into units.
+
+        Raises:
+            BadRequest: a name cannot be that of an account or group.
+            Refused: gpuqueue is installed at a path with special characters.
+
+        """
+        for option, name in (("--account", self.account), ("--group", self.group)):
+            if not _NAME.fullmatch(name):
+                raise BadRequest(f"{option} {name}: use small letters, digits, _ and -, and begin with a letter")
+        if self.account == self.group:
+            raise BadRequest("--account and --group must differ: the account of the queue runs no jobs")
+        if not _PATH.fullmatch(str(self.programs)):
+            raise Refused(f"{self.programs} has special characters: install gpuqueue at a plain path, such as /opt")

@@ -1,0 +1,116 @@
+"""The texts of the files that ``gpuqueue install`` writes. Pure."""
+
+from __future__ import annotations
+
+from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS, STATE, SystemSite
+
+#: The units, in the order of their start.
+LAUNCHER, HOST, SERVICE = UNITS = ("gpuqueue-launcher", "gpuqueue", "gpuqueue-serve")
+
+_CONFIG = """\
+# Settings of gpuqueue on this machine: of its host process, workers, recorder and service.
+# Written once by `gpuqueue install`, then yours. After a change: systemctl restart gpuqueue gpuqueue-serve
+state_dir = "{state}"
+runs_dir = "{runs}"
+run_as = "submitter"
+"""
+
+_LAUNCHER = """\
+# Written by `gpuqueue install`. For changes: systemctl edit gpuqueue-launcher
+[Unit]
+Description=gpuqueue: starts jobs as their submitters
+Before=gpuqueue.service
+
+[Service]
+RuntimeDirectory={launcher_run}
+RuntimeDirectoryPreserve=yes
+ExecStart={programs}/gpuqueue-worker launcher --account {account} --group {group}
+Restart=always
+# Jobs and their guards are in this unit, and survive a restart. So does a job that is killed for memory.
+KillMode=process
+OOMPolicy=continue
+TasksMax=infinity
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_HOST = """\
+# Written by `gpuqueue install`. For changes: systemctl edit gpuqueue
+[Unit]
+Description=gpuqueue: store, recorder and workers of this GPU server
+After=network-online.target gpuqueue-launcher.service
+Wants=network-online.target gpuqueue-launcher.service
+StartLimitIntervalSec=0
+
+[Service]
+User={account}
+Environment=GPUQUEUE_CONFIG={config}
+ExecStart={programs}/gpuqueue up --foreground
+Restart=on-failure
+RestartSec=2
+# Only the main process is asked to stop. The shims of running jobs are in this unit, and survive a restart.
+KillMode=process
+OOMPolicy=continue
+TimeoutStopSec=120
+TasksMax=infinity
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_SERVICE = """\
+# Written by `gpuqueue install`. For changes: systemctl edit gpuqueue-serve
+[Unit]
+Description=gpuqueue: HTTP service for the people of this machine
+After=network-online.target gpuqueue.service
+Wants=network-online.target gpuqueue.service
+StartLimitIntervalSec=0
+
+[Service]
+User={account}
+Environment=GPUQUEUE_CONFIG={config}
+RuntimeDirectory={run}
+# The socket stays, so that commands wait for the next service instead of looking for a queue of their own.
+RuntimeDirectoryPreserve=yes
+ExecStart={programs}/gpuqueue serve
+Restart=always
+RestartSec=1
+NoNewPrivileges=yes
+ProtectSystem=full
+ProtectHome=read-only
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def config_text() -> str:
+    """Return the settings file."""
+    return _CONFIG.format(state=STATE, runs=RUNS)
+
+
+def unit_texts(site: SystemSite) -> dict[str, str]:
+    """Return the text of each unit by its name."""
+    words = {
+        "account": site.account,
+        "group": site.group,
+        "programs": site.programs,
+        "config": CONFIG,
+        "run": RUN.name,
+        "launcher_run": LAUNCHER_RUN.name,
+    }
+    return {name: text.format(**words) for name, text in zip(UNITS, (_LAUNCHER, _HOST, _SERVICE), strict=True)}
+
+
+def by_hand(site: SystemSite) -> tuple[str, ...]:
+    """Return the commands that start the three processes on a machine without systemd."""
+    account, programs = site.account, site.programs
+    become = f"setpriv --reuid={account} --regid={account} --init-groups env HOME={STATE} GPUQUEUE_CONFIG={CONFIG}"
+    return (
+        f"install -d {LAUNCHER_RUN}",
+        f"{programs}/gpuqueue-worker launcher --account {account} --group {site.group} &",
+        f"{become} {programs}/gpuqueue up --foreground &",
+        f"install -d -o {account} {RUN}",
+        f"{become} {programs}/gpuqueue serve &",
+    )

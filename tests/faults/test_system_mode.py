@@ -1,0 +1,284 @@
+"""The whole of system mode on one machine, from ``gpuqueue install`` to ``gpuqueue uninstall``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from bounded import until
+from private_machine import BIN, PrivateMachine
+from unit_files import Unit
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
+
+#: What the admin adds to the settings.
+SETTINGS = """
+devices = "cpu"
+headroom = "0"
+heartbeat = "0.5s"
+poll = "0.5s"
+host_lost_after = "30s"
+kill_grace = "2s"
+"""
+REFUSED, UNREACHABLE = 5, 4
+#: Writes a line each 50 ms until it finds a file.
+LOOP = "n=0; until [ -e go ]; do n=$((n+1)); echo line $n; sleep 0.05; done"
+WORD = "xyzzy-of-alice"
+#: Sends a submit over the socket that names another account, once in the body and once in the headers.
+FORGE = """
+import http.client, json, socket, sys
+body = {"argv": ["/bin/sh", "-c", "id -un"], "cwd": "/", "env": {}, "mem_bytes": 2**26}
+forged = {"X-Remote-User": "alice", "X-Forwarded-User": "alice", "Remote-User": "alice", "From": "alice"}
+for more, headers in (({"account": {"name": "alice", "uid": int(sys.argv[1]), "host": "x"}}, {}), ({}, forged)):
+    link = http.client.HTTPConnection("localhost")
+    link.sock = socket.socket(socket.AF_UNIX)
+    link.sock.connect("/run/gpuqueue/api.sock")
+    link.request("POST", "/api/v1/jobs", json.dumps({**body, **more}), headers)
+    answer = link.getresponse()
+    found = json.loads(answer.read())
+    print(answer.status, found.get("id"), (found.get("spec") or {}).get("account", {}).get("name"))
+"""
+#: Prints all that the service says of a job.
+ASK = """
+import http.client, json, socket, sys
+reads = [("GET", each) for each in ("", "/record", "/newest", "/ended", "/log", "/events", "/why")]
+for method, below in [*reads, ("POST", "/retry-spec"), ("POST", "/retry")]:
+    link = http.client.HTTPConnection("localhost")
+    link.sock = socket.socket(socket.AF_UNIX)
+    link.sock.connect("/run/gpuqueue/api.sock")
+    link.request(method, f"/api/v1/jobs/{sys.argv[1]}{below}", "{}" if method == "POST" else None)
+    answer = link.getresponse()
+    print(answer.status, answer.read())
+"""
+#: Prints the addresses of TCP at which a process of the account listens.
+LISTENERS = """
+import pathlib, pwd, sys
+uid = str(pwd.getpwnam("gpuqueue").pw_uid)
+for family in ("tcp", "tcp6"):
+    for line in pathlib.Path("/proc/net/" + family).read_text().splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A" and words[7] == uid:
+            print(words[1])
+"""
+
+
+@dataclass
+class Team:
+    """A machine in system mode with two people, and nothing configured for them."""
+
+    machine: PrivateMachine
+    units: dict[str, Unit]
+    uids: dict[str, int]
+    #: The files and accounts of the machine before the installation.
+    before: list[str]
+
+    def submit(self, name: str, words: str, *options: str) -> int:
+        """Submit a shell command as a person."""
+        done = self.machine.person(name, "gpuqueue", "submit", "--mem", "64M", *options, "--", "/bin/sh", "-c", words)
+        assert 0 == done.returncode, done.stderr
+        return int(done.stdout)
+
+    def log(self, name: str, job: int) -> str:
+        """Return the log of a person's job."""
+        return self.machine.person(name, "gpuqueue", "logs", str(job)).stdout
+
+    def record(self, name: str, job: int) -> dict[str, object]:
+        """Return what a person sees of a job."""
+        found = self.machine.person(name, "gpuqueue", "show", str(job), "--json")
+        assert 0 == found.returncode, found.stderr
+        return dict(json.loads(found.stdout))
+
+    def ended(self, name: str, job: int) -> int:
+        """Wait for the end of a person's job, and return the exit code of ``gpuqueue wait``."""
+        return self.machine.person(name, "gpuqueue", "wait", str(job)).returncode
+
+    def runs_of(self, words: str) -> list[int]:
+        """Return the pids of processes of the service account whose command line has *words*."""
+        return [int(pid) for pid in self.machine.root("pgrep", "-u", "gpuqueue", "-f", words).stdout.split()]
+
+    def run_dir(self, job: int) -> str:
+        """Return the directory of the first run of a job."""
+        return self.machine.root("sh", "-c", f"echo /var/lib/gpuqueue-runs/{job}/*").stdout.strip()
+
+
+@pytest.fixture
+def team(machine_of_its_own: PrivateMachine, tmp_path: Path) -> Team:
+    """Return a machine on which everything was installed and started."""
+    machine = machine_of_its_own
+    before = _traces(machine)
+    done = machine.gpuqueue("install", "--yes")
+    if "can be changed by others than root" in done.stderr:
+        pytest.skip(done.stderr)
+    assert 0 == done.returncode, done.stderr
+    machine.root("sh", "-c", f"printf '%s' '{SETTINGS}' >> /etc/gpuqueue/config.toml")
+    uids = {}
+    for name, more in (("alice", "vision"), ("bob", "speech")):
+        machine.root("groupadd", more)
+        uids[name] = machine.add_person(name, "gpuqueue-users", more)
+    units = {each: Unit(machine, each, tmp_path / each) for each in ("gpuqueue-launcher", "gpuqueue", "gpuqueue-serve")}
+    for unit in units.values():
+        unit.start()
+    until(lambda: machine.person("alice", "gpuqueue", "gpus").returncode == 0, what="the service", timeout_s=100)
+    until(lambda: "cpu" in machine.person("alice", "gpuqueue", "gpus").stdout, what="a device", timeout_s=100)
+    return Team(machine, units, uids, before)
+
+
+def _traces(machine: PrivateMachine) -> list[str]:
+    """Return the files, accounts and groups of the machine, without those of people."""
+    accounts = machine.root("cat", "/etc/passwd", "/etc/group").stdout.splitlines()
+    of_people = ("alice:", "bob:", "vision:", "speech:")
+    return machine.listing("/etc", "/run", "/var/lib") + [each for each in accounts if not each.startswith(of_people)]
+
+
+def test_a_team_works_on_one_machine(team: Team, tmp_path: Path) -> None:
+    """Alice and bob work as themselves and never meet; worker and service die in the middle; nothing is left."""
+    machine = team.machine
+    hers = team.submit(
+        "alice", f": {WORD}; id -un; id -G; umask; echo mine > here; {LOOP}; exit 5", "--env", f"A={WORD}"
+    )
+    until(lambda: "line 3\n" in team.log("alice", hers), what="her output", timeout_s=60)
+    followed = tmp_path / "followed"
+    with followed.open("wb") as out:
+        follower = subprocess.Popen(machine.command_of("alice", "gpuqueue", "logs", "-f", str(hers)), stdout=out)
+    until(lambda: b"line 3\n" in followed.read_bytes(), what="the follower", timeout_s=60)
+
+    _bob_reaches_nothing(team, hers)
+    _bob_forges_no_name(team)
+    _the_worker_dies(team)
+    _the_service_restarts(team, followed)
+    busy = machine.gpuqueue("uninstall", "--yes")
+    assert (REFUSED, True) == (busy.returncode, f"job {hers} still runs" in busy.stderr), busy
+
+    machine.person("alice", "touch", "go")
+    assert 5 == team.ended("alice", hers)
+    assert 0 == follower.wait(timeout=60)
+    _she_was_herself(team, hers, followed.read_text())
+    _uninstalled(team)
+
+
+def _she_was_herself(team: Team, job: int, followed: str) -> None:
+    """Check the account, the groups and the one run of alice's job, and that a follower saw each line once."""
+    machine = team.machine
+    user, groups, mask, *lines = team.log("alice", job).splitlines()
+    expected = set(machine.person("alice", "id", "-G").stdout.split())
+    assert ("alice", expected, "0022") == (user, set(groups.split()), mask)
+    assert 3 == len(expected)  # her own, gpuqueue-users and vision
+    assert [f"line {number + 1}" for number in range(len(lines))] == lines
+    assert team.log("alice", job) == followed
+    assert "alice 700\n" == machine.root("stat", "-c", "%U %a", "/home/alice").stdout
+    assert "alice\n" == machine.root("stat", "-c", "%U", "/home/alice/here").stdout
+    assert 1 == len(team.record("alice", job)["runs"])  # type: ignore[arg-type]
+
+
+def _bob_reaches_nothing(team: Team, hers: int) -> None:
+    """Check that neither bob's commands nor his jobs cancel, read or reach anything of alice or of the service."""
+    machine = team.machine
+    for words in (("cancel", str(hers)), ("logs", str(hers)), ("edit", str(hers), "--priority", "high")):
+        for more in ((), ("env", "USER=alice", "LOGNAME=alice", "HOME=/home/alice")):
+            done = machine.person("bob", *more, "gpuqueue", *words)
+            assert REFUSED == done.returncode, done
+            assert "line" not in done.stdout
+    for words in (("show", str(hers)), ("show", str(hers), "--json"), ("queue", "--json"), ("history", "--json")):
+        done = machine.person("bob", "gpuqueue", *words)
+        assert 0 == done.returncode, done.stderr
+        assert WORD not in done.stdout + done.stderr
+        assert "mine > here" not in done.stdout
+    said = machine.person("bob", str(BIN / "python"), "-c", ASK, str(hers)).stdout
+    assert ("200 b", False, False) == (said[:5], WORD in said, "line 3" in said), said
+    said = machine.person("alice", str(BIN / "python"), "-c", ASK, str(hers)).stdout
+    assert ("200 b", True, True) == (said[:5], WORD in said, "line 3" in said), said
+    past = machine.person("bob", "env", "GPUQUEUE_STATE_DIR=/var/lib/gpuqueue", "gpuqueue", "cancel", str(hers))
+    assert past.returncode in {1, UNREACHABLE, REFUSED}, past
+
+    run = team.run_dir(hers)
+    (worker, *_), (host, *_) = team.runs_of("gpuqueue-worker run"), team.runs_of("gpuqueue up")
+    child = machine.root("pgrep", "-u", "alice", "-f", "until").stdout.split()[0]
+    connect = f"{BIN}/python -c 'import socket; socket.socket(socket.AF_UNIX, socket.%s).connect(\"%s\")'"
+    tries = [
+        "cat /home/alice/here",
+        f"ls {run}",
+        *(f"cat {run}/{each}" for each in ("log", "spec", "claim")),
+        f"ln -s /etc/passwd {run}/exit",
+        *(f"cat /proc/{pid}/environ" for pid in (child, worker, host)),
+        *(f"kill -9 {pid}" for pid in (child, worker, host)),
+        "ls /var/lib/gpuqueue",
+        "cat /var/lib/gpuqueue/history.db",
+        "cat /etc/gpuqueue/config.toml",
+        connect % ("SOCK_STREAM", "/var/lib/gpuqueue/store/store.sock"),
+        connect % ("SOCK_SEQPACKET", "/run/gpuqueue-launcher/launcher.sock"),
+        "rm /run/gpuqueue/api.sock",
+        "rm /run/gpuqueue-launcher/launcher.sock",
+    ]
+    script = "\n".join(f"({each}) >got 2>&1 && echo 'REACHED {number}'; cat got" for number, each in enumerate(tries))
+    mine = "\n".join(script.splitlines()[:2]).replace(f"ls {run}", f"cat {run}/log")
+    assert 2 == machine.person("alice", "/bin/sh", "-c", mine).stdout.count("REACHED")  # the owner does
+    for found in (machine.person("bob", "/bin/sh", "-c", script).stdout, _of_a_job(team, "bob", script)):
+        assert "REACHED" not in found, found
+        assert WORD not in found
+        assert len(tries) <= len(found.splitlines())  # each says why not
+    assert "" == machine.root(str(BIN / "python"), "-c", LISTENERS).stdout  # the store has no port
+    assert "running" == team.record("alice", hers)["state"]
+
+
+def _of_a_job(team: Team, name: str, words: str) -> str:
+    """Return the output of a job with these words."""
+    job = team.submit(name, words)
+    team.ended(name, job)
+    return team.log(name, job)
+
+
+def _bob_forges_no_name(team: Team) -> None:
+    """Check that a submit which names alice is refused, or is bob's."""
+    assert (
+        _of_a_job(team, "bob", "id -un; id -G; pwd")
+        == team.machine.person("bob", "/bin/sh", "-c", "id -un; id -G; pwd").stdout
+    )
+    done = team.machine.person("bob", str(BIN / "python"), "-c", FORGE, str(team.uids["alice"]))
+    in_body, in_headers = done.stdout.splitlines()
+
+    assert "400 None None" == in_body, done
+    status, job, owner = in_headers.split()
+    assert ("201", "bob") == (status, owner)
+    assert 0 == team.ended("bob", int(job))
+    assert "bob\n" == team.log("bob", int(job))
+
+
+def _the_worker_dies(team: Team) -> None:
+    """Kill the workers with SIGKILL, and wait for the next ones."""
+    before = set(team.runs_of("gpuqueue-worker run"))
+    team.machine.root("kill", "-9", *map(str, before))
+    until(lambda: set(team.runs_of("gpuqueue-worker run")) - before, what="the next worker", timeout_s=60)
+
+
+def _the_service_restarts(team: Team, followed: Path) -> None:
+    """Restart the service, once orderly and once after SIGKILL, while a follower reads."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        team.units["gpuqueue-serve"].end(number)
+        team.units["gpuqueue-serve"].start()
+        seen = len(followed.read_bytes())
+        until(lambda seen=seen: len(followed.read_bytes()) > seen + 100, what="more output", timeout_s=60)  # type: ignore[misc]
+
+
+def _uninstalled(team: Team) -> None:
+    """Check that uninstall leaves only the state, and with --purge nothing."""
+    machine = team.machine
+    by_hand = machine.gpuqueue("uninstall", "--yes")
+    assert REFUSED == by_hand.returncode, by_hand
+    assert "the launcher and the service still run: stop what you started by hand" in by_hand.stderr
+    for name in ("gpuqueue-launcher", "gpuqueue-serve"):
+        team.units[name].end(signal.SIGTERM)
+    done = machine.gpuqueue("uninstall", "--yes")
+    assert 0 == done.returncode, done.stderr
+    team.units["gpuqueue"].ended()
+    until(lambda: not team.runs_of("."), what="the end of all processes of the account")
+    assert "" == machine.root("find", "/run", "/etc/systemd", "-name", "gpuqueue*").stdout
+    kept = "/var/lib/gpuqueue /var/lib/gpuqueue-runs /etc/gpuqueue/config.toml"
+    assert 0 == machine.root("ls", *kept.split(), "/var/lib/gpuqueue/history.db").returncode
+
+    purged = machine.gpuqueue("uninstall", "--yes", "--purge")
+    assert 0 == purged.returncode, purged.stderr
+    assert team.before == _traces(machine)

@@ -1,0 +1,172 @@
+"""A machine for one test: its own accounts, /etc, /run, /opt, /home and /var/lib, its own processes, no systemd.
+
+It is made of a mount and a pid namespace, so nothing of it is left after the test, even if the test is killed. gpuqueue
+is installed in /opt/gpuqueue, where only root can write. Tests that use it are skipped where they are not root.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from service_site import _closed
+
+ROOT = Path(__file__).parents[2]
+HOME = Path("/opt/gpuqueue")
+#: Where the programs are. People have it on their PATH.
+BIN = HOME / "bin"
+PATH = f"{BIN}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+#: Makes the mounts: BASE CLOSED... -- NEEDED... -- COMMAND. What is needed stays, although a directory above is closed.
+MOUNTS = r"""
+set -e
+mount --make-rprivate /
+base=$1; shift
+mount -t tmpfs -o mode=755 none "$base"
+mkdir "$base/etc" "$base/work"
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$base/etc,workdir=$base/work" /etc
+closed=
+while [ "$1" != -- ]; do closed="$closed $1"; shift; done
+shift
+number=0
+for needed; do
+    [ "$needed" != -- ] || break
+    number=$((number + 1)); mkdir "$base/$number"; mount --rbind "$needed" "$base/$number"
+done
+for each in $closed; do mount -t tmpfs -o mode=755 none "$each"; done
+number=0
+while [ "$1" != -- ]; do
+    number=$((number + 1)); mkdir -p "$1"; mount --rbind "$base/$number" "$1"; shift
+done
+shift
+for each in /run /opt /home /var/lib; do mount -t tmpfs -o mode=755 none "$each"; done
+sed -i -E 's/^#?\s*(SYS_[UG]ID_MIN)\s.*/\1 310/; s/^#?\s*(SYS_[UG]ID_MAX)\s.*/\1 390/' /etc/login.defs
+exec "$@"
+"""
+#: The first process: reaps, and ends with its standard input.
+INIT = """
+import os, select
+print("ready", flush=True)
+while not select.select([0], [], [], 0.05)[0]:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+"""
+#: Installs the checkout: ROOT HOME SITE-PACKAGES...
+INSTALL = """
+import shutil, sys, venv
+from pathlib import Path
+root, home, *packages = map(Path, sys.argv[1:])
+venv.create(home, symlinks=True)
+lib = next((home / "lib").glob("python*/site-packages"))
+for source, name in (("gpuqueue", "gpuqueue"), ("workers", "workers"), ("migrations", "gpuqueue/migrations")):
+    shutil.copytree(root / source, lib / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+(lib / "zz.pth").write_text("".join(f"{each}\\n" for each in packages))
+for program, module in (("gpuqueue", "gpuqueue.__main__"), ("gpuqueue-worker", "workers.cli")):
+    script = home / "bin" / program
+    script.write_text(f"#!{home}/bin/python\\nfrom {module} import main\\nmain()\\n")
+    script.chmod(0o755)
+"""
+
+
+class PrivateMachine:
+    """Runs commands on the machine, as root or as a person."""
+
+    def __init__(self, base: Path) -> None:
+        packages = [each for each in sys.path if each.endswith("-packages") and Path(each).is_dir()]
+        needed = [sys.base_prefix, str(ROOT), *packages]
+        closed = {str(found) for each in needed if (found := _closed(Path(each))) is not None}
+        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        mounts = ["/bin/sh", "-c", MOUNTS, "sh", str(base), *sorted(closed), "--", *needed, "--"]
+        self._process = subprocess.Popen(
+            [*command, *mounts, sys.executable, "-I", "-S", "-c", INIT],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        if self._process.stdout.readline() != "ready\n":
+            reason = self._process.stderr.read().strip()
+            self.close()
+            pytest.skip(f"this machine permits no mounts: {reason}")
+        pid = self._process.pid
+        self._init = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
+        done = self.root(sys.executable, "-I", "-c", INSTALL, str(ROOT), str(HOME), *packages)
+        assert 0 == done.returncode, done.stderr
+
+    def enter(self, *words: str) -> list[str]:
+        """Return the command that runs *words* on this machine as root."""
+        own = ["env", "-i", f"PATH={PATH}", "HOME=/root", "LANG=C.UTF-8", *words]
+        return ["nsenter", "--target", self._init, "--mount", "--pid", "--", *own]
+
+    def root(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a program as root."""
+        return self._run(self.enter(*words))
+
+    def gpuqueue(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run ``gpuqueue`` as root."""
+        return self.root("gpuqueue", *words)
+
+    def command_of(self, name: str, *words: str) -> list[str]:
+        """Return the command that runs *words* as the person *name*, in the home, as after a login."""
+        home = f"/home/{name}"
+        login = ["env", "-i", f"HOME={home}", f"USER={name}", f"PATH={PATH}", "LANG=C.UTF-8"]
+        own = ["setpriv", f"--reuid={name}", f"--regid={name}", "--init-groups", "--", *login]
+        return self.enter(*own, "/bin/sh", "-c", 'cd && exec "$@"', "sh", *words)
+
+    def person(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a program as the person *name*."""
+        return self._run(self.command_of(name, *words))
+
+    def add_person(self, name: str, *groups: str) -> int:
+        """Add an account with a private home to *groups*, and return its uid."""
+        uid = 60_000 + secrets.randbelow(4000)  # apart from the accounts of tests beside this one
+        words = ["-m", "-k", "", "-u", str(uid), "-s", "/bin/sh", "-U", "-G", ",".join(groups), name]
+        done = self.root("useradd", *words)
+        assert 0 == done.returncode, done.stderr
+        self.root("chmod", "700", f"/home/{name}")
+        return uid
+
+    def text(self, path: str) -> str:
+        """Return the content of a file."""
+        return self.root("cat", path).stdout
+
+    def listing(self, *paths: str) -> list[str]:
+        """Return owner, mode and path of everything below *paths*."""
+        found = self.root("find", *paths, "-printf", "%u:%g %m %y %p\n").stdout.splitlines()
+        return sorted(line for line in found if not line.endswith((".pwd.lock", "-")))  # files of useradd
+
+    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=100
+        )
+
+    def close(self) -> None:
+        """End all processes of the machine."""
+        self._process.kill()
+        self._process.wait(timeout=30)
+        for each in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if each is not None:
+                each.close()
+
+
+@pytest.fixture
+def machine_of_its_own() -> Iterator[PrivateMachine]:
+    """Return a machine with gpuqueue in /opt, on which nothing is set up."""
+    missing = [each for each in ("unshare", "nsenter", "setpriv", "useradd") if shutil.which(each) is None]
+    if os.geteuid() != 0 or missing:
+        pytest.skip(f"only root can make namespaces and accounts; not installed: {', '.join(missing) or 'nothing'}")
+    base = Path(mkdtemp(prefix="gpuqueue-machine-"))
+    try:
+        machine = PrivateMachine(base)
+        yield machine
+        machine.close()
+    finally:
+        shutil.rmtree(base, ignore_errors=True)

@@ -1,0 +1,89 @@
+"""The units that ``gpuqueue install`` writes, and what it refuses to write into them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from unit_files import service_of
+
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.installation.site import LAUNCHER_RUN, RUN, SystemSite
+from gpuqueue.installation.units import by_hand, config_text, unit_texts
+from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
+
+SITE = SystemSite(account="gpuqueue", group="lab", programs=Path(sys.executable).parent)
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """``systemd-analyze verify`` has no complaint about the three units."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed")
+    paths = []
+    for name, text in unit_texts(SITE).items():
+        paths.append(tmp_path / f"{name}.service")
+        paths[-1].write_text(text)
+
+    done = subprocess.run(
+        [program, "verify", "--man=no", *map(str, paths)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    ours = [line for line in done.stderr.splitlines() if "gpuqueue" in line]
+    assert (0, []) == (done.returncode, ours), done.stderr
+
+
+def test_a_restart_leaves_jobs_alone() -> None:
+    """Where processes of jobs are, only the main process is stopped, and a job killed for memory stops nothing."""
+    for name in ("gpuqueue-launcher", "gpuqueue"):
+        service = service_of(unit_texts(SITE)[name])
+        assert (["process"], ["continue"]) == (service["KillMode"], service["OOMPolicy"])
+
+
+def test_only_the_launcher_is_root() -> None:
+    """The directory of the launcher's socket is root's, and no other unit has that directory."""
+    services = {name: service_of(text) for name, text in unit_texts(SITE).items()}
+
+    assert [None, ["gpuqueue"], ["gpuqueue"]] == [service.get("User") for service in services.values()]
+    directories = [service.get("RuntimeDirectory") for service in services.values()]
+    assert [[LAUNCHER_RUN.name], None, [RUN.name]] == directories
+    assert "--account gpuqueue --group lab" in services["gpuqueue-launcher"]["ExecStart"][0]
+
+
+def test_the_settings_are_those_of_the_units(tmp_path: Path) -> None:
+    """The settings file is valid, jobs run as submitters, and launcher and service are where everybody looks."""
+    path = tmp_path / "config.toml"
+    path.write_text(config_text())
+    settings = Settings.load({"GPUQUEUE_CONFIG": str(path)})
+
+    assert ("/var/lib/gpuqueue", "/var/lib/gpuqueue-runs") == (str(settings.state_dir), str(settings.runs_dir))
+    assert str(LAUNCHER_RUN / "launcher.sock") == settings.launcher_in_use
+    assert str(RUN / "api.sock") == SYSTEM_SOCKET
+
+
+def test_the_commands_without_systemd_are_those_of_the_units() -> None:
+    """Each unit's command is among those to type on a machine without systemd."""
+    typed = "\n".join(by_hand(SITE))
+
+    for text in unit_texts(SITE).values():
+        assert service_of(text)["ExecStart"][0] in typed
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"account": "a b"}, BadRequest, "--account a b: use small letters"),
+        ({"group": "lab\nUser=root"}, BadRequest, "--group lab\nUser=root: use small letters"),
+        ({"account": "lab"}, BadRequest, "--account and --group must differ"),
+        ({"programs": Path("/opt/50% off")}, Refused, "has special characters"),
+    ],
+)
+def test_names_that_would_change_a_unit_are_refused(
+    changes: dict[str, object], error: type[Exception], words: str
+) -> None:
+    """Names and paths that would need quotes in a unit are refused."""
+    with pytest.raises(error, match=words):
+        SystemSite(**{"account": "gpuqueue", "group": "lab", "programs": Path("/opt"), **changes}).check()  # type: ignore[arg-type]
