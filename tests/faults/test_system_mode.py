@@ -146,6 +146,7 @@ def test_a_team_works_on_one_machine(team: Team, tmp_path: Path) -> None:
         follower = subprocess.Popen(machine.command_of("alice", "gpuqueue", "logs", "-f", str(hers)), stdout=out)
     until(lambda: b"line 3\n" in followed.read_bytes(), what="the follower", timeout_s=60)
 
+    assert ["ok", "ok"] == [_launcher_seen_by(team, who) for who in ("root", "gpuqueue")]
     _bob_reaches_nothing(team, hers)
     _bob_forges_no_name(team)
     _the_worker_dies(team)
@@ -172,6 +173,16 @@ def _she_was_herself(team: Team, job: int, followed: str) -> None:
     assert "alice 700\n" == machine.root("stat", "-c", "%U %a", "/home/alice").stdout
     assert "alice\n" == machine.root("stat", "-c", "%U", "/home/alice/here").stdout
     assert 1 == len(team.record("alice", job)["runs"])  # type: ignore[arg-type]
+
+
+def _launcher_seen_by(team: Team, account: str) -> str:
+    """Return the grade that ``gpuqueue doctor`` gives the launcher."""
+    become = ["setpriv", f"--reuid={account}", f"--regid={account}", "--init-groups", "--"]
+    config = "GPUQUEUE_CONFIG=/etc/gpuqueue/config.toml"
+    done = team.machine.root(*become, "env", config, "gpuqueue", "doctor", "--json")
+    found = [each for each in json.loads(done.stdout)["findings"] if each["check"] in {"launcher", "installation"}]
+    assert ["launcher", "installation"] == [each["check"] for each in found], done.stdout
+    return str(next((each["grade"] for each in found if each["grade"] != "ok"), "ok"))
 
 
 def _bob_reaches_nothing(team: Team, hers: int) -> None:
@@ -271,6 +282,7 @@ def _uninstalled(team: Team) -> None:
     assert "the launcher and the service still run: stop what you started by hand" in by_hand.stderr
     for name in ("gpuqueue-launcher", "gpuqueue-serve"):
         team.units[name].end(signal.SIGTERM)
+    assert "problem" == _launcher_seen_by(team, "gpuqueue")
     done = machine.gpuqueue("uninstall", "--yes")
     assert 0 == done.returncode, done.stderr
     team.units["gpuqueue"].ended()

@@ -12,17 +12,19 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 from workers.devices.nvml_calls import Session
 from workers.devices.nvml_diagnostics import CardFacts, DriverFacts, DriverState, card_facts, driver_facts
-from workers.doctor import cards, driver, orphans, python, runs, visibility
+from workers.doctor import cards, driver, launcher, orphans, python, runs, visibility
 from workers.doctor.driver_environment import read_surroundings
 
 T = TypeVar("T")
 
 #: Time limits for opening the driver, for a card, for all devices, and for any other group of checks, in seconds.
 DRIVER_S, CARD_S, DEVICES_S, POLL_S = 8.0, 4.0, 12.0, 8.0
+#: Time limit for the check of the installation, which has tens of thousands of files, in seconds.
+INSTALLATION_S = 20.0
 
 #: The checks of each section.
 ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
-    "host": (*driver.CHECKS, *cards.CHECKS, *visibility.CHECKS),
+    "host": (*driver.CHECKS, *cards.CHECKS, *visibility.CHECKS, *launcher.CHECKS),
     "python": python.CHECKS,
     "runs": (*runs.CHECKS, *orphans.CHECKS),
 }
@@ -33,9 +35,11 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
     session = Session()
     opening = TimedCall(lambda: driver_facts(session), DRIVER_S)
     live = TimedCall(lambda: runs.facts_of(settings), POLL_S)
+    launching = TimedCall(lambda: launcher.facts_of(settings), INSTALLATION_S)
     outlived = TimedCall(lambda: orphans.facts_of(settings), POLL_S)
     yield from _reported("runs", live, runs.CHECKS)
     yield from _reported("runs", outlived, orphans.CHECKS)
+    yield from _reported("host", launching, launcher.CHECKS)
     try:
         facts = _with_cards(session, opening.result())
     except CallFailed as why:

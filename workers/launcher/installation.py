@@ -6,6 +6,7 @@ the installation, and may start jobs as every member of a group. ``gpuqueue inst
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -40,7 +41,7 @@ def within(tops: list[str]) -> Iterator[str]:
         if directory in done:
             continue
         done.add(directory)
-        with os.scandir(directory) as entries:
+        with contextlib.suppress(PermissionError), os.scandir(directory) as entries:  # nobody but root looks in
             for entry in entries:
                 found = entry.stat(follow_symlinks=False)
                 if stat.S_ISLNK(found.st_mode):

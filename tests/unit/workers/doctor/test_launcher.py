@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.settings.settings import Settings
+from workers.doctor.launcher import CHECKS, Facts, facts_of
+
+ME = os.geteuid()
+WELL = Facts(socket="/run/gpuqueue-launcher/launcher.sock", served=ME, expected=ME)
+
+
+def found(facts: Facts, check: str = "launcher") -> Finding | None:
+    """Return the finding of one check, or None if it has none."""
+    return next((each for each in examined("host", facts, CHECKS) if each.check == check), None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "grade", "words"),
+    [
+        (WELL, Grade.OK, "answers, for"),
+        (replace(WELL, trouble="Connection refused", served=None), Grade.PROBLEM, "cannot be used: Connection refused"),
+        (replace(WELL, served=54321), Grade.PROBLEM, "is for uid 54321, and the workers are"),
+        (replace(WELL, open_directory="/srv"), Grade.PROBLEM, "/srv can be changed by others than root"),
+    ],
+)
+def test_what_is_wrong_with_the_launcher(facts: Facts, grade: Grade, words: str) -> None:
+    """A launcher that is away, serves another account, or has a socket that can be replaced is a problem."""
+    finding = found(facts)
+
+    assert finding is not None
+    assert grade is finding.grade
+    assert words in finding.seen
+
+
+def test_an_open_installation_is_a_problem() -> None:
+    """A file that others than root can change is named."""
+    finding = found(replace(WELL, open_installation="/opt/gpuqueue/bin"), "installation")
+
+    assert finding is not None
+    assert (Grade.PROBLEM, True) == (finding.grade, finding.seen.startswith("/opt/gpuqueue/bin can be changed"))
+
+
+def test_jobs_of_the_worker_need_no_launcher(tmp_path: Path) -> None:
+    """Nothing is checked and nothing is found where jobs run as the account of the worker."""
+    facts = facts_of(Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull}))
+
+    assert (None, None, None) == (facts.socket, found(facts), found(facts, "installation"))
+
+
+def test_a_dead_socket_is_seen(tmp_path: Path) -> None:
+    """A socket without a launcher, and no socket at all, are reported with the reason."""
+    environ = {
+        "GPUQUEUE_STATE_DIR": str(tmp_path),
+        "GPUQUEUE_CONFIG": os.devnull,
+        "GPUQUEUE_RUN_AS": "submitter",
+        "GPUQUEUE_LAUNCHER": str(tmp_path / "launcher.sock"),
+    }
+    missing = facts_of(Settings.load(environ))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(str(tmp_path / "launcher.sock"))
+    refused = facts_of(Settings.load(environ))
+
+    assert ("No such file or directory", None) == (missing.trouble, missing.served)
+    assert ("Connection refused", ME) == (refused.trouble, refused.served)

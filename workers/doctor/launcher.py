@@ -1,0 +1,116 @@
+"""Checks of the launcher, on a host whose jobs run as their submitters."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.finding import Finding, Findings, ok, problem, unknown
+from gpuqueue.settings.settings import Settings
+from workers.launcher.installation import first_changeable
+from workers.launcher.main import changeable
+from workers.shim import launched
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """The launcher of this host, as this account sees it."""
+
+    #: Its socket; None if jobs run as the account of the worker.
+    socket: str | None
+    #: Why it cannot be used; empty if it answers.
+    trouble: str = ""
+    #: The account that it serves, and the account of the workers, which owns the state directory.
+    served: int | None = None
+    expected: int | None = None
+    #: What others than root can change: of the directories of the socket, and of this installation.
+    open_directory: str | None = None
+    open_installation: str | None = None
+
+
+# ---- facts -----------------------------------------------------------------------------------------------------------
+
+
+def facts_of(settings: Settings) -> Facts:
+    """Return the facts about the launcher."""
+    path = settings.launcher_in_use
+    if path is None:
+        return Facts(socket=None)
+    expected = _owner(str(settings.state_dir))
+    return Facts(
+        socket=path,
+        trouble=_trouble(path, is_workers=expected == os.geteuid()),
+        served=_owner(path),
+        expected=expected,
+        open_directory=_open_directory(Path(path).parent),
+        open_installation=first_changeable(),
+    )
+
+
+def _owner(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_uid
+    except OSError:
+        return None
+
+
+def _open_directory(path: Path) -> str | None:
+    return next(changeable([str(path)], sticky=True), None) if path.is_dir() else None
+
+
+def _trouble(path: str, *, is_workers: bool) -> str:
+    """Return why the launcher cannot be used. It greets the account of the workers only."""
+    try:
+        if is_workers:
+            launched.greet(path)
+        else:
+            launched.connect(path).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def launcher(facts: Facts) -> Iterator[Finding]:
+    """Check that the launcher answers, serves the account of the workers, and that its socket cannot be replaced."""
+    if facts.socket is None:
+        return
+    who = os.geteuid()
+    if facts.trouble and who not in {0, facts.expected}:
+        yield unknown(f"only root and {_name(facts.expected)} can see the launcher", "run it as one of them")
+    elif facts.served is not None and facts.expected is not None and facts.served != facts.expected:
+        seen = f"{facts.socket} is for {_name(facts.served)}, and the workers are {_name(facts.expected)}'s"
+        yield problem(seen, f"start the launcher with --account {_name(facts.expected)}")
+    elif facts.trouble:
+        seen = f"jobs run as their submitters, and {facts.socket} cannot be used: {facts.trouble}"
+        yield problem(seen, "systemctl status gpuqueue-launcher; without systemd, gpuqueue-worker launcher as root")
+    elif facts.open_directory is not None:
+        seen = f"{facts.open_directory} can be changed by others than root, and so the socket {facts.socket}"
+        yield problem(seen, "set launcher to a socket in a directory of root, and start the launcher with it")
+    else:
+        yield ok(f"{facts.socket} answers, for {_name(facts.served)}")
+
+
+def installation(facts: Facts) -> Findings:
+    """Check that nobody but root can change what starts jobs as other people."""
+    if facts.socket is None:
+        return ()
+    if facts.open_installation is None:
+        return ok("only root can change gpuqueue and its Python")
+    seen = f"{facts.open_installation} can be changed by others than root, who could then run jobs as everybody"
+    return problem(seen, "install gpuqueue and its Python where only root can write, such as /opt")
+
+
+def _name(uid: int | None) -> str:
+    try:
+        return "nobody" if uid is None else pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+CHECKS = (launcher, installation)
