@@ -14,7 +14,7 @@ FROM python:3.12-slim
 ARG EXTRA_PIP=""
 RUN if [ -n "$EXTRA_PIP" ]; then pip install --no-cache-dir $EXTRA_PIP; fi
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    pip install --no-cache-dir "$(echo /wheels/gpuqueue_server-*.whl)[notify,postgres]"
+    pip install --no-cache-dir "$(echo /wheels/gpuqueue_server-*.whl)[notify,postgres,service]"
 
 # A new volume takes the owner of the directory that it covers, so the state directory must be there and be ours.
 ARG USER_ID=10001

@@ -15,7 +15,7 @@ import click
 from gpuqueue.clock import SystemClock
 from gpuqueue.codec import device_to_plain
 from gpuqueue.console import run as run_command
-from gpuqueue.errors import Refused
+from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_bytes, parse_duration
@@ -179,6 +179,18 @@ def doctor(*, deep: bool, fix: bool) -> None:
         click.echo(json.dumps({"repair": what}))
     for finding in examination.examine(settings, os.environ, deep=deep):
         click.echo(json.dumps(to_plain(finding)))  # printed one by one, since the next check may hang
+
+
+@worker_commands.command()
+@click.argument("part", type=click.Choice(["host", "recorder"]))
+def health(part: str) -> None:
+    """Exit with 0 if a part of this machine does its work, for the health checks of containers."""
+    from workers.doctor.health import trouble_of  # noqa: PLC0415 - only here
+
+    settings = Settings.load()
+    trouble = trouble_of(part, JobQueue(settings.redis_url), settings)
+    if trouble:
+        raise GpuQueueError(trouble)
 
 
 def _stop_signal(parent: int | None) -> threading.Event:

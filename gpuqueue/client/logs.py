@@ -92,7 +92,7 @@ class Logs:
     def path_or_none(self, record: Record) -> Path | None:
         """Return the path of the log of the newest run in *record*, or None if there is none on this machine."""
         run = next((run for run in reversed(record.runs) if run.log_path), None)
-        return Path(run.log_path) if run and run.log_path and run.host == self._connection.settings.host else None
+        return Path(run.log_path) if run and run.log_path and self._has(run) else None
 
     def _log_path_of(self, record: Record) -> Path | None:
         if record.job.spec.array is not None:
@@ -102,9 +102,22 @@ class Logs:
         return None if run is None else self._is_here(run, record.job)
 
     def _is_here(self, run: Run, job: Job) -> Path:
-        if run.host != self._connection.settings.host:
+        if not self._has(run):
             raise Refused(f"the log of job {job.label} is on host {run.host}: {run.log_path}")
         return Path(run.log_path or "")
+
+    def _has(self, run: Run) -> bool:
+        """Return whether the log of *run* is here: another host may share the directory of the runs, as containers do.
+
+        The path has the token of the run, so no other machine has another file there.
+        """
+        settings, path = self._connection.settings, Path(run.log_path or "")
+        if run.host == settings.host:
+            return True
+        try:
+            return settings.runs_dir in path.parents and path.exists()
+        except OSError:
+            return False
 
     def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:
         """Return the progress of the running jobs of *jobs* that report it in their logs, by job id.

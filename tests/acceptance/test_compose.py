@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from gpuqueue.settings.settings import Settings
+from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
@@ -91,6 +91,42 @@ def test_what_is_waited_for_can_happen() -> None:
             assert everything[name]["healthcheck"]["test"]
         else:
             assert everything[name]["restart"] == "no"
+
+
+@pytest.mark.parametrize("name", sorted(services()))
+def test_logs_are_rotated(name: str) -> None:
+    """Docker keeps a bounded part of the output of each container."""
+    options = services()[name]["logging"]["options"]
+
+    assert ("json-file", {"max-size": "10m", "max-file": "3"}) == (services()[name]["logging"]["driver"], options)
+
+
+@pytest.mark.parametrize("name", sorted(set(services()) - {"migrate"}))
+def test_each_service_has_a_health_check_that_can_be_run(name: str) -> None:
+    """Each container that stays has a health check; a check with a program of ours is one that the program takes."""
+    check = services()[name]["healthcheck"]
+    words = [word for word in check["test"][1:] if word != "env" and not word.startswith("GPUQUEUE_")]
+
+    assert {"CMD", "CMD-SHELL"} >= {check["test"][0]}
+    assert {"test", "interval", "timeout", "start_period"} <= set(check)
+    if name in ours():
+        assert words[0] in {"gpuqueue", "gpuqueue-worker"}
+        installed = Path(sys.executable).with_name(words[0])
+        done = subprocess.run([str(installed), *words[1:], "--help"], capture_output=True, check=False, timeout=60)
+        assert 0 == done.returncode, done.stderr
+
+
+def test_people_reach_the_service_and_nothing_else() -> None:
+    """The service's socket is where the host's commands look for it, with the host's accounts; no port is published."""
+    service = services()["service"]
+
+    assert "gpuqueue serve" == service["command"]
+    assert f"{Path(SYSTEM_SOCKET).parent}:{Path(SYSTEM_SOCKET).parent}" in service["volumes"]
+    assert {"/etc/passwd:/etc/passwd:ro", "/etc/group:/etc/group:ro"} <= set(service["volumes"])
+    assert "${GPUQUEUE_USER_ID:-10001}" == service["user"]  # a name would be looked for in the host's file
+    assert f"unix://{SYSTEM_SOCKET}" in str(service["healthcheck"]["test"])
+    assert {"pid", "userns_mode", "privileged", "network_mode"}.isdisjoint(service)
+    assert not any("ports" in each for each in services().values())
 
 
 @pytest.mark.parametrize("name", sorted(workers()))

@@ -378,6 +378,21 @@ def test_a_user_who_cannot_read_the_log_gets_the_state(site: Site, tmp_path: Pat
     assert [f"gpuqueue: job {job_id} running on elsewhere", f"gpuqueue: job {job_id} failed (exit 3)"] == others
 
 
+def test_a_log_in_a_shared_directory_of_runs_is_here(site: Site, tmp_path: Path) -> None:
+    """Another host's log is read if it is below this host's directory of runs, as with containers, and only there."""
+    site.make_tables()
+    serve(site.queue, make_offer(host="elsewhere"))
+    for shared in (True, False):
+        job_id = site.queue.requests.submit(make_spec()).id
+        claim = must_claim(site.queue, host="elsewhere")
+        log = (site.settings.runs_dir if shared else tmp_path / "others") / str(job_id) / claim.token / "log"
+        log.parent.mkdir(parents=True)
+        log.write_text("shared\n")
+        site.queue.runs.started(job_id, claim.token, lease_s=300, log_path=str(log), devices=())
+        done = site.cli("logs", str(job_id), check=False)
+        assert ((0, "shared\n") if shared else (5, "")) == (done.returncode, done.stdout), done.stderr
+
+
 def test_nobody_attaches_to_what_is_not_there(site: Site) -> None:
     """An unknown job gives the same message and exit code as in other commands."""
     site.make_tables()
