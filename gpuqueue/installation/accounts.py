@@ -101,6 +101,11 @@ class UsersGroup:
             _run("groupdel", self.group)
 
 
+def has_account(name: str) -> bool:
+    """Return whether this machine has the account *name*."""
+    return _account(name) is not None
+
+
 def _has_processes(uid: int) -> bool:
     for each in each_process():
         with contextlib.suppress(OSError):  # it has ended

@@ -28,6 +28,7 @@ from gpuqueue.installation.services import (
 from gpuqueue.installation.site import CONFIG, ETC, RECORD, RUNS, STATE, UNITS, SystemSite
 from gpuqueue.installation.step import State, Step
 from gpuqueue.installation.units import config_text, unit_texts
+from gpuqueue.settings.settings import Settings
 
 #: The libraries of the service (extra ``service``).
 SERVICE_LIBRARIES = ("fastapi", "httptools", "uvicorn", "uvloop")
@@ -83,6 +84,21 @@ def refuse_unsafe(programs: Path) -> None:
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["gpuqueue-worker launcher --check failed"]
         raise Refused(lines[-1].removeprefix("gpuqueue-worker: "))
+
+
+def refuse_other_settings() -> None:
+    """Check that a settings file which is there already runs jobs as their submitters.
+
+    Raises:
+        Refused: it does not.
+        BadRequest: it cannot be read.
+
+    """
+    if os.access(CONFIG, os.R_OK) and Settings.load({"GPUQUEUE_CONFIG": str(CONFIG)}).launcher_in_use is None:
+        raise Refused(
+            f'{CONFIG} is there without run_as = "submitter", so jobs would run as one account: '
+            "add run_as, state_dir and runs_dir, or move the file away"
+        )
 
 
 def to_do(steps: Sequence[Step]) -> list[tuple[Step, State]]:

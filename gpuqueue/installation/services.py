@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import GpuQueueError, Unreachable
+from gpuqueue.installation.accounts import has_account
 from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, STATE, SystemSite
 from gpuqueue.installation.step import State
 from gpuqueue.installation.units import UNITS
@@ -100,7 +101,7 @@ def _accepts(path: Path) -> bool:
 
 def running_jobs(site: SystemSite) -> str:
     """Return the jobs that run on this machine in words, empty if there is none."""
-    if not STATE.is_dir() or not CONFIG.is_file():
+    if not _has_queue(site):
         return ""
     try:
         found = Machine(Settings.load({"GPUQUEUE_CONFIG": str(CONFIG)})).running_jobs()
@@ -111,8 +112,13 @@ def running_jobs(site: SystemSite) -> str:
 
 def take_down(site: SystemSite, *, cancel: bool) -> None:
     """Let no new job start, end the running ones, and stop workers, recorder and store."""
-    if STATE.is_dir() and CONFIG.is_file():
+    if _has_queue(site):
         as_account(site, "gpuqueue", "down", *(["--cancel-jobs"] if cancel else []))
+
+
+def _has_queue(site: SystemSite) -> bool:
+    """Return whether account, state and settings are there, so that programs of the queue can be asked."""
+    return has_account(site.account) and STATE.is_dir() and CONFIG.is_file()
 
 
 def as_account(site: SystemSite, program: str, *words: str) -> str:

@@ -26,7 +26,9 @@ RuntimeDirectory={launcher_run}
 RuntimeDirectoryPreserve=yes
 ExecStart={programs}/gpuqueue-worker launcher --account {account} --group {group}
 Restart=always
-# Jobs and their guards are in this unit, and survive a restart. So does a job that is killed for memory.
+# Each run gets a control group below that of the unit.
+Delegate=yes
+# Jobs and their guards are in this unit. They survive a restart, and the death of another job for lack of memory.
 KillMode=process
 OOMPolicy=continue
 TasksMax=infinity

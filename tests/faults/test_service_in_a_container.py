@@ -71,5 +71,8 @@ def test_people_of_the_host_use_the_container_as_themselves(host: PrivateMachine
     refused = host.person("bob", "gpuqueue", "cancel", job)
     assert (5, True) == (refused.returncode, "alice" in refused.stderr), refused.stderr
     assert 5 == host.person("bob", "gpuqueue", "logs", job).returncode
-    assert 0 == host.gpuqueue("cancel", job).returncode  # root of the host
+    assert 5 == host.person("bob", "gpuqueue", "token", "create", "--user", "alice").returncode
+    made = host.gpuqueue("token", "create", "--user", "alice")  # root, also that of the container
+    assert (0, True) == (made.returncode, "of alice expires" in made.stderr), made.stderr
+    assert 0 == host.gpuqueue("cancel", job).returncode
     assert 0 != host.person("alice", "gpuqueue", "wait", job).returncode

@@ -1,5 +1,7 @@
 """A machine for one test: its own accounts, /etc, /run, /opt, /home and /var/lib, its own processes, no systemd.
 
+Control groups are hidden from it, because they would be those of the real machine. /tmp is that of the real machine.
+
 It is made of a mount and a pid namespace, so nothing of it is left after the test, even if the test is killed. gpuqueue
 is installed in /opt/gpuqueue, where only root can write. Tests that use it are skipped where they are not root.
 """
@@ -45,7 +47,7 @@ while [ "$1" != -- ]; do
     number=$((number + 1)); mkdir -p "$1"; mount --rbind "$base/$number" "$1"; shift
 done
 shift
-for each in /run /opt /home /var/lib; do mount -t tmpfs -o mode=755 none "$each"; done
+for each in /run /opt /home /var/lib /sys/fs/cgroup; do mount -t tmpfs -o mode=755 none "$each"; done
 sed -i -E 's/^#?\s*(SYS_[UG]ID_MIN)\s.*/\1 310/; s/^#?\s*(SYS_[UG]ID_MAX)\s.*/\1 390/' /etc/login.defs
 exec "$@"
 """

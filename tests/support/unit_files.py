@@ -14,7 +14,16 @@ UNITS = "/etc/systemd/system"
 #: The keys that are understood here. A unit with another one fails the test, unless it changes nothing here.
 KNOWN = {"User", "Environment", "ExecStart", "RuntimeDirectory"}
 #: Keys that need systemd: what it does with the process later, and its sandbox.
-LATER = {"RuntimeDirectoryPreserve", "Restart", "RestartSec", "KillMode", "OOMPolicy", "TasksMax", "TimeoutStopSec"}
+LATER = {
+    "RuntimeDirectoryPreserve",
+    "Restart",
+    "RestartSec",
+    "KillMode",
+    "OOMPolicy",
+    "TasksMax",
+    "TimeoutStopSec",
+    "Delegate",
+}
 SANDBOX = {"NoNewPrivileges", "ProtectSystem", "ProtectHome"}
 
 

@@ -44,6 +44,7 @@ def install(account: str, group: str, *, dry_run: bool, yes: bool, force: bool) 
         refuse_unless_root("install")
     plan.refuse_unsafe(site.programs)
     plan.refuse_other_names(site)
+    plan.refuse_other_settings()
     states = plan.to_do(plan.steps_of(site, force=force))
     if has_systemd():
         units = plan.running_units(states)

@@ -74,6 +74,7 @@ def test_what_the_site_has_changed_is_kept(machine: PrivateMachine) -> None:
     assert "" == machine.text(UNIT)
     again = machine.gpuqueue("uninstall", "--yes")
     assert (0, "nothing to do: --purge removes what is kept") == (again.returncode, again.stdout.splitlines()[-1])
+    machine.root("userdel", "gpuqueue")  # by hand, as it happens
     assert 0 == machine.gpuqueue("uninstall", "--yes", "--purge").returncode
     assert before == machine.listing(*PLACES)
     assert "nothing to do" in machine.gpuqueue("uninstall", "--yes", "--purge").stdout
@@ -112,6 +113,10 @@ def test_what_would_not_be_safe_is_refused(machine: PrivateMachine) -> None:
     closed = machine.gpuqueue("install", "--yes")
     machine.root("chmod", "755", "/opt")
     assert (REFUSED, True) == (closed.returncode, "/opt is closed to the service account" in closed.stderr)
+    machine.root("sh", "-c", "mkdir /etc/gpuqueue; echo 'slots = 2' > /etc/gpuqueue/config.toml")
+    other = machine.gpuqueue("install", "--yes")
+    assert (REFUSED, True) == (other.returncode, 'without run_as = "submitter"' in other.stderr), other.stderr
+    machine.root("rm", "-r", "/etc/gpuqueue")
     root = machine.gpuqueue("install", "--yes", "--account", "root")
     assert (REFUSED, "account root is root" in root.stderr) == (root.returncode, True)
 

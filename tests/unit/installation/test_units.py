@@ -41,6 +41,7 @@ def test_a_restart_leaves_jobs_alone() -> None:
     for name in ("gpuqueue-launcher", "gpuqueue"):
         service = service_of(unit_texts(SITE)[name])
         assert (["process"], ["continue"]) == (service["KillMode"], service["OOMPolicy"])
+    assert ["yes"] == service_of(unit_texts(SITE)["gpuqueue-launcher"])["Delegate"]  # a control group for each run
 
 
 def test_only_the_launcher_is_root() -> None:
