@@ -30,6 +30,7 @@ OURS = {
     **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 94)),
     "simulate": Bound(25, 54),
     **dict.fromkeys(("gpus", "up", "status", "down", "db"), Bound(50, 115)),
+    **dict.fromkeys(("install", "uninstall"), Bound(40, 90)),
     "doctor": Bound(50, 126),
     "completion": Bound(5, 16),
     **dict.fromkeys(("login", "logout", "whoami", "token", "audit", "serve"), Bound(18, 66)),
@@ -43,6 +44,7 @@ OTHERS = {
     "stats": (27, 31, 32, 34),
     **dict.fromkeys(("gpus", "up", "status", "down", "db"), (23, 31, 32, 36)),
     "simulate": (28, 32, 33, 35),
+    **dict.fromkeys(("install", "uninstall"), (34, 42, 43, 45)),
     "doctor": (202, 215, 218, 204),
     "completion": (14, 15, 15, 15),
 }
