@@ -122,7 +122,7 @@ def test_two_hosts_share_the_jobs_and_one_is_cut_off_for_a_while(lab: Lab, tmp_p
     lab.cli("drain", "h1:0")
     there = submit(lab, "-C", str(disk / "proj"), "--", *run, "")
     reason = (
-        f"it could not start the job: cannot enter the working directory {disk / 'proj'}: No such file or directory"
+        f"h2 could not start the job: cannot enter the working directory {disk / 'proj'}: No such file or directory"
     )
     until(lambda: reason in lab.cli("why", str(there)), timeout_s=60, what="the reason")
     lab.cli("resume", "h1:0")

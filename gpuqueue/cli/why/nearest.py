@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gpuqueue.client.why import Why
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Verdict
+from gpuqueue.text.sanitize import plain
 
 #: Most devices with a row of their own. A job on several devices has as many rows as devices.
 MOST = 5
@@ -47,14 +48,21 @@ def nearest(found: Why, explanation: Explanation) -> list[Verdict]:
 
 
 def rest_line(explanation: Explanation, shown: Sequence[Verdict]) -> list[str]:
-    """Return the line about the devices that are not *shown*, if there are any."""
+    """Return the line about the devices that are not *shown*, if any, and why hosts could not start the job."""
     named = {each.device for each in shown}
     others = [each for each in explanation.devices if each.device not in named]
     if not others:
         return []
     kinds = Counter(WORDS[each.obstacle] for each in others).most_common()
     counts = ", ".join(f"{number} {words}" for words, number in kinds)
-    return [f"and {len(others)} other device{'s' if len(others) > 1 else ''}: {counts} (--json lists all)"]
+    reasons = {each.host: each.cannot_start for each in others if each.obstacle is Obstacle.EXCLUDED}
+    return [
+        f"and {len(others)} other device{'s' if len(others) > 1 else ''}: {counts} (--json lists all)",
+        *(
+            f"{plain(host)} could not start the job: {plain(reason or 'no reason is known')}"
+            for host, reason in sorted(reasons.items())[:MOST]
+        ),
+    ]
 
 
 def _distance(found: Why, explanation: Explanation, verdict: Verdict) -> tuple[bool, int, int, str, int]:

@@ -116,6 +116,18 @@ def test_the_answer_comes_first_then_the_devices_that_matter() -> None:
     assert [] == rest_line(nowhere, nearest(found, nowhere))
 
 
+def test_the_reason_of_a_host_that_could_not_start_the_job_is_shown() -> None:
+    """The devices of such a host are only counted, but a user must read what to mend there: once for each host."""
+    reason = "cannot enter the working directory /home/ann/proj: No such file or directory"
+    excluded = tuple(replace(verdict("b", index, Obstacle.EXCLUDED), cannot_start=reason) for index in range(2))
+    explanation = replace(EXPLANATION, devices=(verdict("a", 0, Obstacle.DRAINED), *excluded))
+
+    assert [
+        "and 2 other devices: 2 on a host that could not start the job (--json lists all)",
+        f"b could not start the job: {reason}",
+    ] == rest_line(explanation, nearest(replace(FOUND, explanation=explanation), explanation))
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_reason_goes_on_below_itself(width: int) -> None:
     """A long reason continues in its own column.
