@@ -48,6 +48,9 @@ class Which(str, Enum):
     FAILED = "failed"
     ANY = "is known"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
@@ -59,7 +62,7 @@ class Chosen:
 
 def named(connection: Connection, word: str, *, which: Which | str) -> list[str]:
     """Return the names of the jobs that *word* means, in order of their ids."""
-    name, which = meant(word), Which(which)
+    name, which = meant(word), validation.word("which", which, Which)
     if isinstance(name, JobName):
         return [str(name)]
     jobs: dict[int, Job] = {}

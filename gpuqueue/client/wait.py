@@ -108,17 +108,29 @@ def _watched(connection: Connection, job_id: int | str) -> Iterator[Job]:
 
 def recorded(connection: Connection, job: Job) -> Record:
     """Return the ended *job* from the history, or with what the store knows if the history does not have it in time."""
-    if job.member is not None and not job.attempt:
-        return runs.Record(job=job)  # never claimed: the history has only its array
     deadline = time.monotonic() + RECORD_S
-    while time.monotonic() < deadline:
-        try:
-            record = connection.recorded(job.id)
-        except HistoryUnreachable:
-            break
-        if record is not None and record.job.state.is_end:
+    while True:
+        record = recorded_now(connection, job, is_last=time.monotonic() >= deadline)
+        if record is not None:
             return record
         time.sleep(0.01)
+
+
+def recorded_now(connection: Connection, job: Job, *, is_last: bool) -> Record | None:
+    """Return the ended *job* from the history; None if the history lags, unless this is the last try.
+
+    The last try, and one that does not reach the history, returns what the store knows.
+    """
+    if job.member is not None and not job.attempt:
+        return runs.Record(job=job)  # never claimed: the history has only its array
+    try:
+        record = connection.recorded(job.id)
+        if record is not None and record.job.state.is_end:
+            return record
+    except HistoryUnreachable:
+        is_last = True
+    if not is_last:
+        return None
     try:
         return connection.queue.jobs.record(job.id) or runs.Record(job=job)
     except Unreachable:

@@ -31,8 +31,8 @@ class Credentials:
 class Identity(Protocol):
     """Identifies callers, and records their changes."""
 
-    def caller(self, credentials: Credentials) -> Caller:
-        """Return the caller.
+    def caller(self, credentials: Credentials, *, is_new: bool = True) -> Caller:
+        """Return the caller, and count the request if it *is_new*.
 
         Raises:
             NotAuthenticated: the caller cannot be identified.

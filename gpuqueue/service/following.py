@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from gpuqueue.client import reads
+from gpuqueue.client.connection import Connection
 from gpuqueue.client.logs import Logs
-from gpuqueue.client.wait import recorded
+from gpuqueue.client.wait import RECORD_S, recorded_now
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action
 from gpuqueue.model.job import Job
@@ -34,6 +36,9 @@ class FollowedLog:
         self.is_over = False
         #: Whether the last step has stopped before the end of the output.
         self.has_more = False
+        #: Whether the job has ended and the history lags: the next step comes soon.
+        self.is_behind = False
+        self._behind_until_s: float | None = None
 
     def output(self, _call: Call) -> list[str]:
         """Return the events of output that is new in the current log. The state of the job is not read."""
@@ -54,8 +59,9 @@ class FollowedLog:
         job = reads.get(connection, self.name)
         call.must(Action.SEE_LOGS, job.spec.account)
         self.job_id = job.id
-        if job.state.is_end:
-            recorded(connection, job)  # wait briefly for the history, which has the log's path
+        self.is_behind = job.state.is_end and self._lags(connection, job)
+        if self.is_behind:  # the history has the log's path
+            return []
         found = []
         if self._job is None or (job.state, job.attempt) != (self._job.state, self._job.attempt):
             found.append(event("job", call.job(job)))
@@ -71,6 +77,12 @@ class FollowedLog:
             found.append(event("end", None))
             self.is_over = True
         return found
+
+    def _lags(self, connection: Connection, job: Job) -> bool:
+        """Return whether the history is still to record the end of *job*. It has RECORD_S from the first call on."""
+        now_s = time.monotonic()
+        self._behind_until_s = self._behind_until_s or now_s + RECORD_S
+        return recorded_now(connection, job, is_last=now_s >= self._behind_until_s) is None
 
     def _is_newest(self, job: Job) -> bool:
         return self._attempt == job.attempt or not job.attempt or self._tail.path is None

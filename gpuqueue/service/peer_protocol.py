@@ -1,31 +1,204 @@
-"""HTTP over a unix socket, with the credentials of the process at the other end."""
+"""HTTP with the credentials of the process at the other end of a unix socket, and with bounds on each connection.
+
+uvicorn has no time limit for a request that comes slowly or not at all, and keeps all headers that a client sends. Its
+``limit_concurrency`` counts all clients together, so that one of them could lock out the others. The bounds here are
+those of :mod:`gpuqueue.service.connections`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import struct
+from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from gpuqueue.service import connections
 from gpuqueue.service.callers import Peer
+from gpuqueue.service.connections import Connections
+from gpuqueue.service.identity.request_rate import network_of
+from gpuqueue.service.problems import MEDIA_TYPE, content_of, problem_at
 
 #: The layout of ``struct ucred``: pid, uid, gid.
 _UCRED = struct.Struct("3i")
+#: Most bytes of one request, with the frames of its chunks and with trailers.
+MOST_WIRE_BYTES = 2 * (connections.MOST_HEAD_BYTES + connections.MOST_BODY_BYTES)
 
 
 class PeerProtocol(HttpToolsProtocol):
-    """Puts the peer of a unix socket into the state of each request of the connection.
+    """Puts the peer of a unix socket into the state of each request of the connection, and refuses what is too much.
 
     The credentials are those at the time of ``connect``. The process may have ended since.
     """
+
+    def __init__(self, *args: Any, counted: Connections | None, **others: Any) -> None:
+        """Count the connection in *counted*. A proxy's connections are not counted: they are those of many clients."""
+        super().__init__(*args, **others)
+        self._counted = counted
+        self._name = ""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        #: Why the connection is refused, once it is.
+        self._refusal: tuple[HTTPStatus, str] | None = None
+        #: Bytes of the current request: all that has arrived, and those of its body.
+        self._wire_bytes = self._body_bytes = 0
+        #: Whether a request has begun and is not whole, and whether its head is.
+        self._has_begun = self._has_head = False
+
+    # ---- the connection ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Read the credentials of a new connection."""
         super().connection_made(transport)
         peer = _peer_of(transport.get_extra_info("socket"))
         self.app_state: dict[str, Any] = {**self.app_state, "peer": peer}
+        self._name = f"uid {peer.uid}" if peer is not None else network_of(self.client[0] if self.client else "")
+        count, most = (self._counted.opened(self._name), self._counted.most) if self._counted else (0, 0)
+        if count > most:
+            words = f"{self._name} has {most} connections, and may have no more: end some, such as gpuqueue logs -f"
+            self._refusal = HTTPStatus.TOO_MANY_REQUESTS, words
+        self._expect(connections.REFUSED_S if self._refusal else connections.REQUEST_S)
+        if count > 2 * most:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._settle()
+        self._unset_keepalive_if_required()
+        if self._unread is not None:
+            self._unread.cancel()
+        if self._counted is not None:
+            self._counted.closed(self._name)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Give the client some time to read what was sent to it."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(connections.UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on: the client reads."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    # ---- a request ---------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request, which may not take too long and not be too large."""
+        if self.transport.is_closing():
+            return
+        self._wire_bytes += len(data)
+        if self._refusal is None:
+            super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if not self._has_head and self._wire_bytes > connections.MOST_HEAD_BYTES:
+            self._refuse_head()
+        elif self._wire_bytes > MOST_WIRE_BYTES:
+            self._refuse_body()
+        if self._refusal is not None:
+            self._answer(*self._refusal)
+        elif self._deadline is None and (self._has_begun or self._is_idle()):
+            self._expect(connections.REQUEST_S)
+
+    def on_message_begin(self) -> None:
+        """Begin to count the size of a request."""
+        super().on_message_begin()
+        self._wire_bytes = self._body_bytes = 0
+        self._has_begun, self._has_head = True, False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header. A trailer, which comes behind a body, is none."""
+        if not self._has_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Check the size of the head, and that of the body as the head announces it."""
+        self._has_head = True
+        size_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size_bytes > connections.MOST_HEAD_BYTES or len(self.headers) > connections.MOST_HEADERS:
+            self._refuse_head()
+        elif _announced_bytes(self.headers) > connections.MOST_BODY_BYTES:
+            self._refuse_body()
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Check the size of the body, as far as it has arrived."""
+        self._body_bytes += len(body)
+        if self._body_bytes > connections.MOST_BODY_BYTES:
+            self._refuse_body()
+        if self._refusal is None:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End the time that a request may take."""
+        self._settle()
+        self._wire_bytes = 0
+        self._has_begun = self._has_head = False
+        if self._refusal is None:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """End the connection if the rest of the request is still to come: nobody reads it."""
+        super().on_response_complete()
+        if self._has_begun and self._has_head and self.cycle.response_complete:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP."""
+        self._answer(HTTPStatus.BAD_REQUEST, f"the request cannot be read: {msg}")
+
+    # ---- refusals ----------------------------------------------------------------------------------------------------
+
+    def _refuse_head(self) -> None:
+        most = f"{connections.MOST_HEAD_BYTES} bytes and {connections.MOST_HEADERS} headers"
+        self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head of a request has at most {most}"
+
+    def _refuse_body(self) -> None:
+        words = f"the body of a request has at most {connections.MOST_BODY_BYTES} bytes"
+        self._refusal = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words
+
+    def _is_idle(self) -> bool:
+        """Return whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr] # None at first
+
+    def _expect(self, within_s: float) -> None:
+        self._deadline = self.loop.call_later(within_s, self._is_late)
+
+    def _settle(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _is_late(self) -> None:
+        self._deadline = None
+        if self._has_begun:
+            seconds = f"{connections.REQUEST_S:g} s"
+            self._answer(HTTPStatus.REQUEST_TIMEOUT, f"a whole request must arrive within {seconds}")
+        else:
+            self.transport.close()
+
+    def _answer(self, status: HTTPStatus, words: str) -> None:
+        """Answer with a problem document, unless an answer has begun, and end the connection."""
+        is_silent = self._is_idle() or not self.cycle.response_started
+        if not self._is_idle():
+            self.cycle.disconnected = True  # what the application still sends goes nowhere
+            self.cycle.message_event.set()
+        if is_silent:
+            body = content_of(problem_at(status, words))
+            head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[status.value] + head.encode("ascii") + body)
+        self.transport.close()
+
+
+def _announced_bytes(headers: list[tuple[bytes, bytes]]) -> int:
+    """Return the length of a body as its head announces it, 0 if it does not. The parser has checked the digits."""
+    return max((int(value) for name, value in headers if name == b"content-length"), default=0)
 
 
 def _peer_of(connected: Any) -> Peer | None:

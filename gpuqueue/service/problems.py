@@ -47,13 +47,31 @@ def problem_of(error: GpuQueueError) -> Problem:
     )
 
 
+def problem_at(status: HTTPStatus, detail: str) -> Problem:
+    """Return a problem of HTTP itself, which is no error of the queue."""
+    kind = errors.TooManyRequests if status is HTTPStatus.TOO_MANY_REQUESTS else BadRequest
+    return Problem(
+        type=f"urn:gpuqueue:http:{status.value}",
+        title=status.phrase,
+        status=status.value,
+        detail=detail,
+        error=kind.__name__,
+        exit_code=kind.exit_code,
+    )
+
+
+def content_of(problem: Problem) -> bytes:
+    """Return *problem* as JSON."""
+    return json.dumps(to_plain(problem)).encode("ascii")
+
+
 def answer_of(error: GpuQueueError) -> Response:
     """Return the answer for *error*."""
     problem = problem_of(error)
     headers = {"WWW-Authenticate": "Bearer"} if problem.status == HTTPStatus.UNAUTHORIZED else {}
     if isinstance(error, errors.TooManyRequests):
         headers["Retry-After"] = str(max(1, round(error.wait_s)))
-    return Response(json.dumps(to_plain(problem)), problem.status, headers, MEDIA_TYPE)
+    return Response(content_of(problem), problem.status, headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
@@ -72,15 +90,8 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def by_framework(_: Request, error: HTTPException) -> Response:
         status = HTTPStatus(error.status_code)
-        problem = Problem(
-            type=f"urn:gpuqueue:http:{status.value}",
-            title=status.phrase,
-            status=status.value,
-            detail=f"there is nothing here: {status.phrase}",
-            error=BadRequest.__name__,
-            exit_code=BadRequest.exit_code,
-        )
-        return Response(json.dumps(to_plain(problem)), status.value, error.headers or {}, MEDIA_TYPE)
+        problem = problem_at(status, f"there is nothing here: {status.phrase}")
+        return Response(content_of(problem), status.value, error.headers or {}, MEDIA_TYPE)
 
     @app.exception_handler(Exception)
     async def unknown(_: Request, error: Exception) -> Response:

@@ -12,15 +12,19 @@ import ssl
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import uvloop
 
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.service import connections
 from gpuqueue.service.app import application
 from gpuqueue.service.callers import Identity
+from gpuqueue.service.connections import Connections, permit_many_files
 from gpuqueue.service.peer_protocol import PeerProtocol
 from gpuqueue.service.site import Site
 from gpuqueue.settings.settings import Settings
@@ -73,6 +77,15 @@ class Listen:
                 ) from error
 
 
+class _Loop(uvloop.Loop):
+    """A loop with less patience for handshakes of TLS than the minute that uvicorn leaves them."""
+
+    async def create_server(self, *args: Any, **words: Any) -> Any:
+        if words.get("ssl") is not None:
+            words["ssl_handshake_timeout"] = connections.HANDSHAKE_S
+        return await super().create_server(*args, **words)
+
+
 class _Server(uvicorn.Server):
     """A server that leaves signals to the process."""
 
@@ -98,7 +111,7 @@ def serve(settings: Settings, identity: Identity, listen: Listen, ready: Callabl
             sockets.append((stack.enter_context(_tcp_socket(listen.host, listen.port)), True))
         identity.start()
         stack.callback(identity.close)
-        loop = uvloop.new_event_loop()
+        loop = _Loop()
         try:
             loop.run_until_complete(_served(settings, identity, listen, sockets, ready))
         finally:
@@ -114,6 +127,7 @@ async def _served(
 ) -> None:
     site = Site(settings, identity)
     app = application(site)
+    permit_many_files()
     servers = [_Server(_config(app, listen, is_tcp=is_tcp)) for _, is_tcp in sockets]
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,9 +147,10 @@ async def _served(
 
 
 def _config(app: object, listen: Listen, *, is_tcp: bool) -> uvicorn.Config:
+    counted = None if is_tcp and listen.behind_proxy else Connections()  # a proxy has those of many clients
     return uvicorn.Config(
         app,  # type: ignore[arg-type] # an ASGI application
-        http=PeerProtocol,
+        http=partial(PeerProtocol, counted=counted),  # type: ignore[arg-type] # makes a protocol, as a class does
         ws="none",
         lifespan="off",
         log_config=None,

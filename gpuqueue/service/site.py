@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.codec.wire import from_request, to_plain
@@ -25,8 +26,6 @@ T = TypeVar("T")
 
 #: Threads that serve requests. Each has a connection to the store. The store takes one command at a time.
 THREADS = 16
-#: Largest body of a request, in bytes. A spec may have 1 MiB, and JSON may need more bytes for the same text.
-MOST_BODY_BYTES = 4 * 1024 * 1024
 #: Key of a request's scope for the size of its body.
 BODY_BYTES = "gpuqueue.body_bytes"
 
@@ -46,8 +45,11 @@ class Site:
         self._local = threading.local()
         self._connections: list[Connection] = []
 
-    async def work(self, request: Request, work: Callable[[Call], T]) -> T:
+    async def work(self, request: Request, work: Callable[[Call], T], *, is_first: bool = True) -> T:
         """Return the result of *work*, which is done for the caller of *request* by a thread of the pool.
+
+        A stream or long poll works many times for one request. Only the first counts for the limits of the caller.
+        Each of them checks the proof of identity again, so that a revoked token ends a stream.
 
         Raises:
             NotAuthenticated: the caller cannot be identified.
@@ -55,16 +57,17 @@ class Site:
         """
         credentials = _credentials(request)
         return await asyncio.get_running_loop().run_in_executor(
-            self._pool, self._done, credentials, request.scope.get(BODY_BYTES, 0), work
+            self._pool, self._done, credentials, request.scope.get(BODY_BYTES, 0) if is_first else None, work
         )
 
     async def answer(self, request: Request, work: Callable[[Call], Any], status: int = 200) -> Response:
         """Return the result of *work* as JSON. It may return a whole Response instead."""
         return await self.work(request, lambda call: answered(work(call), status))
 
-    def _done(self, credentials: Credentials, body_bytes: int, work: Callable[[Call], T]) -> T:
-        caller = self.identity.caller(credentials)
-        self.identity.received(caller, body_bytes)
+    def _done(self, credentials: Credentials, body_bytes: int | None, work: Callable[[Call], T]) -> T:
+        caller = self.identity.caller(credentials, is_new=body_bytes is not None)
+        if body_bytes is not None:
+            self.identity.received(caller, body_bytes)
         return work(Call(caller, self.policy, self._connection(), self.identity))
 
     def _connection(self) -> Connection:
@@ -93,17 +96,16 @@ async def body_of(request: Request, kind: type[T]) -> T:
     """Return the body of *request*, read as *kind*.
 
     Raises:
-        BadRequest: it is too large, no JSON, or no *kind*.
+        BadRequest: it is no JSON, or no *kind*. The protocol has refused one that is too large.
 
     """
-    content = bytearray()
-    async for piece in request.stream():
-        content += piece
-        if len(content) > MOST_BODY_BYTES:
-            raise BadRequest(f"the body of a request has at most {MOST_BODY_BYTES} bytes")
+    try:
+        content = await request.body()
+    except ClientDisconnect:
+        raise BadRequest("the connection was closed before the whole request arrived") from None
     request.scope[BODY_BYTES] = len(content)
     try:
-        plain = json.loads(bytes(content))
+        plain = json.loads(content)
     except (ValueError, RecursionError):
         raise BadRequest("the body of the request is not JSON") from None
     return from_request(kind, plain)

@@ -280,6 +280,7 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "revoke unknown": lambda client, *_: client.access.revoke_token("aaaaaaaa"),
     "bad state": lambda client, *_: client.jobs.choose(state="odd"),
     "empty range": lambda client, *_: client.jobs.named("900000-900001"),
+    "bad range": lambda client, *_: client.jobs.named("1-2", which="nonsense"),
     "log of waiting": lambda client, job, _: client.logs.turn(client.logs.tail(), client.jobs.newest(job.id)),
     "follow unknown": lambda client, *_: list(client.logs.follow(10**9)),
     "wait unknown": lambda client, *_: client.jobs.wait(10**9, timeout_s=5),

@@ -7,9 +7,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import mkdtemp
@@ -52,6 +52,10 @@ class ServedSite:
     directory: Path
     port: int
     process: subprocess.Popen[str] | None = None
+    #: Settings of the service, beside those that each site needs.
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    #: Constants of the service's modules, by module and name.
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -64,6 +68,7 @@ class ServedSite:
             "GPUQUEUE_REQUEST_RATE": "none",
             "GPUQUEUE_ACCESS": "drain=everybody",
             "GPUQUEUE_ADMINS": current_account("here").name,
+            **self.chosen,
         }
 
     @property
@@ -78,6 +83,7 @@ class ServedSite:
             str(self.port),
             str(self.directory / "cert.pem"),
             str(self.directory / "key.pem"),
+            *[f"{name}={value}" for name, value in self.bounds.items()],
         ]
         errors = (self.directory / "service.log").open("ab")
         with errors:
@@ -103,6 +109,11 @@ class ServedSite:
         url = f"unix://{self.socket_path}" if kind == "unix" else f"https://127.0.0.1:{self.port}"
         return Client(replace(self.settings, url=url, token_file=self.directory / token))
 
+    def token(self, account: str, uid: int, scopes: frozenset[Scope] = frozenset(Scope)) -> str:
+        """Return a new access token of *account*."""
+        with closing(HistoryDatabase(self.settings.database_url)) as database:
+            return _token(database, account, uid, scopes)
+
     def record(self) -> None:
         """Bring the history up to date."""
         with closing(HistoryDatabase(self.settings.database_url)) as database:
@@ -123,14 +134,14 @@ def _write_tokens(settings: Settings, directory: Path) -> None:
         path.chmod(0o600)
 
 
-def _token(database: HistoryDatabase, account: str, uid: int) -> str:
+def _token(database: HistoryDatabase, account: str, uid: int, scopes: frozenset[Scope] = frozenset(Scope)) -> str:
     secret = new_token()
     token = AccessToken(
         id=secret.id,
         kind=CallerKind.PERSON,
         account=account,
         uid=uid,
-        scopes=frozenset(Scope),
+        scopes=scopes,
         name="test",
         made_by=account,
         made_at=datetime.now(timezone.utc),
@@ -142,6 +153,16 @@ def _token(database: HistoryDatabase, account: str, uid: int) -> str:
 @pytest.fixture(scope="module")
 def served() -> Iterator[ServedSite]:
     """Return a site with its service. The tests of a module share it, and each makes its own jobs."""
+    with serving() as site:
+        yield site
+
+
+@contextmanager
+def serving(bounds: Mapping[str, float] | None = None, **chosen: str) -> Iterator[ServedSite]:
+    """Run a site with its service, which has the settings *chosen*, such as ``GPUQUEUE_ADMINS``.
+
+    *bounds* are constants of the service's modules, such as ``gpuqueue.service.connections:REQUEST_S``.
+    """
     directory = Path(mkdtemp(prefix="gpuqueue-served-"))
     certificate(directory)
     environ = {
@@ -159,15 +180,17 @@ def served() -> Iterator[ServedSite]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    site = ServedSite(settings, queue, directory, port)
+    site = ServedSite(settings, queue, directory, port, chosen=chosen, bounds=bounds or {})
     _write_tokens(settings, directory)
     site.start()
     before = os.environ.get("SSL_CERT_FILE")
     os.environ["SSL_CERT_FILE"] = str(directory / "cert.pem")
-    yield site
-    if before is None:
-        del os.environ["SSL_CERT_FILE"]
-    site.kill()
-    queue.close()
-    store.stop()
-    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        yield site
+    finally:
+        if before is None:
+            del os.environ["SSL_CERT_FILE"]
+        site.kill()
+        queue.close()
+        store.stop()
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,11 +1,12 @@
 """The real service in a process of its own, which says on standard output when it is ready.
 
-python token_service.py SOCKET PORT CERTIFICATE KEY
+python token_service.py SOCKET PORT CERTIFICATE KEY [MODULE:CONSTANT=VALUE...]
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from gpuqueue.service.identity.site_identity import SiteIdentity
@@ -15,7 +16,11 @@ from gpuqueue.settings.settings import Settings
 
 def main(words: list[str]) -> None:
     """Serve until a signal."""
-    path, port, certificate, key = words
+    path, port, certificate, key, *constants = words
+    for each in constants:
+        place, _, value = each.partition("=")
+        module, _, name = place.partition(":")
+        setattr(import_module(module), name, int(value) if value.isdigit() else float(value))
     listen = Listen(path=Path(path), host="127.0.0.1", port=int(port), certificate=Path(certificate), key=Path(key))
     settings = Settings.load()
     serve(settings, SiteIdentity(settings), listen, lambda: print("ready", flush=True))  # noqa: T201

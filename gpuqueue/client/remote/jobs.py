@@ -160,8 +160,10 @@ class RemoteJobs:
 
     def labels(self, jobs: Iterable[int]) -> Mapping[int, str]:
         """Return the names of those *jobs*, ids, that the queue knows as members of arrays, such as ``"17_2"``."""
-        ids = sorted(set(jobs))
-        return self._link.get(dict[int, str], "/job-labels", {"id": ids}) if ids else {}
+        ids, found = sorted(set(jobs)), dict[int, str]()
+        for first in range(0, len(ids), PAGE):  # a URL has at most 64 KiB
+            found |= self._link.get(dict[int, str], "/job-labels", {"id": ids[first : first + PAGE]})
+        return found
 
     def events(self, job: int | str) -> tuple[Event, ...]:
         """Return all events of the job that the history has, in order."""
@@ -223,7 +225,8 @@ class RemoteJobs:
 
     def named(self, word: str, *, which: Which | str = "waits or runs") -> Sequence[str]:
         """Return the names of the jobs that *word* means, in order of their ids."""
-        found: Sequence[str] = self._link.get(tuple[str, ...], "/job-names", {"word": word, "which": which})
+        query = {"word": word, "which": validation.word("which", which, selection.Which)}
+        found: Sequence[str] = self._link.get(tuple[str, ...], "/job-names", query)
         return found
 
     def must_own(self, user: str) -> None:

@@ -90,8 +90,8 @@ class SiteIdentity:
             each.join()
         self._database.close()
 
-    def caller(self, credentials: Credentials) -> Caller:
-        """Return the caller of a request, and count the request.
+    def caller(self, credentials: Credentials, *, is_new: bool = True) -> Caller:
+        """Return the caller of a request, and count the request if it *is_new*, not the next step of a stream.
 
         Raises:
             NotAuthenticated: the token is not valid, or the uid of the peer identifies no account.
@@ -104,7 +104,8 @@ class SiteIdentity:
             caller = caller_of_peer(credentials.peer.uid, credentials.peer.pid, with_groups=self._with_groups)
         else:
             caller = self._by_token(credentials, now_s)
-        _grant(self._rates.after(caller, now_s))
+        if is_new:
+            _grant(self._rates.after(caller, now_s))
         return caller
 
     def received(self, caller: Caller, body_bytes: int) -> None:

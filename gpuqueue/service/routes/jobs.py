@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
@@ -12,8 +14,9 @@ from gpuqueue.client.changes import Change
 from gpuqueue.client.remote.link import AWAY, AWAY_DETAIL, WARNING
 from gpuqueue.client.retry import spec_again
 from gpuqueue.client.selection import Chosen, StateFilter, Which
+from gpuqueue.client.wait import RECORD_S, recorded_now
 from gpuqueue.client.why import Why
-from gpuqueue.errors import Unreachable
+from gpuqueue.errors import Refused, Unreachable
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import NewJob, RetryRequest, Whether
 from gpuqueue.model.environment import is_secret
@@ -35,6 +38,8 @@ __all__ = ["Change", "router"]
 router = APIRouter(tags=["jobs"])
 #: Most jobs in one page of a listing.
 MOST_JOBS = 2000
+#: Pause before the history is asked again for an ended job, in seconds.
+LAG_S = 0.02
 
 Key = Annotated[
     str | None, Header(alias="Idempotency-Key", description="The same key yields the same job, for 10 minutes.")
@@ -165,11 +170,20 @@ async def newest_run(request: Request, name: str) -> Response:
 @route(router, "GET", "/jobs/{name}/ended", answer=Record)
 async def ended_job(request: Request, name: str) -> Response:
     """Return an ended job with its runs. The answer waits some seconds for the history, if that lags."""
+    site, until = site_of(request), time.monotonic() + RECORD_S
 
-    def work(call: Call) -> Record:
-        return call.record(call.client.jobs.recorded(call.client.jobs.get(name)))
+    def work(call: Call) -> Record | None:
+        job = call.client.jobs.get(name)
+        if not job.state.is_end:
+            raise Refused(f"job {name} has not ended: it is {job.state}")
+        found = recorded_now(call.connection, job, is_last=time.monotonic() >= until or site.closing.is_set())
+        return found and call.record(found)
 
-    return await site_of(request).answer(request, work)
+    record = await site.work(request, work)
+    while record is None:
+        await asyncio.sleep(LAG_S)  # no thread waits: they serve all callers
+        record = await site.work(request, work, is_first=False)
+    return answered(record)
 
 
 @route(router, "GET", "/jobs/{name}/events", answer=tuple[Event, ...])
@@ -239,7 +253,7 @@ async def choose_ended_jobs(
 
 
 @route(router, "GET", "/job-names", answer=tuple[str, ...])
-async def name_jobs(request: Request, word: str, which: str = Which.LIVE.value) -> Response:
+async def name_jobs(request: Request, word: str, which: Which = Which.LIVE) -> Response:
     """Return the names of the jobs that *word* means, such as ``12-19``."""
     return await site_of(request).answer(request, lambda call: _for_readers(call).client.jobs.named(word, which=which))
 

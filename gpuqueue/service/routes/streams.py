@@ -21,6 +21,7 @@ from gpuqueue.service.call import Call
 from gpuqueue.service.events import ALIVE, MEDIA_TYPE, event, streamed
 from gpuqueue.service.following import FollowedLog
 from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.jobs import LAG_S
 from gpuqueue.service.site import answered, body_of, site_of
 
 router = APIRouter(tags=["streams"])
@@ -44,9 +45,11 @@ async def wait(request: Request) -> Response:
     site = site_of(request)
     ids = [id_of(validation.one_job(name)) for name in wanted.jobs]
     until = time.monotonic() + wanted.timeout_s
+    is_first = True
     while True:
         began = time.monotonic()
-        waited = await site.work(request, lambda call: _read(call, wanted))
+        waited = await site.work(request, lambda call: _read(call, wanted), is_first=is_first)
+        is_first = False
         now = time.monotonic()
         has_changed = {each.name for each in waited.held} != {*wanted.held}
         if waited.ended or has_changed or now >= until or site.closing.is_set():
@@ -86,13 +89,13 @@ async def _followed(request: Request, log: FollowedLog, first: list[str]) -> Asy
             return
         if not log.has_more:
             before = time.monotonic()
-            await site.ends.wait([log.job_id or 0], OUTPUT_S)
+            await site.ends.wait([log.job_id or 0], LAG_S if log.is_behind else OUTPUT_S)
             woken = time.monotonic() - before < OUTPUT_S
             if woken or time.monotonic() - read_at >= POLL_S:
                 read_at = time.monotonic()
-                events = await site.work(request, log.step)
+                events = await site.work(request, log.step, is_first=False)
                 continue
-        events = await site.work(request, log.output)
+        events = await site.work(request, log.output, is_first=False)
 
 
 @route(router, "GET", "/jobs/{name}/stream", answer=bytes, media_type=MEDIA_TYPE)
@@ -110,7 +113,7 @@ async def _watched(request: Request, name: str, first: Job) -> AsyncIterator[str
         if job.state.is_end or site.closing.is_set():
             return
         await site.ends.wait([job.id], POLL_S)
-        job = await site.work(request, lambda call: call.job(call.client.jobs.get(name)))
+        job = await site.work(request, lambda call: call.job(call.client.jobs.get(name)), is_first=False)
 
 
 @route(router, "GET", "/streams/jobs", answer=bytes, media_type=MEDIA_TYPE)
@@ -139,9 +142,9 @@ async def _all_watched(request: Request, first: dict[int, Job], listed: Any) -> 
     yield "".join(event("job", each) for each in first.values()) + event("ready", None)
     while not site.closing.is_set():
         await site.ends.wait(seen.keys(), POLL_S)
-        now: dict[int, Job] = await site.work(request, listed)
+        now: dict[int, Job] = await site.work(request, listed, is_first=False)
         gone = seen.keys() - now.keys()
-        last = await site.work(request, partial(_states, gone))
+        last = await site.work(request, partial(_states, gone), is_first=False)
         changed = [event("job", job) for each, job in now.items() if seen.get(each) != job]
         yield "".join([*changed, *(event("ended", job) for job in last)]) or ALIVE
         seen = now
@@ -168,4 +171,4 @@ async def _devices_watched(request: Request, first: list[DeviceStatus]) -> Async
         if site.closing.is_set():
             return
         await site.ends.wait((), POLL_S)
-        now = await site.work(request, _devices)
+        now = await site.work(request, _devices, is_first=False)
