@@ -12,7 +12,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import pattern
 from gpuqueue.text.sanitize import brief
-from gpuqueue.text.units import KIB, MAX_BYTES, format_bytes, parse_bytes, parse_duration
+from gpuqueue.text.units import KIB, MAX_BYTES, MIB, format_bytes, parse_bytes, parse_duration
 
 #: The name that stands for every user, or pool, without an entry of its own.
 EVERYBODY = "*"
@@ -33,6 +33,8 @@ class Measure(str, Enum):
     QUEUED_JOBS = "queued_jobs"
     #: Jobs that have not ended. An array counts as one, and each of its runs as one.
     OPEN_JOBS = "open_jobs"
+    #: The requests of these jobs as the store holds them, in bytes.
+    OPEN_BYTES = "open_bytes"
     #: Waiting members of all arrays.
     ARRAY_MEMBERS = "array_members"
     #: Arguments of one job, and its environment, in bytes of JSON.
@@ -56,7 +58,7 @@ class Limit:
 
 
 #: Measures in bytes.
-SIZES = frozenset({Measure.RUNNING_MEM, Measure.ARGUMENTS, Measure.ENVIRONMENT})
+SIZES = frozenset({Measure.RUNNING_MEM, Measure.OPEN_BYTES, Measure.ARGUMENTS, Measure.ENVIRONMENT})
 #: Measures of runs. A job waits for room under them.
 OF_RUNS = frozenset({Measure.RUNNING_JOBS, Measure.RUNNING_GPUS, Measure.RUNNING_MEM})
 #: Limits of each user that only a submit meets, and their defaults. They protect the store and the history from a loop
@@ -64,6 +66,7 @@ OF_RUNS = frozenset({Measure.RUNNING_JOBS, Measure.RUNNING_GPUS, Measure.RUNNING
 #: process 2 MiB for both sizes by default.
 AT_SUBMIT = {
     Measure.OPEN_JOBS: Limit(10_000, refuses=True),
+    Measure.OPEN_BYTES: Limit(256 * MIB, refuses=True),
     Measure.ARRAY_MEMBERS: Limit(100_000, refuses=True),
     Measure.ARGUMENTS: Limit(128 * KIB, refuses=True),
     Measure.ENVIRONMENT: Limit(256 * KIB, refuses=True),

@@ -36,6 +36,7 @@ usual                  hash    user -> usual duration of the user's runs in seco
 shares                 hash    user -> share in thousandths, if it is not 1000
 limits                 hash    user, group or pool -> its limits (see ``lua/shared/limits.lua``); absent without limits
 submit_limits          hash    user -> the limits that a submit meets (see ``lua/shared/submit_limits.lua``)
+open_bytes             hash    user -> bytes of the specs of the user's open jobs, or more
 lk                     hash    user, or @ and group -> the room under its limits that is reserved for a job that has
                                waited too long (see ``lua/shared/limits.lua``)
 run:<user>             hash    job id -> ``GPUs:bytes`` of its run on all its devices; exists as long as its leases

@@ -127,6 +127,11 @@ def _beyond_submit(whose: str, measure: Measure, used: int, most: int, asked: in
         remedy = "submit when some have ended, or many at once as an array"
         many = f"{whose} has {used} jobs that have not ended, and at most {most} may be open (limit {measure})"
         return Refused(f"{many}: {remedy}")
+    if measure is Measure.OPEN_BYTES:
+        full, allowed = format_apart(used + asked, most)
+        remedy = "submit when some have ended, or put large values into files"
+        whole = f"with this one, the requests of {whose}'s jobs that have not ended take {full}"
+        return Refused(f"{whole}, and at most {allowed} may (limit {measure}): {remedy}")
     if measure is Measure.ARRAY_MEMBERS:
         remedy = "submit it in smaller ones" if asked > most else "submit it when some have started"
         waiting = f"{whose} has {used} array members waiting, and at most {most} may (limit {measure})"

@@ -17,9 +17,9 @@ from gpuqueue.queue.lease import Claim
 from gpuqueue.text.units import GIB, MIB
 
 #: Step -> commands that run in the store for it, including those of its script. They do not vary, so there are no
-#: ranges. One more is one too many: while a script runs, all other clients wait. Two of a submit are for the limits
-#: that each site has: the limits themselves, and the number of all jobs.
-COMMANDS = {"submit": 27, "claim": 31, "started": 8, "finish": 21, "record": 11}
+#: ranges. One more is one too many: while a script runs, all other clients wait. Four of a submit are for the limits
+#: that each site has: the limits themselves, the number of all jobs, and the sum of bytes, before and after.
+COMMANDS = {"submit": 29, "claim": 31, "started": 8, "finish": 21, "record": 11}
 #: Step -> round trips to the store, which take most of the time over a network. The recorder asks for the epoch, reads
 #: the outbox and settles.
 ROUND_TRIPS = {"submit": 1, "claim": 1, "started": 1, "finish": 1, "record": 3}

@@ -83,6 +83,62 @@ def test_a_user_has_so_many_waiting_members(queue: JobQueue) -> None:
     )
 
 
+def test_a_user_fills_only_a_part_of_the_store(queue: JobQueue) -> None:
+    """The requests of open jobs have a sum. Ends make room, an array counts once, and others have their own."""
+    serve(queue)
+    limited(queue, "*: open_bytes=9K")
+    large = make_spec(env={"A": "x" * 3000})
+    running = queue.requests.submit(large)
+    claimed = must_claim(queue)
+    queue.requests.submit(make_spec(env={"A": "x" * 3000}, array=array_of("0-99").array))
+    held = queue.requests.submit(make_spec(env={"A": "x" * 1000}, waits=Waits(hold=True)))
+
+    line = refusal(queue, large)
+
+    assert re.fullmatch(
+        r"with this one, the requests of ada's jobs that have not ended take 1\d\.\d+K, and at most 9K may \(limit "
+        r"open_bytes\): submit when some have ended, or put large values into files",
+        line,
+    )
+    queue.requests.submit(make_spec(account=BOB, env={"A": "x" * 8000}))
+    queue.jobs.cancel(held.id)
+    assert line.partition("take")[0] in refusal(queue, large), "1 KB is not enough"
+    queue.runs.finish(
+        running.id, claimed.token, state=JobState.FAILED, ending=Ending.from_status(1), duration_s=1, devices=()
+    )
+    queue.requests.submit(large)
+
+
+def test_requests_are_added_up_again_when_limits_change(queue: JobQueue) -> None:
+    """Jobs that were submitted without the limit count as soon as there is one."""
+    limited(queue, "*: open_bytes=1G")
+    queue.requests.submit(make_spec())
+    limited(queue, "*: open_bytes=none")
+    queue.requests.submit(make_spec(env={"A": "x" * 9000}))
+    limited(queue, "*: open_bytes=10K")
+
+    assert "limit open_bytes" in refusal(queue, make_spec(env={"A": "x" * 1000}))
+
+
+def test_the_sum_of_requests_is_rarely_added_up(queue: JobQueue) -> None:
+    """A submit reads the sizes of other jobs only when the limit seems reached."""
+    limited(queue, "*: open_bytes=20K")
+
+    def read(spec: Any) -> int:
+        before = queue.store.client.info("commandstats").get("cmdstat_strlen", {"calls": 0})["calls"]
+        queue.requests.submit(spec)
+        return int(queue.store.client.info("commandstats").get("cmdstat_strlen", {"calls": 0})["calls"]) - before
+
+    assert 0 == read(make_spec())
+    jobs = [queue.requests.submit(make_spec(env={"A": "x" * 1000})) for _ in range(9)]
+    assert 0 == read(make_spec())
+    for each in jobs:
+        queue.jobs.cancel(each.id)
+    counts = [read(make_spec(env={"A": "x" * 1000})) for _ in range(9)]
+    assert [0] * len(counts) != counts
+    assert sum(map(bool, counts)) < 3
+
+
 @pytest.mark.parametrize(
     ("measure", "small", "large"),
     [

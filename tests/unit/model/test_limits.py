@@ -46,7 +46,9 @@ def test_a_submit_meets_limits_without_a_setting() -> None:
     } == limits.submits
     assert ({GPUS: Limit(2)}, {}) == (limits.users["eve"], limits.users["*"])
     assert limits == Limits.from_fields(limits.to_fields())
-    assert {"open_jobs", "array_members", "arguments", "environment"} == {each.value for each in AT_SUBMIT}
+    assert {"open_jobs", "open_bytes", "array_members", "arguments", "environment"} == {
+        each.value for each in AT_SUBMIT
+    }
     assert Limits() == Limits.from_fields({}), "a store without rules has none"
 
 

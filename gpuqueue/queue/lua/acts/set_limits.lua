@@ -15,7 +15,7 @@ for i = 1, #more do known[#known + 1] = more[i] end
 local changed = #known ~= 2 * fields
 for i = 1, #known, 2 do changed = changed or limits[known[i]] ~= known[i + 1] end
 if not changed then return 0 end
-call('DEL', P .. 'limits', P .. 'submit_limits', P .. 'lk')
+call('DEL', P .. 'limits', P .. 'submit_limits', P .. 'open_bytes', P .. 'lk')
 for field, text in pairs(limits) do
   local key = string.find(field, '^submit:') and 'submit_limits' or 'limits' -- a claim pays for `limits`
   call('HSET', P .. key, field, text)

@@ -55,6 +55,7 @@ local state = waits.hold and 'held' or 'queued'
 call('HSET', job_key(id), F.state, state, F.user, user, F.priority, priority, F.shape, shape, F.mem_bytes, mem, F.requeue, requeue,
   F.attempts, 0, F.losses, 0, F.submitted_ms, stamp)
 call('SET', key2('s', id), spec)
+add_open_bytes(user)
 local job = {user = user, priority = priority, shape = shape}
 begin_array(id, spec, waits.hold, job)
 call('ZADD', P .. 'live', id, id)
