@@ -68,7 +68,7 @@ def record(parent: int | None) -> None:
     """Write the history, recover the leases of lost workers, and send notifications."""
     from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - only here
     from gpuqueue.queue.scripts import load_all  # noqa: PLC0415 - only here
-    from workers.services.prune import EnvironmentPruner  # noqa: PLC0415 - only here
+    from workers.services.prune import HistoryPruner  # noqa: PLC0415 - only here
     from workers.services.reaper import Reaper  # noqa: PLC0415 - only here
     from workers.services.recorder import Recorder  # noqa: PLC0415 - only here
     from workers.services.sender import Sender  # noqa: PLC0415 - only here
@@ -81,7 +81,7 @@ def record(parent: int | None) -> None:
     sender = Sender(settings, JobQueue(settings.redis_url), HistoryDatabase(settings.database_url))
     threading.Thread(target=sender.loop, args=(stopping,), name="gpuqueue-sender", daemon=True).start()
     database = HistoryDatabase(settings.database_url, keep_secrets=settings.keep_secrets)
-    pruner = EnvironmentPruner(settings, SystemClock(), database)
+    pruner = HistoryPruner(settings, SystemClock(), database)
     threading.Thread(target=pruner.loop, args=(stopping,), name="gpuqueue-pruner", daemon=True).start()
     Recorder(settings, JobQueue(settings.redis_url), database).loop(stopping)
     sender.leave()

@@ -46,7 +46,8 @@ def spec_again(
     """Return the spec of a retry of *job*, with *changes*. Nothing is submitted.
 
     *warn* is called with a line if the environment is not that of the first submission. *mine* is the environment of
-    the caller, by default that of this process.
+    the caller, by default that of this process. With it, the git checkout of the job's directory is not read: this
+    process is not the caller's, and must not follow what lies there.
     """
     name = validation.job_name(job)
     before = reads.get(connection, name.id if name.part is not None and name.member is None else job)
@@ -58,6 +59,7 @@ def spec_again(
             f"job {name} is {whose}'s: only {whose} may run it again, or an administrator of this site (setting "
             f"admins), for it runs with the environment of {whose}"
         )
+    reads_git = connection.settings.git and spec.git is not None and mine is None
     first = _environment(connection, before, name, validation.environment(env), warn, mine)
     changed = change_of(changes, lambda names: uuids_of(connection, names))(spec)
     again = replace(
@@ -72,7 +74,7 @@ def spec_again(
         ),
         retry_of=before.id,
         tags=before.tags,
-        git=CheckoutReader(Path(spec.cwd)).seen() if connection.settings.git and spec.git is not None else None,
+        git=CheckoutReader(Path(spec.cwd)).seen() if reads_git else None,
         array=None if spec.array is None else _failed(connection, before, spec.array, name),
     )
     if args is not None:

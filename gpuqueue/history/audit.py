@@ -13,6 +13,10 @@ from gpuqueue.model.audit import AuditEntry, AuditOutcome, AuditQuery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
+
+#: Most entries that one transaction removes.
+_AT_ONCE = 1000
 
 
 def write(connection: sa.Connection, entries: Sequence[AuditEntry]) -> None:
@@ -34,6 +38,12 @@ def search(connection: sa.Connection, query: AuditQuery) -> list[AuditEntry]:
     if query.action is not None:
         wanted = wanted.where(audit_entries.c.action == query.action)
     return [_entry(row) for row in connection.execute(wanted.limit(query.limit))]
+
+
+def forget(connection: sa.Connection, before: datetime) -> int:
+    """Remove entries from before this time. Return the number, which is 0 when none is left."""
+    some = sa.select(audit_entries.c.id).where(audit_entries.c.at < before).limit(_AT_ONCE)
+    return connection.execute(sa.delete(audit_entries).where(audit_entries.c.id.in_(some.scalar_subquery()))).rowcount
 
 
 def _row(entry: AuditEntry) -> dict[str, Any]:

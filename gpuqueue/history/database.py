@@ -84,6 +84,7 @@ class HistoryDatabase:
     revoke_token = _with_connection(access_tokens.revoke, writes=True)
     note_token_uses = _with_connection(access_tokens.note_uses, writes=True)
     write_audit = _with_connection(audit.write, writes=True)
+    forget_audit = _with_connection(audit.forget, writes=True)
     audit_entries = _with_connection(audit.search)
 
     def __init__(self, url: str, *, keep_secrets: bool = False) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import fields
 
 from gpuqueue.client import notifications, placeholders
+from gpuqueue.client.retry import spec_again
 from gpuqueue.client.submit import default_mem_bytes, queued
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action
-from gpuqueue.model.api import NewJob
+from gpuqueue.model.api import NewJob, RetryRequest
 from gpuqueue.model.job import Job, JobSpec
 from gpuqueue.service.call import Call
+from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.system.command_line import name_of
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -25,8 +28,24 @@ def submitted(call: Call, wanted: NewJob, key: str | None) -> tuple[Job, bool]:
         BadRequest: a value is malformed.
 
     """
-    call.must(Action.SUBMIT)
-    return submitted_spec(call, spec_of(call, wanted), key)
+    name = "submit" if wanted.retry_of is None else "retry"  # some clients send the whole request of a retry
+    with call.change(Action.SUBMIT, name) as change:
+        return _queued(call, spec_of(call, wanted), key, change)
+
+
+def retried(
+    call: Call, name: str, wanted: RetryRequest, key: str | None, warn: Callable[[str], None]
+) -> tuple[Job, bool]:
+    """Submit the request of the job *name* again, as :func:`submitted` does. *warn* gets what differs from the first.
+
+    Raises:
+        BadRequest: a value is malformed.
+        Refused: the job has not ended.
+
+    """
+    with call.change(Action.RETRY, "retry", name, owner=call.owner_of(name)) as change:
+        call.must(Action.SUBMIT)
+        return _queued(call, spec_of_retry(call, name, wanted, warn), key, change, name)
 
 
 def spec_of(call: Call, wanted: NewJob) -> JobSpec:
@@ -45,13 +64,25 @@ def spec_of(call: Call, wanted: NewJob) -> JobSpec:
     return spec
 
 
-def submitted_spec(call: Call, spec: JobSpec, key: str | None) -> tuple[Job, bool]:
-    """Submit *spec*, and return its job, and whether it is new."""
+def spec_of_retry(call: Call, name: str, wanted: RetryRequest, warn: Callable[[str], None]) -> JobSpec:
+    """Return the spec of a retry of the job *name*."""
+    call.must(Action.RETRY, call.owner_of(name))
+    return spec_again(
+        call.connection,
+        name,
+        wanted.changes,
+        args=wanted.args,
+        env=wanted.env,
+        warn=warn,
+        mine=wanted.fallback_env,
+    )
+
+
+def _queued(call: Call, spec: JobSpec, key: str | None, change: Change, *before: str) -> tuple[Job, bool]:
+    """Submit *spec*, and return its job, and whether it is new. The *change* names it behind the jobs *before*."""
     found: list[Job] = []
-    nonce = _nonce(call, key)
-    with call.change(Action.SUBMIT, "submit") as change:
-        job = queued(call.connection, spec, found.append, nonce=nonce)
-        change.concerns(str(job.id))
+    job = queued(call.connection, spec, found.append, nonce=_nonce(call, key))
+    change.concerns(*before, str(job.id))
     return job, not found
 
 

@@ -255,6 +255,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "keep_logs_s": _duration_or_none,
     "keep_environments_s": _duration_or_none,
     "keep_secrets": _flag,
+    "keep_audit_s": _duration_or_none,
     "notify": targets,
     "notify_urls": _flag,
     "git": _flag,

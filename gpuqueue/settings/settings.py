@@ -149,6 +149,8 @@ class Settings:
     keep_environments_s: float | None = 30 * 86400.0
     #: Whether the secrets of that environment are kept as long. Otherwise they are removed when the job ends.
     keep_secrets: bool = False
+    #: How long an entry of the audit log is kept; None: for ever.
+    keep_audit_s: float | None = 365 * 86400.0
     #: Targets of notifications: Apprise URLs, by the names that jobs use for them. Secret.
     notify: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: Whether jobs may also name URLs of their own.

@@ -1,7 +1,7 @@
-"""Deletes the logs and environments of jobs that ended long ago, once an hour and at a limited rate.
+"""Deletes what is kept of jobs that ended long ago, once an hour and at a limited rate.
 
 One worker per host at a time prunes logs, and then holds them to the limit of each user. The recorder, which has the
-history database, removes environments there.
+history database, removes environments and entries of the audit log there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
@@ -81,31 +82,45 @@ class Pruner:
             os.close(fd)
 
 
-class EnvironmentPruner:
-    """Removes the environments of jobs that ended long ago from the history. Several may run at once."""
+class HistoryPruner:
+    """Removes from the history environments of jobs that ended long ago, and old entries of the audit log.
+
+    Several may run at once.
+    """
 
     def __init__(self, settings: Settings, clock: Clock, database: HistoryDatabase) -> None:
-        self._keep_s = settings.keep_environments_s
         self._clock = _SteadyClock(clock)
-        self._database = database
+        #: What is removed, how long it is kept, and the function that removes some of it.
+        self._kept: tuple[tuple[str, float | None, Callable[[datetime], int]], ...] = (
+            ("environments of jobs that ended", settings.keep_environments_s, database.forget_environments),
+            ("entries of the audit log that were made", settings.keep_audit_s, database.forget_audit),
+        )
 
     def loop(self, stopping: threading.Event) -> None:
         """Prune until *stopping* is set. The first round only records the clocks, and removes nothing."""
         _repeat(self.round, stopping)
 
     def round(self, stopping: threading.Event) -> int:
-        """Remove the environments that are due, and return how many. Without the history the next round does it."""
+        """Remove what is due, and return how many rows. Without the history the next round does it."""
         now, found = self._clock.now_if_steady(), 0
-        if now is None or self._keep_s is None:
-            return 0
-        with contextlib.suppress(HistoryUnreachable):
-            while gone := self._database.forget_environments(now - timedelta(seconds=self._keep_s)):
+        for what, keep_s, forget in self._kept:
+            if now is not None and keep_s is not None:
+                gone = _forgotten(partial(forget, now - timedelta(seconds=keep_s)), stopping)
+                if gone:
+                    log.info("%d %s more than %.0f s ago were removed", gone, what, keep_s)
                 found += gone
-                if stopping.wait(PACE_S):
-                    break
-        if found:
-            log.info("%d environments of jobs that ended more than %.0f s ago were removed", found, self._keep_s)
         return found
+
+
+def _forgotten(forget: Callable[[], int], stopping: threading.Event) -> int:
+    """Call *forget* until nothing is left, and return the sum."""
+    found = 0
+    with contextlib.suppress(HistoryUnreachable):
+        while gone := forget():
+            found += gone
+            if stopping.wait(PACE_S):
+                break
+    return found
 
 
 def _repeat(prune: Callable[[threading.Event], int], stopping: threading.Event) -> None:

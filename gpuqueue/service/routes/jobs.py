@@ -12,7 +12,6 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from gpuqueue.client.changes import Change
 from gpuqueue.client.remote.link import AWAY, AWAY_DETAIL, WARNING
-from gpuqueue.client.retry import spec_again
 from gpuqueue.client.selection import Chosen, StateFilter, Which
 from gpuqueue.client.wait import RECORD_S, recorded_now
 from gpuqueue.client.why import Why
@@ -26,7 +25,7 @@ from gpuqueue.model.job_page import Listing
 from gpuqueue.model.run import Record
 from gpuqueue.queue.sender import Sender
 from gpuqueue.service.call import Call
-from gpuqueue.service.new_jobs import submitted, submitted_spec
+from gpuqueue.service.new_jobs import retried, spec_of_retry, submitted
 from gpuqueue.service.problems import problem_of
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.site import answered, body_of, site_of
@@ -60,8 +59,7 @@ async def retry(request: Request, name: str, key: Key = None) -> Response:
 
     def work(call: Call) -> Response:
         warnings: list[str] = []
-        spec = _again(call, name, wanted, warnings)
-        return _warned(_made(call, *submitted_spec(call, spec, key)), warnings)
+        return _warned(_made(call, *retried(call, name, wanted, key, warnings.append)), warnings)
 
     return await site_of(request).answer(request, work)
 
@@ -73,7 +71,7 @@ async def retry_spec(request: Request, name: str) -> Response:
 
     def work(call: Call) -> Response:
         warnings: list[str] = []
-        spec = _again(call, name, wanted, warnings)
+        spec = spec_of_retry(call, name, wanted, warnings.append)
         own = {**travelling(wanted.fallback_env), **wanted.env}
         shown = {
             each: own[each] if is_secret(each) else value
@@ -86,19 +84,6 @@ async def retry_spec(request: Request, name: str) -> Response:
         return _warned(answered(replace(spec, env=shown)), warnings)
 
     return await site_of(request).answer(request, work)
-
-
-def _again(call: Call, name: str, wanted: RetryRequest, warnings: list[str]) -> JobSpec:
-    call.must(Action.RETRY, call.owner_of(name))
-    return spec_again(
-        call.connection,
-        name,
-        wanted.changes,
-        args=wanted.args,
-        env=wanted.env,
-        warn=warnings.append,
-        mine=wanted.fallback_env,
-    )
 
 
 def _warned(answer: Response, warnings: list[str]) -> Response:

@@ -13,13 +13,15 @@ from outbox import Outbox, second
 from site_of_one import Site
 
 from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.model.audit import AuditQuery, entry_of
+from gpuqueue.model.caller import ALL_SCOPES, Caller, Via
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
 from workers.run.directory import RunDir
 from workers.run.values import Held
-from workers.services.prune import ROUND_S, EnvironmentPruner, Pruner
+from workers.services.prune import ROUND_S, HistoryPruner, Pruner
 
 DAY_S = 86400.0
 WITH_CONSTANT = Path(__file__).parents[3] / "support" / "with_constant.py"
@@ -217,7 +219,7 @@ def test_environments_go_when_their_time_is_over(
     outbox.finish(1, Ending.from_status(0), JobState.SUCCEEDED)
     outbox.record()
     clock.wall = second(outbox.number) + timedelta(days=30)
-    pruner, never = EnvironmentPruner(site, clock, database), threading.Event()
+    pruner, never = HistoryPruner(site, clock, database), threading.Event()
 
     assert 0 == pruner.round(never)
     clock.wall += timedelta(seconds=ROUND_S)  # the clock is set
@@ -226,3 +228,22 @@ def test_environments_go_when_their_time_is_over(
     assert gone == pruner.round(never)
 
     assert [not gone, True] == [database.kept_environment(each) is not None for each in (1, 2)]
+
+
+@pytest.mark.parametrize(("keep", "left"), [("365d", ["new"]), ("366d", ["new", "old"]), ("none", ["new", "old"])])
+def test_audit_entries_go_when_their_time_is_over(
+    database: HistoryDatabase, clock: MovedClock, keep: str, left: list[str]
+) -> None:
+    """An entry of the audit log is removed the set time after its change, and a younger one stays."""
+    site = Settings.load({"GPUQUEUE_KEEP_AUDIT": keep, "GPUQUEUE_CONFIG": os.devnull})
+    caller = Caller(account="ada", uid=1001, via=Via.SOCKET, scopes=ALL_SCOPES)
+    ages = {"old": timedelta(days=365, minutes=1), "new": timedelta(days=364)}
+    database.write_audit(
+        [entry_of(caller, name, entry_id=name, at=clock.wall - age, jobs=(), detail={}) for name, age in ages.items()]
+    )
+    pruner, never = HistoryPruner(site, clock, database), threading.Event()
+    pruner.round(never)
+    clock.move(ROUND_S)
+
+    assert len(ages) - len(left) == pruner.round(never)
+    assert left == [each.action for each in database.audit_entries(AuditQuery())]

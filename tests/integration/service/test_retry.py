@@ -1,0 +1,124 @@
+"""A retry over the service: its record in the audit log, and the secrets that are gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from bounded import until
+from event_stream import events, first
+from factories import make_offer, must_claim
+from forked_command import command
+from service_fixtures import ServedSite
+
+from gpuqueue.client import Client
+from gpuqueue.errors import Refused
+from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.model.audit import AuditEntry, AuditOutcome, AuditQuery
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, RunDevice
+
+
+@pytest.fixture
+def client(served: ServedSite) -> Iterator[Client]:
+    """Return a client of this account."""
+    with served.client("unix") as opened:
+        yield opened
+
+
+def ended(site: ServedSite, client: Client, **changes: object) -> int:
+    """Return a job with two secrets that has failed, and that only the history has."""
+    for each in client.jobs.list():
+        client.jobs.cancel(each.id)
+    env = {"HF_TOKEN": "first", "WANDB_API_KEY": "first", "COLOUR": "blue"}
+    job = client.jobs.submit(["true"], **{"mem": "1M", "env": env, **changes})
+    claim = must_claim(site.queue)
+    device = RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**20)
+    site.queue.runs.started(job.id, claim.token, lease_s=300, log_path="/log", devices=(device,))
+    site.queue.runs.finish(
+        job.id, claim.token, state=JobState.FAILED, ending=Ending.from_status(256), duration_s=1.0, devices=(device,)
+    )
+    site.record()
+    return job.id
+
+
+def cli(site: ServedSite, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run ``gpuqueue`` over the socket of the service, as a person without any other access."""
+    own = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(site.directory),
+        "GPUQUEUE_URL": f"unix://{site.socket_path}",
+        "GPUQUEUE_CONFIG": os.devnull,
+    }
+    return command(words, {**own, **environ})
+
+
+def test_a_retry_says_which_secrets_are_gone(served: ServedSite, client: Client) -> None:
+    """Secrets were removed at the end of the job: those of now are taken, and the line says what to give by --env."""
+    job = ended(served, client)
+
+    partly = cli(served, "retry", str(job), HF_TOKEN="now", COLOUR="red")
+    fully = cli(served, "retry", str(job), "--env", "WANDB_API_KEY=given", "--env", "HF_TOKEN=given")
+
+    line = (
+        f"gpuqueue: the secrets of job {job} were removed at its end; from your environment: HF_TOKEN; missing, give "
+        "with --env: WANDB_API_KEY\n"
+    )
+    assert (0, line) == (partly.returncode, partly.stderr)
+    assert (0, "") == (fully.returncode, fully.stderr)
+    envs = []
+    for each in (partly, fully):
+        with served.client("direct") as direct:
+            envs.append(direct.jobs.get(int(each.stdout)).spec.env)
+    assert ("now", None, "blue") == tuple(envs[0].get(each) for each in ("HF_TOKEN", "WANDB_API_KEY", "COLOUR"))
+    assert ("given", "given", "blue") == tuple(envs[1].get(each) for each in ("HF_TOKEN", "WANDB_API_KEY", "COLOUR"))
+
+
+def entries(site: ServedSite, count: int, action: str) -> list[AuditEntry]:
+    """Return the newest entries of the audit log with this action, as soon as there are so many."""
+    with closing(HistoryDatabase(site.settings.database_url)) as database:
+        query = AuditQuery(action=action)
+        until(lambda: len(database.audit_entries(query)) >= count, what=f"{count} entries of {action}")
+        return [*database.audit_entries(query)]
+
+
+def test_a_retry_is_recorded_as_one(served: ServedSite, client: Client) -> None:
+    """The log says retry, with both jobs, however the client asks for it; also when it was refused."""
+    job = ended(served, client)
+    new = client.jobs.retry(job, env={"WANDB_API_KEY": "x", "HF_TOKEN": "y"})
+    by_spec = client.jobs.submit_spec(client.jobs.spec_again(job))
+    with served.client("https", "bobs") as bob, pytest.raises(Refused, match="may retry this job"):
+        bob.jobs.retry(job)
+
+    refused, second, whole, *_ = entries(served, 3, "retry")
+    assert ((str(job), str(new.id)), AuditOutcome.DONE) == (whole.jobs, whole.outcome)
+    assert ((str(by_spec.id),), AuditOutcome.DONE) == (second.jobs, second.outcome)
+    assert ("bob", (str(job),), AuditOutcome.REFUSED) == (refused.account, refused.jobs, refused.outcome)
+
+
+def test_the_service_does_not_look_into_a_users_directory(
+    served: ServedSite, client: Client, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The git checkout of the job's directory is unknown for a retry: the service must not follow what lies there."""
+    git = shutil.which("git") or pytest.skip("git is not installed")
+    where = tmp_path_factory.mktemp("repository")
+    for words in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x", "--allow-empty"]):
+        subprocess.run([git, *words], cwd=where, check=True, env={"PATH": os.environ["PATH"], "HOME": "/nowhere"})
+    job = ended(served, client, cwd=where)
+    assert client.jobs.get(job).spec.git is not None
+
+    assert client.jobs.retry(job, env={"WANDB_API_KEY": "x", "HF_TOKEN": "y"}).spec.git is None
+
+
+def test_a_retry_is_seen_by_those_who_watch(served: ServedSite, client: Client) -> None:
+    """A retried job is a new one in the stream of all jobs."""
+    job = ended(served, client)
+    stream = events(client, "/streams/jobs")
+    first(stream, "ready")
+    new = client.jobs.retry(job)
+
+    assert new.id == first(stream, "job").value["id"]
