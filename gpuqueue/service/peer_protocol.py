@@ -191,8 +191,10 @@ class PeerProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
         if is_silent:
             body = content_of(problem_at(status, words))
-            head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-            self.transport.write(STATUS_LINE[status.value] + head.encode("ascii") + body)
+            headers = {"content-type": MEDIA_TYPE, "content-length": len(body), "connection": "close"}
+            lines = [f"{name}: {value}\r\n".encode("ascii") for name, value in headers.items()]
+            lines += [name + b": " + value + b"\r\n" for name, value in self.server_state.default_headers]
+            self.transport.write(b"".join([STATUS_LINE[status.value], *lines, b"\r\n", body]))
         self.transport.close()
 
 

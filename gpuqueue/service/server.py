@@ -156,6 +156,7 @@ def _config(app: object, listen: Listen, *, is_tcp: bool) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        headers=[("x-content-type-options", "nosniff")],  # what users write is never a page or a script
         proxy_headers=is_tcp and listen.behind_proxy,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOP_S,

@@ -214,7 +214,8 @@ def test_what_is_no_token_is_not_shown(person: Person, text: str) -> None:
 
 def test_login_takes_no_token_as_an_argument(person: Person) -> None:
     """A token on the command line, which other users could read, is an error."""
-    person("login", "https://gpu.example.org", TOKEN, code=2)
+    refused = person("login", "https://gpu.example.org", TOKEN, code=2)
+    assert "unexpected extra argument" in refused.stderr
 
 
 def test_whoami_without_a_service(person: Person) -> None:
