@@ -192,8 +192,10 @@ class History:
         now = datetime.now(timezone.utc)
         given = times.moment("until", until)
         end = now if given is None else min(given, now)
-        start = times.moment("since", since) or end - STATS_PERIOD
-        if end <= start:
+        begun = times.moment("since", since)
+        earliest = datetime.min.replace(tzinfo=timezone.utc) + STATS_PERIOD
+        start = begun or max(end, earliest) - STATS_PERIOD
+        if end <= start or end < earliest:
             raise BadRequest("nothing lies between since and until, or it is all in the future")
         return start, end
 

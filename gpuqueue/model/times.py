@@ -37,6 +37,10 @@ def moment(what: str, value: object) -> datetime | None:
         raise BadRequest(f"{what} must be a datetime, not {brief(value)}")
     if value.tzinfo is None:
         raise BadRequest(f"{what} has no time zone: add one (astimezone())")
+    try:
+        value.astimezone(timezone.utc)
+    except OverflowError:  # the first and the last day of all years in some time zones
+        raise BadRequest(f"{what} is no time of our calendar in UTC") from None
     return value
 
 
