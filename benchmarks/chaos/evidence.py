@@ -40,6 +40,7 @@ _PERMANENT = {
     "senders",
     "machines",
     "submit_limits",
+    "open_bytes",
 }
 #: The devices of each host, and Celery's bindings, which list its queues.
 _EXPECTED = re.compile(rf"{re.escape(PREFIX)}(dev|celery):.+")

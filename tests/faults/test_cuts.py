@@ -33,7 +33,7 @@ def two_hosts(stack: ExitStack, store_url: str, tmp_path: Path) -> Iterator[tupl
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         site, link = behind(stack, store_url, tmp_path / name / "state", GPUQUEUE_HOST_LOST_AFTER=KEPT)
-        yield site, link, *submit(site, tmp_path / name)
+        yield site, link, *submit(site, tmp_path / name, "--device", f"{site.settings.host}:0")
 
 
 def goes_on(effects: Path) -> None:

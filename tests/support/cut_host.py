@@ -36,10 +36,10 @@ def proxied(stack: ExitStack, store_url: str, place: Path, **settings: str) -> C
     return site, link.cut, link.heal
 
 
-def submit(site: Site, place: Path) -> tuple[int, Path, Path]:
+def submit(site: Site, place: Path, *options: str) -> tuple[int, Path, Path]:
     """Submit the job and wait until it lives; return its id, its effects file and its end file."""
     effects, end = place / "effects", place / "end"
-    words = ("submit", "--mem", "1M", "--", "sh", "-c", JOB, "job", str(effects), str(end))
+    words = ("submit", "--mem", "1M", *options, "--", "sh", "-c", JOB, "job", str(effects), str(end))
     environ, site.environ = site.environ, {**site.environ, "GPUQUEUE_REDIS_URL": site.settings.redis_url}
     job = int(site.cli(*words).stdout)
     site.environ = environ

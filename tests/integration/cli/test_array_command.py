@@ -52,7 +52,7 @@ def test_a_sweep_goes_its_whole_way(site: Site) -> None:
     assert "so far     3 succeeded, 1 failed" in shown
     rows = list(csv.DictReader(io.StringIO(site.cli("history", "--array", str(array), "--csv", "-r").stdout)))
     assert ["0", "1", "2", "3"] == [row["array_index"] for row in rows]
-    assert f"{array}_2" in site.cli("history", "--exit-code", "7").stdout
+    assert f"{array}_2" in site.cli("history", "--members", "--exit-code", "7").stdout
     assert f"member     2 of array {array}, job {array + 3}" in site.cli("show", f"{array}_2").stdout
     assert JobState.FAILED is site.client.jobs.get(array).state
     assert site.client.jobs.get(f"{array}_2") == site.client.jobs.get(array + 3)

@@ -236,7 +236,7 @@ def test_no_color_leaves_no_colour_at_all(site: Site, no_color: str, *, coloured
     with Terminal(TOP, {**site.environ, "NO_COLOR": no_color}) as terminal:
         terminal.shows("two")
         terminal.press("w")
-        terminal.shows("order  priority normal")
+        terminal.shows("start  there is room")
         terminal.press("c")
         terminal.shows("Cancel job 1")
         terminal.press("n")

@@ -195,7 +195,7 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
         assert claim(queue) is None
     reported = doctor_of(queue)["arrays"]
     assert Grade.WARNING is reported.grade
-    assert f"array {array} had come" in reported.seen
+    assert f"the progress of array {array} is unknown" in reported.seen
     record()
     kept = database.get(array)
     assert kept is not None

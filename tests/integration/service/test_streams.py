@@ -19,6 +19,7 @@ from gpuqueue.errors import BadRequest, JobNotFound, Refused, ServiceUnreachable
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.lease import Claim
+from gpuqueue.service.site import THREADS
 
 #: Requests per second of one account: fewer than its streams poll.
 RATE = 5
@@ -256,7 +257,8 @@ def test_waiting_for_the_history_holds_up_nobody(owner: Client, served: ServedSi
     for each in threads:
         each.join(timeout=60)
 
-    assert (40, 40) == (waiting, len(over))
+    assert waiting > THREADS  # so no thread of the service was left for the others, if they took one
+    assert 40 == len(over)
 
 
 def test_the_record_of_a_job_that_runs_is_refused_at_once(owner: Client) -> None:
