@@ -54,7 +54,8 @@ def _is_longer(text: bytearray, size: int) -> bool:
     return len(text) > size
 
 
-@pytest.mark.parametrize("kind", ["unix", pytest.param("https", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["unix", "https"])
 def test_a_follower_and_a_waiter_outlive_the_service(served: ServedSite, claim: Claim, kind: str) -> None:
     """A follower gets each byte once and a waiter gets the end, although the service is killed three times."""
     shown, ended, absences, connected = bytearray(), [], [], threading.Event()

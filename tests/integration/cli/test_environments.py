@@ -140,6 +140,7 @@ SHOWN = (
 )
 
 
+@pytest.mark.full
 def test_no_command_shows_a_secret(small: Site) -> None:
     """No table, JSON or error of any command has a secret, while the job waits and after its end.
 
@@ -179,6 +180,7 @@ def shared(request: pytest.FixtureRequest, store_url: str, tmp_path: Path) -> It
             engine.dispose()
 
 
+@pytest.mark.full
 def test_a_role_that_cannot_read_environments_is_enough_for_clients(shared: Site) -> None:
     """With the documented role all commands for jobs work. It can neither read environments nor change anything."""
     job = submit(shared)

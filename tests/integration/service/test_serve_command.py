@@ -42,6 +42,7 @@ def _answers(path: Path) -> bool:
         return tried.connect_ex(str(path)) == 0
 
 
+@pytest.mark.full
 def test_it_replaces_a_dead_socket_and_not_a_live_one(start: Start, tmp_path: Path) -> None:
     """A killed service leaves its socket: the next one takes the path, and a third one is refused."""
     path = tmp_path / "api.sock"

@@ -73,6 +73,7 @@ def test_a_running_job_is_a_real_celery_task(site: Site, tmp_path: Path) -> None
     assert 0 == site.end(worker)
 
 
+@pytest.mark.full
 def test_the_documented_rule_is_enough_for_a_worker(limited: Site, own_store: OwnStore) -> None:
     """Celery's keys and channels were outside the rule: each worker crashed at once, and was started again for ever."""
     limited.start_recorder()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from bounded import until
 from site_of_one import Site
 
@@ -46,6 +47,7 @@ def test_a_job_that_holds_more_than_it_asked_for_is_ended(site: Site, tmp_path: 
     assert "give it more with --mem" in site.cli("logs", str(record.job.id)).stdout
 
 
+@pytest.mark.full
 def test_a_job_of_another_site_is_no_external_process(site: Site, store_url: str, tmp_path: Path) -> None:
     """Two simulated sites of one machine do not see each other's jobs, although their devices have the same UUIDs."""
     other = Site(tmp_path / "other", f"{store_url}?db=1", GPUQUEUE_HOST=site.settings.host)
