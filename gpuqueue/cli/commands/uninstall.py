@@ -40,7 +40,7 @@ def uninstall(*, purge: bool, cancel_jobs: bool, dry_run: bool, yes: bool) -> No
     for step in kept:
         show("keep", step)
     if not removed:
-        click.echo("nothing to do: --purge removes what is kept")
+        click.echo("nothing to do: to remove state, logs and accounts, give --purge")
         return
     if dry_run:
         return

@@ -96,7 +96,7 @@ class RemoteTerminal:
         """Follow the log from where the user's tail stands. Runs in a thread, with a tail of its own."""
         tail, patience = RemoteTail(self._link), Patience(self._away)
         tail.path, tail.offset = self._tail.path, self._tail.offset
-        patience.answered()  # the service has just said that there is a terminal
+        patience.answered()  # the service has just answered that there is a terminal
         try:
             while not self._is_followed(follow, tail, patience):
                 pass

@@ -100,7 +100,7 @@ def test_the_socket_and_a_token_prove_an_account(identity: SiteIdentity, databas
 
 
 def test_a_flood_of_wrong_tokens_stops_only_its_address(identity: SiteIdentity, database: HistoryDatabase) -> None:
-    """After some wrong tokens an address is told to wait. A token that was used from there just now still works."""
+    """After some wrong tokens, an address is refused for a while. A token that has just been used still works."""
     text = made(database)
     identity.caller(with_token(text))
     wrong = text[:-4] + "AAAA"

@@ -1,4 +1,4 @@
-"""The streams of the service: what they contain, for whom, and that they go on after a restart of the service."""
+"""The streams of the service: their events, the rights that they need, and a restart of the service."""
 
 from __future__ import annotations
 
