@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine imports torch in a minute
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SCRIPTS = ("train.py", "train_two_devices.py")
 LOSS = re.compile(r"^epoch +\d+ +loss (\d+\.\d+) +accuracy (\d\.\d+)$", re.MULTILINE)
@@ -32,8 +33,9 @@ def run(script: str, *arguments: str, **environment: str) -> subprocess.Complete
         [sys.executable, str(EXAMPLES / script), *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
-        env={**os.environ, **environment},
+        timeout=250,
+        # Without coverage, whose start in each process takes a training longer than the training itself.
+        env={**{name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}, **environment},
         check=False,
     )
 
