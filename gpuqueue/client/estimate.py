@@ -17,6 +17,7 @@ from gpuqueue.system.environment import travelling
 
 if TYPE_CHECKING:
     from gpuqueue.client.groups import HistoryGroup
+    from gpuqueue.estimate.dry_run import Request
     from gpuqueue.estimate.figures import Estimate
     from gpuqueue.estimate.past import Past, Script
 
@@ -70,46 +71,23 @@ class Estimator:
             HistoryUnreachable: the history is unreachable, and *dry_run* is False.
 
         """
-        from gpuqueue.estimate import dry_run as dry  # noqa: PLC0415 - lazy import for startup time
-        from gpuqueue.estimate.figures import Batch, DryRun, Estimate  # noqa: PLC0415 - lazy import for startup time
-        from gpuqueue.estimate.past import Script  # noqa: PLC0415 - lazy import for startup time
-
-        directory = working_directory(validation.path_or_none("cwd", cwd))
-        words = validation.words("args", args)
-        interpreter = _interpreter(script, words, directory, validation.path_or_none("python", python))
-        most_steps = _steps(steps)
+        request = _request(script, args, steps=steps, timeout=timeout, ram=ram, python=python, cwd=cwd)
         sizes = _sizes(batch_sizes)
-        limit_s, ram_bytes = _limit_s(timeout), validation.size_or_none("ram", ram)
-        found = Estimate(script=script, args=words)
-        if history:
-            asked = Script(path=str(directory / script), args=words, account=self._account)
-            found = self._with_past(found, asked, needed=dry_run is False)
+        found = self._of_history(request, needed=dry_run is False) if history else _nothing_yet(request)
         answered = not sizes and found.past is not None and found.past.suffices
         if dry_run is False or (dry_run is None and answered):
             return found
+        return _with_dry_runs(found, request, sizes, batch_option)
 
-        def run(*more: str) -> DryRun:
-            return dry.dry_run(
-                dry.Request(
-                    interpreter=interpreter,
-                    script=script,
-                    args=(*words, *more),
-                    cwd=str(directory),
-                    env=travelling(os.environ),
-                    steps=most_steps,
-                    timeout_s=limit_s,
-                    ram_bytes=dry.usual_ram_bytes() if ram_bytes is None else ram_bytes,
-                )
-            )
+    def _of_history(self, request: Request, *, needed: bool) -> Estimate:
+        """Return an estimate with the figures of the history, or with a note on why there are none."""
+        from gpuqueue.estimate.past import Script  # noqa: PLC0415 - lazy import for startup time
 
-        counted = run()
-        batches = tuple(Batch(size=size, dry_run=run(batch_option, str(size))) for size in sizes)
-        return replace(found, dry_run=counted, batches=batches)
-
-    def _with_past(self, estimate: Estimate, asked: Script, *, needed: bool) -> Estimate:
-        """Return *estimate* with the figures of the history, or with a note on why there are none."""
+        estimate = _nothing_yet(request)
         try:
-            past = self._past(asked)
+            past = self._past(
+                Script(path=str(Path(request.cwd) / request.script), args=request.args, account=self._account)
+            )
         except HistoryUnreachable as error:
             if needed:
                 raise
@@ -129,6 +107,58 @@ class Estimator:
             return own
         anybodys = self._history.search(text=name, since=datetime.now(timezone.utc) - ANYBODYS, limit=ANYBODYS_JOBS)
         return past_of(asked, anybodys) or own
+
+
+def _request(
+    script: str,
+    args: Sequence[str],
+    *,
+    steps: int,
+    timeout: str | float,
+    ram: str | int | None,
+    python: str | None,
+    cwd: str | os.PathLike[str] | None,
+) -> Request:
+    """Return the dry run that the arguments of an estimate describe.
+
+    Raises:
+        BadRequest: an argument is malformed, or the script does not exist.
+
+    """
+    from gpuqueue.estimate.dry_run import Request, usual_ram_bytes  # noqa: PLC0415 - lazy import for startup time
+
+    directory = working_directory(validation.path_or_none("cwd", cwd))
+    words = validation.words("args", args)
+    ram_bytes = validation.size_or_none("ram", ram)
+    return Request(
+        interpreter=_interpreter(script, words, directory, validation.path_or_none("python", python)),
+        script=script,
+        args=words,
+        cwd=str(directory),
+        env=travelling(os.environ),
+        steps=_steps(steps),
+        timeout_s=_limit_s(timeout),
+        ram_bytes=usual_ram_bytes() if ram_bytes is None else ram_bytes,
+    )
+
+
+def _nothing_yet(request: Request) -> Estimate:
+    from gpuqueue.estimate.figures import Estimate  # noqa: PLC0415 - lazy import for startup time
+
+    return Estimate(script=request.script, args=request.args)
+
+
+def _with_dry_runs(estimate: Estimate, request: Request, sizes: Sequence[int], batch_option: str) -> Estimate:
+    """Return *estimate* with the dry run *request*, and one more for each batch size of *sizes*."""
+    from gpuqueue.estimate.dry_run import dry_run  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.estimate.figures import Batch  # noqa: PLC0415 - lazy import for startup time
+
+    counted = dry_run(request)
+    batches = tuple(
+        Batch(size=size, dry_run=dry_run(replace(request, args=(*request.args, batch_option, str(size)))))
+        for size in sizes
+    )
+    return replace(estimate, dry_run=counted, batches=batches)
 
 
 def _interpreter(script: str, args: Sequence[str], directory: Path, python: str | None) -> str:
