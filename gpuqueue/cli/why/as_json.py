@@ -7,59 +7,40 @@ from gpuqueue.cli.why.reserved import reserved_to_plain
 from gpuqueue.client.why import Why
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import job_to_plain
-from gpuqueue.queue.explanation import Explanation, LimitReached, Verdict
+from gpuqueue.queue.explanation import Explanation, LimitReached, Preemption, Start, Verdict
 
 
 def why_to_plain(found: Why) -> dict[str, object]:
     """Return *found* as the plain values of ``why --json``."""
     explanation = found.explanation
+    limits = [] if explanation is None else [_limit_plain(explanation, each) for each in explanation.limits]
     return {
         "job": job_to_plain(found.job),
-        "order": None
-        if explanation is None
-        else {
-            "priority": str(explanation.priority),
-            "higher": explanation.higher,
-            "users_before": explanation.users_before,
-            "theirs": explanation.theirs,
-            "own_before": explanation.own_before,
-        },
-        "limit": None
-        if explanation is None or explanation.limit is None
-        else _limit_plain(explanation, explanation.limit),
-        "more_limits": []
-        if explanation is None
-        else [_limit_plain(explanation, each) for each in explanation.limits[1:]],
-        "preemption": None
-        if found.preemption is None
-        else {
-            "for": found.preemption.by,
-            "by": _iso(found.preemption.deadline_ms),
-            "times": found.preemption.times,
-        },
+        "order": _order_plain(explanation) if explanation else None,
+        "limit": limits[0] if limits else None,
+        "more_limits": limits[1:],
+        "preemption": _preemption_plain(found.preemption) if found.preemption else None,
         "may_preempt": [
             {"job_id": job.id, "from": at.isoformat(timespec="milliseconds")} for job, at in runs_below(found)
         ],
         "reserved_for_others": reserved_to_plain(found),
-        "devices": [] if explanation is None else [_verdict_plain(found, each) for each in explanation.devices],
-        "start": None
-        if explanation is None or explanation.start is None
-        else {
-            "at": _iso(explanation.start.at_ms),
-            "first_room_at": _iso(explanation.start.room_ms),
-            "rivals": explanation.start.rivals,
-            "devices": list(explanation.start.devices),
-            "blockers": [
-                {
-                    "job_id": each,
-                    **_usual_plain(found, each),
-                    "outlived": found.outlived.get(each),
-                    "in_vain": each in explanation.start.in_vain,
-                }
-                for each in explanation.start.blockers
-            ],
-        },
+        "devices": [_verdict_plain(found, each) for each in explanation.devices] if explanation else [],
+        "start": _start_plain(found, explanation.start) if explanation and explanation.start else None,
     }
+
+
+def _order_plain(explanation: Explanation) -> dict[str, object]:
+    return {
+        "priority": str(explanation.priority),
+        "higher": explanation.higher,
+        "users_before": explanation.users_before,
+        "theirs": explanation.theirs,
+        "own_before": explanation.own_before,
+    }
+
+
+def _preemption_plain(preemption: Preemption) -> dict[str, object]:
+    return {"for": preemption.by, "by": _iso(preemption.deadline_ms), "times": preemption.times}
 
 
 def _limit_plain(explanation: Explanation, limit: LimitReached) -> dict[str, object]:
@@ -90,6 +71,24 @@ def _verdict_plain(found: Why, verdict: Verdict) -> dict[str, object]:
         "by_preemption": verdict.by_preemption,
         "runs": [
             {"job_id": run.job_id, "held_bytes": run.held_bytes, "ends_at": _iso(run.ends_ms)} for run in verdict.runs
+        ],
+    }
+
+
+def _start_plain(found: Why, start: Start) -> dict[str, object]:
+    return {
+        "at": _iso(start.at_ms),
+        "first_room_at": _iso(start.room_ms),
+        "rivals": start.rivals,
+        "devices": list(start.devices),
+        "blockers": [
+            {
+                "job_id": each,
+                **_usual_plain(found, each),
+                "outlived": found.outlived.get(each),
+                "in_vain": each in start.in_vain,
+            }
+            for each in start.blockers
         ],
     }
 
