@@ -25,6 +25,7 @@ from gpuqueue.text.sanitize import plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gpuqueue.model.git import Checkout
     from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_ref import JobName
     from gpuqueue.model.run import Record
@@ -50,16 +51,8 @@ def spec_again(
     process is not the caller's, and must not follow what lies there.
     """
     name = validation.job_name(job)
-    before = reads.get(connection, name.id if name.part is not None and name.member is None else job)
-    _must_be_over(before, name)
+    before = _before(connection, job, name)
     spec = before.spec
-    if not may_change(connection, spec.account.name):
-        whose = spec.account.name
-        raise Refused(
-            f"job {name} is {whose}'s: only {whose} may run it again, or an administrator of this site (setting "
-            f"admins), for it runs with the environment of {whose}"
-        )
-    reads_git = connection.settings.git and spec.git is not None and mine is None
     first = _environment(connection, before, name, validation.environment(env), warn, mine)
     changed = change_of(changes, lambda names: uuids_of(connection, names))(spec)
     again = replace(
@@ -67,19 +60,39 @@ def spec_again(
         argv=_argv(spec, name, args),
         env=first,
         account=connection.account,
-        waits=Waits(
-            dedupe=spec.waits.dedupe,
-            after=() if changes.after is None else changed.waits.after,
-            begin_at=None if changes.begin is None else changed.waits.begin_at,
-        ),
+        waits=_waits(changes, changed),
         retry_of=before.id,
         tags=before.tags,
-        git=CheckoutReader(Path(spec.cwd)).seen() if reads_git else None,
+        git=_checkout(connection, spec) if mine is None else None,
         array=None if spec.array is None else _failed(connection, before, spec.array, name),
     )
     if args is not None:
         placeholders.check(again)
     return again
+
+
+def _before(connection: Connection, job: int | str, name: JobName) -> Job:
+    """Return the job to run again.
+
+    Raises:
+        Refused: it has not ended, or this caller may not run it again.
+
+    """
+    before = reads.get(connection, name.id if name.part is not None and name.member is None else job)
+    _must_be_over(before, name)
+    whose = before.spec.account.name
+    if not may_change(connection, whose):
+        raise Refused(
+            f"job {name} is {whose}'s: only {whose} may run it again, or an administrator of this site (setting "
+            f"admins), for it runs with the environment of {whose}"
+        )
+    return before
+
+
+def _checkout(connection: Connection, spec: JobSpec) -> Checkout | None:
+    """Return the checkout of the job's directory now, None if the first submission recorded none."""
+    reads_git = connection.settings.git and spec.git is not None
+    return CheckoutReader(Path(spec.cwd)).seen() if reads_git else None
 
 
 def _argv(spec: JobSpec, name: JobName, args: Sequence[str] | None) -> tuple[str, ...]:
@@ -146,6 +159,15 @@ def _must_be_over(job: Job, name: JobName) -> None:
         else f"gpuqueue cancel {name} ends it, gpuqueue wait {name} waits for its end"
     )
     raise Refused(f"job {name} is {job.state}: only a job that has ended can be retried; {remedy}")
+
+
+def _waits(changes: JobEdit, changed: JobSpec) -> Waits:
+    """Return what a retry waits for: dependencies and an earliest start only if *changes* give them."""
+    return Waits(
+        dedupe=changed.waits.dedupe,
+        after=() if changes.after is None else changed.waits.after,
+        begin_at=None if changes.begin is None else changed.waits.begin_at,
+    )
 
 
 def _failed(connection: Connection, job: Job, array: Array, name: JobName) -> Array:
