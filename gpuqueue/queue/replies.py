@@ -15,7 +15,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member, Tally
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.event import Act, Event
-from gpuqueue.model.job import Job, JobState, Priority, WaitReason
+from gpuqueue.model.job import Job, JobSpec, JobState, Priority, WaitReason
 from gpuqueue.model.limits import Use
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.drains import drains
@@ -137,50 +137,58 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
 
     """
     with _readable_reply(f"the store's entry of job {job_id}"):
-        state = JobState(fields[stored.STATE])
-        waits = state in {JobState.QUEUED, JobState.HELD}
-        reason = WaitReason(fields[stored.REASON]) if fields.get(stored.REASON) else None
-        try:
-            wanted = decode_spec(spec)
-        except Unreadable:
-            wanted = stand_in(
-                user=fields[stored.USER],
-                mem_bytes=int(fields[stored.MEM_BYTES]),
-                priority=Priority(int(fields[stored.PRIORITY])),
-            )
+        return _job(job_id, fields, spec)
 
-        def moment(name: str) -> datetime | None:
-            return from_epoch_ms(int(fields[name])) if fields.get(name) else None
 
-        return Job(
-            id=job_id,
-            spec=wanted,
-            state=state,
-            reason=reason or (WaitReason.MEMORY if state is JobState.QUEUED else None),
-            attempt=int(fields[stored.ATTEMPTS]),
-            losses=int(fields[stored.LOSSES]),
-            submitted_at=from_epoch_ms(int(fields[stored.SUBMITTED_MS])),
-            claimed_at=None if waits else moment(stored.CLAIMED_MS),
-            started_at=None
-            if waits and stored.LEFT not in fields
-            else moment(stored.STARTED_MS),  # an array began with its first member
-            ended_at=moment(stored.ENDED_MS),
-            host=fields.get(stored.HOST) or None,
-            devices=tuple(fields[stored.DEVICES].split(",")) if fields.get(stored.DEVICES) else (),
-            retries=int(fields.get(stored.RETRIES) or 0),
-            requeues=int(fields.get(stored.REQUEUES) or 0),
-            awaits=Dependency.parse(fields[stored.AFTER]) if waits and fields.get(stored.AFTER) else (),
-            begins_at=moment(stored.NOT_BEFORE_MS) if waits else None,
-            because=fields.get(stored.BECAUSE) or None,
-            member=member_in(fields),
-            tally=_tally(fields) if stored.LEFT in fields else None,
-            front=int(fields[stored.FRONT]) if fields.get(stored.FRONT) else None,
-            tags=tuple(filter(None, fields[stored.TAGS].split(","))) if stored.TAGS in fields else wanted.tags,
-            note=fields.get(stored.NOTE) or None,
-            promoted=Priority(int(fields[stored.PRIORITY]))
-            if waits and int(fields.get(stored.PROMOTIONS) or 0)
-            else None,
-        )
+def _job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
+    state = JobState(fields[stored.STATE])
+    waits, is_array = state in {JobState.QUEUED, JobState.HELD}, stored.LEFT in fields
+    wanted = _spec(fields, spec)
+    return Job(
+        id=job_id,
+        spec=wanted,
+        state=state,
+        reason=_reason(fields) or (WaitReason.MEMORY if state is JobState.QUEUED else None),
+        attempt=int(fields[stored.ATTEMPTS]),
+        losses=int(fields[stored.LOSSES]),
+        submitted_at=from_epoch_ms(int(fields[stored.SUBMITTED_MS])),
+        claimed_at=None if waits else _moment(fields, stored.CLAIMED_MS),
+        started_at=_moment(fields, stored.STARTED_MS) if is_array or not waits else None,  # an array's first member
+        ended_at=_moment(fields, stored.ENDED_MS),
+        host=fields.get(stored.HOST) or None,
+        devices=tuple(fields[stored.DEVICES].split(",")) if fields.get(stored.DEVICES) else (),
+        retries=int(fields.get(stored.RETRIES) or 0),
+        requeues=int(fields.get(stored.REQUEUES) or 0),
+        awaits=Dependency.parse(fields[stored.AFTER]) if waits and fields.get(stored.AFTER) else (),
+        begins_at=_moment(fields, stored.NOT_BEFORE_MS) if waits else None,
+        because=fields.get(stored.BECAUSE) or None,
+        member=member_in(fields),
+        tally=_tally(fields) if is_array else None,
+        front=int(fields[stored.FRONT]) if fields.get(stored.FRONT) else None,
+        tags=tuple(filter(None, fields[stored.TAGS].split(","))) if stored.TAGS in fields else wanted.tags,
+        note=fields.get(stored.NOTE) or None,
+        promoted=_priority(fields) if waits and int(fields.get(stored.PROMOTIONS) or 0) else None,
+    )
+
+
+def _spec(fields: Mapping[str, str], text: str | None) -> JobSpec:
+    """Return the spec in *text*, or a substitute from the hash of its job if it cannot be read."""
+    try:
+        return decode_spec(text)
+    except Unreadable:
+        return stand_in(user=fields[stored.USER], mem_bytes=int(fields[stored.MEM_BYTES]), priority=_priority(fields))
+
+
+def _priority(fields: Mapping[str, str]) -> Priority:
+    return Priority(int(fields[stored.PRIORITY]))
+
+
+def _reason(fields: Mapping[str, str]) -> WaitReason | None:
+    return WaitReason(fields[stored.REASON]) if fields.get(stored.REASON) else None
+
+
+def _moment(fields: Mapping[str, str], name: str) -> datetime | None:
+    return from_epoch_ms(int(fields[name])) if fields.get(name) else None
 
 
 def member_in(fields: Mapping[str, str]) -> Member | None:
