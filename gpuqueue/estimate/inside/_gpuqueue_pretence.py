@@ -53,6 +53,18 @@ class _Nothing:
 
 def install(ledger: Any) -> None:
     """Install the simulated GPU into torch."""
+    _device()
+    _streams()
+    _memory(ledger)
+    _accelerator()
+    _tensors()
+    _autocast()
+    _modules()
+    _harmless()
+
+
+def _device() -> None:
+    """Replace the functions of torch.cuda that describe the device."""
     properties = types.SimpleNamespace(
         name=NAME,
         total_memory=TOTAL_BYTES,
@@ -79,22 +91,25 @@ def install(ledger: Any) -> None:
     }
     for name, answer in answers.items():
         _put(torch.cuda, name, _always(answer))
+
+
+def _streams() -> None:
+    """Replace what has no effect without a device, and the random state, which is that of the CPU."""
     for name in SILENT:
         _put(torch.cuda, name, _always(None))
     for name in EMPTY:
         _put(torch.cuda, name, _Nothing)
     _put(torch.cuda, "get_rng_state", lambda *_, **__: torch.get_rng_state())
     _put(torch.cuda, "get_rng_state_all", lambda *_, **__: [torch.get_rng_state()])
+
+
+def _memory(ledger: Any) -> None:
+    """Replace the functions that report memory by the figures of *ledger*."""
     _put(torch.cuda, "mem_get_info", lambda *_, **__: (TOTAL_BYTES - ledger.live_bytes, TOTAL_BYTES))
     for name in ("memory_allocated", "memory_reserved", "memory_cached"):
         _put(torch.cuda, name, lambda *_, **__: ledger.live_bytes)
         _put(torch.cuda, "max_" + name, lambda *_, **__: ledger.peak_bytes)
     _put(torch.cuda, "memory_stats", lambda *_, **__: {"allocated_bytes.all.current": ledger.live_bytes})
-    _accelerator()
-    _tensors()
-    _autocast()
-    _modules()
-    _harmless()
 
 
 def _put(where: Any, name: str, value: Any) -> None:
