@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
@@ -101,43 +101,62 @@ def queue_facts(url: str, cursor: Cursor | None = None) -> QueueFacts:
     """
     with closing(JobQueue(url)) as queue, closing(connect(url)) as client:
         now_ms, epoch = queue.now_ms(), queue.epoch()
-        read = cursor.last_id if cursor is not None and cursor.epoch == epoch else None
         with translated(url):
-            pipe = client.pipeline(transaction=True)
-            pipe.exists(keys.REBUILDING)
-            pipe.hgetall(keys.META)
-            pipe.zcard(keys.LIVE)
-            pipe.zcard(keys.LEASES)
-            pipe.zcard(keys.ENDED)
-            pipe.zrange(keys.ENDED, 0, 0, withscores=True)
-            pipe.xlen(keys.OUTBOX)
-            pipe.xrange(keys.OUTBOX, min="-" if read is None else f"({read}", count=1)
-            pipe.zrange(keys.LEASES, "-inf", now_ms, byscore=True, offset=0, num=MOST_NAMED, withscores=True)
-            pipe.zcount(keys.LEASES, "-inf", now_ms)
-            rebuilding, meta, live, active, ended, oldest, length, unread, overdue, overdue_count = pipe.execute()
+            found = _contents(client, now_ms, cursor.last_id if cursor is not None and cursor.epoch == epoch else None)
         return QueueFacts(
             epoch=epoch,
-            rebuilding=bool(rebuilding),
-            claims_from_ms=_number(meta.get("claims")),
-            layout=meta.get("layout"),
+            rebuilding=bool(found.rebuilding),
+            claims_from_ms=_number(found.meta.get("claims")),
+            layout=found.meta.get("layout"),
             now_ms=now_ms,
-            waiting=live - active - ended,
-            active=active,
-            ended=ended,
-            ended_since_ms=int(oldest[0][1]) if oldest else None,
+            waiting=found.live - found.active - found.ended,
+            active=found.active,
+            ended=found.ended,
+            ended_since_ms=int(found.oldest_ended[0][1]) if found.oldest_ended else None,
             outbox=OutboxFacts(
-                length=length,
-                unread_ms=_ms_of(unread[0][0]) if unread else None,
+                length=found.outbox_length,
+                unread_ms=_ms_of(found.unread[0][0]) if found.unread else None,
                 of_another_store=epoch is not None and cursor is not None and cursor.epoch != epoch,
             ),
-            reaped_ms=_number(meta.get("reap")),
-            grace_until_ms=_number(meta.get("grace")),
-            overdue=tuple(int(job_id) for job_id, _ in overdue),
-            overdue_count=overdue_count,
-            overdue_since_ms=int(overdue[0][1]) if overdue else None,
+            reaped_ms=_number(found.meta.get("reap")),
+            grace_until_ms=_number(found.meta.get("grace")),
+            overdue=tuple(int(job_id) for job_id, _ in found.overdue),
+            overdue_count=found.overdue_count,
+            overdue_since_ms=int(found.overdue[0][1]) if found.overdue else None,
             devices=tuple(_devices(queue, client)),
             torn_arrays=_torn_arrays(queue.url, client),
         )
+
+
+class _Contents(NamedTuple):
+    """The replies to the commands of :func:`_contents`, in their order."""
+
+    rebuilding: int
+    meta: dict[str, str]
+    live: int
+    active: int
+    ended: int
+    oldest_ended: list[tuple[str, float]]
+    outbox_length: int
+    unread: list[tuple[str, dict[str, str]]]
+    overdue: list[tuple[str, float]]
+    overdue_count: int
+
+
+def _contents(client: redis.Redis, now_ms: int, read: str | None) -> _Contents:
+    """Read the counts of the store at one moment; *read* is the id of the last event that the history has."""
+    pipe = client.pipeline(transaction=True)
+    pipe.exists(keys.REBUILDING)
+    pipe.hgetall(keys.META)
+    pipe.zcard(keys.LIVE)
+    pipe.zcard(keys.LEASES)
+    pipe.zcard(keys.ENDED)
+    pipe.zrange(keys.ENDED, 0, 0, withscores=True)
+    pipe.xlen(keys.OUTBOX)
+    pipe.xrange(keys.OUTBOX, min="-" if read is None else f"({read}", count=1)
+    pipe.zrange(keys.LEASES, "-inf", now_ms, byscore=True, offset=0, num=MOST_NAMED, withscores=True)
+    pipe.zcount(keys.LEASES, "-inf", now_ms)
+    return _Contents(*pipe.execute())
 
 
 def _torn_arrays(url: str, client: redis.Redis) -> tuple[int, ...]:
