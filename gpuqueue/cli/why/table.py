@@ -85,6 +85,16 @@ def clock(at_ms: int) -> str:
 
 
 def _why_not(found: Why, verdict: Verdict) -> str:
+    by_others = _in_use(found, verdict)
+    if by_others is not None:
+        return by_others
+    may_start = verdict.obstacle is not Obstacle.FITS or found.job.state is not JobState.HELD
+    obstacle = verdict.obstacle if may_start else Obstacle.NOT_YET  # a held member of an array
+    return plain(_obstacles(found, verdict)[obstacle])
+
+
+def _in_use(found: Why, verdict: Verdict) -> str | None:
+    """Return why the memory of a device is too small or in use, with its users; None for another obstacle."""
     spec = found.job.spec
     if verdict.obstacle is Obstacle.MEMORY:
         lacking = format_bytes(spec.mem_bytes - max(0, verdict.available_bytes))
@@ -98,11 +108,16 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         return (
             f"the job wants it for itself: {'; '.join(_users_of(found, verdict, external_processes=not verdict.runs))}"
         )
-    status = found.devices.get(verdict.device)
+    return None
+
+
+def _obstacles(found: Why, verdict: Verdict) -> dict[Obstacle, str]:
+    """Return the words for each obstacle that has nothing to do with the memory in use."""
+    spec, status = found.job.spec, found.devices.get(verdict.device)
     drained = status.drained if status is not None else None
     silent_s = found.silent_s(verdict.device)
     silence = f" for {silent_s:.0f}s" if silent_s is not None else ""
-    words = {
+    return {
         Obstacle.POOL: f"not in pool {spec.pool}",
         Obstacle.KIND: f"not a {spec.device or 'gpu'}",
         Obstacle.NAMED: f"the job names {'another device' if len(spec.placement.devices) == 1 else 'other devices'}",
@@ -121,8 +136,6 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         if silence
         else "it fits: it starts there when it is its turn",
     }
-    may_start = verdict.obstacle is not Obstacle.FITS or found.job.state is not JobState.HELD
-    return plain(words[verdict.obstacle if may_start else Obstacle.NOT_YET])  # a held member of an array
 
 
 def _reserved(found: Why, verdict: Verdict) -> str:
