@@ -6,13 +6,14 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuqueue.cli.follow.ctrl_c import CtrlC
 from gpuqueue.cli.follow.detach import leaving
 from gpuqueue.cli.follow.passthrough import Shown
-from gpuqueue.cli.follow.status_line import report_again, report_away, report_held
+from gpuqueue.cli.follow.status_line import report_again, report_away, report_end, report_held, report_state
 from gpuqueue.cli.follow.wait_line import WaitLine
 from gpuqueue.cli.options.job_id import job_id
 from gpuqueue.cli.output.arrays import worst_code
@@ -22,6 +23,9 @@ from gpuqueue.errors import GpuQueueError, Refused, Unreachable
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Run
 from gpuqueue.system.logs import TTY
+
+if TYPE_CHECKING:
+    from gpuqueue.client.terminal import JobTerminal
 
 
 @click.command()
@@ -43,16 +47,13 @@ def attach(job_id: str) -> None:
         sys.exit(Follower(client, job_id, ctrl_c, ours=False).to_the_end())
 
 
-def _is_at_a_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
-
-
 def _accepts_input(log: object) -> bool:
     """Return whether this process has a terminal, and the run with the log *log* may have one that accepts input.
 
     Behind a service the log is no path, and only the service knows whether the run has a terminal.
     """
-    return _is_at_a_terminal() and (not isinstance(log, Path) or os.path.lexists(log.with_name(TTY)))
+    is_at_a_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    return is_at_a_terminal and (not isinstance(log, Path) or os.path.lexists(log.with_name(TTY)))
 
 
 class TerminalFound(Exception):
@@ -100,39 +101,50 @@ class Follower:
                     self._line.clear()
 
     def _follow(self) -> int:
-        client, job_id = self._client, self._job_id
         if not self._unreadable:
             try:
-                for chunk in client.logs.follow(
-                    job_id,
-                    self._tail,
-                    held=self._held,
-                    seen=self._seen,
-                    again=self._again,
-                    away=self._away,
-                    whole=self._ours,
-                ):
-                    self._line.clear()
-                    self._find_terminal(chunk)
-                    self._shown.put(chunk)
-                    self._ctrl_c.check()
-                self._put_errors()
+                self._show_output()
             except Refused as refused:  # no log: the job was cancelled while it waited, or the log is on another host
                 self._unreadable = True
                 self._report_unreadable(refused)
+        self._watch()
+        record = self._client.jobs.wait(self._job_id, away=self._away)
+        self._make_room()
+        report_end(self._job_id, record)
+        return worst_code(self._client, record)
+
+    def _show_output(self) -> None:
+        """Show the output of the job's runs until the last one has ended.
+
+        Raises:
+            Refused: there is no output that can be read here.
+            TerminalFound: the job has a terminal.
+
+        """
+        for chunk in self._client.logs.follow(
+            self._job_id,
+            self._tail,
+            held=self._held,
+            seen=self._seen,
+            again=self._again,
+            away=self._away,
+            whole=self._ours,
+        ):
+            self._line.clear()
+            self._find_terminal(chunk)
+            self._shown.put(chunk)
+            self._ctrl_c.check()
+        self._put_errors()
+
+    def _watch(self) -> None:
+        """Wait for the job's end, and report its states if no output shows how it goes on."""
         reported = None
-        for job in client.jobs.watch(job_id, away=self._away):
+        for job in self._client.jobs.watch(self._job_id, away=self._away):
             self._seen(job)
             if self._unreadable and not job.state.is_end and job.state is not reported:
                 reported = job.state
-                self._report_state(job)
-        record = client.jobs.wait(job_id, away=self._away)
-        self._make_room()
-        last = record.last_run
-        why = record.job.because or (last.ending if last else None)
-        how = f" ({why})" if why and str(why) != str(record.job.state) else ""
-        print_message("gpuqueue", f"job {job_id} {record.job.state}{how}")
-        return worst_code(client, record)
+                self._make_room()
+                report_state(self._job_id, job)
 
     def _report_unreadable(self, refused: Refused) -> None:
         """Print why no output is shown, unless the job never ran: then its end says enough."""
@@ -147,14 +159,6 @@ class Follower:
             print_message(
                 "gpuqueue", f"you cannot type to it from here: gpuqueue attach {self._job_id} on its own host"
             )
-
-    def _report_state(self, job: Job) -> None:
-        self._make_room()
-        if job.state is JobState.HELD:
-            report_held(job)
-        else:
-            where = f" on {job.host}" if job.host else ""
-            print_message("gpuqueue", f"job {self._job_id} {job.state}{where}")
 
     def _seen(self, job: Job) -> None:
         self._job = job
@@ -192,11 +196,7 @@ class Follower:
             return
         path = self._tail.path
         self._line.clear()
-        try:
-            terminal = self._client.logs.terminal(self._job_id, self._tail)
-        except Refused as refused:
-            print_message("gpuqueue", str(refused))
-            terminal = None
+        terminal = self._open_terminal()
         if terminal is None:  # the run may just have ended
             self._attached_log = path
             self._shown.put(unshown)
@@ -205,10 +205,7 @@ class Follower:
         def begin() -> None:
             nonlocal unshown
             self._ctrl_c.check()
-            if not self._is_reported:  # before any output, so that a prompt of the job stays the last text
-                self._is_reported = True
-                words = f"this is the terminal of job {self._job_id}: Enter ~ . leaves it, and it runs on"
-                click.echo(f"gpuqueue: {words}\r", err=True)  # raw mode: a newline alone does not return the cursor
+            self._explain_keys()  # before any output, so that a prompt of the job stays the last text
             self._shown.put(unshown or b"")
             unshown = b""
 
@@ -220,6 +217,22 @@ class Follower:
         self._attached_log = path
         if is_left:
             self._leave(f"it runs on: gpuqueue attach {self._job_id}", LEFT)
+
+    def _open_terminal(self) -> JobTerminal | None:
+        """Open the job's terminal. Return None, and say why if it is refused, if there is none."""
+        try:
+            return self._client.logs.terminal(self._job_id, self._tail)
+        except Refused as refused:
+            print_message("gpuqueue", str(refused))
+            return None
+
+    def _explain_keys(self) -> None:
+        """Print once how to leave the terminal."""
+        if self._is_reported:
+            return
+        self._is_reported = True
+        words = f"this is the terminal of job {self._job_id}: Enter ~ . leaves it, and it runs on"
+        click.echo(f"gpuqueue: {words}\r", err=True)  # raw mode: a newline alone does not return the cursor
 
     def _held(self, job: Job) -> None:
         self._make_room()

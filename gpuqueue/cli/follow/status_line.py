@@ -1,11 +1,11 @@
-"""Messages while a job is followed: it is held, it runs again, the store does not answer."""
+"""Messages while a job is followed: it is held, it runs again, it has ended, the store does not answer."""
 
 from __future__ import annotations
 
 from gpuqueue.console import print_message
 from gpuqueue.errors import Unreachable
-from gpuqueue.model.job import Job, WaitReason
-from gpuqueue.model.run import Run
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.run import Record, Run
 from gpuqueue.text.sanitize import plain
 
 _WHY = {
@@ -20,6 +20,23 @@ def report_held(job: Job) -> None:
     if job.because is not None:
         why = f" ({plain(job.because)})"
     print_message("gpuqueue", f"job {job.label} is held{why} until it is released: gpuqueue release {job.label}")
+
+
+def report_state(job_id: int | str, job: Job) -> None:
+    """Print the state of *job*, where no output shows how it goes on."""
+    if job.state is JobState.HELD:
+        report_held(job)
+    else:
+        where = f" on {job.host}" if job.host else ""
+        print_message("gpuqueue", f"job {job_id} {job.state}{where}")
+
+
+def report_end(job_id: int | str, record: Record) -> None:
+    """Print the final state of a job, and why it ended so."""
+    last = record.last_run
+    why = record.job.because or (last.ending if last else None)
+    how = f" ({why})" if why and str(why) != str(record.job.state) else ""
+    print_message("gpuqueue", f"job {job_id} {record.job.state}{how}")
 
 
 def report_again(job_id: int | str, run: Run) -> None:
