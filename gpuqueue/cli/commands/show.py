@@ -18,12 +18,12 @@ from gpuqueue.model.run import Record
 
 if TYPE_CHECKING:
     from gpuqueue import codec
-    from gpuqueue.cli.output import live_run, log_end, render
+    from gpuqueue.cli.output import job_story, live_run, log_end
 else:
     codec = later("gpuqueue.codec")
+    job_story = later("gpuqueue.cli.output.job_story")
     live_run = later("gpuqueue.cli.output.live_run")
     log_end = later("gpuqueue.cli.output.log_end")
-    render = later("gpuqueue.cli.output.render")
 from gpuqueue.cli.options.job_id import job_id
 
 #: Lines of the log that are shown, and their width in columns without a terminal.
@@ -57,7 +57,9 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
         _plot(record, plot)
         return
     click.echo(
-        json.dumps(codec.record_to_plain(record), indent=2) if as_json else render.story(record, now, terminal_width())
+        json.dumps(codec.record_to_plain(record), indent=2)
+        if as_json
+        else job_story.story(record, now, terminal_width())
     )
     for line in silent:
         click.echo(line)

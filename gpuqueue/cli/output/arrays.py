@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.cli.output.exit_code import code_of
 from gpuqueue.console import INTERRUPTED
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.text.sanitize import plain, short
+from gpuqueue.text.sanitize import short
 
 if TYPE_CHECKING:
     from gpuqueue.client import Client
@@ -29,26 +29,6 @@ def labels(job: Job) -> list[tuple[str, JobState]]:
     most = f"%{job.spec.array.at_once}" if job.spec.array.at_once else ""
     rows = ((str(job.tally.left), JobState.QUEUED), (str(job.tally.held), JobState.HELD))
     return [(f"{job.id}_[{short(text, SHOWN)}{most}]", state) for text, state in rows if text]
-
-
-def story(job: Job) -> list[str]:
-    """Return the lines of ``show`` about an array, or about the array of a member."""
-    if job.member is not None:
-        own_id = f", job {job.id}" if job.attempt else ""  # a member has an id of its own once a device takes it
-        return [f"  member     {job.member.index} of array {job.member.array_id}{own_id}"]
-    array, here = job.spec.array, job.tally
-    if array is None:
-        return []
-    most = f", at most {array.at_once} at once" if array.at_once else ""
-    lines = [f"  members    {len(array)} ({short(str(array.indexes), SHOWN)}){most}"]
-    lines += [f"  sweep      {plain(str(axis))}" for axis in array.axes]
-    if here is not None:
-        ended = sum(here.ended.values())
-        taken = len(array) - ended - len(here.left) - len(here.held)
-        words = [(len(here.left), "wait"), (len(here.held), "held"), (taken, "begun and not ended")]
-        words += [(count, state) for state, count in here.ended.items()]
-        lines.append("  so far     " + (", ".join(f"{count} {word}" for count, word in words if count)))
-    return lines
 
 
 def worst_code(client: Client, record: Record) -> int:

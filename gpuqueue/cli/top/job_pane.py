@@ -7,7 +7,7 @@ from enum import Enum
 import click
 from textual.widgets import Static
 
-from gpuqueue.cli.output import live_run, render
+from gpuqueue.cli.output import job_story, live_run
 from gpuqueue.cli.output.log_end import LOG_BYTES, log_lines
 from gpuqueue.cli.why.story import story
 from gpuqueue.client import Client
@@ -33,7 +33,7 @@ def reported(client: Client, job_id: int, about: About, width: int | None = None
             return click.unstyle(story(client.jobs.why(job_id), width))
         if about is About.STORY:
             record = client.jobs.show(job_id)
-            return click.unstyle(render.story(record, live_run.read(client, record.job), width))
+            return click.unstyle(job_story.story(record, live_run.read(client, record.job), width))
         return "\n".join(log_lines(_log_end(client, job_id))) or "nothing was written yet"
     except GpuQueueError as error:
         return plain(str(error))

@@ -12,7 +12,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.cli.output.history_columns import COLUMNS, LEFT_OUT, USUAL, peak_note, rows
-from gpuqueue.cli.output.render import story
+from gpuqueue.cli.output.job_story import story
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice

@@ -12,7 +12,7 @@ from factories import make_spec
 
 from gpuqueue.cli.commands.limits import _tables
 from gpuqueue.cli.commands.notify import COLUMNS, target_to_plain
-from gpuqueue.cli.output import render
+from gpuqueue.cli.output import job_story
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
@@ -109,7 +109,7 @@ def test_the_story_of_a_job_fits_and_what_is_copied_stays_whole() -> None:
     command = "echo " * 40
     record = a_record(command)
 
-    narrow = click.unstyle(render.story(record, width=NARROW)).splitlines()
+    narrow = click.unstyle(job_story.story(record, width=NARROW)).splitlines()
 
     wide = [line.split()[0] for line in narrow if cells(line) > NARROW]
     assert wide == ["command", "directory", "log"]
@@ -121,4 +121,4 @@ def test_the_story_of_a_job_fits_and_what_is_copied_stays_whole() -> None:
     ]
     (memory,) = [line for line in narrow if line.strip().startswith("memory ")]
     assert memory.endswith(" over 5:00:00")
-    assert render.story(record).count("\n") < len(narrow) - 1, "a pipe gets every line whole"
+    assert job_story.story(record).count("\n") < len(narrow) - 1, "a pipe gets every line whole"

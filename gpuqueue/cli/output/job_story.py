@@ -1,0 +1,295 @@
+"""The text of ``gpuqueue show``: a job, its runs and their measurements."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuqueue.cli.output.render import (
+    asked_of,
+    device_label,
+    places_of,
+    priority_of,
+    put_of,
+    size_of,
+    state,
+    waits_for,
+    when,
+)
+from gpuqueue.cli.output.terminal_width import TINY, hanging
+from gpuqueue.model.device import Activity, Peak, PeakSource, Timeline
+from gpuqueue.model.git import Checkout
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.notification import Delivery, Outcome
+from gpuqueue.model.run import Note, Record, Run, RunDevice
+from gpuqueue.text.sanitize import cells, plain, short, wrapped
+from gpuqueue.text.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.cli.output.live_run import Live
+
+#: Width of a label of `story`, in columns; and the labels whose text is not wrapped, so that it can be copied.
+_LABEL, _COPIED = 13, {"command", "directory", "log"}
+#: Longest text of an array's indexes, in columns.
+_INDEXES = 40
+
+
+def story(record: Record, live: Live | None = None, width: int | None = None) -> str:
+    """Return the text of ``gpuqueue show``, wrapped to *width* columns; None: for a pipe, not wrapped.
+
+    *live* is the current state of a running job. Commands and paths are not wrapped, so that they can be copied.
+    """
+    return "\n".join(each for line in _lines(record, live, width) for each in _under_its_label(line, width))
+
+
+def _under_its_label(line: str, width: int | None) -> list[str]:
+    """Return a *line* of `story`, wrapped to *width* columns and indented under its label."""
+    label, words = line[:_LABEL], line[_LABEL:]
+    if width is None or cells(click.unstyle(line)) <= width or label.strip() in _COPIED:
+        return [line]
+    if not label.startswith(" "):
+        return hanging(line, width)
+    first, *more = wrapped(words, max(TINY, width - _LABEL))
+    return [f"{label}{first}", *(" " * _LABEL + each for each in more)]
+
+
+def _lines(record: Record, live: Live | None, width: int | None) -> list[str]:
+    lines = [*_request_lines(record), *_course_lines(record, live)]
+    for run in record.runs:
+        notes = [note for note in record.notes if note.attempt == run.attempt]
+        lines += ["", *_run_lines(run, record.job, live, width), *map(_run_note_line, notes)]
+    verdict = _verdict(record)
+    return [*lines, "", f"memory: {verdict}"] if verdict else lines
+
+
+def _request_lines(record: Record) -> list[str]:
+    """Return the state of a job and what was asked for."""
+    job, spec = record.job, record.job.spec
+    return [
+        f"job {job.label}  {plain(spec.name)}",
+        f"  state      {state(job)}{_why(job)}",
+        f"  user       {plain(spec.account.name)} on {plain(spec.account.host)}",
+        f"  command    {plain(spec.command)}",
+        f"  directory  {plain(spec.cwd)}",
+        *([f"  git        {checkout_of(spec.git)}"] if spec.git else []),
+        f"  asked      {size_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
+        + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
+        + (f", {spec.signal} before that" if spec.signal else "")
+        + f", {priority_of(job)}",
+        *_wait_lines(job),
+        *_array_lines(job),
+        *([f"  tags       {' '.join(job.tags)}"] if job.tags else []),
+        *_note_lines(job.note),
+        *_notification_lines(record),
+        *([f"  retry of   job {spec.retry_of}"] if spec.retry_of is not None else []),
+    ]
+
+
+def _why(job: Job) -> str:
+    """Return why a job is in its state, in parentheses, or an empty text."""
+    never_began = job.state is JobState.CANCELLED and not job.attempt and job.spec.array is None
+    why = job.because or waits_for(job, datetime.now(timezone.utc)) or ("before it started" if never_began else "")
+    return f" ({why})" if why and why != str(job.state) else ""
+
+
+def _course_lines(record: Record, live: Live | None) -> list[str]:
+    """Return the times of a job, the notes of no known run, and its current memory and progress."""
+    job, known = record.job, {run.attempt for run in record.runs}
+    return [
+        f"  submitted  {when(job.submitted_at)}",
+        *(_run_note_line(note) for note in record.notes if note.attempt not in known),
+        f"  started    {when(job.started_at)}",
+        f"  ended      {when(job.ended_at)}",
+        *_live_lines(job, live),
+    ]
+
+
+def _run_note_line(note: Note) -> str:
+    return f"  note       {when(note.at)} {plain(note.text)}"
+
+
+def _note_lines(note: str | None) -> list[str]:
+    """Return the lines of the user's note."""
+    lines = (note or "").splitlines()
+    return [f"  {'' if number else 'note':10} {plain(line)}".rstrip() for number, line in enumerate(lines)]
+
+
+def _verdict(record: Record) -> str | None:
+    from gpuqueue.estimate.verdict import asked_and_used  # noqa: PLC0415 - lazy import: tables do not need it
+
+    return asked_and_used(record)
+
+
+def checkout_of(git: Checkout) -> str:
+    """Return commit, branch and state of a git checkout: ``3442fefc16a1 on main, nothing changed``."""
+    changes = {True: "with changes that are not committed", False: "nothing changed", None: "changes not known"}
+    return f"{git.commit[:12]}" + (f" on {plain(git.branch)}" if git.branch else "") + f", {changes[git.dirty]}"
+
+
+def _wait_lines(job: Job) -> list[str]:
+    """Return the lines about dependencies, begin time, dedupe key, retries and requeues of a job."""
+    spec, lines = job.spec, []
+    if spec.waits.after:
+        lines.append(f"  after      {', '.join(map(str, spec.waits.after))}")
+    if job.begins_at is not None:
+        lines.append(f"  begins     {when(job.begins_at)}")
+    if spec.waits.dedupe is not None:
+        lines.append(f"  dedupe     {plain(spec.waits.dedupe)}")
+    if spec.retries.times:
+        on = ", ".join(map(str, spec.retries.on)).replace("_", " ")
+        lines.append(f"  retries    {job.retries} of {spec.retries.times}, after: {on}")
+    if job.requeues:
+        lines.append(f"  requeues   {job.requeues}, asked for by exit 75")
+    return lines
+
+
+def _array_lines(job: Job) -> list[str]:
+    """Return the lines of ``show`` about an array, or about the array of a member."""
+    if job.member is not None:
+        own_id = f", job {job.id}" if job.attempt else ""  # a member has an id of its own once a device takes it
+        return [f"  member     {job.member.index} of array {job.member.array_id}{own_id}"]
+    array, here = job.spec.array, job.tally
+    if array is None:
+        return []
+    most = f", at most {array.at_once} at once" if array.at_once else ""
+    lines = [f"  members    {len(array)} ({short(str(array.indexes), _INDEXES)}){most}"]
+    lines += [f"  sweep      {plain(str(axis))}" for axis in array.axes]
+    if here is not None:
+        ended = sum(here.ended.values())
+        taken = len(array) - ended - len(here.left) - len(here.held)
+        words = [(len(here.left), "wait"), (len(here.held), "held"), (taken, "begun and not ended")]
+        words += [(count, state) for state, count in here.ended.items()]
+        lines.append("  so far     " + (", ".join(f"{count} {word}" for count, word in words if count)))
+    return lines
+
+
+def _notification_lines(record: Record) -> list[str]:
+    """Return the notifications of a job and their outcomes. URLs are masked, since they may hold secrets."""
+    reported = {each.number: each for each in record.reported}
+    lines = []
+    for number, each in enumerate(record.job.spec.notifications):
+        lines.append(f"  {f'on {each.when}':10} {plain(each.shown)}{_outcome(reported.get(number))}")
+    return lines
+
+
+def _outcome(reported: Delivery | None) -> str:
+    if reported is None:
+        return ""
+    if reported.outcome is Outcome.SENT:
+        return f": sent {when(reported.at)}"
+    if reported.outcome is Outcome.NOT_NEEDED:
+        return ": not needed"
+    times = "1 try" if reported.tries == 1 else f"{reported.tries} tries"
+    why = f" after {times}: {plain(reported.trouble)}" if reported.trouble else ""
+    return f": {'given up' if reported.outcome is Outcome.GIVEN_UP else 'not sent yet'}{why}" if why else ""
+
+
+def _live_lines(job: Job, live: Live | None) -> list[str]:
+    """Return the current memory and progress of a running job."""
+    lines = []
+    if live is not None and live.held_bytes is not None:
+        lines.append(f"  memory     {format_bytes(live.held_bytes)}/{asked_of(job)} now")
+    if live is not None and live.progress is not None:
+        from gpuqueue.cli.output.progress import share_bar  # noqa: PLC0415 - only for a job with progress
+
+        lines.append(f"  progress   {share_bar(live.progress)}")
+    return lines
+
+
+def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list[str]:
+    goes_on = run.ending is None and run.attempt == job.attempt and job.state.is_active
+    so_far = f"{format_duration(live.elapsed_s)} so far" if goes_on and live is not None else None
+    lines = [
+        f"run {run.attempt} on {plain(run.host)}",
+        f"  claimed    {when(run.claimed_at)}" + (f" ({run.start_kind})" if run.start_kind else ""),
+        f"  took       {so_far or format_duration(run.duration_s)}",
+        f"  ending     {plain(str(run.ending)) if run.ending else '-'}",
+        f"  log        {plain(run.log_path or '-')}",
+    ]
+    for device in run.devices:
+        label = device_label(device) if device.name else "?"
+        allocated = f"{label} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
+        peak = f"peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})"
+        lines.append(f"  device     {allocated}, {'its peak is reported at the end' if goes_on else peak}")
+        seen = (_activity(device.activity), memory_line(device, run.duration_s, width and width - _LABEL))
+        lines += [f"             {words}" for words in seen if words]
+    return lines
+
+
+def _evidence(peak: Peak) -> str:
+    """Return the source of a peak: method, number and interval of samples, and whether other jobs shared the device."""
+    if peak.source is PeakSource.NONE:
+        return "not measured"
+    what = ": resident memory" if peak.source.is_resident else ""
+    words = [f"{peak.source}{what}", f"{peak.samples} samples"]
+    if peak.interval_s:
+        words.append(f"every {_pause(peak.interval_s)}")
+    if peak.na_samples:
+        words.append(f"{peak.na_samples} without an answer")
+    if peak.shared:
+        words.append("others were there")
+    return ", ".join(words)
+
+
+def _pause(interval_s: float) -> str:
+    """Return the time between two samples; below a tenth of a second in milliseconds."""
+    return f"{interval_s * 1000:.0f}ms" if interval_s < 0.1 else format_duration(interval_s)  # noqa: PLR2004 - see the docstring
+
+
+def _activity(activity: Activity) -> str:
+    words = []
+    if activity.first_memory_s is not None:
+        words.append(f"first memory after {format_duration(activity.first_memory_s)}")
+    if activity.utilisation_mean is not None and activity.utilisation_max is not None:
+        words.append(
+            f"busy {activity.utilisation_mean:.0%} (at most {activity.utilisation_max:.0%})".replace("%", " %")
+        )
+    if activity.temperature_max_c is not None:
+        words.append(f"at most {activity.temperature_max_c:.0f} °C")
+    return ", ".join(words)
+
+
+#: Blocks of a memory line, from the lowest value to the highest.
+BLOCKS = "▁▂▃▄▅▆▇█"
+LINE_WIDTH = 48
+#: Fewest blocks of a memory line.
+LEAST_BLOCKS = 8
+#: Longest time between two consecutive samples of a run, in seconds. A longer time is a gap.
+POLL_S = 1.5
+
+
+def memory_line(device: RunDevice, duration_s: float | None = None, width: int | None = None) -> str:
+    """Return the run's memory over time as a line of blocks, at most *width* columns wide; empty without a timeline.
+
+    The highest block is the largest value. The line covers *duration_s* seconds, with blanks for times without samples.
+    """
+    line = device.timeline
+    if line is None or not any(line.bytes):
+        return ""
+    sampled = _between_samples(line)
+    steps = [*sampled, *[None] * (int((duration_s or 0.0) / line.step_s) - len(sampled))]
+    over = f" over {format_duration(len(steps) * line.step_s)}"
+    room = LINE_WIDTH if width is None else max(LEAST_BLOCKS, width - len(f"memory {over}"))
+    count = min(LINE_WIDTH, len(steps), room)
+    largest = max(each for each in line.bytes if each is not None)
+    blocks = []
+    for cell in range(count):
+        known = [
+            each for each in steps[cell * len(steps) // count : (cell + 1) * len(steps) // count] if each is not None
+        ]
+        blocks.append(BLOCKS[max(known) * (len(BLOCKS) - 1) // largest] if known else " ")
+    return f"memory {''.join(blocks)}{over}"
+
+
+def _between_samples(line: Timeline) -> list[int | None]:
+    """Return the steps of *line*; steps between two consecutive samples have the value of the first one."""
+    steps, last = list(line.bytes), 0
+    for place, seen in enumerate(line.bytes):
+        if seen is None:
+            continue
+        if (place - last) * line.step_s <= POLL_S:
+            steps[last:place] = [line.bytes[last]] * (place - last)
+        last = place
+    return steps

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from factories import make_spec
+
+from gpuqueue.cli.output.job_story import _notification_lines, _pause, memory_line
+from gpuqueue.cli.output.render import when
+from gpuqueue.model.device import Timeline
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.notification import Delivery, Notification, Outcome, When
+from gpuqueue.model.run import Record, RunDevice
+
+
+def test_a_line_of_memory_is_as_long_as_the_run() -> None:
+    """The memory line is as long as the run, and blank where no sample exists.
+
+    Regression: a line that ended early looked like a run that ended early.
+    """
+    device = RunDevice(uuid="GPU-1", lease_bytes=8, timeline=Timeline(step_s=1.0, bytes=(4, 8, None, 4)))
+
+    assert "memory ▄█ ▄ over 4.0s" == memory_line(device)
+    assert "memory ▄█ ▄   over 6.0s" == memory_line(device, 6.2)
+    assert "" == memory_line(RunDevice(uuid="GPU-1", lease_bytes=8), 6.2)
+
+
+def test_a_memory_line_has_no_gap_between_two_samples() -> None:
+    """The memory line has no gap between two samples.
+
+    Regression: after a change from ten samples a second to one, every other block of a short run was blank.
+    """
+    steps = (None, 4, 8, None, None, 4, *[None] * 5, 8)
+    device = RunDevice(uuid="GPU-1", lease_bytes=8, timeline=Timeline(step_s=0.4, bytes=steps))
+
+    assert "memory  ▄███▄     █ over 4.8s" == memory_line(device)
+
+
+def test_samples_in_quick_succession_have_a_time_between_them() -> None:
+    """The interval of frequent samples is shown in milliseconds.
+
+    Regression: 21 samples in a second were "every 0.0s".
+    """
+    assert ["48ms", "0.2s", "5.0s"] == [_pause(each) for each in (0.048, 0.2, 5.0)]
+
+
+NOW = datetime(2026, 11, 24, tzinfo=timezone.utc)
+
+
+def test_each_notification_is_shown_with_its_outcome() -> None:
+    """`show` lists the outcome of each notification; one that is pending and was never tried has none."""
+    job = Job(
+        id=1,
+        spec=make_spec(notifications=tuple(Notification(to, When.FAIL) for to in ("a", "b", "c", "d", "json://h/x"))),
+        state=JobState.SUCCEEDED,
+        submitted_at=NOW,
+    )
+    reported = (
+        Delivery(number=0, tries=1, outcome=Outcome.SENT, at=NOW),
+        Delivery(number=1, outcome=Outcome.NOT_NEEDED, at=NOW),
+        Delivery(number=2, tries=1, trouble="HTTP 500"),
+        Delivery(number=3, tries=5, outcome=Outcome.GIVEN_UP, at=NOW, trouble="no route"),
+    )
+
+    printed = _notification_lines(Record(job=job, runs=(), reported=reported))
+
+    assert [
+        f"  on fail    a: sent {when(NOW)}",
+        "  on fail    b: not needed",
+        "  on fail    c: not sent yet after 1 try: HTTP 500",
+        "  on fail    d: given up after 5 tries: no route",
+        "  on fail    json://…",
+    ] == printed
