@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     import logging
 
     from gpuqueue.model.device import Device
-    from gpuqueue.queue import drains, replies
+    from gpuqueue.queue import device_replies, drains, replies
     from gpuqueue.queue.drains import DrainOrigin
     from gpuqueue.queue.lease import Alive, DeviceReservation, DeviceStatus, Offer, Verdicts
 else:
+    device_replies = later("gpuqueue.queue.device_replies")
     drains = later("gpuqueue.queue.drains")
     logging = later("logging")
     replies = later("gpuqueue.queue.replies")
@@ -125,8 +126,10 @@ class Devices:
         found = []
         for uuid, record, leases in self._readings(facts, host):
             try:
-                status = replies.device_status(facts[uuid], record, leases, now, drained.get(uuid), seen.get(uuid))
-                refusals = replies.refusals(deaths.get(f"host:{status.host}"))
+                status = device_replies.device_status(
+                    facts[uuid], record, leases, now, drained.get(uuid), seen.get(uuid)
+                )
+                refusals = device_replies.refusals(deaths.get(f"host:{status.host}"))
                 found.append(replace(status, reservation=reserved.get(uuid), refusals=refusals))
             except Unreadable as error:
                 logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
@@ -142,7 +145,7 @@ class Devices:
         for job_id in whole.values():
             pipe.hget(keys.job(job_id), stored.RESERVED_SINCE_MS)
         since = zip(whole.items(), pipe.execute(), strict=True)
-        return {uuid: replies.device_reservation(job_id, since_ms) for (uuid, job_id), since_ms in since}
+        return {uuid: device_replies.device_reservation(job_id, since_ms) for (uuid, job_id), since_ms in since}
 
     def _readings(self, facts: Mapping[str, str], only: str | None) -> Iterator[tuple[str, str, dict[str, str]]]:
         """Yield each served device (on the host *only*) with its record and its leases."""
@@ -241,7 +244,7 @@ def known_devices(store: Store) -> list[tuple[Device, str]]:
     for host, device in found:
         pipe.hget(keys.host_devices(host), device.uuid)
     records = zip(found, pipe.execute(), strict=True)
-    return [(device, replies.pool(record)) for (_, device), record in records if record]
+    return [(device, device_replies.pool(record)) for (_, device), record in records if record]
 
 
 def device_words(offer: Offer, *, lease_s: float) -> list[str | int]:
