@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState, Priority
-from gpuqueue.model.limits import Measure
+from gpuqueue.model.measures import Measure
 
 
 class Obstacle(str, Enum):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from gpuqueue.errors import Refused
 from gpuqueue.model.device import Device, DeviceFilter
 from gpuqueue.model.job import JobSpec
-from gpuqueue.model.limits import AT_SUBMIT, Measure
+from gpuqueue.model.measures import AT_SUBMIT, Measure
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_apart, format_duration
 

@@ -19,7 +19,7 @@ from gpuqueue.model.array import Indexes, Member, Tally
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import Job, JobSpec, JobState, Priority, WaitReason
-from gpuqueue.model.limits import Use
+from gpuqueue.model.measures import Use
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.drains import drains
 from gpuqueue.queue.lease import BrokenClaim, Claim, Later, Lease, PreemptRequest, Reservation, Verdicts

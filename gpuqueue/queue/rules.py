@@ -12,7 +12,8 @@ from gpuqueue.queue.store import Store, answering, to_ms
 
 if TYPE_CHECKING:
     from gpuqueue.model import limits as limiting
-    from gpuqueue.model.limits import Limits, Use
+    from gpuqueue.model.limits import Limits
+    from gpuqueue.model.measures import Use
     from gpuqueue.queue import replies
 else:
     limiting = later("gpuqueue.model.limits")

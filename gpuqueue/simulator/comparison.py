@@ -9,7 +9,8 @@ from dataclasses import field
 from gpuqueue.embedded.scratch import scratch_store
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.limits import Limits, Use
+from gpuqueue.model.limits import Limits
+from gpuqueue.model.measures import Use
 from gpuqueue.simulator.figures import Outcome
 from gpuqueue.simulator.ours import Ours
 from gpuqueue.simulator.replay import Placement, Policy, replay

@@ -60,7 +60,8 @@ from gpuqueue.model.device import Peak, Timeline
 from gpuqueue.model.finding import Grade, name_of, ok, to_plain
 from gpuqueue.model.job import TRANSITIONS, Job, JobState, Priority, WaitReason
 from gpuqueue.model.job_page import Listing
-from gpuqueue.model.limits import Bound, Limit, LimitsInUse, Measure, PoolLimits
+from gpuqueue.model.limits import Bound, LimitsInUse
+from gpuqueue.model.measures import Limit, Measure, PoolLimits
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.model.statistics import By, Figures, Statistics, figures_to_plain, statistics_to_plain
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Start, Verdict

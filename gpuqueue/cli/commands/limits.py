@@ -10,7 +10,8 @@ from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
-from gpuqueue.model.limits import EVERYBODY, Bound, LimitsInUse, PoolLimits
+from gpuqueue.model.limits import EVERYBODY, Bound, LimitsInUse
+from gpuqueue.model.measures import PoolLimits
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes, format_duration
 

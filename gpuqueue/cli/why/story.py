@@ -16,7 +16,7 @@ from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.model.dependencies import Condition
 from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.limits import Measure
+from gpuqueue.model.measures import Measure
 from gpuqueue.model.preemption import MOST
 from gpuqueue.queue.explanation import Explanation, LimitReached, Start
 from gpuqueue.text.sanitize import plain

@@ -18,7 +18,8 @@ from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import JobState, Priority, WaitReason
-from gpuqueue.model.limits import Limits, Measure, Use
+from gpuqueue.model.limits import Limits
+from gpuqueue.model.measures import Measure, Use
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue import keys

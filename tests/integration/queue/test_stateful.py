@@ -34,7 +34,8 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.job import ENDS, JobSpec, JobState, Priority, WaitReason
-from gpuqueue.model.limits import Limits, Measure, Use
+from gpuqueue.model.limits import Limits
+from gpuqueue.model.measures import Measure, Use
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference, fits_model
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind

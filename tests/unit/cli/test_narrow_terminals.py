@@ -16,7 +16,8 @@ from gpuqueue.cli.output import job_story
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.limits import EVERYBODY, Bound, Limit, LimitsInUse, Measure, PoolLimits
+from gpuqueue.model.limits import EVERYBODY, Bound, LimitsInUse
+from gpuqueue.model.measures import Limit, Measure, PoolLimits
 from gpuqueue.model.run import Ending, Record, Run, RunDevice
 from gpuqueue.text.sanitize import cells
 from gpuqueue.text.units import GIB, TIB

@@ -15,7 +15,7 @@ from gpuqueue.cli.why.story import in_brief, story
 from gpuqueue.cli.why.table import clock, table
 from gpuqueue.client.why import Why
 from gpuqueue.model.job import Job, JobState, Priority, WaitReason
-from gpuqueue.model.limits import Measure
+from gpuqueue.model.measures import Measure
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, RoomUnderLimits, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus, ExternalProcess
 from gpuqueue.text.sanitize import cells

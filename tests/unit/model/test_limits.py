@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.limits import AT_SUBMIT, Bound, Limit, Limits, Measure, PoolLimits, Use
+from gpuqueue.model.limits import Bound, Limits
+from gpuqueue.model.measures import AT_SUBMIT, Limit, Measure, PoolLimits, Use
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
 
