@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuqueue.codec.text import VERSION, Plain, dump
 from gpuqueue.errors import Unreadable
-from gpuqueue.lazy.imports import pattern
-from gpuqueue.model.array import Array, Axis, Indexes, Member
+from gpuqueue.lazy.imports import later, pattern
+from gpuqueue.model.array import Array, Indexes, Member
 from gpuqueue.text.json_fields import Fields, loaded
+
+if TYPE_CHECKING:
+    from gpuqueue.model import sweep
+else:  # few jobs are sweeps
+    sweep = later("gpuqueue.model.sweep")
 
 #: The end of a text of :func:`of_member`, and its greatest length in characters.
 _OWNER = pattern(r',"of":(0|[1-9][0-9]{0,17}),"index":(0|[1-9][0-9]{0,6})\}\Z')
@@ -27,7 +34,7 @@ def array_from_plain(plain: object) -> Array:
     return Array(
         indexes=Indexes.parse(fields.text("indexes")),
         at_once=fields.whole_or_none("at_once"),
-        axes=tuple(map(Axis.parse, fields.texts("axes"))),
+        axes=tuple(sweep.Axis.parse(each) for each in fields.texts("axes")),
     )
 
 

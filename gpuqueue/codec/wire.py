@@ -36,6 +36,7 @@ _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str
 HOMES = {
     "Explanation": "gpuqueue.queue.explanation",
     "Preemption": "gpuqueue.queue.explanation",
+    "Axis": "gpuqueue.model.sweep",
     "DeviceStatus": "gpuqueue.queue.lease",
     "DeviceFilter": "gpuqueue.model.device",
     "Dependency": "gpuqueue.model.dependencies",

@@ -1,4 +1,4 @@
-"""Job arrays: their indexes, their members and their sweeps. Pure.
+"""Job arrays: their indexes and their members. Pure. The parameters of a sweep are in sweep.py.
 
 An **array** is one job in the queue that stands for many similar jobs. Each of its **members** has an **index** and
 becomes a job of its own when a device claims it. A **sweep** is an array whose members go through all combinations of
@@ -11,11 +11,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.lazy.imports import pattern
+from gpuqueue.lazy.imports import later, pattern
 from gpuqueue.text.sanitize import brief
+
+if TYPE_CHECKING:
+    from gpuqueue.model import sweep as sweeping
+    from gpuqueue.model.sweep import Axis
+else:
+    sweeping = later("gpuqueue.model.sweep")
 
 #: Every index is below this, so an array has at most this many members.
 MOST_MEMBERS = 1_000_000
@@ -24,10 +31,6 @@ MOST_TEXT = 4000
 
 #: Numbers that are too large match too, so that the error names the limit. Python refuses to read 4300 digits.
 _RANGE = pattern(r"([0-9]{1,4000})(?:-([0-9]{1,4000})(?::([0-9]{1,4000}))?)?")
-_NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_SPAN = pattern(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
-#: An attempt at a range that is not a valid one, such as ``0.1..0.5``. Detected for a helpful error message.
-_NUMBERS = pattern(r"[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?\.\.+[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?", re.IGNORECASE)
 #: The placeholder ``{name}``, or ``{{name}}`` for a literal ``{name}``.
 _PLACE = pattern(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|\{([A-Za-z0-9_]+)\}")
 
@@ -109,78 +112,6 @@ def _text(indexes: range) -> str:
     return f"{indexes[0]}-{indexes[-1]}" + (f":{indexes.step}" if indexes.step > 1 else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """One parameter of a sweep: its name, and its values as the user wrote them (``1e-3,1e-4`` or ``0..4``)."""
-
-    name: str
-    text: str
-
-    def __post_init__(self) -> None:
-        """Validate the name and the values.
-
-        Raises:
-            BadRequest: the name is invalid, a range is invalid, or a value is empty.
-
-        """
-        if not _NAME.fullmatch(self.name) or self.name.lower() == "index":
-            raise BadRequest(f"{brief(self.name)} cannot name a sweep: use letters, digits and _, but not index alone")
-        for piece in self.text.split(","):
-            span = _SPAN.fullmatch(piece)
-            if span is None and _NUMBERS.fullmatch(piece):
-                raise BadRequest(
-                    f"{self.name}={brief(piece)}: a range goes from one whole number to another, such as 0..4; name "
-                    "other values one by one, such as 0.1,0.2,0.3"
-                )
-            if not piece or "\0" in piece or (span and int(span[2]) < int(span[1])):
-                what = "an empty value" if self.text.replace(",", "") and not piece else "no values"
-                raise BadRequest(
-                    f"{self.name}={brief(self.text)} has {what}: write them like lr=1e-3,1e-4 or seed=0..4"
-                )
-
-    @classmethod
-    def parse(cls, text: str) -> Axis:
-        """Return the axis that *text* (``name=values``) describes.
-
-        Raises:
-            BadRequest: *text* is malformed.
-
-        """
-        name, equals, values = text.partition("=")
-        if not equals:
-            raise BadRequest(f"{brief(text)} is no sweep: write it like lr=1e-3,1e-4 or seed=0..4")
-        return cls(name.strip(), values.strip())
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.text}"
-
-    @property
-    def variable(self) -> str:
-        """Return the name of the environment variable that has the value."""
-        return f"GPUQUEUE_SWEEP_{self.name.upper()}"
-
-    def __len__(self) -> int:
-        return sum(map(len, self._pieces()))
-
-    def value(self, place: int) -> str:
-        """Return the value at *place*, counted from 0.
-
-        Raises:
-            IndexError: *place* is not below the number of values.
-
-        """
-        for piece in self._pieces():
-            if place < len(piece):
-                return str(piece[place])
-            place -= len(piece)
-        raise IndexError(place)
-
-    def _pieces(self) -> Iterator[range | tuple[str]]:
-        for piece in self.text.split(","):
-            span = _SPAN.fullmatch(piece)
-            yield range(int(span[1]), int(span[2]) + 1) if span else (piece,)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Array:
     """The request of an array: its indexes, its concurrency limit ``at_once`` and the axes of its sweep.
@@ -233,7 +164,7 @@ class Array:
             BadRequest: the options contradict each other, or one is malformed.
 
         """
-        swept = tuple(map(Axis.parse, axes))
+        swept = tuple(sweeping.Axis.parse(each) for each in axes)
         if indexes is not None and swept:
             raise BadRequest(
                 "an array and a sweep exclude each other: write the index as one more sweep, such as k=0..9"

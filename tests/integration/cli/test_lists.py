@@ -12,9 +12,10 @@ from spoken import speak
 
 from gpuqueue.client import Client
 from gpuqueue.history.database import HistoryDatabase
-from gpuqueue.model.array import Array, Axis, Indexes
+from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
+from gpuqueue.model.sweep import Axis
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.system.logs import LOG
 

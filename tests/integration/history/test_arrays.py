@@ -12,12 +12,13 @@ from store_dump import dump, faults
 
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
-from gpuqueue.model.array import Array, Axis, Indexes, Member
+from gpuqueue.model.array import Array, Indexes, Member
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.model.sweep import Axis
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue

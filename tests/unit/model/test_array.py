@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.array import MOST_MEMBERS, Array, Axis, Indexes, Member
+from gpuqueue.model.array import MOST_MEMBERS, Array, Indexes, Member
 from gpuqueue.model.job_ref import JobName
+from gpuqueue.model.sweep import Axis
 
 
 @pytest.mark.parametrize(
