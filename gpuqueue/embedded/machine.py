@@ -1,12 +1,13 @@
-"""The steps of ``up``, ``status`` and ``down`` on one machine: the store, the history's tables, the host process."""
+"""The steps of ``up``, ``status`` and ``down`` on one machine: the store, the queue, the host process.
+
+Those of the history's tables are in history_tables.py, those that only the workers can do in worker_program.py.
+"""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator
@@ -16,15 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.errors import (
-    BadRequest,
-    GpuQueueError,
-    HistoryNewer,
-    HistoryUnreachable,
-    Refused,
-    StoreUnreachable,
-    unusable,
-)
+from gpuqueue.errors import GpuQueueError, Refused, StoreUnreachable, unusable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -119,46 +112,6 @@ class Machine:
             sys.stderr.write(f"gpuqueue: warning: {warning}\n")
         return "started" if started else "was running"
 
-    def prepare_history(self) -> str:
-        """Migrate the history database to this version's tables, and return their revision.
-
-        Raises:
-            HistoryUnreachable: the database does not answer.
-
-        """
-        from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import: alembic is slow to import, and only ``up`` needs it
-        from gpuqueue.history.revision import REVISION  # noqa: PLC0415 - with its package
-
-        migrate.upgrade(self.settings.database_url)
-        return REVISION
-
-    def refuse_newer_history(self) -> None:
-        """Check that the history database is not of a newer version. A database that does not answer passes.
-
-        Raises:
-            HistoryNewer: the database is of a newer version.
-
-        """
-        from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import for startup time
-
-        try:
-            migrate.refuse_newer(self.settings.database_url)
-        except HistoryNewer:
-            raise
-        except HistoryUnreachable:  # prepare_history decides whether the start needs it
-            return
-
-    def has_history(self) -> bool:
-        """Return whether the history database has tables, of any version.
-
-        Raises:
-            HistoryUnreachable: the database does not answer.
-
-        """
-        from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import for startup time
-
-        return migrate.current(self.settings.database_url) is not None
-
     def open_queue(self) -> Opened | None:
         """Open the store for gpuqueue, and rebuild lost data from the history. Return None if it was open already."""
         from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - lazy import for startup time
@@ -184,16 +137,6 @@ class Machine:
         except OSError:
             return None
         return next((value for name, value in pairwise(words) if name == "--devices"), None)
-
-    def find_devices(self, spec: str) -> tuple[str, ...]:
-        """Return the UUIDs of the devices that *spec* selects on this machine.
-
-        Raises:
-            GpuQueueError: there are none, or *spec* is malformed.
-
-        """
-        found = _worker("devices", "--devices", spec, "--json")
-        return tuple(each["uuid"] for each in json.loads(found))
 
     def take_name(self) -> None:
         """Take the host name for this machine.
@@ -295,23 +238,6 @@ class Machine:
         self._pid_file.unlink(missing_ok=True)
         return True
 
-    def park_jobs(self) -> str:
-        """Let this machine's jobs continue without workers; return a text with their number and the time limit.
-
-        Raises:
-            GpuQueueError: the command failed. The shims will end the jobs when their grace is over.
-
-        """
-        return _worker("park")
-
-    def left_jobs(self) -> str:
-        """Return a text on the jobs of this machine that run without a worker, empty if none does. Needs no store."""
-        return _worker("left")
-
-    def end_left_jobs(self) -> None:
-        """End the jobs of this machine that run without a worker, and wait until they are gone. Needs no store."""
-        _worker("left", "--end")
-
     def resume(self) -> None:
         """Remove the drains that ``down`` set on the devices of this machine."""
         here = [each.device.uuid for each in self._own_devices()]
@@ -326,25 +252,6 @@ class Machine:
     def stop_store(self) -> bool:
         """Stop the embedded store, and return whether it ran. Its data stays on disk."""
         return self.store.stop() if self.settings.embedded else False
-
-
-def _worker(*words: str) -> str:
-    """Run ``gpuqueue-worker`` with *words* and return its output. ``workers`` is never imported here.
-
-    Raises:
-        GpuQueueError: the program failed. The message is its last line on standard error.
-
-    """
-    done = subprocess.run([installed("gpuqueue-worker"), *words], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise _as_error(done.returncode, done.stderr)
-    return done.stdout.strip()
-
-
-def _as_error(code: int, stderr: str) -> GpuQueueError:
-    lines = stderr.strip().splitlines() or ["the devices could not be found, and no reason was given"]
-    text = lines[-1].removeprefix("gpuqueue-worker: ")
-    return BadRequest(text) if code == BadRequest.exit_code else GpuQueueError(text)
 
 
 def _last_line(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuqueue.cli.output.machine import report
-from gpuqueue.embedded.machine import Machine
+from gpuqueue.embedded import history_tables
 from gpuqueue.settings.settings import Settings
 
 
@@ -28,4 +28,4 @@ def upgrade() -> None:
       gpuqueue db upgrade
       GPUQUEUE_DATABASE_URL=postgresql://db/gpuqueue gpuqueue db upgrade
     """  # noqa: D301 - \b is click's mark for lines to keep
-    report("history", "ready", f"tables at revision {Machine(Settings.load()).prepare_history()}")
+    report("history", "ready", f"tables at revision {history_tables.prepare(Settings.load().database_url)}")

@@ -10,6 +10,7 @@ import click
 
 from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.console import print_message
+from gpuqueue.embedded import worker_program
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.settings.settings import Settings
@@ -37,10 +38,10 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
         _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)
         report("workers", "stopped" if machine.stop_host() else "were down", "")
         if cancel_jobs:
-            machine.end_left_jobs()
-        left = machine.left_jobs()
+            worker_program.end_left_jobs()
+        left = worker_program.left_jobs()
         if left and leave_jobs:
-            click.echo(f"{machine.park_jobs()}: the next gpuqueue up takes them over", err=True)
+            click.echo(f"{worker_program.park_jobs()}: the next gpuqueue up takes them over", err=True)
         elif not left:
             _forget(machine)
         not_ours = "was down" if machine.settings.embedded else "left alone"

@@ -14,6 +14,7 @@ from gpuqueue.cli.output.devices import device_rows
 from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
 from gpuqueue.console import print_message
+from gpuqueue.embedded import history_tables, worker_program
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused
 from gpuqueue.settings.settings import Settings
@@ -69,13 +70,15 @@ def up(devices: str | None, *, foreground: bool) -> None:
 def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
     """Start the services that do not run yet; return the host process, or None if it ran already."""
     with machine.alone():
-        machine.refuse_newer_history()  # before anything starts: workers would run jobs that nobody can record
+        history_tables.refuse_newer(
+            machine.settings.database_url
+        )  # before anything starts: workers would run jobs that nobody can record
         running = machine.host_running()
         if running is not None:
             _refresh(machine, devices, running)
             return None
         spec = devices or machine.settings.devices
-        wanted = machine.find_devices(spec)
+        wanted = worker_program.find_devices(spec)
         store = machine.start_store()
         try:
             report("store", store, machine.status().store)
@@ -106,7 +109,7 @@ def _prepare_history(machine: Machine) -> None:
     An unreachable history is an error only for a new store, which needs the highest job id from it.
     """
     try:
-        report("history", "ready", f"tables at revision {machine.prepare_history()}")
+        report("history", "ready", f"tables at revision {history_tables.prepare(machine.settings.database_url)}")
     except HistoryUnreachable as error:
         if machine.queue.epoch() is None:
             raise
@@ -131,9 +134,10 @@ def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity) -> No
     """Repair a running machine: the store may have died, or an interrupted `down` may have drained the devices."""
     if machine.start_store() == "started":
         report("store", "restarted", machine.status().store)
+    database_url = machine.settings.database_url
     try:
-        if not machine.has_history():
-            report("history", "created", f"tables at revision {machine.prepare_history()}")
+        if not history_tables.exist(database_url):
+            report("history", "created", f"tables at revision {history_tables.prepare(database_url)}")
     except HistoryUnreachable as error:
         _report_away(error)
     _open_queue(machine)
