@@ -9,17 +9,13 @@ history has the run, only the logs and ``user`` stay.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
-import logging
 import os
 import shutil
 import signal
 import time
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timezone
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +25,9 @@ from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import in_one_line
 from workers.run import links
-from workers.run.files import FixedFile, is_ours, put, read, read_fields
+from workers.run.files import FixedFile, is_ours, lock, put, read, read_fields, remove, warn_once
 from workers.run.values import Exit, Held, ShimSpec
 from workers.shim.preempt_request import NAME as PREEMPT_REQUEST
-
-log = logging.getLogger(__name__)
 
 #: The name of a link in the run directory to the name of the job's user, which is no file. It needs no disk block.
 USER = "user"
@@ -107,7 +101,7 @@ class RunDir:
         try:
             return self._held()
         except Unreadable as error:
-            _warn_once(self.path / "claim", f"nobody can adopt the run: {error}")
+            warn_once(self.path / "claim", f"nobody can adopt the run: {error}")
             return None
 
     def damaged(self) -> bool:
@@ -145,15 +139,7 @@ class RunDir:
 
     def try_lock(self) -> int | None:
         """Lock the run and return the lock's descriptor, or None while a worker or a shim holds the lock."""
-        fd = os.open(self._at("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-                return None
-            raise
-        return fd
+        return lock(self._at("lock"))
 
     def write_spec(self, spec: ShimSpec, figures: Mapping[str, Any] | None = None) -> None:
         """Write the spec for the shim. It may contain secrets of the submitter's environment.
@@ -274,13 +260,13 @@ class RunDir:
         link is removed last, so that the next worker finds the remaining files if this one dies in between. The spec
         must go because it may contain secrets.
         """
-        _unlink(self._at("claim"))
+        remove(self._at("claim"))
         names: list[str] = []
         with contextlib.suppress(OSError):
             names = os.listdir(self.path)  # noqa: PTH208 - see _at
         for name in names:
             if is_ours(name):
-                _unlink(self._at(name))
+                remove(self._at(name))
         if "inside" in names:
             shutil.rmtree(self._at("inside"), ignore_errors=True)
         links.remove(self.path.parent.parent, self._name)
@@ -294,19 +280,7 @@ class RunDir:
     def _not_after_settlement(self, name: str) -> None:
         """Remove a file again if the run was settled while the file was written."""
         if not self.claimed:
-            _unlink(self._at(name))
-
-
-def _unlink(file: str) -> None:
-    """Remove a file, and ignore errors."""
-    with contextlib.suppress(OSError):
-        os.unlink(file)  # noqa: PTH108 - see RunDir._at
-
-
-@lru_cache(maxsize=1024)
-def _warn_once(path: Path, words: str) -> None:
-    """Log once that a file is damaged. Each reading of the device reads the file again."""
-    log.warning("%s: %s", path, words)
+            remove(self._at(name))
 
 
 def unsettled(runs: Path, but: Collection[str] = ()) -> Iterator[RunDir]:

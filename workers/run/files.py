@@ -6,15 +6,21 @@ Unless jobs run as their submitters, the job has the worker's account and may ha
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
+import logging
 import os
 import re
 import threading
+from functools import lru_cache
 from pathlib import Path
 
 from gpuqueue.errors import Unreadable
 from gpuqueue.system.safe_open import read_small
 from gpuqueue.text.json_fields import Fields, loaded
+
+log = logging.getLogger(__name__)
 
 #: Names of the files that a settlement removes, complete or half-written. Files of the job itself stay.
 _OURS = re.compile(
@@ -101,6 +107,36 @@ def read_fields(path: Path) -> Fields | None:
     """
     text = read(path)
     return None if text is None else loaded(text, f"the file {path.name} of the run")
+
+
+def remove(path: str) -> None:
+    """Remove a file, and ignore errors."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)  # noqa: PTH108 - a Path is slower to create than a file to remove
+
+
+def lock(path: str) -> int | None:
+    """Lock a file, which is created if there is none, and return its descriptor; None while another process holds it.
+
+    Raises:
+        OSError: The file cannot be opened or locked.
+
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+            return None
+        raise
+    return fd
+
+
+@lru_cache(maxsize=1024)
+def warn_once(path: Path, words: str) -> None:
+    """Log once that a file is damaged. Each reading of the device reads the file again."""
+    log.warning("%s: %s", path, words)
 
 
 def is_ours(name: str) -> bool:
