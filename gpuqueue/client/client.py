@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from gpuqueue.client.estimate import Estimator
-    from gpuqueue.client.groups import AccessGroup, DevicesGroup, HistoryGroup, JobsGroup, LogsGroup
+    from gpuqueue.client.groups import AccessGroup, DevicesGroup, HistoryGroup, LogsGroup
+    from gpuqueue.client.job_group import JobsGroup
     from gpuqueue.client.remote.link import Link
     from gpuqueue.history.database import HistoryDatabase
     from gpuqueue.queue.jobqueue import JobQueue

@@ -14,7 +14,7 @@ from bounded import until
 from factories import make_offer, must_claim, serve
 from service_fixtures import ServedSite
 
-from gpuqueue.client import Client, groups
+from gpuqueue.client import Client, groups, job_group
 from gpuqueue.client.access import Access
 from gpuqueue.client.devices import Devices
 from gpuqueue.client.history import History
@@ -94,7 +94,7 @@ def old(served: ServedSite) -> Job:
 @pytest.mark.parametrize(
     ("group", "here", "remote"),
     [
-        (groups.JobsGroup, Jobs, RemoteJobs),
+        (job_group.JobsGroup, Jobs, RemoteJobs),
         (groups.HistoryGroup, History, RemoteHistory),
         (groups.DevicesGroup, Devices, RemoteDevices),
         (groups.LogsGroup, Logs, RemoteLogs),
