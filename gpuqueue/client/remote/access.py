@@ -20,24 +20,20 @@ class RemoteAccess:
 
     def whoami(self) -> Me:
         """Return who the service takes the caller for."""
-        found: Me = self._link.get(Me, "/me")
-        return found
+        return self._link.get(Me, "/me")
 
     def make_token(self, wanted: TokenRequest | None = None) -> MadeToken:
         """Make an access token. Its text is in the answer and nowhere else."""
-        found: MadeToken = self._link.send("POST", "/tokens", wanted or TokenRequest(), kind=MadeToken)
-        return found
+        return self._link.send("POST", "/tokens", wanted or TokenRequest(), kind=MadeToken)
 
     def tokens(self, account: str | None = None, *, everybody: bool = False) -> Sequence[AccessToken]:
         """Return the caller's access tokens, the newest first."""
         query = {"account": account, "everybody": everybody}
-        found: Sequence[AccessToken] = self._link.get(tuple[AccessToken, ...], "/tokens", query)
-        return found
+        return self._link.get(tuple[AccessToken, ...], "/tokens", query)
 
     def revoke_token(self, token_id: str) -> AccessToken:
         """Revoke an access token for good."""
-        found: AccessToken = self._link.send("DELETE", f"/tokens/{segment(token_id)}", kind=AccessToken)
-        return found
+        return self._link.send("DELETE", f"/tokens/{segment(token_id)}", kind=AccessToken)
 
     def audit(
         self,
@@ -54,5 +50,4 @@ class RemoteAccess:
             "action": validation.text_or_none("action", action),
             "limit": validation.count("limit", limit),
         }
-        found: Sequence[AuditEntry] = self._link.get(tuple[AuditEntry, ...], "/audit", query)
-        return found
+        return self._link.get(tuple[AuditEntry, ...], "/audit", query)

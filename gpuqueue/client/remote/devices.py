@@ -25,8 +25,7 @@ class RemoteDevices:
 
     def list(self) -> list[DeviceStatus]:
         """Return all devices that workers have announced."""
-        found: list[DeviceStatus] = self._link.get(list[DeviceStatus], "/devices")
-        return found
+        return self._link.get(list[DeviceStatus], "/devices")
 
     def are_known(self) -> bool:
         """Return whether any worker has announced a device."""
@@ -43,19 +42,16 @@ class RemoteDevices:
     def _chosen(self, act: str, devices: Sequence[str], reason: str, *, all_here: bool) -> Sequence[DeviceStatus]:
         host = self._link.settings.host
         body = api.DeviceChoice(devices=tuple(devices), host=host, all_here=all_here, reason=reason)
-        found: Sequence[DeviceStatus] = self._link.send("POST", f"/devices/{act}", body, kind=tuple[DeviceStatus, ...])
-        return found
+        return self._link.send("POST", f"/devices/{act}", body, kind=tuple[DeviceStatus, ...])
 
     def lost(self, host: str) -> Mapping[int, JobState]:
         """Declare a silent host lost: end its runs as lost, and queue their jobs again. Return the jobs' states."""
         path = f"/hosts/{segment(read_host(host))}/lost"
-        found: Mapping[int, JobState] = self._link.send("POST", path, kind=dict[int, JobState])
-        return found
+        return self._link.send("POST", path, kind=dict[int, JobState])
 
     def limits(self) -> LimitsInUse:
         """Return the limits of users, groups and pools, and the current use by users and groups."""
-        found: LimitsInUse = self._link.get(LimitsInUse, "/limits")
-        return found
+        return self._link.get(LimitsInUse, "/limits")
 
 
 def uuids_of(link: Link, names: Sequence[str]) -> Sequence[str]:

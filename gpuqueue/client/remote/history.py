@@ -58,7 +58,7 @@ class RemoteHistory:
         most, after = validation.count("limit", limit), after_id
         while True:
             asked = {**query, "limit": min(PAGE, most - len(found)), "after_id": after}
-            page: api.HistoryPage = self._link.get(api.HistoryPage, "/history", asked)
+            page = self._link.get(api.HistoryPage, "/history", asked)
             found += page.records
             after = page.after_id
             if after is None or len(found) >= most:
@@ -74,7 +74,7 @@ class RemoteHistory:
         found: list[FoldedRow] = []
         most, after = validation.count("limit", wanted["limit"]), wanted["after_id"]
         while True:
-            page: api.FoldedPage = self._link.get(
+            page = self._link.get(
                 api.FoldedPage, "/history/folded", {**query, "limit": min(PAGE, most - len(found)), "after_id": after}
             )
             found += page.rows
@@ -88,21 +88,19 @@ class RemoteHistory:
 
     def _array(self, array_id: int) -> Array | None:
         try:
-            job: Job = self._link.get(Job, f"/jobs/{array_id}")
+            job = self._link.get(Job, f"/jobs/{array_id}")
         except JobNotFound:
             return None
         return job.spec.array
 
     def has(self, job: int) -> bool:
         """Return whether the history has the job with this id."""
-        answer: bool = self._link.get(api.Whether, f"/history/{validation.job_id(job)}/known").answer
-        return answer
+        return self._link.get(api.Whether, f"/history/{validation.job_id(job)}/known").answer
 
     def never_began(self, array: int) -> Indexes:
         """Return the members of an array that were cancelled before any worker claimed them."""
         path = f"/history/{validation.job_id(array)}/never-began"
-        found: Indexes = self._link.get(api.NeverBegan, path).indexes
-        return found
+        return self._link.get(api.NeverBegan, path).indexes
 
     def stats(
         self,
@@ -114,8 +112,7 @@ class RemoteHistory:
     ) -> Statistics:
         """Return statistics of the runs in a period, grouped by user, device, host or local day of the service."""
         query = {"by": validation.word("by", by, By), **_period(since, until, user)}
-        found: Statistics = self._link.get(Statistics, "/stats", query)
-        return found
+        return self._link.get(Statistics, "/stats", query)
 
     def course(
         self,
@@ -127,8 +124,7 @@ class RemoteHistory:
     ) -> Course:
         """Return statistics of a period as a time series of *steps* equal intervals."""
         query = {"steps": validation.count("steps", steps), **_period(since, until, user)}
-        found: Course = self._link.get(Course, "/stats/course", query)
-        return found
+        return self._link.get(Course, "/stats/course", query)
 
 
 def _period(since: str | datetime | None, until: str | datetime | None, user: str | None) -> dict[str, Any]:

@@ -92,9 +92,8 @@ class RemoteJobs:
         The service shows no secrets: the spec has those of this process, also where the queue still has the first ones.
         """
         body = submit.again(self._link, args, env, changes)
-        found, answer = self._link.answered("POST", f"/jobs/{_whole(job)}/retry-spec", body, kind=JobSpec)
+        spec, answer = self._link.answered("POST", f"/jobs/{_whole(job)}/retry-spec", body, kind=JobSpec)
         submit.warned(answer, warn)
-        spec: JobSpec = found
         return spec
 
     def submit_spec(self, spec: JobSpec, *, found: Callable[[Job], None] | None = None) -> Job:
@@ -103,8 +102,7 @@ class RemoteJobs:
 
     def get(self, job: int | str) -> Job:
         """Return the current state of a job."""
-        found: Job = self._link.get(Job, f"/jobs/{_one(job)}")
-        return found
+        return self._link.get(Job, f"/jobs/{_one(job)}")
 
     def show(self, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Record:
         """Return the job with all its runs."""
@@ -113,13 +111,11 @@ class RemoteJobs:
         if away is not None and AWAY in answer.headers:
             error = error_of(answer.headers[AWAY], answer.headers.get(AWAY_DETAIL, ""), Unreachable.exit_code)
             away(error if isinstance(error, Unreachable) else Unreachable(str(error)))
-        found: Record = record
-        return found
+        return record
 
     def newest(self, job: int | str) -> Record:
         """Return the job with at least its newest run."""
-        found: Record = self._link.get(runs.Record, f"/jobs/{_one(job)}/newest")
-        return found
+        return self._link.get(runs.Record, f"/jobs/{_one(job)}/newest")
 
     def list(self, **filters: Any) -> list[Job]:
         """Return the jobs of :meth:`listing`."""
@@ -167,23 +163,19 @@ class RemoteJobs:
 
     def events(self, job: int | str) -> tuple[Event, ...]:
         """Return all events of the job that the history has, in order."""
-        found: tuple[Event, ...] = self._link.get(tuple[event.Event, ...], f"/jobs/{_one(job)}/events")
-        return found
+        return self._link.get(tuple[event.Event, ...], f"/jobs/{_one(job)}/events")
 
     def why(self, job: int | str) -> Why:
         """Return why a job waits: what blocks it on each device, its place in the order, when it may start."""
-        found: Why = self._link.get(why.Why, f"/jobs/{_one(job)}/why")
-        return found
+        return self._link.get(why.Why, f"/jobs/{_one(job)}/why")
 
     def senders(self) -> Sequence[Sender]:
         """Return the running senders of notifications, and what each can send."""
-        found: Sequence[Sender] = self._link.get(tuple[sending.Sender, ...], "/notification-senders")
-        return found
+        return self._link.get(tuple[sending.Sender, ...], "/notification-senders")
 
     def nobody_sends(self) -> str | None:
         """Return why no notification can be sent now, or None if no reason is known."""
-        found: str | None = self._link.get(api.Whether, "/notification-trouble").why
-        return found
+        return self._link.get(api.Whether, "/notification-trouble").why
 
     def choose(
         self,
@@ -200,8 +192,7 @@ class RemoteJobs:
             "state": None if state is None else validation.word("state", state, selection.StateFilter),
             "tag": validation.text_or_none("tag", tag),
         }
-        found: Sequence[Chosen] = self._link.get(tuple[selection.Chosen, ...], "/job-choice", query)
-        return found
+        return self._link.get(tuple[selection.Chosen, ...], "/job-choice", query)
 
     def choose_ended(
         self,
@@ -220,14 +211,12 @@ class RemoteJobs:
             "tag": validation.text_or_none("tag", tag),
             "since": times.moment("since", since),
         }
-        found: Sequence[Chosen] = self._link.get(tuple[selection.Chosen, ...], "/ended-job-choice", query)
-        return found
+        return self._link.get(tuple[selection.Chosen, ...], "/ended-job-choice", query)
 
     def named(self, word: str, *, which: Which | str = "waits or runs") -> Sequence[str]:
         """Return the names of the jobs that *word* means, in order of their ids."""
         query = {"word": word, "which": validation.word("which", which, selection.Which)}
-        found: Sequence[str] = self._link.get(tuple[str, ...], "/job-names", query)
-        return found
+        return self._link.get(tuple[str, ...], "/job-names", query)
 
     def must_own(self, user: str) -> None:
         """Check that this account may change the jobs of *user*."""
@@ -247,21 +236,18 @@ class RemoteJobs:
 
     def _changed(self, job: int | str, act: str) -> Change:
         path = f"/jobs/{_whole(job)}/{act}"
-        found: Change = self._link.send("POST", path, kind=changes.Change)
-        return found
+        return self._link.send("POST", path, kind=changes.Change)
 
     def move(self, job: int | str, *, front: bool = True) -> JobState:
         """Move a waiting job before all other jobs of its user, or back to its place by arrival; return its state."""
         body = api.MoveRequest(front=front)
-        state: JobState = self._link.send("POST", f"/jobs/{_one(job)}/move", body, kind=api.Moved).state
-        return state
+        return self._link.send("POST", f"/jobs/{_one(job)}/move", body, kind=api.Moved).state
 
     @then_from_fields(lambda: job_edit.JobEdit)
     def edit(self, job: int | str, wanted: JobEdit) -> Job:
         """Change the request of a waiting job or of a whole array, and return the job. It keeps its place."""
         body = submit.edit_of(self._link, wanted)
-        found: Job = self._link.send("PATCH", f"/jobs/{segment(validation.whole_job(job))}", body, kind=Job)
-        return found
+        return self._link.send("PATCH", f"/jobs/{segment(validation.whole_job(job))}", body, kind=Job)
 
     def tag(self, job: int | str, *words: str, remove: bool = False) -> None:
         """Add *words* to the tags of a job, or remove them. The job may have ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from gpuqueue import errors
@@ -36,6 +36,10 @@ AWAY, AWAY_DETAIL = "gpuqueue-away", "gpuqueue-away-detail"
 #: Header with a warning about an answer.
 WARNING = "gpuqueue-warning"
 
+T = TypeVar("T")
+#: The kind of an answer that has no content, or whose content does not matter.
+NOTHING: type[Any] = type(None)
+
 
 class Link:
     """The connections of one client to a service. Threads may share it: each request takes a connection of its own."""
@@ -53,7 +57,9 @@ class Link:
 
         return current_account(self.settings.host)
 
-    def get(self, kind: Any, path: str, query: Mapping[str, Any] | None = None, *, timeout_s: float = ANSWER_S) -> Any:
+    def get(
+        self, kind: type[T], path: str, query: Mapping[str, Any] | None = None, *, timeout_s: float = ANSWER_S
+    ) -> T:
         """Return the value of the type *kind* at *path*. Names of *query* whose value is None are left out."""
         return self.send("GET", path, kind=kind, query=query, timeout_s=timeout_s)
 
@@ -63,11 +69,11 @@ class Link:
         path: str,
         body: Any = None,
         *,
-        kind: Any = None,
+        kind: type[T] = NOTHING,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = ANSWER_S,
-    ) -> Any:
+    ) -> T:
         """Send a request and return the answer as *kind*; None without one.
 
         A request whose answer was lost is sent again. That is safe: requests that make a job carry a key, and the
@@ -81,23 +87,24 @@ class Link:
         path: str,
         body: Any = None,
         *,
-        kind: Any = None,
+        kind: type[T] = NOTHING,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = ANSWER_S,
         resend: bool = True,
-    ) -> tuple[Any, Answer]:
+    ) -> tuple[T, Answer]:
         """Return what :meth:`send` does, and the answer with its status and headers.
 
         Without *resend*, a request whose answer was lost is not sent again.
         """
         data = None if body is None else json.dumps(to_plain(body), separators=(",", ":")).encode("ascii")
         content, answer = self._exchange(method, path + _query(query), headers or {}, data, timeout_s, resend=resend)
-        if kind is None:
-            return None, answer
+        found: Any = None
         if kind is bytes:
-            return content, answer
-        return from_answer(kind, _json(content, self.url)), answer
+            found = content
+        elif kind is not NOTHING:
+            found = from_answer(kind, _json(content, self.url))
+        return found, answer
 
     def stream(self, path: str, query: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Iterator[bytes]:
         """Yield the lines of a stream of events, on a connection of its own.

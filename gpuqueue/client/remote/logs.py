@@ -91,10 +91,7 @@ class RemoteLogs:
         ids = [job.id for job in jobs if job.state is JobState.RUNNING]
         if not ids:
             return {}
-        found: dict[int, Progress] = self._link.send(
-            "POST", "/progress", {"jobs": ids}, kind=dict[int, progresses.Progress]
-        )
-        return found
+        return self._link.send("POST", "/progress", {"jobs": ids}, kind=dict[int, progresses.Progress])
 
     def terminal(self, job: int | str, tail: Tail) -> RemoteTerminal | None:
         """Return the terminal of the running job whose log *tail* reads, or None if it has none any more.

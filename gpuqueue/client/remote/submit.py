@@ -89,8 +89,7 @@ def posted(
     warned(answer, warn)
     if answer.status == OK and found is not None:
         found(job)
-    made: Job = job
-    return made
+    return job
 
 
 def edit_of(link: Link, wanted: JobEdit) -> JobEdit:

@@ -57,7 +57,7 @@ def watch(link: Link, job: int | str, *, away: Callable[[Unreachable], None] | N
     patience, path = Patience(away), f"/jobs/{segment(validation.one_job(job))}"
     while True:
         try:
-            seen: Job = link.get(Job, path)
+            seen = link.get(Job, path)
             patience.answered()
             yield seen
             if seen.state.is_end:
@@ -69,12 +69,10 @@ def watch(link: Link, job: int | str, *, away: Callable[[Unreachable], None] | N
 
 def recorded(link: Link, job: Job) -> Record:
     """Return the ended *job* from the history, or with what the service knows if the history lags."""
-    found: Record = link.get(Record, f"/jobs/{segment(job.label)}/ended")
-    return found
+    return link.get(Record, f"/jobs/{segment(job.label)}/ended")
 
 
 def _waited(link: Link, jobs: tuple[str, ...], held: tuple[str, ...], left_s: float) -> api.Waited:
     hold_s = max(0.0, min(left_s, HOLD_S))
     body = api.WaitRequest(jobs=jobs, timeout_s=hold_s, held=held)
-    waited: api.Waited = link.send("POST", "/jobs/wait", body, kind=api.Waited, timeout_s=hold_s + ANSWER_S)
-    return waited
+    return link.send("POST", "/jobs/wait", body, kind=api.Waited, timeout_s=hold_s + ANSWER_S)
