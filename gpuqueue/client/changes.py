@@ -11,7 +11,7 @@ from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model import validation
+from gpuqueue.model import job_ref
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import JobName
@@ -53,7 +53,7 @@ def _already(state: JobState) -> str:
 
 def cancel(connection: Connection, job: int | str) -> Change:
     """End the job."""
-    name = validation.job_name(job)
+    name = job_ref.job_name(job)
     done = _changed(connection, "cancel", name)
     if name.part is not None and not done.moved:
         done = replace(done, state=_state_of_ended(connection, name), unchanged=True)
@@ -97,7 +97,7 @@ def _all_cancelled(connection: Connection, name: JobName) -> bool:
 
 def hold_or_release(connection: Connection, verb: str, job: int | str) -> Change:
     """Hold a waiting job or release a held one, or such members of an array or of a part. *verb* says which."""
-    name = validation.job_name(job)
+    name = job_ref.job_name(job)
     done = _changed(connection, verb, name)
     if not done.moved:
         _check_unchanged(connection, verb, name, done)
@@ -107,7 +107,7 @@ def hold_or_release(connection: Connection, verb: str, job: int | str) -> Change
 
 def move(connection: Connection, job: int | str, *, front: bool = True) -> JobState:
     """Move a waiting job before all other jobs of its user, or back to its place by arrival."""
-    name = validation.one_job(job)
+    name = job_ref.one_job(job)
     called = str(name)
     state = connection.queue.jobs.move(reads.id_of(name), front=front, by=connection.user, called=called)
     if state is not None:

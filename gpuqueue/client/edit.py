@@ -12,7 +12,7 @@ from gpuqueue.client.connection import Connection
 from gpuqueue.client.devices import uuids_of
 from gpuqueue.client.placement import UuidsOf, replaced
 from gpuqueue.errors import BadRequest
-from gpuqueue.model import times, validation
+from gpuqueue.model import job_ref, times, validation
 from gpuqueue.model.job import Job, JobSpec
 from gpuqueue.model.job_edit import JobEdit
 from gpuqueue.model.validation import NONE
@@ -23,7 +23,7 @@ def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
     from gpuqueue.queue.requests import only_waiting  # noqa: PLC0415 - lazy import for startup time
     from gpuqueue.queue.submit_errors import Unknown  # noqa: PLC0415 - lazy import for startup time
 
-    job_id = validation.whole_job(job)
+    job_id = job_ref.whole_job(job)
     if not wanted:
         raise BadRequest(f"give an option to change: gpuqueue edit {job_id} --mem 8G")
     apply = partial(

@@ -10,7 +10,7 @@ from gpuqueue.client.connection import Connection
 from gpuqueue.client.sweep_values import sweep_values
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
-from gpuqueue.model import times, validation
+from gpuqueue.model import job_ref, times, validation
 from gpuqueue.model.job import JobState
 from gpuqueue.model.tags import tags_of
 
@@ -122,7 +122,7 @@ class History:
 
     def has(self, job: int) -> bool:
         """Return whether the history has the job with this id."""
-        return self._connection.database.get(validation.job_id(job)) is not None
+        return self._connection.database.get(job_ref.job_id(job)) is not None
 
     def never_began(self, array: int) -> Indexes:
         """Return the members of an array that were cancelled before any worker claimed them.
@@ -133,7 +133,7 @@ class History:
             BadRequest: *array* is not an id.
 
         """
-        return self._connection.database.never_began(validation.job_id(array))
+        return self._connection.database.never_began(job_ref.job_id(array))
 
     def stats(
         self,
@@ -203,7 +203,7 @@ class History:
 def _query(asked: Mapping[str, Any]) -> HistoryQuery:
     """Return the query that the arguments of :meth:`History.search` describe."""
     optional = {name: asked[name] for name in ("array", "before_id", "after_id") if asked[name] is not None}
-    ids = {name: validation.job_id(value) for name, value in optional.items()}
+    ids = {name: job_ref.job_id(value) for name, value in optional.items()}
     exit_code = asked["exit_code"]
     query = history_query.HistoryQuery(
         user=validation.text_or_none("user", asked["user"]),

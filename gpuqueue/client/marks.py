@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.model import validation
+from gpuqueue.model import job_ref, validation
 from gpuqueue.model.tags import MAX_NOTE, tags_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def note(connection: Connection, job: int | str, text: str) -> None:
 
 def _mark(connection: Connection, job: int | str, mark: Mark) -> None:
     """Send *mark* to the queue, which passes it to the history. The job may be in the history only."""
-    name = validation.one_job(job)
+    name = job_ref.one_job(job)
     job_id = reads.id_of(name)
     if connection.queue.jobs.mark(job_id, mark, by=connection.user):
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, HistoryUnreachable, JobNotFound, Unreachable
 from gpuqueue.lazy.imports import later
-from gpuqueue.model import validation
+from gpuqueue.model import job_ref
 from gpuqueue.model.array import Member
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_ref import JobName
@@ -31,7 +31,7 @@ def get(connection: Connection, job: int | str) -> Job:
         JobNotFound: the job does not exist.
 
     """
-    name = validation.one_job(job)
+    name = job_ref.one_job(job)
     member = name.member
     found = connection.queue.jobs.get(id_of(name))
     if found is not None and (member is None or found.member == member):
@@ -54,7 +54,7 @@ def show(connection: Connection, job: int | str, *, away: Callable[[Unreachable]
         JobNotFound: the job does not exist.
 
     """
-    name = validation.one_job(job)
+    name = job_ref.one_job(job)
     try:
         return _show(connection, name)
     except HistoryUnreachable:
@@ -177,7 +177,7 @@ def newest(connection: Connection, job: int | str) -> Record:
         HistoryUnreachable: only the history has the newest run, and it is away.
 
     """
-    record = connection.queue.jobs.record(id_of(validation.one_job(job)))
+    record = connection.queue.jobs.record(id_of(job_ref.one_job(job)))
     if record is None:
         return show(connection, job)
     run = record.last_run
@@ -206,7 +206,7 @@ def _with_current_run(connection: Connection, record: Record) -> Record:
 
 def events(connection: Connection, job: int | str) -> tuple[Event, ...]:
     """Return all events of the job that the history has, in order."""
-    return connection.database.events(id_of(validation.one_job(job)))
+    return connection.database.events(id_of(job_ref.one_job(job)))
 
 
 def ends(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:

@@ -14,7 +14,7 @@ from gpuqueue.client.edit import change_of
 from gpuqueue.client.selection import may_change
 from gpuqueue.client.wait import recorded
 from gpuqueue.errors import BadRequest, Refused, Unreadable
-from gpuqueue.model import validation
+from gpuqueue.model import job_ref, validation
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job, JobSpec, JobState
@@ -50,7 +50,7 @@ def spec_again(
     the caller, by default that of this process. With it, the git checkout of the job's directory is not read: this
     process is not the caller's, and must not follow what lies there.
     """
-    name = validation.job_name(job)
+    name = job_ref.job_name(job)
     before = _before(connection, job, name)
     spec = before.spec
     first = _environment(connection, before, name, validation.environment(env), warn, mine)

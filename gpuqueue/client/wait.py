@@ -12,7 +12,7 @@ from gpuqueue.client.connection import Connection
 from gpuqueue.client.patience import ABSENCES, Patience
 from gpuqueue.errors import HistoryUnreachable, Unreachable, WaitTimeout
 from gpuqueue.lazy.imports import later
-from gpuqueue.model import validation
+from gpuqueue.model import job_ref, validation
 from gpuqueue.model.job import Job, JobState
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def ends(
     """Yield the name and the ended job for each of *jobs*, in the order of their ends."""
     validation.seconds_or_none("timeout_s", timeout_s)
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    ids = {name: reads.id_of(validation.one_job(name)) for name in jobs}
+    ids = {name: reads.id_of(job_ref.one_job(name)) for name in jobs}
     notifications = {name: HeldMessage(held) for name in ids}
     patience = Patience(away)
     while ids:

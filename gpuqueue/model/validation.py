@@ -2,7 +2,8 @@
 
 Each function takes a value in any form that users type or programs pass, and returns it in the one form that the rest
 of the code uses. It raises BadRequest with a message that names the value. Without these checks a wrong type would
-cause an error far from the call. Times are in ``times.py``; combinations of values are judged by ``JobSpec``.
+cause an error far from the call. Names of jobs are in ``job_ref.py``, times in ``times.py``. ``JobSpec`` judges
+combinations of values.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gpuqueue.errors import BadRequest, JobNotFound
+from gpuqueue.errors import BadRequest
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.job import Priority
-from gpuqueue.model.job_ref import JobName
+from gpuqueue.model.job_ref import job_id
 from gpuqueue.model.retries import DEFAULT_ON, Retries
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.model.warning_signal import EarlySignal
@@ -30,45 +31,10 @@ if TYPE_CHECKING:
 
     Word = TypeVar("Word", bound=Enum)
 
-#: Largest id that both the store and the history can hold.
-MAX_ID = 2**53
 #: Largest count that may be requested.
 MOST = 10**9
 #: The word that removes a value in an edit.
 NONE = "none"
-
-
-# ---- names of jobs ---------------------------------------------------------------------------------------------------
-
-
-def job_id(value: object) -> int:
-    """Return a job's id. A number that no job can have raises JobNotFound."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BadRequest(f"a job's id is a whole number, not {brief(value)}")
-    if not 0 < value <= MAX_ID:
-        raise JobNotFound(f"there is no job {brief(value)}: ids are numbers from 1 up")
-    return value
-
-
-def job_name(value: object) -> JobName:
-    """Return the parsed name of a job, given as an id or as text: ``17``, ``"17_2"``, ``"17_5-9"``."""
-    return JobName.parse(value) if isinstance(value, str) else JobName(job_id(value))
-
-
-def one_job(value: object) -> JobName:
-    """Return the parsed name of exactly one job, given as for :func:`job_name`."""
-    name = job_name(value)
-    if name.part is not None and name.member is None:
-        raise BadRequest(f"{name} is several jobs: name one, or all of {name.id}")
-    return name
-
-
-def whole_job(value: object) -> int:
-    """Return the id of a job or of a whole array."""
-    name = job_name(value)
-    if name.part is not None:
-        raise BadRequest(f"{name} is a part of an array, which is changed as a whole: write {name.id}")
-    return name.id
 
 
 # ---- numbers, sizes, durations ---------------------------------------------------------------------------------------

@@ -30,9 +30,8 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Member
 from gpuqueue.model.history_query import FoldedRow, Sort
 from gpuqueue.model.job import JobState
-from gpuqueue.model.job_ref import JobName
+from gpuqueue.model.job_ref import MAX_ID, JobName
 from gpuqueue.model.run import EndingKind, Record
-from gpuqueue.model.validation import MAX_ID
 from gpuqueue.text.sanitize import plain, short
 
 #: The columns of ``--csv``; docs/reference/json.md explains them. Add new ones only at the end.

@@ -9,8 +9,7 @@ import click
 
 from gpuqueue.cli.completion.candidates import live_ids
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.job_ref import meant
-from gpuqueue.model.validation import one_job
+from gpuqueue.model.job_ref import meant, one_job
 
 F = TypeVar("F", bound=Callable[..., Any])
 

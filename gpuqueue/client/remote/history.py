@@ -9,7 +9,7 @@ from typing import Any
 from gpuqueue.client.remote.link import Link
 from gpuqueue.client.sweep_values import sweep_values
 from gpuqueue.errors import JobNotFound
-from gpuqueue.model import api, times, validation
+from gpuqueue.model import api, job_ref, times, validation
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.history_query import FoldedRow, Sort
 from gpuqueue.model.job import Job, JobState
@@ -95,11 +95,11 @@ class RemoteHistory:
 
     def has(self, job: int) -> bool:
         """Return whether the history has the job with this id."""
-        return self._link.get(api.Whether, f"/history/{validation.job_id(job)}/known").answer
+        return self._link.get(api.Whether, f"/history/{job_ref.job_id(job)}/known").answer
 
     def never_began(self, array: int) -> Indexes:
         """Return the members of an array that were cancelled before any worker claimed them."""
-        path = f"/history/{validation.job_id(array)}/never-began"
+        path = f"/history/{job_ref.job_id(array)}/never-began"
         return self._link.get(api.NeverBegan, path).indexes
 
     def stats(
@@ -143,7 +143,7 @@ def _query(asked: Mapping[str, Any]) -> dict[str, Any]:
         "state": validation.words_of("states", asked["states"], JobState),
         "ending": validation.words_of("endings", asked["endings"], EndingKind),
         "exit_code": None if asked["exit_code"] is None else validation.count("exit_code", asked["exit_code"]),
-        "array": None if asked["array"] is None else validation.job_id(asked["array"]),
+        "array": None if asked["array"] is None else job_ref.job_id(asked["array"]),
         "tag": validation.words("tags", asked["tags"]),
         "since": times.moment("since", asked["since"]),
         "until": times.moment("until", asked["until"]),
@@ -156,5 +156,5 @@ def _query(asked: Mapping[str, Any]) -> dict[str, Any]:
         "text": validation.text_or_none("text", asked["text"]),
         "sort": validation.word("sort", asked["sort"], Sort),
         "reverse": bool(asked["reverse"]),
-        "before_id": None if asked["before_id"] is None else validation.job_id(asked["before_id"]),
+        "before_id": None if asked["before_id"] is None else job_ref.job_id(asked["before_id"]),
     }

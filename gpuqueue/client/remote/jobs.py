@@ -9,7 +9,7 @@ from gpuqueue.client.fields import from_fields, then_from_fields
 from gpuqueue.client.remote.link import AWAY, AWAY_DETAIL, Link, error_of, segment
 from gpuqueue.errors import Unreachable
 from gpuqueue.lazy.imports import later
-from gpuqueue.model import times, validation
+from gpuqueue.model import job_ref, times, validation
 from gpuqueue.model.job import Job, JobSpec, JobState
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class RemoteJobs:
     def edit(self, job: int | str, wanted: JobEdit) -> Job:
         """Change the request of a waiting job or of a whole array, and return the job. It keeps its place."""
         body = submit.edit_of(self._link, wanted)
-        return self._link.send("PATCH", f"/jobs/{segment(validation.whole_job(job))}", body, kind=Job)
+        return self._link.send("PATCH", f"/jobs/{segment(job_ref.whole_job(job))}", body, kind=Job)
 
     def tag(self, job: int | str, *words: str, remove: bool = False) -> None:
         """Add *words* to the tags of a job, or remove them. The job may have ended."""
@@ -292,8 +292,8 @@ class RemoteJobs:
 
 
 def _one(job: int | str) -> str:
-    return segment(validation.one_job(job))
+    return segment(job_ref.one_job(job))
 
 
 def _whole(job: int | str) -> str:
-    return segment(validation.job_name(job))
+    return segment(job_ref.job_name(job))

@@ -13,7 +13,7 @@ from gpuqueue.client.remote.log_stream import Following
 from gpuqueue.client.remote.log_tail import RemoteTail, RunLog
 from gpuqueue.errors import Refused, Unreachable
 from gpuqueue.lazy.imports import later
-from gpuqueue.model import validation
+from gpuqueue.model import job_ref
 from gpuqueue.model.job import Job, JobState
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class RemoteLogs:
             Refused: the job is another account's, or runs on another host than the service.
 
         """
-        name = segment(validation.one_job(job))
+        name = segment(job_ref.one_job(job))
         window = terminal_sizes.Window.ours()
         there = self._link.send("POST", f"/jobs/{name}/terminal", api.TerminalInput(window=window), kind=api.Whether)
         return terminals.RemoteTerminal(self._link, name, _remote(tail), self.follow) if there.answer else None
@@ -120,7 +120,7 @@ class RemoteLogs:
 
         After a restart of the service, the output continues where it stopped.
         """
-        name = segment(validation.one_job(job))
+        name = segment(job_ref.one_job(job))
         followed = _remote(tail) if tail is not None else self.tail()
         following = Following(self._link, name, followed, held=held, seen=seen, again=again, whole=whole)
         patience = Patience(away)

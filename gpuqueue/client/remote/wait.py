@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from gpuqueue.client.patience import ABSENCES, Patience
 from gpuqueue.client.remote.link import ANSWER_S, Link, segment
 from gpuqueue.errors import Unreachable, WaitTimeout
-from gpuqueue.model import api, validation
+from gpuqueue.model import api, job_ref, validation
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Record
 
@@ -32,7 +32,7 @@ def ends(
 
     validation.seconds_or_none("timeout_s", timeout_s)
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    names = {str(validation.one_job(name)): name for name in jobs}
+    names = {str(job_ref.one_job(name)): name for name in jobs}
     patience, known_held, left_s = Patience(away), frozenset[str](), 0.0  # the first answer comes at once
     while names:
         try:
@@ -54,7 +54,7 @@ def ends(
 
 def watch(link: Link, job: int | str, *, away: Callable[[Unreachable], None] | None) -> Iterator[Job]:
     """Yield the job's current state at least once a second until it has ended."""
-    patience, path = Patience(away), f"/jobs/{segment(validation.one_job(job))}"
+    patience, path = Patience(away), f"/jobs/{segment(job_ref.one_job(job))}"
     while True:
         try:
             seen = link.get(Job, path)
@@ -62,7 +62,7 @@ def watch(link: Link, job: int | str, *, away: Callable[[Unreachable], None] | N
             yield seen
             if seen.state.is_end:
                 return
-            _waited(link, (str(validation.one_job(job)),), (), WATCH_S)
+            _waited(link, (str(job_ref.one_job(job)),), (), WATCH_S)
         except ABSENCES as error:
             patience.bear(error)
 

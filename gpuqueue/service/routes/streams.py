@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from gpuqueue.client.reads import id_of
 from gpuqueue.errors import BadRequest
-from gpuqueue.model import validation
+from gpuqueue.model import job_ref
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import LogStream, NamedJob, Waited, WaitRequest
 from gpuqueue.model.job import Job, JobState
@@ -43,7 +43,7 @@ async def wait(request: Request) -> Response:
     if not 0 <= wanted.timeout_s <= MOST_WAIT_S or len(wanted.jobs) > MOST_JOBS:
         raise BadRequest(f"a wait takes at most {MOST_WAIT_S:g} s and {MOST_JOBS} jobs: ask again")
     site = site_of(request)
-    ids = [id_of(validation.one_job(name)) for name in wanted.jobs]
+    ids = [id_of(job_ref.one_job(name)) for name in wanted.jobs]
     until = time.monotonic() + wanted.timeout_s
     is_first = True
     while True:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from gpuqueue.client import Client
 from gpuqueue.client.history import History
 from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, JobNotFound, StoreUnreachable
-from gpuqueue.model import times, validation
+from gpuqueue.model import job_ref, times, validation
 from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobSpec, JobState
 from gpuqueue.queue.connect import connect
@@ -192,7 +192,7 @@ def test_what_is_usable_passes_the_checks() -> None:
     """Valid values are accepted, so the tests above do not pass because everything is refused."""
     now = datetime.now(timezone.utc)
     assert (7, 0, None, "ada") == (
-        validation.job_id(7),
+        job_ref.job_id(7),
         validation.count("limit", 0),
         validation.text_or_none("user", None),
         validation.text_or_none("user", "ada"),
