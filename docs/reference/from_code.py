@@ -22,6 +22,7 @@ from gpuqueue.doctor.examination import EXIT_CODES
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.queue import job_fields as job_fields_module
 from gpuqueue.settings import settings as setting
+from gpuqueue.settings import sources
 from gpuqueue.settings.parsers import READERS
 from gpuqueue.text.units import format_bytes
 from workers.cli import worker_commands
@@ -142,8 +143,8 @@ def setting_row(name: str, shown: str = "") -> dict[str, str]:
     default = PLACES.get(name) or (shown or "empty" if value is MISSING else _in_words(name, value))
     unit = {"bytes": "size", "s": "duration"}.get(name.rpartition("_")[2], "")
     return {
-        "environment": f"`{setting.variable_of(name)}`",
-        "file key": f"`{setting.key_of(name)}`",
+        "environment": f"`{sources.variable_of(name)}`",
+        "file key": f"`{sources.key_of(name)}`",
         "default": default,
         "unit": unit,
         "meaning": _comments()[name],
@@ -152,7 +153,7 @@ def setting_row(name: str, shown: str = "") -> dict[str, str]:
 
 def key_of(name: str) -> str:
     """Return the name of a setting in the settings file."""
-    return setting.key_of(name)
+    return sources.key_of(name)
 
 
 def settings() -> list[str]:

@@ -15,7 +15,8 @@ from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.finding import Findings, note, ok, problem, unknown, warning
 from gpuqueue.queue.diagnostics import DeviceFacts, QueueFacts
 from gpuqueue.queue.lease import SILENT_HEARTBEATS
-from gpuqueue.settings.settings import Settings, settings_file, variable_of
+from gpuqueue.settings.settings import Settings
+from gpuqueue.settings.sources import settings_file, variable_of
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.version import VERSION
 

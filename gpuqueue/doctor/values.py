@@ -10,7 +10,8 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.model.notification import masked
 from gpuqueue.notify import sending
-from gpuqueue.settings.settings import PREFIX, Settings, key_of, settings_file, unknown_variables
+from gpuqueue.settings.settings import Settings
+from gpuqueue.settings.sources import PREFIX, key_of, settings_file, unknown_variables
 from gpuqueue.text.redact import without_password
 from gpuqueue.text.units import format_bytes, format_duration
 

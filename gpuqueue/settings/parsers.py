@@ -13,15 +13,16 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.notification import targets
 from gpuqueue.model.placement import Preference
-from gpuqueue.text.redact import without_password
 from gpuqueue.text.sanitize import brief, is_name, name_of
 from gpuqueue.text.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model import access
     from gpuqueue.model import slots as slotting
+    from gpuqueue.text import redact
 else:
     access = later("gpuqueue.model.access")
+    redact = later("gpuqueue.text.redact")
     slotting = later("gpuqueue.model.slots")
 
 #: Shortest half-life, in seconds. Usage that decays faster than jobs run cannot order the queue.
@@ -196,7 +197,7 @@ def _service(raw: str) -> str:
         parts = urlsplit(raw)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise BadRequest(f"{brief(without_password(raw))} is no URL of a service: {_SERVICES}") from None
+        raise BadRequest(f"{brief(redact.without_password(raw))} is no URL of a service: {_SERVICES}") from None
     if parts.username is not None or parts.query or parts.fragment:
         raise BadRequest(f"the URL of a service has no password and no parameters: {_SERVICES}")
     if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
@@ -208,7 +209,7 @@ def _service(raw: str) -> str:
     if parts.scheme == "http":
         raise BadRequest("plain HTTP shows the access token to the network: write https://")
     other = ". The address of a store belongs in redis_url" if parts.scheme in {"redis", "rediss"} else ""
-    raise BadRequest(f"{brief(without_password(raw))} is no URL of a service: {_SERVICES}{other}")
+    raise BadRequest(f"{brief(redact.without_password(raw))} is no URL of a service: {_SERVICES}{other}")
 
 
 #: The parser of each setting, in the order of the reference page.

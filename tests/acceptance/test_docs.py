@@ -68,7 +68,8 @@ from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Star
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
 from gpuqueue.settings.parsers import READERS
-from gpuqueue.settings.settings import PREFIX, Settings
+from gpuqueue.settings.settings import Settings
+from gpuqueue.settings.sources import PREFIX
 from gpuqueue.simulator.made import EXAMPLE
 from gpuqueue.simulator.trace import COLUMNS as TRACE_COLUMNS
 from gpuqueue.system.environment import LEFT_OUT, OURS, OURS_THAT_TRAVEL

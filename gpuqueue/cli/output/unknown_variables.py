@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuqueue.console import print_message
-from gpuqueue.settings.settings import unknown_variables
+from gpuqueue.settings.sources import unknown_variables
 
 
 def warn_of_unknown_variables() -> None:

@@ -10,7 +10,7 @@ from factories import make_spec
 from gpuqueue.doctor.values import CHECKS, IN_A_JOB, facts_of
 from gpuqueue.model.finding import Finding, Grade, examined
 from gpuqueue.settings.parsers import READERS
-from gpuqueue.settings.settings import OF_COMPOSE, PREFIX, key_of
+from gpuqueue.settings.sources import OF_COMPOSE, PREFIX, key_of
 from workers.run.environment import environment
 
 ROOT = Path(__file__).resolve().parents[3]

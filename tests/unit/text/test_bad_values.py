@@ -24,7 +24,8 @@ from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobSpec, JobState
 from gpuqueue.queue.connect import connect
 from gpuqueue.settings.parsers import READERS
-from gpuqueue.settings.settings import PREFIX, Settings
+from gpuqueue.settings.settings import Settings
+from gpuqueue.settings.sources import PREFIX
 from gpuqueue.system.environment import CHANGED, travelling
 from gpuqueue.text.sanitize import MOST, brief, in_one_line, plain
 from gpuqueue.text.units import GIB, MIB, format_apart, format_bytes, format_duration, parse_bytes, parse_duration
