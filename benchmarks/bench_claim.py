@@ -40,7 +40,7 @@ from benchmarks.measure.rounds import quantile, timed
 from benchmarks.measure.table import report
 from gpuqueue.codec import encode_spec
 from gpuqueue.model.device import Device, DeviceKind
-from gpuqueue.model.job import Account, JobSpec, Priority
+from gpuqueue.model.job_spec import Account, JobSpec, Priority
 from gpuqueue.queue import keys
 from gpuqueue.queue.functions import name_of
 from gpuqueue.queue.lease import Claim, Offer

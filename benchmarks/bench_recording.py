@@ -27,7 +27,8 @@ from gpuqueue.history.connect import open_engine, writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act, Event
-from gpuqueue.model.job import Account, JobSpec, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.model.run import Ending, RunDevice
 
 BATCHES = (1, 10, 100, 500)

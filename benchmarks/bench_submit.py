@@ -34,7 +34,8 @@ from gpuqueue.client import Client
 from gpuqueue.codec import encode_spec
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import Device, DeviceKind
-from gpuqueue.model.job import Account, JobSpec, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.lease import Claim, Offer
 from gpuqueue.queue.requests import new_nonce

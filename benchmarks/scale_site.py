@@ -16,7 +16,8 @@ from benchmarks.measure.place import Store
 from gpuqueue.codec import encode_spec
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.device import Device, DeviceKind, Peak, PeakSource
-from gpuqueue.model.job import Account, JobSpec, JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account, JobSpec, Priority
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.keys import LIVE, OUTBOX, PREFIX
 from gpuqueue.queue.lease import Claim, Offer

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from gpuqueue.client import Client
     from gpuqueue.errors import GpuQueueError
     from gpuqueue.model.device import Device, DeviceFilter, Peak, PeakSource
-    from gpuqueue.model.job import Job, JobSpec, JobState, Priority
+    from gpuqueue.model.job import Job, JobState
     from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model.job_spec import JobSpec, Priority
     from gpuqueue.model.run import Ending, EndingKind, Record, Run
     from gpuqueue.settings.settings import Settings
 
@@ -35,9 +36,9 @@ _HOMES = {
     "GpuQueueError": "gpuqueue.errors",
     "Job": "gpuqueue.model.job",
     "JobRequest": "gpuqueue.model.job_request",
-    "JobSpec": "gpuqueue.model.job",
+    "JobSpec": "gpuqueue.model.job_spec",
     "JobState": "gpuqueue.model.job",
-    "Priority": "gpuqueue.model.job",
+    "Priority": "gpuqueue.model.job_spec",
     "Peak": "gpuqueue.model.device",
     "PeakSource": "gpuqueue.model.device",
     "Record": "gpuqueue.model.run",

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from gpuqueue.model.job import Priority
+from gpuqueue.model.job_spec import Priority
 
 #: The duration of a job that is ended from outside, in seconds: longer than any wait here.
 FOR_EVER_S = 600.0

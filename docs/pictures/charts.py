@@ -32,7 +32,8 @@ from gpuqueue.history import migrate  # noqa: E402 - as above
 from gpuqueue.history.database import HistoryDatabase  # noqa: E402 - as above
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline  # noqa: E402 - as above
 from gpuqueue.model.event import Act  # noqa: E402 - as above
-from gpuqueue.model.job import Account, JobSpec, JobState  # noqa: E402 - as above
+from gpuqueue.model.job import JobState  # noqa: E402 - as above
+from gpuqueue.model.job_spec import Account, JobSpec  # noqa: E402 - as above
 from gpuqueue.model.run import Ending, RunDevice  # noqa: E402 - as above
 from gpuqueue.text.units import GIB  # noqa: E402 - as above
 

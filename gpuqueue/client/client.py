@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import Refused
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 from gpuqueue.settings.settings import Settings
 
 if TYPE_CHECKING:

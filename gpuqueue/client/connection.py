@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import SUPERUSER, current_account, is_superuser
 

@@ -13,8 +13,9 @@ from gpuqueue.client.devices import uuids_of
 from gpuqueue.client.placement import UuidsOf, replaced
 from gpuqueue.errors import BadRequest
 from gpuqueue.model import job_ref, times, validation
-from gpuqueue.model.job import Job, JobSpec
+from gpuqueue.model.job import Job
 from gpuqueue.model.job_edit import JobEdit
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.validation import NONE
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest, HistoryUnreachable
 from gpuqueue.model import validation
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 from gpuqueue.system.command_line import command_of, working_directory
 from gpuqueue.system.environment import travelling
 

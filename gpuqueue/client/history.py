@@ -12,7 +12,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import job_ref, times, validation
 from gpuqueue.model.job import JobState
-from gpuqueue.model.tags import tags_of
+from gpuqueue.model.job_spec import tags_of
 
 if TYPE_CHECKING:
     from gpuqueue.model import history_query

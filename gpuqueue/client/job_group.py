@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from gpuqueue.errors import Unreachable
     from gpuqueue.model import job_edit, job_request
     from gpuqueue.model.event import Event
-    from gpuqueue.model.job import Job, JobSpec, JobState
+    from gpuqueue.model.job import Job, JobState
     from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_page import Listing
     from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model.job_spec import JobSpec
     from gpuqueue.model.run import Record
     from gpuqueue.queue.sender import Sender
 else:

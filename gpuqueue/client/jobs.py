@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.fields import from_fields, then_from_fields
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job import Job, JobSpec, JobState
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from datetime import datetime

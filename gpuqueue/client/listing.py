@@ -10,7 +10,7 @@ from gpuqueue.client.connection import Connection
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.tags import tags_of
+from gpuqueue.model.job_spec import tags_of
 
 if TYPE_CHECKING:
     import fnmatch

@@ -9,10 +9,13 @@ from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model import job_ref, validation
-from gpuqueue.model.tags import MAX_NOTE, tags_of
+from gpuqueue.model.job_spec import tags_of
 
 if TYPE_CHECKING:
     from gpuqueue.queue.changes import Mark
+
+#: Longest note, in characters.
+MAX_NOTE = 1000
 
 
 def tag(connection: Connection, job: int | str, words: Sequence[str], *, remove: bool) -> None:

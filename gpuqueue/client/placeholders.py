@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.array import Array
-from gpuqueue.model.job import JobSpec
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.text.sanitize import short
 
 #: Longest name of a placeholder in a message, in columns.

@@ -17,7 +17,8 @@ from gpuqueue.errors import BadRequest, Refused, Unreadable
 from gpuqueue.model import job_ref, validation
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
-from gpuqueue.model.job import Job, JobSpec, JobState
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.system.environment import travelling
 from gpuqueue.system.git_checkout import CheckoutReader
 from gpuqueue.text.sanitize import plain

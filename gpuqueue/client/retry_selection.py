@@ -13,7 +13,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model import times, validation
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.tags import tags_of
+from gpuqueue.model.job_spec import tags_of
 
 
 def choose(

@@ -13,9 +13,9 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.dependencies import Waits
-from gpuqueue.model.job import Account, Job, JobSpec
+from gpuqueue.model.job import Job
+from gpuqueue.model.job_spec import Account, JobSpec, tags_of
 from gpuqueue.model.notification import Notification
-from gpuqueue.model.tags import tags_of
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_umask
 from gpuqueue.system.command_line import command_of, name_of, working_directory

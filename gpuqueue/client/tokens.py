@@ -12,7 +12,7 @@ from gpuqueue.errors import Refused
 from gpuqueue.model.access import AccessPolicy, Action, may
 from gpuqueue.model.access_token import AccessToken, MadeToken, TokenRequest, digest_of, new_token
 from gpuqueue.model.caller import Caller, CallerKind
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 from gpuqueue.settings.parsers import read_host
 from gpuqueue.system.account import uid_of
 from gpuqueue.text.sanitize import brief

@@ -7,7 +7,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.job import Job, Priority
+from gpuqueue.model.job import Job
+from gpuqueue.model.job_spec import Priority
 
 if TYPE_CHECKING:
     from gpuqueue.queue.explanation import Explanation, Preemption, Verdict

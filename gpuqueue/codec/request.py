@@ -28,7 +28,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.array import Member
 from gpuqueue.model.dependencies import NO_WAITS
 from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.job import Account, JobSpec, Priority
+from gpuqueue.model.job_spec import Account, JobSpec, Priority
 from gpuqueue.model.placement import ANYWHERE
 from gpuqueue.model.retries import NO_RETRIES
 from gpuqueue.system.exec_limits import check_exec_limits

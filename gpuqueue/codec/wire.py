@@ -42,7 +42,7 @@ HOMES = {
     "Dependency": "gpuqueue.model.dependencies",
     "EarlySignal": "gpuqueue.model.warning_signal",
     "Preference": "gpuqueue.model.placement",
-    "Priority": "gpuqueue.model.job",
+    "Priority": "gpuqueue.model.job_spec",
     "RetryOn": "gpuqueue.model.retries",
     "Record": "gpuqueue.model.run",
     "datetime": "datetime",

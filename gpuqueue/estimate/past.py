@@ -17,7 +17,8 @@ from pathlib import Path
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import PeakSource
-from gpuqueue.model.job import Account, Job
+from gpuqueue.model.job import Job
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import EndingKind, Record, Run
 from gpuqueue.text.units import MIB
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuqueue.estimate.figures import as_option, rounded_up
 from gpuqueue.estimate.past import ENOUGH_SAMPLES, enough_after, more_than
 from gpuqueue.model.device import PeakSource
-from gpuqueue.model.job import JobSpec
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import Ending, EndingKind, Record, Run
 from gpuqueue.text.units import format_apart, format_bytes
 

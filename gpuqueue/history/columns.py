@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.array import Member
     from gpuqueue.model.device import Timeline
     from gpuqueue.model.event import Event
-    from gpuqueue.model.job import JobSpec
+    from gpuqueue.model.job_spec import JobSpec
     from gpuqueue.model.run import Ended, Ending, RunDevice
 
 Row = dict[str, Any]

@@ -13,7 +13,8 @@ from gpuqueue.history.array_progress import tally
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Member
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline
-from gpuqueue.model.job import Job, JobSpec, JobState, Priority, WaitReason
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.model.notification import Delivery, Outcome
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
 

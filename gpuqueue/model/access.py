@@ -14,7 +14,7 @@ from types import MappingProxyType
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.caller import Caller, CallerKind, Scope, Via
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 from gpuqueue.text.sanitize import brief
 
 

@@ -15,7 +15,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later, pattern
 from gpuqueue.model.caller import Caller, CallerKind, Scope, Via
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 from gpuqueue.text.units import MAX_S
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from gpuqueue.model.dependencies import NO_WAITS, Waits
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.git import Checkout
 from gpuqueue.model.history_query import FoldedRow
-from gpuqueue.model.job import Job, JobState, Priority
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_edit import JobEdit
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.notification import Notification
 from gpuqueue.model.placement import ANYWHERE, Placement
 from gpuqueue.model.retries import NO_RETRIES, Retries
@@ -24,7 +25,7 @@ from gpuqueue.model.warning_signal import EarlySignal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewJob:
-    """A job to submit: the fields of :class:`gpuqueue.model.job.JobSpec` without the account.
+    """A job to submit: the fields of :class:`gpuqueue.model.job_spec.JobSpec` without the account.
 
     The account is that of the caller. Without ``mem_bytes``, the default of the site or of the pool applies. Without
     ``name``, the job has the name of its program.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 
 
 class Scope(str, Enum):

@@ -1,7 +1,7 @@
 """What a user can say about a job when submitting it, in the forms that users type. Pure.
 
 ``JobRequest`` is the one list of these values. The client derives the arguments of ``client.jobs.submit`` from it and
-turns it into a :class:`gpuqueue.model.job.JobSpec`, whose values are validated and complete. A test
+turns it into a :class:`gpuqueue.model.job_spec.JobSpec`, whose values are validated and complete. A test
 (``tests/unit/client/test_job_request.py``) holds the options of the command line, the JSON of a spec and the columns of
 the history to it.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.array import Array
     from gpuqueue.model.dependencies import Dependency
     from gpuqueue.model.device import DeviceFilter
-    from gpuqueue.model.job import Priority
+    from gpuqueue.model.job_spec import Priority
     from gpuqueue.model.placement import Preference
     from gpuqueue.model.retries import RetryOn
     from gpuqueue.model.terminal_size import Window

@@ -1,4 +1,4 @@
-"""The placement of a job: constraints on its devices besides device kind, pool and memory. Pure."""
+"""The placement of a job: constraints on its devices besides device kind, pool and memory. And its shape. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from enum import Enum
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import pattern
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.text.sanitize import brief
+from gpuqueue.text.units import MIB
 
 #: Most models and most devices that a job can name. They are part of its shape, which every claim reads.
 MOST_MODELS = 8
@@ -126,3 +128,53 @@ def _check_names(what: str, names: object, most: int) -> None:
 
 #: The placement without constraints.
 ANYWHERE = Placement()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The part of a job's request that decides which devices it fits. Jobs of one shape are interchangeable.
+
+    The idea is HTCondor's autocluster: each distinct shape is tested once, instead of each job. Memory is rounded up to
+    whole MiB and the time limit to one of a few steps, so that there are few shapes. The job keeps its exact figures.
+    """
+
+    mem_bytes: int
+    #: Seconds, one of TIME_STEPS_S; 0 means no limit.
+    time_limit_s: int
+    gpus: int
+    pool: str
+    device: DeviceFilter | None = None
+    #: The text of the job's :class:`Placement`.
+    placement: str = ""
+
+    #: Steps of time limits, in seconds. Each is at most twice the previous one, and at most 1.5 times from a minute on.
+    #: With coarser steps, short jobs would seem to run into a reservation that they do not touch.
+    TIME_STEPS_S = (
+        *(10, 20, 30, 60, 90, 120, 180, 240, 300, 450, 600),
+        *(minutes * 60 for minutes in (15, 20, 25, 30, 40, 50, 60, 75, 90, 120, 150, 180, 210, 240, 300)),
+        *(hours * 3600 for hours in (6, 7, 8, 10, 12, 14, 16, 20, 24, 30, 36, 48, 60, 72)),
+        *(days * 86400 for days in (4, 5, 6, 7, 8, 10, 12, 14, 18, 21, 25, 30)),
+    )
+
+    @classmethod
+    def of(
+        cls,
+        mem_bytes: int,
+        time_limit_s: float | None,
+        gpus: int,
+        pool: str,
+        device: DeviceFilter | None,
+        placement: Placement,
+    ) -> Shape:
+        """Return the shape of a request with these values. A time limit beyond the last step counts as no limit."""
+        limit_s = 0
+        if time_limit_s is not None:
+            limit_s = next((step for step in cls.TIME_STEPS_S if time_limit_s <= step), 0)
+        return cls(-(-mem_bytes // MIB) * MIB, limit_s, gpus, pool, device, str(placement))
+
+    def __str__(self) -> str:
+        """Return the text in the store. It omits the device kind and the placement if the job has none."""
+        text = f"{self.mem_bytes}:{self.time_limit_s}:{self.gpus}:{self.pool}"
+        if self.placement:
+            return f"{text}:{self.device or ''}:{self.placement}"
+        return text if self.device is None else f"{text}:{self.device}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.job import Priority
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.text.sanitize import brief
 
 #: A job is preempted at most this often.

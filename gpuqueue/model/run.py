@@ -10,8 +10,9 @@ from enum import Enum
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import Activity, DeviceFilter, DeviceKind, Peak, Timeline
-from gpuqueue.model.job import Job, JobState, Shape
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.notification import Delivery
+from gpuqueue.model.placement import Shape
 
 
 class EndingKind(str, Enum):

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from gpuqueue.clock import to_epoch_ms
 from gpuqueue.model.dependencies import Dependency
-from gpuqueue.model.job import Job, JobSpec, JobState, WaitReason
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_spec import JobSpec
 
 #: Reasons of a job that waits for a time, as the history records them. A held job has another reason there.
 _OF_ITS_TIME = {WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE}

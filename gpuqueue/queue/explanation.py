@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.job import JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.measures import Measure
 
 

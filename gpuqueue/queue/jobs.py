@@ -12,7 +12,7 @@ from gpuqueue.errors import BadRequest, Refused, Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member
 from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.tags import MAX_TAGS
+from gpuqueue.model.job_spec import MAX_TAGS
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.changes import Changed, Mark, not_yours, state_in

@@ -3,7 +3,7 @@
 All keys share one prefix with a hash tag, so they are in one cluster slot and each script may use any of them.
 The scripts build the key names from the prefix. The table lists all keys; the constants below it are the names that
 Python uses without a script. ``<pr>`` is a priority 0..3, ``<shape>`` the text of a
-:class:`gpuqueue.model.job.Shape`, times are milliseconds on the store's clock.
+:class:`gpuqueue.model.placement.Shape`, times are milliseconds on the store's clock.
 
 =====================  ======  ==================================================================================
 key                    type    holds

@@ -10,7 +10,8 @@ from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Member
 from gpuqueue.model.device import Device, Health
-from gpuqueue.model.job import JobSpec, WaitReason
+from gpuqueue.model.job import WaitReason
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.drains import Drain
 

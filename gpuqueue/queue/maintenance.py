@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job import JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue.store import Store, answering, to_ms
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from gpuqueue.errors import Refused
 from gpuqueue.model.device import Device, DeviceFilter
-from gpuqueue.model.job import JobSpec
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.measures import AT_SUBMIT, Measure
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_apart, format_duration

@@ -18,7 +18,8 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member, Tally
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.event import Act, Event
-from gpuqueue.model.job import Job, JobSpec, JobState, Priority, WaitReason
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.model.measures import Use
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.drains import drains

@@ -14,7 +14,8 @@ from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member, Tally
 from gpuqueue.model.device import Device
-from gpuqueue.model.job import Job, JobSpec, JobState, WaitReason
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.queue import dependency_args
 from gpuqueue.queue.changes import not_yours
 from gpuqueue.queue.entries import read_entries

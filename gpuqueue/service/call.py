@@ -14,8 +14,9 @@ from gpuqueue.model.access import AccessPolicy, Action, may
 from gpuqueue.model.caller import Caller, Via
 from gpuqueue.model.environment import is_secret
 from gpuqueue.model.event import Event
-from gpuqueue.model.job import Account, Job
+from gpuqueue.model.job import Job
 from gpuqueue.model.job_page import Listing
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Record
 from gpuqueue.service.callers import Identity
 from gpuqueue.service.identity.audit_journal import Change

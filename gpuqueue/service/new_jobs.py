@@ -13,7 +13,8 @@ from gpuqueue.client.submit import default_mem_bytes, queued
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import NewJob, RetryRequest
-from gpuqueue.model.job import Job, JobSpec
+from gpuqueue.model.job import Job
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.service.call import Call
 from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.system.command_line import name_of

@@ -11,7 +11,7 @@ import math
 import random
 from dataclasses import replace
 
-from gpuqueue.model.job import Priority
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB
 

@@ -20,7 +20,8 @@ from collections import Counter
 
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.event import Act, Cursor
-from gpuqueue.model.job import Account, JobSpec, JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account, JobSpec, Priority
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.lease import Claim, Later, Offer

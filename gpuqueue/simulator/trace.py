@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.job import Priority
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import GIB, MAX_BYTES, MAX_S, MIB, parse_bytes, parse_duration
 
@@ -218,7 +218,7 @@ def _size(text: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    """Return bytes, rounded up to whole MiB as for placement (:class:`gpuqueue.model.job.Shape`)."""
+    """Return bytes, rounded up to whole MiB as for placement (:class:`gpuqueue.model.placement.Shape`)."""
     size = int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else parse_bytes(text)
     if not 0 < size <= MAX_BYTES:
         raise BadRequest(f"{brief(text)} is not a usable size: it must be above 0 and at most 1024T")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job import MAX_NAME
+from gpuqueue.model.job_spec import MAX_NAME
 
 if TYPE_CHECKING:
     import shutil

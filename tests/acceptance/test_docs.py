@@ -58,8 +58,9 @@ from gpuqueue.model.audit import entry_of
 from gpuqueue.model.caller import CallerKind, anonymous
 from gpuqueue.model.device import Peak, Timeline
 from gpuqueue.model.finding import Grade, name_of, ok, to_plain
-from gpuqueue.model.job import TRANSITIONS, Job, JobState, Priority, WaitReason
+from gpuqueue.model.job import TRANSITIONS, Job, JobState, WaitReason
 from gpuqueue.model.job_page import Listing
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.limits import Bound, LimitsInUse
 from gpuqueue.model.measures import Limit, Measure, PoolLimits
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice

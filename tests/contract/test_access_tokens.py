@@ -16,7 +16,7 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.access import AccessPolicy, Action, may
 from gpuqueue.model.access_token import AccessToken, NewToken, NotValid, digest_of, new_token
 from gpuqueue.model.caller import CallerKind, Scope, Via
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 from gpuqueue.service.identity.authenticate import CACHE_S, NOT_VALID, Authenticator
 
 NOW = datetime(2026, 11, 25, 12, tzinfo=timezone.utc)

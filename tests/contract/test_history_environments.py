@@ -23,7 +23,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
 
 if TYPE_CHECKING:
-    from gpuqueue.model.job import JobSpec
+    from gpuqueue.model.job_spec import JobSpec
 
 ENV = {"PATH": "/bin", "HF_TOKEN": "hunter2", "LANG": "C"}
 WHOLE = Environment(variables=ENV)

@@ -17,7 +17,8 @@ from gpuqueue.history.statistics import local_days
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery
-from gpuqueue.model.job import Account, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.model.statistics import By, Figures, Statistics
 from gpuqueue.text.units import GIB

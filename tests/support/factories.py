@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuqueue.model.device import Device, DeviceKind
-from gpuqueue.model.job import Account, JobSpec
+from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Offer
 from gpuqueue.queue.requests import new_nonce

@@ -11,7 +11,8 @@ from gpuqueue.codec import encode_ended, encode_spec, encode_started
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act, Cursor, Event
 from gpuqueue.model.history_query import HistoryQuery
-from gpuqueue.model.job import JobSpec, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import Ending, Record, RunDevice
 from gpuqueue.text.units import GIB
 

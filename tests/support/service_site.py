@@ -20,7 +20,8 @@ from forked_command import BIN
 from submitters import Launcher, People
 
 from gpuqueue.client import Client
-from gpuqueue.model.job import Account, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Record
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB

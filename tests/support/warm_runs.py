@@ -14,7 +14,7 @@ from bounded import until
 from factories import make_spec
 
 from gpuqueue.clock import SystemClock
-from gpuqueue.model.job import JobSpec
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from workers.run import process_tree

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuqueue.errors import Unreadable
-from gpuqueue.model.job import JobSpec
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.system.process import ProcessIdentity
 from workers.measure.meter import Meter
 from workers.measure.neighbours import Neighbours

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuqueue.model.device import DeviceKind
-from gpuqueue.model.job import JobSpec
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.environment import CHANGED
 from workers.run.memory_cap import cap_environment

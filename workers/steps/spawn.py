@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 
 from gpuqueue.clock import Clock
-from gpuqueue.model.job import JobSpec
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.run.environment import environment

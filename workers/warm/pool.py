@@ -22,7 +22,7 @@ from pathlib import Path
 
 from gpuqueue.clock import Clock
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.job import Account, JobSpec
+from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.settings.settings import Settings
 from workers.shim.client import Shim, Shims, Unanswered
 from workers.shim.warm import MOST_BYTES

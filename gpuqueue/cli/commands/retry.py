@@ -18,7 +18,7 @@ from gpuqueue.cli.options.once import Once
 from gpuqueue.client import Client
 from gpuqueue.client.selection import Which
 from gpuqueue.console import print_message
-from gpuqueue.model.job import JobSpec
+from gpuqueue.model.job_spec import JobSpec
 
 #: Most jobs that the line about dependencies names.
 NAMED = 5

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuqueue.cli.completion.candidates import awaited, listed, models, one_of, placements, pools
-from gpuqueue.model.job import Priority
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.retries import RetryOn
 
 if TYPE_CHECKING:

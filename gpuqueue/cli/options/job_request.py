@@ -15,8 +15,9 @@ from gpuqueue.client import Client
 from gpuqueue.console import sentence
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job import Job, Priority
+from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.job_spec import Priority
 
 if TYPE_CHECKING:
     from click import shell_completion

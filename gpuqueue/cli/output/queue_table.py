@@ -16,8 +16,9 @@ from gpuqueue.cli.output import render, terminal_width
 from gpuqueue.cli.output.arrays import labels
 from gpuqueue.cli.output.progress import fitted, in_words
 from gpuqueue.cli.output.terminal_width import NO_LIMIT, fit
-from gpuqueue.model.job import Job, JobState, Priority
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_page import Listing
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.progress import Progress
 from gpuqueue.text.sanitize import cells, plain, short
 from gpuqueue.text.units import format_bytes, format_duration

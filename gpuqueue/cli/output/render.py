@@ -8,7 +8,8 @@ from datetime import datetime
 import click
 
 from gpuqueue.model.device import Device, DeviceFilter, DeviceKind
-from gpuqueue.model.job import Job, JobSpec, JobState, WaitReason
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Run, RunDevice
 from gpuqueue.text.sanitize import cells, plain, short

@@ -13,7 +13,8 @@ from gpuqueue.cli.output.device_table import Column, Row
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.queue_table import Line
 from gpuqueue.cli.top.snapshot import Snapshot
-from gpuqueue.model.job import Job, Priority
+from gpuqueue.model.job import Job
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes

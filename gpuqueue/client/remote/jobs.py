@@ -10,7 +10,8 @@ from gpuqueue.client.remote.link import AWAY, AWAY_DETAIL, Link, error_of, segme
 from gpuqueue.errors import Unreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import job_ref, times, validation
-from gpuqueue.model.job import Job, JobSpec, JobState
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -17,7 +17,7 @@ from gpuqueue.version import VERSION
 
 if TYPE_CHECKING:
     from gpuqueue.client.remote import credentials
-    from gpuqueue.model.job import Account
+    from gpuqueue.model.job_spec import Account
     from gpuqueue.settings.settings import Settings
 else:
     credentials = later("gpuqueue.client.remote.credentials")

@@ -12,7 +12,8 @@ from gpuqueue.client.submit import SiteAnswers, completed
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
-from gpuqueue.model.job import Job, JobSpec
+from gpuqueue.model.job import Job
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.units import MIB
 

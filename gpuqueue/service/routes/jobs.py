@@ -20,8 +20,9 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.api import NewJob, RetryRequest, Whether
 from gpuqueue.model.environment import is_secret
 from gpuqueue.model.event import Event
-from gpuqueue.model.job import Job, JobSpec, JobState
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_page import Listing
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import Record
 from gpuqueue.queue.sender import Sender
 from gpuqueue.service.call import Call

@@ -13,7 +13,8 @@ from spoken import speak
 from terminal import Terminal
 
 from gpuqueue.model.array import Array
-from gpuqueue.model.job import Account, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.system.account import current_account

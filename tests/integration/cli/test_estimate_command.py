@@ -19,7 +19,8 @@ from torch_scripts import NETWORK, NETWORK_PARAMETERS
 from gpuqueue.codec import encode_ended
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.event import Act
-from gpuqueue.model.job import Account, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Ending
 from gpuqueue.system.account import current_account
 from gpuqueue.text.units import GIB, MIB, format_bytes, parse_bytes

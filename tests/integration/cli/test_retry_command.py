@@ -14,7 +14,8 @@ from gpuqueue import Client
 from gpuqueue.client import connection
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.array import Indexes
-from gpuqueue.model.job import Account, JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account, Priority
 from gpuqueue.model.run import Ending
 from gpuqueue.text.units import GIB, MIB
 

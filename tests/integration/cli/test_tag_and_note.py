@@ -19,7 +19,8 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
 from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery
-from gpuqueue.model.job import Account, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Record
 from gpuqueue.queue.changes import Mark
 from gpuqueue.queue.connect import connect

@@ -14,7 +14,8 @@ from site_of_one import BIN, Site
 from terminal import Terminal
 
 from gpuqueue.model.array import Array
-from gpuqueue.model.job import JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue.lease import Alive
 from gpuqueue.text.units import GIB
 

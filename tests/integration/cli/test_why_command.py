@@ -9,7 +9,8 @@ from factories import make_device, make_offer, make_spec, must_claim, serve
 from site_of_one import Site
 
 from gpuqueue.cli.why.story import story
-from gpuqueue.model.job import JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.retries import Retries
 from gpuqueue.model.run import Ending

@@ -12,7 +12,8 @@ from factories import claim, make_device, make_offer, make_spec, must_claim, ser
 from gpuqueue.codec import decode_started, encode_spec
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.event import Act, Event
-from gpuqueue.model.job import JobSpec, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.connect import connect

@@ -10,7 +10,8 @@ from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
 from gpuqueue.model.array import Array, Indexes, Member
-from gpuqueue.model.job import Job, JobState, Priority, WaitReason
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.run import Ending
 from gpuqueue.model.sweep import Axis
 from gpuqueue.queue import job_fields as stored

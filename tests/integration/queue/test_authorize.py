@@ -15,7 +15,8 @@ from gpuqueue import Client
 from gpuqueue.client import connection
 from gpuqueue.errors import Refused
 from gpuqueue.model.array import Array
-from gpuqueue.model.job import Account, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.server_info import server_facts

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 
-from gpuqueue.model.job import JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect

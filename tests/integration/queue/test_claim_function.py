@@ -17,7 +17,8 @@ from store_dump import dump
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import DeviceFilter, DeviceKind
-from gpuqueue.model.job import Account, JobSpec, JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account, JobSpec, Priority
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement, Preference
 from gpuqueue.model.run import Ending

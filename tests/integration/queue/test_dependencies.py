@@ -11,7 +11,8 @@ from store_dump import dump, faults
 from gpuqueue.errors import Impossible
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.event import Act, Cursor
-from gpuqueue.model.job import Job, JobState, Priority, WaitReason
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.queue import job_fields as stored

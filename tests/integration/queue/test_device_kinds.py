@@ -9,7 +9,8 @@ from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_
 
 from gpuqueue.errors import Impossible
 from gpuqueue.model.device import DeviceFilter, DeviceKind, suits
-from gpuqueue.model.job import JobState, Priority, WaitReason
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin

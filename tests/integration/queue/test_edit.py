@@ -18,7 +18,8 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.job import Job, JobSpec, JobState, Priority, WaitReason
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import job_fields as stored

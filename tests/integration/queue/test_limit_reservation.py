@@ -13,7 +13,8 @@ import redis
 from factories import ADA, BOB, make_device, make_offer, make_spec
 
 from gpuqueue.model.device import DeviceFilter, DeviceKind
-from gpuqueue.model.job import Account, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending

@@ -17,7 +17,8 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.device import DeviceFilter, DeviceKind
-from gpuqueue.model.job import JobState, Priority, WaitReason
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.measures import Measure, Use
 from gpuqueue.model.placement import Placement

@@ -15,7 +15,8 @@ from gpuqueue.errors import Refused
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency, Waits
-from gpuqueue.model.job import Account, JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account, Priority
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue

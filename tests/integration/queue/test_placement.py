@@ -8,7 +8,8 @@ import pytest
 from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.errors import Impossible
-from gpuqueue.model.job import JobState, Priority, WaitReason
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.placement import EXTERNAL_SHARE, Placement, fits_model
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.connect import connect

@@ -12,7 +12,8 @@ from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Refused, Unreadable
-from gpuqueue.model.job import Account, JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account, Priority
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys

@@ -11,7 +11,8 @@ from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.model.array import Array
-from gpuqueue.model.job import JobState, Priority, WaitReason
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending, EndingKind

@@ -10,7 +10,7 @@ from factories import BOB, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.model.array import Array
 from gpuqueue.model.event import Act
-from gpuqueue.model.job import Priority
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect

@@ -18,7 +18,8 @@ from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.event import Act
-from gpuqueue.model.job import Job, JobState, Priority, WaitReason
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind, RunDevice

@@ -13,7 +13,8 @@ from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
 from gpuqueue.model.dependencies import Waits
-from gpuqueue.model.job import JobState, Priority, WaitReason
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.retries import Retries
 from gpuqueue.model.run import Ending

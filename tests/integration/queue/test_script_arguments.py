@@ -14,7 +14,7 @@ from store_dump import NAMES, Snapshot, digest, dump, faults
 
 from gpuqueue.codec import encode_spec
 from gpuqueue.model.array import Array
-from gpuqueue.model.job import Priority
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue

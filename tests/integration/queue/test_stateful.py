@@ -33,7 +33,8 @@ from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
-from gpuqueue.model.job import ENDS, JobSpec, JobState, Priority, WaitReason
+from gpuqueue.model.job import ENDS, JobState, WaitReason
+from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.measures import Measure, Use
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference, fits_model

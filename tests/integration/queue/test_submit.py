@@ -6,7 +6,8 @@ from factories import BOB, make_device, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.errors import Impossible, StoreNotReady, StoreUnreachable
 from gpuqueue.model.event import Act
-from gpuqueue.model.job import JobState, Priority, WaitReason
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.scripts import Scripts

@@ -11,7 +11,8 @@ from factories import BOB, claim, make_device, make_offer, make_spec, must_claim
 from gpuqueue.errors import Impossible
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import DeviceFilter, DeviceKind
-from gpuqueue.model.job import JobState, Priority
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.placement import Placement
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.explanation import Explanation, Obstacle, Verdict

@@ -17,7 +17,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.text.units import GIB
 
 if TYPE_CHECKING:
-    from gpuqueue.model.job import Account
+    from gpuqueue.model.job_spec import Account
 
 HOUR_MS = 3600_000
 

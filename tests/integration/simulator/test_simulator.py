@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from gpuqueue.cli.main import commands
 from gpuqueue.embedded.scratch import scratch_store
 from gpuqueue.errors import BadRequest, StoreUnreachable
-from gpuqueue.model.job import Priority
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.placement import Preference
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue

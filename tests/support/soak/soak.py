@@ -20,7 +20,7 @@ from soak.outcome import Outcome, judge
 from soak.promises import Card
 
 from gpuqueue.model.event import Act
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 from gpuqueue.queue.connect import connect
 
 if TYPE_CHECKING:

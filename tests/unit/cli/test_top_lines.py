@@ -28,7 +28,8 @@ from gpuqueue.cli.top.lines import (
 )
 from gpuqueue.cli.top.snapshot import Snapshot
 from gpuqueue.model.array import Array, Indexes, Member, Tally
-from gpuqueue.model.job import Job, JobState, Priority
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.progress import Progress
 from gpuqueue.queue.lease import DeviceStatus, Holding
 from gpuqueue.text.units import GIB

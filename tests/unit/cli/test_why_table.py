@@ -14,7 +14,8 @@ from gpuqueue.cli.why.start import start_lines
 from gpuqueue.cli.why.story import in_brief, story
 from gpuqueue.cli.why.table import clock, table
 from gpuqueue.client.why import Why
-from gpuqueue.model.job import Job, JobState, Priority, WaitReason
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.measures import Measure
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, RoomUnderLimits, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus, ExternalProcess

@@ -19,9 +19,9 @@ from gpuqueue.client.submit import spec_of
 from gpuqueue.codec import decode_spec, encode_spec
 from gpuqueue.history.columns import spec_columns
 from gpuqueue.model.git import Checkout
-from gpuqueue.model.job import Account, JobSpec
 from gpuqueue.model.job_edit import JobEdit
 from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.settings.settings import Settings
 

@@ -27,7 +27,7 @@ from gpuqueue.model.array import Array, Member
 from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
 from gpuqueue.model.device import Activity, DeviceFilter, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.git import Checkout
-from gpuqueue.model.job import Priority
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.notification import Notification, When
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference
 from gpuqueue.model.retries import NO_RETRIES, Retries, RetryOn

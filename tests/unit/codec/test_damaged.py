@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuqueue import codec
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline
-from gpuqueue.model.job import JobSpec
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.system.exec_limits import MAX_STRING_BYTES
 from gpuqueue.text.json_fields import MOST, Fields, loaded

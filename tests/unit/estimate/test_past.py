@@ -11,7 +11,8 @@ from factories import ADA, BOB, make_spec
 
 from gpuqueue.estimate.past import Past, Rule, Script, Whose, past_of
 from gpuqueue.model.device import Peak, PeakSource
-from gpuqueue.model.job import Account, Job, JobState
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.text.units import GIB, MIB
 

@@ -20,7 +20,7 @@ import pytest
 import gpuqueue
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy import frozen
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 
 T = TypeVar("T")
 

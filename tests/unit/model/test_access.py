@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import RULES, AccessPolicy, Action, Audience, may
 from gpuqueue.model.caller import ALL_SCOPES, Caller, CallerKind, Scope, Via, anonymous
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 
 ADA = Account(name="ada", uid=1001, host="nodeA")
 POLICY = AccessPolicy.parse("ann,%gpu-admins", "")

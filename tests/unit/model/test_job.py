@@ -10,7 +10,9 @@ from factories import make_spec
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import DeviceFilter, DeviceKind
-from gpuqueue.model.job import ENDS, TRANSITIONS, Account, JobSpec, JobState, Shape
+from gpuqueue.model.job import ENDS, TRANSITIONS, JobState
+from gpuqueue.model.job_spec import Account, JobSpec
+from gpuqueue.model.placement import Shape
 from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
 from gpuqueue.text.units import GIB, MIB
 

@@ -9,8 +9,8 @@ from gpuqueue.cli.output.render import put_of, wants_of
 from gpuqueue.client.placement import placed
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.job import JobSpec
 from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference, fits_model
 from gpuqueue.text.units import GIB
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.job import Priority
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.preemption import parse_preempt, words_of
 from gpuqueue.settings.settings import Settings
 

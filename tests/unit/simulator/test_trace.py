@@ -9,7 +9,8 @@ from factories import make_spec
 
 from gpuqueue.cli.commands.history import COLUMNS, CSV_COLUMNS, _csv
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.job import Job, JobState, Priority
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.run import Ending, Record, Run, RunDevice
 from gpuqueue.simulator import trace
 from gpuqueue.simulator.made import EXAMPLE, made

@@ -21,7 +21,8 @@ from gpuqueue.client.history import History
 from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, JobNotFound, StoreUnreachable
 from gpuqueue.model import job_ref, times, validation
 from gpuqueue.model.history_query import Sort
-from gpuqueue.model.job import JobSpec, JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.queue.connect import connect
 from gpuqueue.settings.parsers import READERS
 from gpuqueue.settings.settings import Settings

@@ -10,7 +10,7 @@ local function parts_of(shape)
   return head, wanted_kind, flags .. ':' .. models .. ':' .. devices, hosts
 end
 
-local function shape_of(head, wanted_kind, filter, hosts) -- the text as gpuqueue.model.job.Shape writes it
+local function shape_of(head, wanted_kind, filter, hosts) -- the text as gpuqueue.model.placement.Shape writes it
   local rest = string.gsub(table.concat({wanted_kind, filter, hosts}, ':'), ':+$', '')
   return rest == '' and head or head .. ':' .. rest
 end

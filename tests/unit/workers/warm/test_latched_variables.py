@@ -7,7 +7,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.job import Account
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.settings.settings import Settings
 from workers.warm.latched_variables import difference, for_warm_interpreter, latched

@@ -1,0 +1,268 @@
+"""The request of a job, and the account that submits it. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+from enum import IntEnum
+from functools import lru_cache
+from operator import attrgetter
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.array import Array, Member
+from gpuqueue.model.dependencies import NO_WAITS, Waits
+from gpuqueue.model.device import DeviceFilter
+from gpuqueue.model.git import Checkout
+from gpuqueue.model.notification import MOST_NOTIFICATIONS, Notification
+from gpuqueue.model.placement import ANYWHERE, Placement, Shape
+from gpuqueue.model.retries import NO_RETRIES, Retries
+from gpuqueue.model.terminal_size import Window
+from gpuqueue.model.warning_signal import EarlySignal
+from gpuqueue.text.sanitize import brief, name_of
+from gpuqueue.text.units import MAX_BYTES, MAX_S
+
+
+class Priority(IntEnum):
+    """Priority of a job. Jobs of a higher priority go first, regardless of their user."""
+
+    LOW = 0
+    NORMAL = 1
+    HIGH = 2
+    URGENT = 3
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """The account that submits a job, read once at submit."""
+
+    name: str
+    uid: int
+    host: str
+
+
+#: Longest job name, in characters.
+MAX_NAME = 128
+#: Most tags of one job. ``gpuqueue/queue/lua/acts/set_tags.lua`` has the same limit.
+MAX_TAGS = 32
+
+#: Types of flags and of optional texts. Other fields refuse a bool, although Python's bool is an int.
+_FLAG: tuple[type, ...] = (bool,)
+_TEXT_OR_NONE: tuple[type, ...] = (str, type(None))
+#: The fields of a spec: name in messages, attribute path, allowed types, name of the types in messages.
+_FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
+    ("mem", "mem_bytes", (int,), "a whole number"),
+    ("gpus", "gpus", (int,), "a whole number"),
+    ("the time limit", "time_limit_s", (int, float, type(None)), "a number of seconds"),
+    ("name", "name", (str,), "text"),
+    ("cwd", "cwd", (str,), "text"),
+    ("pool", "pool", (str,), "text"),
+    ("the account's name", "account.name", (str,), "text"),
+    ("the account's uid", "account.uid", (int,), "a whole number"),
+    ("the account's host", "account.host", (str,), "text"),
+    ("umask", "umask", (int,), "a whole number"),
+    ("requeue", "requeue", _FLAG, "true or false"),
+    ("cap", "cap", _FLAG, "true or false"),
+    ("separate_stderr", "separate_stderr", _FLAG, "true or false"),
+    ("warm", "warm", _FLAG, "true or false"),
+    ("script", "script", _TEXT_OR_NONE, "text"),
+    ("interpreter", "interpreter", _TEXT_OR_NONE, "text"),
+    ("snapshot", "snapshot", _TEXT_OR_NONE, "text"),
+    ("the command", "argv", (tuple,), "a tuple of words"),
+    ("the environment", "env", (Mapping,), "a mapping of names to values"),
+    ("waits", "waits", (Waits,), "a Waits"),
+    ("retries", "retries", (Retries,), "a Retries"),
+    ("retry_of", "retry_of", (int, type(None)), "a whole number"),
+    ("tags", "tags", (tuple,), "a tuple of words"),
+    ("the priority", "priority", (Priority,), f"one of {', '.join(map(str, Priority))}"),
+    ("the device", "device", (DeviceFilter, type(None)), f"one of {', '.join(DeviceFilter)}"),
+    ("pty", "pty", (Window, type(None)), "the size of a terminal"),
+    ("placement", "placement", (Placement,), "a Placement"),
+    ("signal", "signal", (EarlySignal, type(None)), "an EarlySignal"),
+    ("array", "array", (Array, type(None)), "an Array"),
+    ("git", "git", (Checkout, type(None)), "a Checkout"),
+)
+_typed = attrgetter(*(path for _, path, _, _ in _FIELDS))
+
+
+@lru_cache(maxsize=64)
+def _are_right(kinds: tuple[type, ...]) -> bool:
+    """Return whether all fields have an allowed type. Cached, since most requests have the same few combinations."""
+    return all(
+        issubclass(kind, wanted) and (kind is not bool or wanted is _FLAG)
+        for kind, (_, _, wanted, _) in zip(kinds, _FIELDS, strict=True)
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSpec:
+    """The frozen request of a job.
+
+    - ``mem_bytes`` is the memory that the job needs on *each* of its ``gpus`` devices. With ``cap``, the worker limits
+      the job's frameworks to it.
+    - ``device`` is the device kind. None means a GPU if the queue knows one (:func:`gpuqueue.model.device.suits`).
+      ``placement`` restricts the devices further.
+    - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
+    - ``script`` and ``interpreter`` are set if the job is a Python script. ``snapshot`` is the path of a
+      content-addressed copy of the code; nothing sets it yet. ``git`` is the checkout of ``cwd`` at submit.
+    - With ``warm``, the submitter states that a warm interpreter may become the first process.
+    - ``pty`` is the size of the job's terminal, None for output to a file. ``separate_stderr`` writes standard error to
+      a file of its own.
+    - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.
+      ``signal`` is sent to the first process before the time limit.
+    - ``array`` is set if the job is an array.
+    - ``notifications`` are the notifications to send at the final end of the job.
+    - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str
+    account: Account
+    mem_bytes: int
+    name: str
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    gpus: int = 1
+    device: DeviceFilter | None = None
+    placement: Placement = ANYWHERE
+    time_limit_s: float | None = None
+    priority: Priority = Priority.NORMAL
+    pool: str = ""
+    requeue: bool = True
+    cap: bool = True
+    umask: int = 0o022
+    warm: bool = False
+    pty: Window | None = None
+    script: str | None = None
+    interpreter: str | None = None
+    snapshot: str | None = None
+    waits: Waits = NO_WAITS
+    retries: Retries = NO_RETRIES
+    array: Array | None = None
+    signal: EarlySignal | None = None
+    notifications: tuple[Notification, ...] = ()
+    retry_of: int | None = None
+    tags: tuple[str, ...] = ()
+    git: Checkout | None = None
+    separate_stderr: bool = False
+
+    def __post_init__(self) -> None:
+        """Validate the fields.
+
+        Raises:
+            BadRequest: a field is of the wrong type, is out of range or holds a NUL character.
+
+        """
+        self._check_types()
+        if not self.argv or not self.argv[0]:
+            raise BadRequest("there is no command to run: name a script, or put a command after --")
+        if not 0 < self.mem_bytes <= MAX_BYTES:
+            asked = brief(self.mem_bytes)
+            raise BadRequest(f"a job cannot ask for {asked} bytes of memory: give a size above 0, at most 1024T")
+        self._check_devices()
+        self._check_course()
+        self._check_notifications()
+        if self.retry_of is not None and not 0 < self.retry_of <= 2**53:
+            raise BadRequest(f"retry_of must be the id of a job, not {brief(self.retry_of)}")
+        if not self.name:
+            raise BadRequest("--name is empty: give a name, or leave out the option")
+        if len(self.name) > MAX_NAME:
+            raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
+        if not self.cwd.startswith("/"):
+            raise BadRequest(f"the working directory {brief(self.cwd)} is not absolute")
+        for what, word in (("user", self.account.name), ("pool", self.pool or "x")):
+            name_of(f"usable {what} name", word)
+        texts = (*self.argv, self.cwd, self.name, self.account.host, *self.env, *self.env.values())
+        if "\0" in "".join(texts):
+            raise BadRequest(
+                "an argument, the environment or a path holds a NUL character, which no process can be given"
+            )
+
+    def _check_course(self) -> None:
+        if self.retries.times and not self.requeue:
+            raise BadRequest("a job that must not run twice cannot be retried: leave out --retries or --no-requeue")
+        if self.time_limit_s is not None and not 0 < self.time_limit_s <= MAX_S:
+            raise BadRequest("a time limit must be above 0 and at most ten years")
+        if self.signal is not None:
+            self.signal.check(self.time_limit_s)
+        if self.pty is not None and self.separate_stderr:
+            raise BadRequest("a terminal has one output: choose --pty or --separate-stderr")
+
+    def _check_notifications(self) -> None:
+        notifications: object = self.notifications
+        if not isinstance(notifications, tuple) or not all(isinstance(each, Notification) for each in notifications):
+            raise BadRequest(f"notifications must be a tuple of Notification, not {brief(notifications)}")
+        if len(self.notifications) > MOST_NOTIFICATIONS:
+            raise BadRequest(f"a job can notify at most {MOST_NOTIFICATIONS} targets, not {len(self.notifications)}")
+
+    def _check_devices(self) -> None:
+        if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - more than any host has
+            raise BadRequest(f"a job cannot ask for {brief(self.gpus)} devices: give a number from 1 to 64")
+        if self.device is DeviceFilter.CPU and self.gpus > 1:
+            raise BadRequest(f"a host serves its CPU as one device, not as {self.gpus}: leave out --gpus")
+        if self.placement.devices and len(self.placement.devices) < self.gpus:
+            raise BadRequest(
+                f"{self.gpus} devices asked for, and {len(self.placement.devices)} named: name as many, or more"
+            )
+
+    def _check_types(self) -> None:
+        """Refuse values of a wrong type, which a program can pass and the command line cannot."""
+        if not isinstance(self.account, Account):
+            raise BadRequest(f"the account must be an Account, not {brief(self.account)}")
+        values = _typed(self)
+        if not _are_right(tuple(map(type, values))):
+            for (what, _, wanted, words), value in zip(_FIELDS, values, strict=True):
+                if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not _FLAG):
+                    raise BadRequest(f"{what} must be {words}, not {brief(value)}")
+        tags_of(self.tags)
+        if not 0 <= self.umask <= 0o777:  # noqa: PLR2004 - three digits of three bits
+            raise BadRequest(f"{brief(self.umask)} is no umask: it has three octal digits")
+        texts = (*self.argv, *self.env, *self.env.values())
+        if {*map(type, texts)} != {str} and not all(isinstance(text, str) for text in texts):
+            raise BadRequest("every argument, and every variable of the environment, must be text")
+
+    @property
+    def shape(self) -> Shape:
+        """Return the shape of this request."""
+        return Shape.of(self.mem_bytes, self.time_limit_s, self.gpus, self.pool, self.device, self.placement)
+
+    @property
+    def command(self) -> str:
+        """Return the command line, quoted for a shell."""
+        return shlex.join(self.argv)
+
+    def of_member(self, member: Member) -> JobSpec:
+        """Return the spec of *member*, with its own values in the arguments and the environment.
+
+        The member waits only for a device and has no notifications: those belong to the array.
+        """
+        if self.array is None:
+            return self
+        array, index = self.array, member.index
+        env = {**self.env, **array.environment(index, member.array_id)}
+        return replace(
+            self,
+            argv=tuple(array.fill(word, index) for word in self.argv),
+            env=env,
+            array=None,
+            waits=NO_WAITS,
+            notifications=(),
+        )
+
+
+def tags_of(words: Iterable[str]) -> tuple[str, ...]:
+    """Return *words* as the tags of one job, without duplicates and in their order.
+
+    Raises:
+        BadRequest: a word is no valid tag, or there are too many.
+
+    """
+    found = tuple(dict.fromkeys(words))
+    for word in found:
+        name_of("tag", word)
+    if len(found) > MAX_TAGS:
+        raise BadRequest(f"a job has at most {MAX_TAGS} tags, not {len(found)}")
+    return found
