@@ -241,8 +241,7 @@ class RemoteJobs:
 
     def move(self, job: int | str, *, front: bool = True) -> JobState:
         """Move a waiting job before all other jobs of its user, or back to its place by arrival; return its state."""
-        body = api.MoveRequest(front=front)
-        return self._link.send("POST", f"/jobs/{_one(job)}/move", body, kind=api.Moved).state
+        return self._link.send("POST", f"/jobs/{_one(job)}/move", api.MoveRequest(front=front), kind=api.Moved).state
 
     @then_from_fields(lambda: job_edit.JobEdit)
     def edit(self, job: int | str, wanted: JobEdit) -> Job:
