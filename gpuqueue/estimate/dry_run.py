@@ -134,6 +134,23 @@ def _resident_bytes(pid: int) -> int:
 
 def _read(request: Request, report: Path, output: Path, over: str, took_s: float) -> DryRun:
     reported = _reported(report)
+    _check_limits(request, reported, over)
+    ended = _ended(request, reported, over, output)
+    return DryRun(
+        parts=tuple(Part(name=name, **sizes) for name, sizes in reported["parts"].items()),
+        peak_bytes=reported["peak_bytes"],
+        steps=reported["steps"],
+        forwards=reported["forwards"],
+        optimizers=tuple(reported["optimizers"]),
+        dtypes=tuple(reported["dtypes"]),
+        torch=reported["torch"],
+        ended=ended,
+        took_s=round(took_s, 3),
+    )
+
+
+def _check_limits(request: Request, reported: Mapping[str, Any], over: str) -> None:
+    """Refuse a run that exceeded its memory, or its time before the first step."""
     script = Path(request.script).name
     if over == "ram":
         raise DryRunFailed(
@@ -145,6 +162,11 @@ def _read(request: Request, report: Path, output: Path, over: str, took_s: float
             f"{script} made no step of an optimizer within {format_duration(request.timeout_s)}: "
             "give it more time with --timeout, or less to do"
         )
+
+
+def _ended(request: Request, reported: Mapping[str, Any], over: str, output: Path) -> str:
+    """Return how the run ended: ``enough``, ``finished`` or ``timed_out``. Refuse one that has no figures."""
+    script = Path(request.script).name
     ended = "timed_out" if over == "time" else reported.get("ended")
     if ended == "no torch":
         raise DryRunFailed(
@@ -159,17 +181,7 @@ def _read(request: Request, report: Path, output: Path, over: str, took_s: float
             f"{script} ended without using a GPU through torch: there is nothing to count "
             "(a script that starts others is not followed)"
         )
-    return DryRun(
-        parts=tuple(Part(name=name, **sizes) for name, sizes in reported["parts"].items()),
-        peak_bytes=reported["peak_bytes"],
-        steps=reported["steps"],
-        forwards=reported["forwards"],
-        optimizers=tuple(reported["optimizers"]),
-        dtypes=tuple(reported["dtypes"]),
-        torch=reported["torch"],
-        ended=ended,
-        took_s=round(took_s, 3),
-    )
+    return ended
 
 
 def _reported(report: Path) -> dict[str, Any]:
