@@ -88,7 +88,7 @@ def simulate(
     if example or count is not None:
         if file is not None or (example and count is not None):
             raise BadRequest("--example and --make print a trace and take none: choose one")
-        click.echo(made.EXAMPLE if count is None else "\n".join(trace.write(made.made(count, seed))), nl=bool(count))
+        _print_trace(count, seed)
         return
     if file is None:
         raise BadRequest("name a trace: gpuqueue simulate trace.csv --devices 4x24G (--example prints a trace)")
@@ -104,14 +104,20 @@ def simulate(
     for line in _left_out(jobs, reported):
         click.echo(line, err=True)
     if plot is not None:
-        from gpuqueue.cli.plots import simulation  # noqa: PLC0415 - only for --plot
+        _plot(reported, devices, plot)
+    click.echo(json.dumps(simulation_to_plain(reported, jobs), indent=2) if as_json else _text(reported, devices))
 
-        title = f"{reported.outcomes[0].all.jobs} jobs on {short(devices, 40)}"
-        image_file.write(plot, simulation.overview(reported, title))
-    if as_json:
-        click.echo(json.dumps(simulation_to_plain(reported, jobs), indent=2))
-    else:
-        click.echo(_text(reported, devices))
+
+def _print_trace(count: int | None, seed: int) -> None:
+    """Print a generated trace of *count* jobs, or the example if that is None."""
+    click.echo(made.EXAMPLE if count is None else "\n".join(trace.write(made.made(count, seed))), nl=bool(count))
+
+
+def _plot(reported: Comparison, devices: str, path: str) -> None:
+    from gpuqueue.cli.plots import simulation  # noqa: PLC0415 - only for --plot
+
+    title = f"{reported.outcomes[0].all.jobs} jobs on {short(devices, 40)}"
+    image_file.write(path, simulation.overview(reported, title))
 
 
 def _settings(knobs: dict[str, str | None], groups: str) -> Settings:
