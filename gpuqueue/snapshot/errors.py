@@ -1,0 +1,38 @@
+"""The errors of snapshots. Each message is one line."""
+
+from __future__ import annotations
+
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+
+
+class InvalidManifest(BadRequest):
+    """The manifest is malformed, describes what must not be unpacked, or is above a limit."""
+
+
+class SnapshotRefused(Refused):
+    """The directory cannot be taken as it is: the message names the files and says what to do."""
+
+
+class SnapshotTooLarge(SnapshotRefused):
+    """The files are above a limit.
+
+    ``largest`` has the path and size in bytes of at most ten files, the largest first. ``ignore_line`` is a line for
+    ``.gpuqueueignore`` that leaves out what is most likely not wanted.
+    """
+
+    def __init__(self, what: str, largest: tuple[tuple[str, int], ...], ignore_line: str) -> None:
+        super().__init__(what)
+        self.largest = largest
+        self.ignore_line = ignore_line
+
+
+class BlobRefused(BadRequest):
+    """The content sent is not what was announced, or is above the limit; nothing was stored."""
+
+
+class SnapshotNotHeld(Refused):
+    """The account has not sent this content to this service, or it was collected since: send it again."""
+
+
+class UnpackFailed(GpuQueueError):
+    """The snapshot could not be unpacked; what had been made was removed."""

@@ -1,0 +1,78 @@
+"""The rules for a path in a snapshot. Standard library only.
+
+A path names the same file on each host, shows as it is on each terminal, and cannot lead out of the directory that it
+is unpacked into. So it may not use what only some file systems or terminals accept.
+"""
+
+from __future__ import annotations
+
+from gpuqueue.text.sanitize import brief
+
+#: Longest path or link target, and longest part of one between two slashes, in bytes. Linux allows 4095 and 255; the
+#: rest is for the directory that the snapshot is unpacked into.
+MAX_PATH_BYTES = 1000
+MAX_PART_BYTES = 255
+#: Most parts of a path.
+MAX_DEPTH = 100
+
+#: Unicode categories of characters that control a terminal or do not show: controls, format characters (direction
+#: marks, zero width), surrogates (bytes that are not UTF-8), line and paragraph separators.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def path_fault(path: str) -> str | None:
+    """Return why *path* cannot be a path in a snapshot, in words that follow the path, or None if it can."""
+    return target_fault(path) or next(filter(None, map(_part_fault, path.split("/"))), None)
+
+
+def target_fault(target: str) -> str | None:
+    """Return why *target* cannot be the target of a link, in words that follow it, or None. It may still leave."""
+    fault = _text_fault(target)
+    if fault is not None:
+        return fault
+    if target.startswith("/"):
+        return "is an absolute path"
+    if target.count("/") >= MAX_DEPTH:
+        return f"has more than {MAX_DEPTH} parts"
+    return None
+
+
+def quoted(path: str) -> str:
+    """Return *path* in quotes for a message, with what a terminal would obey escaped, cut if it is long."""
+    return brief(path, 120)
+
+
+def folded(path: str) -> str:
+    """Return the form of *path* that file systems without upper and lower case, as of macOS, compare."""
+    if path.isascii():
+        return path.lower()
+    import unicodedata  # noqa: PLC0415 - rare, and imports slow down the start of a command
+
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def _part_fault(part: str) -> str | None:
+    if part in {"", ".", ".."}:
+        return f"has the part {part!r}" if part else "has an empty part"
+    if len(part.encode()) > MAX_PART_BYTES:
+        return f"has a part of more than {MAX_PART_BYTES} bytes"
+    # The configuration of a repository names programs that git runs: who unpacks it and calls git runs them.
+    return "belongs to a git directory, which is never taken" if part.casefold() == ".git" else None
+
+
+def _text_fault(text: str) -> str | None:
+    if not text:
+        return "is empty"
+    if "\\" in text:
+        return "has a backslash"
+    if not (text.isascii() and text.isprintable()):
+        import unicodedata  # noqa: PLC0415 - as above
+
+        kinds = {unicodedata.category(char) for char in text} & _HIDDEN
+        if "Cs" in kinds:
+            return "is not UTF-8"
+        if kinds:
+            return "has control characters"
+    if len(text.encode()) > MAX_PATH_BYTES:
+        return f"is longer than {MAX_PATH_BYTES} bytes"
+    return None
