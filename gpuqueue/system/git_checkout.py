@@ -50,6 +50,12 @@ class CheckoutReader:
         return Checkout(commit=self._commit, branch=self._branch, dirty=dirty)
 
 
+def work_tree_of(directory: Path) -> Path | None:
+    """Return the root of the git work tree that holds *directory*, or None if there is none."""
+    found = next(_repositories(directory), None)
+    return found[0] if found is not None else None
+
+
 def _repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the working tree and the git directory of each repository from *directory* upwards."""
     for each in (directory, *directory.parents):

@@ -1,0 +1,127 @@
+"""Reads and hashes the selected files once, and makes the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.snapshot import limits as size_limits
+from gpuqueue.snapshot.errors import InvalidManifest, SnapshotRefused
+from gpuqueue.snapshot.limits import IGNORE_FILE, Limits, ignore_line
+from gpuqueue.snapshot.manifest import MAX_TEXT_BYTES, Entry, Kind, Manifest
+from gpuqueue.snapshot.names import path_fault, quoted
+from gpuqueue.snapshot.tree import Tree
+
+_CHUNK_BYTES = 2**20
+#: How often a file is read if it changes while it is read.
+_TRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A manifest, a file for each content, and a line for each path that was skipped."""
+
+    manifest: Manifest
+    sources: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def pack(tree: Tree, found: Sequence[tuple[str, os.stat_result]], limits: Limits) -> Packed:
+    """Return the snapshot of the paths *found* in *tree*. Limits are checked before any file is read.
+
+    Raises:
+        SnapshotTooLarge: a limit is exceeded.
+        SnapshotRefused: a file cannot be read, changes while it is read, or cannot be in a snapshot.
+
+    """
+    known = [each for each in sorted(found, key=_path) if _has_kind(each[1])]
+    size_limits.check([(path, about.st_size if stat.S_ISREG(about.st_mode) else 0) for path, about in known], limits)
+    for path, _ in known:
+        fault = path_fault(path)
+        if fault is not None:
+            raise SnapshotRefused(f"the path {quoted(path)} {fault}: rename it, or leave it out in {IGNORE_FILE}")
+    entries = tuple(_entry(tree, path, about, limits) for path, about in known)
+    try:
+        manifest = Manifest(entries)
+    except InvalidManifest as error:
+        raise SnapshotRefused(f"{error}. Mend it, or leave it out by a line in {IGNORE_FILE}") from None
+    sizes = [(each.path, each.size_bytes or 0) for each in entries]
+    size_limits.check(sizes, limits)  # files may have grown since
+    if len(manifest.text()) > MAX_TEXT_BYTES:
+        raise SnapshotRefused(f"the paths together are too long. Leave out files by lines in {IGNORE_FILE}")
+    sources = {each.sha256: each.path for each in entries if each.sha256 is not None}
+    notes = tuple(f"skipped {quoted(path)}, which is no file" for path, about in found if not _has_kind(about))
+    return Packed(manifest, sources, notes)
+
+
+def read_again(root: Path, path: str, sha256: str) -> Iterator[bytes]:
+    """Yield the content of the file *path* below *root* for sending.
+
+    Raises:
+        SnapshotRefused: it cannot be read, or its content is no longer the one that *sha256* is of.
+
+    """
+    digest = hashlib.sha256()
+    with closing(Tree(root)) as tree, tree.opened(path) as (fd, _):
+        while part := os.read(fd, _CHUNK_BYTES):
+            digest.update(part)
+            yield part
+    if digest.hexdigest() != sha256:
+        raise SnapshotRefused(f"{quoted(path)} has changed since the snapshot was taken: submit again")
+
+
+def _path(each: tuple[str, os.stat_result]) -> str:
+    return each[0]
+
+
+def _has_kind(about: os.stat_result) -> bool:
+    return stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
+
+
+def _entry(tree: Tree, path: str, about: os.stat_result, limits: Limits) -> Entry:
+    if stat.S_ISLNK(about.st_mode):
+        target = _inside(tree.root, path, tree.target(path))
+        try:
+            return Entry(path=path, kind=Kind.LINK, target=target)
+        except InvalidManifest as error:
+            raise SnapshotRefused(
+                f"{error}. Leave it out by the line {ignore_line(path)} in {IGNORE_FILE}, or copy what it leads to"
+            ) from None
+    for _ in range(_TRIES):
+        with tree.opened(path) as (fd, before):
+            size_limits.check([(path, before.st_size)], limits)
+            digest, size_bytes = _hash(fd, before.st_size)
+            after = os.fstat(fd)
+        if size_bytes == before.st_size and _state(before) == _state(after):
+            executable = bool(after.st_mode & stat.S_IXUSR)
+            return Entry(path=path, executable=executable, sha256=digest, size_bytes=size_bytes)
+    raise SnapshotRefused(
+        f"{quoted(path)} changes while it is read. Wait until nothing writes to it, or leave it out by the line "
+        f"{ignore_line(path)} in {IGNORE_FILE}"
+    )
+
+
+def _state(about: os.stat_result) -> tuple[int, int, int]:
+    return about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def _hash(fd: int, most_bytes: int) -> tuple[str, int]:
+    """Return the SHA-256 and the size of the open file, of which no more than one byte above *most_bytes* is read."""
+    digest, size_bytes = hashlib.sha256(), 0
+    while part := os.read(fd, min(_CHUNK_BYTES, most_bytes + 1 - size_bytes)):
+        digest.update(part)
+        size_bytes += len(part)
+    return digest.hexdigest(), size_bytes
+
+
+def _inside(root: Path, path: str, target: str) -> str:
+    """Return *target* relative to the link *path* if it is an absolute path within *root*, else unchanged."""
+    start = f"{root}/"
+    if not target.startswith(start):
+        return target
+    return os.path.relpath(target[len(start) :] or ".", os.path.dirname(path) or ".")

@@ -1,0 +1,63 @@
+"""Finds files that look like secrets by their names, so that they do not leave the submitter's machine by accident."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from gpuqueue.snapshot.errors import SnapshotRefused
+from gpuqueue.snapshot.limits import IGNORE_FILE, ignore_line
+from gpuqueue.snapshot.names import quoted
+
+#: Names of files with keys, passwords or tokens, in lower case. Names with a slash are ends of paths.
+SECRET = (
+    *(".env", ".env.*", "*.env", ".envrc"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.ppk", "*.kdbx", "*.ovpn", "*.keytab"),
+    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "id_xmss*"),
+    *(".netrc", "_netrc", ".pgpass", ".my.cnf", ".mylogin.cnf", ".pypirc", ".git-credentials", ".htpasswd"),
+    *("credentials.json", "client_secret*.json", "service_account*.json", "service-account*.json"),
+    *("application_default_credentials.json", "kaggle.json", "secrets.toml", "secrets.yaml", "secrets.yml"),
+    *("secrets.json", ".vault-token", ".dockercfg", ".s3cfg", ".boto", "kubeconfig", "*.kubeconfig"),
+    *(".aws/credentials", ".docker/config.json", ".kube/config", ".huggingface/token", ".config/gh/hosts.yml"),
+)
+#: Names of those above that are public by custom.
+PUBLIC = (
+    *(".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults"),
+    *("example.env", "sample.env", "template.env", "*.pub"),
+)
+#: Most files that the message names.
+_NAMED = 10
+
+
+def may_be_secret(path: str) -> bool:
+    """Return whether the file at *path* probably holds a secret, by its name."""
+    lower = path.lower()
+    name = lower.rpartition("/")[2]
+    if any(fnmatchcase(name, each) for each in PUBLIC):
+        return False
+    return any(f"/{lower}".endswith(f"/{each}") if "/" in each else fnmatchcase(name, each) for each in SECRET)
+
+
+def check_secrets(paths: Iterable[str], allowed: Sequence[str], option: str) -> None:
+    """Check that no path looks like a secret, except those that a pattern in *allowed* names.
+
+    A pattern is one of the shell's, for the name or the whole path. *option* is how the caller's user allows one.
+
+    Raises:
+        SnapshotRefused: there are such files; the message names them.
+
+    """
+    found = [path for path in paths if may_be_secret(path) and not _is_allowed(path, allowed)]
+    if not found:
+        return
+    named = ", ".join(quoted(each) for each in found[:_NAMED])
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    raise SnapshotRefused(
+        f"these files look like secrets and would be sent: {named}{more}. Leave them out by lines in {IGNORE_FILE}, "
+        f"for example {ignore_line(found[0])}, or allow them: {option} {quoted(found[0])}"
+    )
+
+
+def _is_allowed(path: str, allowed: Sequence[str]) -> bool:
+    name = path.rpartition("/")[2]
+    return any(path == each or fnmatchcase(path, each) or fnmatchcase(name, each) for each in allowed)
