@@ -2,21 +2,23 @@
 
 ::
 
-    blobs/ab/cd/SHA256     a content, of mode 0600 below directories of mode 0700
-    removed/SHA256         a content that is just being collected
+    blobs/a/b/SHA256       a content, of mode 0600 below directories of mode 0700
     users/UID/ab/SHA256    an empty file: this account has sent this content
+    lock                   held shared to renew blobs, exclusively to remove one
 
-A content is written to a temporary file in its directory, checked, and renamed. An account has a content only once it
-has sent it itself, since knowing a hash is no right to read. So ``missing`` gives the same answer whether nobody or
-only others have sent a content. A manifest is a blob, too; its address is its SHA-256.
+A content is written to a temporary file in its directory, checked, synced and renamed. The names are synced once for a
+whole snapshot; a and b are the first two digits of the hash, so that this is at most 256 directories.
 
-There is no lock. A blob's modification time is when it was last needed, and ``collect`` removes only what is older than
-a grace: it moves a blob away first and brings it back if that time has changed meanwhile.
+An account has a content only once it has sent it itself, since knowing a hash is no right to read. So ``missing`` gives
+the same answer whether nobody or only others have sent a content. A manifest is a blob, too: its hash is its address.
+
+A blob's modification time is when it was last needed; ``collect`` removes only what is older than a grace.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import stat
@@ -50,9 +52,9 @@ class BlobStore:
 
         """
         self.root = root
-        self.blobs, self.users, self.removed = root / "blobs", root / "users", root / "removed"
+        self.blobs, self.users, self._lock = root / "blobs", root / "users", root / "lock"
         try:
-            for folder in (root, self.blobs, self.users, self.removed):
+            for folder in (root, self.blobs, self.users):
                 folder.mkdir(mode=0o700, parents=folder is root, exist_ok=True)
             about = root.lstat()
             if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
@@ -63,10 +65,13 @@ class BlobStore:
 
     def missing(self, uid: int, shas: Iterable[str]) -> list[str]:
         """Return those of *shas* that the account *uid* must send. The others stay for the grace of ``collect``."""
-        return [sha256 for sha256 in shas if not self._renew(uid, sha256)]
+        with self.locked():
+            return [sha256 for sha256 in shas if not self._renew(uid, sha256)]
 
     def put(self, uid: int, sha256: str, size_bytes: int, chunks: Iterable[bytes], *, most_bytes: int) -> None:
-        """Store the content *chunks*, and that the account *uid* has sent it. It is on the disk when this returns.
+        """Store the content *chunks*, and that the account *uid* has sent it.
+
+        It survives a power cut once ``add_manifest`` has returned for a snapshot with it.
 
         Raises:
             BlobRefused: the content is not *size_bytes* long, is above *most_bytes*, or *sha256* is not of it.
@@ -83,15 +88,15 @@ class BlobStore:
                 _copy(chunks, file, sha256, size_bytes)
                 file.flush()
                 os.fsync(fd)
-            Path(partial).rename(path)
+            mark = self._mark(uid, sha256)
+            _make(mark.parent)
+            with self.locked():
+                Path(partial).rename(path)
+                mark.touch(mode=0o600)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 Path(partial).unlink()
             raise
-        _sync(path.parent)
-        mark = self._mark(uid, sha256)
-        _make(mark.parent)
-        mark.touch(mode=0o600)
 
     def add_manifest(self, uid: int, text: bytes, limits: Limits = DEFAULT) -> Manifest:
         """Store the manifest *text* of a snapshot whose contents the account *uid* has sent, and return it.
@@ -103,7 +108,10 @@ class BlobStore:
         """
         manifest = read_manifest(text, limits)
         self._check_contents(uid, manifest)
-        self.put(uid, address_of(text), len(text), [text], most_bytes=MAX_TEXT_BYTES)
+        address = address_of(text)
+        self.put(uid, address, len(text), [text], most_bytes=MAX_TEXT_BYTES)
+        for folder in {self._path(each).parent for each in (address, *manifest.blobs())}:
+            _sync(folder)
         return manifest
 
     def use(self, uid: int, address: str, limits: Limits = DEFAULT) -> Manifest:
@@ -116,7 +124,7 @@ class BlobStore:
             InvalidManifest: the content at *address* is no valid manifest within *limits*.
 
         """
-        if not self._renew(uid, address):
+        if self.missing(uid, [address]):
             raise SnapshotNotHeld(f"you have no snapshot {address[:12]} here, or it was collected: submit it again")
         manifest = read_manifest(self.manifest_text(address), limits)
         self._check_contents(uid, manifest)
@@ -148,16 +156,30 @@ class BlobStore:
         except FileNotFoundError:
             raise SnapshotNotHeld(f"the content {sha256[:12]} is not here, or it was collected: submit again") from None
 
-    def path_of(self, sha256: str) -> Path:
-        """Return the path of the content with *sha256*, whether it is here or not."""
-        return self._path(sha256)
+    def remove(self, sha256: str, before_s: float) -> int | None:
+        """Remove the content with *sha256*, and that accounts have sent it, if it was last needed before *before_s*.
 
-    def marks_of(self, sha256: str) -> Iterator[Path]:
-        """Yield the marks of the accounts that have sent the content with *sha256*."""
-        for user in self.users.iterdir():
-            mark = user / sha256[:2] / sha256
-            if mark.exists():
-                yield mark
+        Returns its size in bytes, or None if it stays.
+        """
+        path = self._path(sha256)
+        with self.locked(alone=True), contextlib.suppress(FileNotFoundError):  # another collection was faster
+            about = path.stat()
+            if about.st_mtime < before_s:
+                path.unlink()
+                for user in self.users.iterdir():
+                    (user / sha256[:2] / sha256).unlink(missing_ok=True)
+                return about.st_size
+        return None
+
+    @contextlib.contextmanager
+    def locked(self, *, alone: bool = False) -> Iterator[None]:
+        """Hold the lock, together with others or *alone*. It is let go when this process ends."""
+        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(fd)
 
     def _check_contents(self, uid: int, manifest: Manifest) -> None:
         lacking = self.missing(uid, manifest.blobs())
@@ -169,22 +191,26 @@ class BlobStore:
 
     def _renew(self, uid: int, sha256: str) -> bool:
         """Return whether the account *uid* has sent *sha256* and it is here, and have it stay for the grace."""
-        path, mark = self._path(sha256), self._mark(uid, sha256)
-        if not mark.exists():
-            return False
         try:
-            os.utime(path)
+            os.stat(self._mark(uid, sha256))
+            os.utime(self._path(sha256))
         except FileNotFoundError:
             return False
         return True
 
     def _path(self, sha256: str) -> Path:
-        if not SHA256.fullmatch(str(sha256)):
-            raise BadRequest(f"{brief(sha256)} is no SHA-256")
-        return self.blobs / sha256[:2] / sha256[2:4] / sha256
+        checked = _checked(sha256)
+        return self.blobs / checked[0] / checked[1] / checked
 
     def _mark(self, uid: int, sha256: str) -> Path:
-        return self.users / str(int(uid)) / sha256[:2] / sha256
+        return self.users / str(int(uid)) / _checked(sha256)[:2] / sha256
+
+
+def _checked(sha256: str) -> str:
+    """Return *sha256* if it is a hash, and so no other path."""
+    if not SHA256.fullmatch(str(sha256)):
+        raise BadRequest(f"{brief(sha256)} is no SHA-256")
+    return sha256
 
 
 def _copy(chunks: Iterable[bytes], file: BinaryIO, sha256: str, size_bytes: int) -> None:

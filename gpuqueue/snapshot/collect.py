@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.snapshot.blob_store import PARTIAL, BlobStore
 from gpuqueue.snapshot.errors import SnapshotNotHeld
 from gpuqueue.snapshot.limits import Limits
-from gpuqueue.snapshot.manifest import MAX_SIZE_BYTES, SHA256, read_manifest
+from gpuqueue.snapshot.manifest import MAX_SIZE_BYTES, read_manifest
 
 #: How long a blob stays after it was last sent or asked for, in seconds: longer than an upload takes.
 GRACE_S = 3600.0
@@ -41,15 +40,12 @@ def collect(store: BlobStore, keep: Iterable[str], *, grace_s: float = GRACE_S) 
     """
     before_s = time.time() - grace_s
     needed, absent = _needed(store, keep)
-    for aside in list(store.removed.iterdir()):  # of a collection that was cut short
-        if SHA256.fullmatch(aside.name):
-            _settle(aside, store.path_of(aside.name), stays=aside.name in needed, before_s=before_s)
     blobs = size_bytes = 0
-    for path in _all(store):
-        removed_bytes = None if path.name in needed else _remove(store, path, before_s)
-        if removed_bytes is not None and not path.name.startswith(PARTIAL):
+    for path in _old(store, before_s):
+        if path.name.startswith(PARTIAL):  # of an upload that a killed service left
+            path.unlink(missing_ok=True)
+        elif path.name not in needed and (removed_bytes := store.remove(path.name, before_s)) is not None:
             blobs, size_bytes = blobs + 1, size_bytes + removed_bytes
-            _forget(store, path)
     return Collected(blobs=blobs, size_bytes=size_bytes, absent=tuple(absent))
 
 
@@ -65,43 +61,11 @@ def _needed(store: BlobStore, keep: Iterable[str]) -> tuple[set[str], list[str]]
     return needed, absent
 
 
-def _all(store: BlobStore) -> Iterator[Path]:
+def _old(store: BlobStore, before_s: float) -> Iterator[Path]:
+    """Yield the blobs and partial uploads that were last needed before *before_s*."""
     for first in store.blobs.iterdir():
         for second in first.iterdir():
-            yield from second.iterdir()
-
-
-def _remove(store: BlobStore, path: Path, before_s: float) -> int | None:
-    """Remove *path* if it was last needed before *before_s*; return its size in bytes, or None if it stays."""
-    try:
-        if path.stat().st_mtime >= before_s:
-            return None
-        if path.name.startswith(PARTIAL):
-            path.unlink()
-            return 0
-        aside = store.removed / path.name
-        path.rename(aside)
-    except FileNotFoundError:  # another collection was faster, or the upload has ended
-        return None
-    return _settle(aside, path, stays=False, before_s=before_s)
-
-
-def _settle(aside: Path, path: Path, *, stays: bool, before_s: float) -> int | None:
-    """Bring *aside* back to *path* if it *stays* or was needed since *before_s*, else remove it and return its size."""
-    try:
-        about = aside.stat()
-        if back := stays or about.st_mtime >= before_s:
-            with contextlib.suppress(FileExistsError):  # it was sent again
-                os.link(aside, path)
-        aside.unlink()
-    except FileNotFoundError:  # another collection was faster
-        return None
-    return None if back else about.st_size
-
-
-def _forget(store: BlobStore, path: Path) -> None:
-    """Remove the marks of a blob that was removed, unless it is sent again at this moment."""
-    for mark in store.marks_of(path.name):
-        mark.unlink(missing_ok=True)
-        if path.exists():
-            mark.touch(mode=0o600)
+            for path in second.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # an upload has ended
+                    if path.stat().st_mtime < before_s:
+                        yield path

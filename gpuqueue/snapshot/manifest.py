@@ -32,6 +32,8 @@ HEADER = "gpuqueue-snapshot 1"
 MAX_TEXT_BYTES = 8 * 2**20
 #: Largest size that an entry can have, in bytes. The limits are lower.
 MAX_SIZE_BYTES = 2**50
+#: Most directories. A few thousand files in deep directories of their own would otherwise fill a disk with directories.
+MAX_FOLDERS = 50_000
 
 SHA256 = pattern(r"[0-9a-f]{64}")
 _SIZE = pattern(r"0|[1-9][0-9]{0,15}")
@@ -204,6 +206,8 @@ def _check_tree(entries: tuple[Entry, ...]) -> None:
             below[folder] = entry.path
             _check_spelling(exact, folder)
             folder = folder.rpartition("/")[0]
+        if len(below) > MAX_FOLDERS:
+            raise InvalidManifest(f"there are more than {MAX_FOLDERS} directories")
     for entry in entries:
         if entry.path in below:
             what = "a link" if entry.kind is Kind.LINK else "a file"

@@ -6,6 +6,7 @@ is unpacked into. So it may not use what only some file systems or terminals acc
 
 from __future__ import annotations
 
+from gpuqueue.lazy.imports import pattern
 from gpuqueue.text.sanitize import brief
 
 #: Longest path or link target, and longest part of one between two slashes, in bytes. Linux allows 4095 and 255; the
@@ -18,10 +19,14 @@ MAX_DEPTH = 100
 #: Unicode categories of characters that control a terminal or do not show: controls, format characters (direction
 #: marks, zero width), surrogates (bytes that are not UTF-8), line and paragraph separators.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: Most paths: no part begins with a dot, and no character has a meaning. They need no closer check.
+_PLAIN = pattern(r"[A-Za-z0-9_+-][A-Za-z0-9_+.-]{0,99}(?:/[A-Za-z0-9_+-][A-Za-z0-9_+.-]{0,99}){0,31}")
 
 
 def path_fault(path: str) -> str | None:
     """Return why *path* cannot be a path in a snapshot, in words that follow the path, or None if it can."""
+    if len(path) <= MAX_PATH_BYTES and _PLAIN.fullmatch(path):
+        return None
     return target_fault(path) or next(filter(None, map(_part_fault, path.split("/"))), None)
 
 

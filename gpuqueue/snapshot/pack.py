@@ -111,12 +111,12 @@ def _state(about: os.stat_result) -> tuple[int, int, int]:
 
 
 def _hash(fd: int, most_bytes: int) -> tuple[str, int]:
-    """Return the SHA-256 and the size of the open file, of which no more than one byte above *most_bytes* is read."""
-    digest, size_bytes = hashlib.sha256(), 0
-    while part := os.read(fd, min(_CHUNK_BYTES, most_bytes + 1 - size_bytes)):
+    """Return the SHA-256 and the size of the open file, of which no more than *most_bytes* are read."""
+    digest, left_bytes = hashlib.sha256(), most_bytes
+    while left_bytes and (part := os.read(fd, min(_CHUNK_BYTES, left_bytes))):
         digest.update(part)
-        size_bytes += len(part)
-    return digest.hexdigest(), size_bytes
+        left_bytes -= len(part)
+    return digest.hexdigest(), most_bytes - left_bytes
 
 
 def _inside(root: Path, path: str, target: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 
+from gpuqueue.lazy.imports import pattern
 from gpuqueue.snapshot.errors import SnapshotRefused
 from gpuqueue.snapshot.limits import IGNORE_FILE, ignore_line
 from gpuqueue.snapshot.names import quoted
@@ -25,6 +27,14 @@ PUBLIC = (
     *(".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults"),
     *("example.env", "sample.env", "template.env", "*.pub"),
 )
+
+
+def _at_end(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Return the regular expression of paths that end with the name or path of one of *patterns*."""
+    return pattern(r"(?s:.*/)?(?:" + "|".join(translate(each) for each in patterns) + ")")
+
+
+_SECRET, _PUBLIC = _at_end(SECRET), _at_end(PUBLIC)
 #: Most files that the message names.
 _NAMED = 10
 
@@ -32,10 +42,7 @@ _NAMED = 10
 def may_be_secret(path: str) -> bool:
     """Return whether the file at *path* probably holds a secret, by its name."""
     lower = path.lower()
-    name = lower.rpartition("/")[2]
-    if any(fnmatchcase(name, each) for each in PUBLIC):
-        return False
-    return any(f"/{lower}".endswith(f"/{each}") if "/" in each else fnmatchcase(name, each) for each in SECRET)
+    return bool(_SECRET.match(lower) and not _PUBLIC.match(lower))
 
 
 def check_secrets(paths: Iterable[str], allowed: Sequence[str], option: str) -> None:

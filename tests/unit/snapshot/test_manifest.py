@@ -178,6 +178,15 @@ def test_links_that_stay_inside_are_fine() -> None:
     assert fine == read_manifest(fine).text()
 
 
+def test_directories_above_the_limit_are_refused() -> None:
+    """Few files cannot make very many directories."""
+    deep = "d/" * 90
+
+    assert 500 == len(read_manifest(text(*(file(f"{n:03}/{deep}f") for n in range(500)))).entries)
+    with pytest.raises(InvalidManifest, match="more than 50000 directories"):
+        read_manifest(text(*(file(f"{n:03}/{deep}f") for n in range(600))))
+
+
 def test_many_links_on_top_of_each_other_end_soon() -> None:
     """A tower of links that each go twice through the one below is refused, and does not take exponential time."""
     tower = [link("l00", "d"), *(link(f"l{n:02}", f"l{n - 1:02}/../l{n - 1:02}") for n in range(1, 60))]
