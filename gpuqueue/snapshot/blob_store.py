@@ -92,6 +92,7 @@ class BlobStore:
             _make(mark.parent)
             with self.locked():
                 Path(partial).rename(path)
+                os.utime(path)  # it was written before a wait for the disk, and may replace one that was renewed since
                 mark.touch(mode=0o600)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
