@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpuqueue.snapshot.errors import SnapshotRefused
 from gpuqueue.snapshot.ignore import Ignored, IgnoreRules
-from gpuqueue.snapshot.limits import IGNORE_FILE
+from gpuqueue.snapshot.limits import IGNORE_FILE, Limits
 from gpuqueue.snapshot.names import quoted
 from gpuqueue.snapshot.selection import Selection
 from gpuqueue.snapshot.tree import Tree
@@ -39,25 +39,27 @@ _SUBMODULE = b"160000"
 _MOST_S = 300.0
 
 
-def select_in_git(tree: Tree, work_tree: Path) -> Selection:
+def select_in_git(tree: Tree, work_tree: Path, limits: Limits) -> Selection:
     """Return the files in *tree*, which is the git *work_tree* or a directory of it.
 
     Files of initialised submodules and of other repositories in the tree are included. Deleted files are left out.
+    Stops early once it has found far more than *limits* allows.
 
     Raises:
         SnapshotRefused: a submodule is not initialised, git fails or is not installed, or an ignore file is no file.
 
     """
-    selected = _GitSelection(tree)
+    selected = _GitSelection(tree, 2 * limits.files)
     selected.add("", work_tree)
     return Selection(found=tuple(selected.found), notes=tuple(selected.notes))
 
 
 class _GitSelection:
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, most: int) -> None:
         self.found: list[tuple[str, os.stat_result]] = []
         self.notes: list[str] = []
         self._tree = tree
+        self._most = most
         self._rules = IgnoreRules(tree.rules(IGNORE_FILE))
         self._ignored = Ignored([self._rules])
 
@@ -69,6 +71,8 @@ class _GitSelection:
                 self._rules.add(path.rpartition("/")[0], self._tree.rules(path))
         folders = []
         for path in names:
+            if len(self.found) > self._most:
+                return
             about = self._tree.stat(path)
             if about is None:  # deleted, but still in the index
                 continue

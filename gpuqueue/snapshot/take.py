@@ -16,7 +16,7 @@ from gpuqueue.snapshot.manifest import Manifest, address_of
 from gpuqueue.snapshot.names import quoted
 from gpuqueue.snapshot.pack import pack, read_again
 from gpuqueue.snapshot.secret_files import check_secrets
-from gpuqueue.snapshot.selection import Excluded
+from gpuqueue.snapshot.selection import Excluded, Selection
 from gpuqueue.snapshot.tree import Tree
 from gpuqueue.system.git_checkout import work_tree_of
 
@@ -66,8 +66,9 @@ def take_snapshot(
 ) -> Snapshot:
     """Take a snapshot for a job that works in *directory*.
 
-    Takes the directory *root*; without it, the git work tree that holds *directory*, or else *directory* itself. Files
-    that look like secrets are refused unless a pattern in *allowed* names them; *allow_option* is how a user adds one.
+    Takes the directory *root*; without it, the git work tree that holds *directory*, or else *directory* itself. If git
+    ignores all of a *root* within a work tree, it is taken as if there were no git. Files that look like secrets are
+    refused unless a pattern in *allowed* names them; *allow_option* is how a user adds one.
 
     Raises:
         BadRequest: a directory does not exist.
@@ -80,7 +81,10 @@ def take_snapshot(
     root = root or work_tree or directory
     _check_root(root)
     with closing(Tree(root)) as tree:
-        selection = select_in_directory(tree, limits) if work_tree is None else select_in_git(tree, work_tree)
+        selection = Selection(found=()) if work_tree is None else select_in_git(tree, work_tree, limits)
+        in_git = bool(selection.found) or root == work_tree
+        if not in_git:
+            selection = select_in_directory(tree, limits)
         check_secrets((path for path, _ in selection.found), allowed, allow_option)
         packed = pack(tree, selection.found, limits)
     cwd = directory.relative_to(root).as_posix() if directory.is_relative_to(root) else "."
@@ -92,7 +96,7 @@ def take_snapshot(
         text=text,
         address=address_of(text),
         sources=packed.sources,
-        in_git=work_tree is not None,
+        in_git=in_git,
         excluded=selection.excluded,
         notes=(*selection.notes, *packed.notes, *_unused(cwd, packed.manifest)),
     )

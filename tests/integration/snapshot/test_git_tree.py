@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from git_trees import git, make, paths, write
 
-from gpuqueue.snapshot.errors import SnapshotRefused
+from gpuqueue.snapshot.errors import SnapshotRefused, SnapshotTooLarge
+from gpuqueue.snapshot.limits import Limits
 from gpuqueue.snapshot.take import take_snapshot
 
 
@@ -65,6 +66,26 @@ def test_a_given_directory_of_the_work_tree_is_taken_alone(repository: Path) -> 
     taken = take_snapshot(repository / "src/deep", root=repository / "src")
 
     assert ("deep", ["deep/b.py", "model.py"]) == (taken.cwd, paths(taken))
+
+
+def test_a_given_directory_that_git_ignores_is_taken_without_git(repository: Path) -> None:
+    """Outputs that are named explicitly are taken, though git ignores all of them."""
+    write(repository, ".gitignore", content="/out/\n")
+    write(repository, "out/run.py", "out/w.pt")
+
+    taken = take_snapshot(repository / "out", root=repository / "out")
+
+    assert (False, ["run.py"], ["*.pt"]) == (taken.in_git, paths(taken), [each.pattern for each in taken.excluded])
+
+
+def test_a_tree_with_far_too_many_files_is_refused_soon(repository: Path) -> None:
+    """The refusal names the directory that has most of the files."""
+    write(repository, *(f"data/{n}" for n in range(50)))
+
+    with pytest.raises(SnapshotTooLarge, match="more than 10 files") as raised:
+        take_snapshot(repository, limits=Limits(files=10))
+
+    assert "/data/" == raised.value.ignore_line
 
 
 def test_an_ignore_file_of_ours_counts_on_top(repository: Path) -> None:
