@@ -144,5 +144,5 @@ def _run_git(directory: Path, work_tree: Path, words: tuple[str, ...]) -> tuple[
         raise SnapshotRefused(f"git cannot list {quoted(str(work_tree))}: {in_one_line(str(error))}") from None
     errors = os.fsdecode(done.stderr)
     if done.returncode:
-        raise SnapshotRefused(f"git cannot list {quoted(str(work_tree))}: {in_one_line(errors)}")
+        raise SnapshotRefused(f"git cannot list {quoted(str(work_tree))}: {in_one_line(' '.join(errors.split()))}")
     return os.fsdecode(done.stdout), (f"git: {in_one_line(line)}" for line in errors.splitlines())

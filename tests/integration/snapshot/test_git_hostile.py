@@ -132,8 +132,10 @@ def test_a_repository_of_another_account_is_judged_by_git(repository: Path) -> N
     for each in (repository, repository / ".git"):
         os.chown(each, 12345, 12345)
 
-    with pytest.raises(SnapshotRefused, match=r"dubious ownership.*safe\.directory"):
+    with pytest.raises(SnapshotRefused, match=r"dubious ownership.*safe\.directory") as raised:
         take_snapshot(repository)
+
+    assert str(raised.value).isprintable()
 
 
 def test_an_unreadable_directory_is_reported(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
