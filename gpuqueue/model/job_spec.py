@@ -8,9 +8,11 @@ from dataclasses import field, replace
 from enum import IntEnum
 from functools import lru_cache
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Array, Member
 from gpuqueue.model.dependencies import NO_WAITS, Waits
 from gpuqueue.model.device import DeviceFilter
@@ -22,6 +24,11 @@ from gpuqueue.model.terminal_size import Window
 from gpuqueue.model.warning_signal import EarlySignal
 from gpuqueue.text.sanitize import brief, name_of
 from gpuqueue.text.units import MAX_BYTES, MAX_S
+
+if TYPE_CHECKING:
+    from gpuqueue.model import code_snapshot
+else:  # few jobs have one
+    code_snapshot = later("gpuqueue.model.code_snapshot")
 
 
 class Priority(IntEnum):
@@ -107,8 +114,9 @@ class JobSpec:
     - ``device`` is the device kind. None means a GPU if the queue knows one (:func:`gpuqueue.model.device.suits`).
       ``placement`` restricts the devices further.
     - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
-    - ``script`` and ``interpreter`` are set if the job is a Python script. ``snapshot`` is the path of a
-      content-addressed copy of the code; nothing sets it yet. ``git`` is the checkout of ``cwd`` at submit.
+    - ``script`` and ``interpreter`` are set if the job is a Python script. ``snapshot`` is the text of a
+      :class:`~gpuqueue.model.code_snapshot.CodeSnapshot` if the code travels with the job: the job then runs in a
+      directory of its own, and ``cwd`` is where it was submitted. ``git`` is the checkout of ``cwd`` at submit.
     - With ``warm``, the submitter states that a warm interpreter may become the first process.
     - ``pty`` is the size of the job's terminal, None for output to a file. ``separate_stderr`` writes standard error to
       a file of its own.
@@ -173,6 +181,8 @@ class JobSpec:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):
             raise BadRequest(f"the working directory {brief(self.cwd)} is not absolute")
+        if self.snapshot is not None:
+            code_snapshot.CodeSnapshot.parse(self.snapshot)
         for what, word in (("user", self.account.name), ("pool", self.pool or "x")):
             name_of(f"usable {what} name", word)
         texts = (*self.argv, self.cwd, self.name, self.account.host, *self.env, *self.env.values())

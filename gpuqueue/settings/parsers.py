@@ -84,6 +84,13 @@ def _positive(raw: str) -> int:
     return number
 
 
+def _files(raw: str) -> int:
+    number = int(raw) if re.fullmatch(r"[0-9]{1,7}", raw) else 0
+    if not number:
+        raise BadRequest(f"{brief(raw)} is no number of files: give a whole number from 1 to 9999999")
+    return number
+
+
 def _slots_on(raw: str) -> str:
     if raw:
         slotting.rules_of(raw)
@@ -254,6 +261,13 @@ READERS: dict[str, Callable[[str], Any]] = {
     "log_limit_bytes": _log_limit,
     "user_log_limit_bytes": _log_limit,
     "keep_logs_s": _duration_or_none,
+    "keep_code_s": _duration_or_none,
+    "keep_snapshots_s": _duration_or_none,
+    "snapshot": _flag,
+    "snapshot_limit_bytes": parse_bytes,
+    "snapshot_file_limit_bytes": parse_bytes,
+    "snapshot_files": _files,
+    "snapshot_user_limit_bytes": parse_bytes,
     "keep_environments_s": _duration_or_none,
     "keep_secrets": _flag,
     "keep_audit_s": _duration_or_none,

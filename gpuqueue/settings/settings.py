@@ -132,6 +132,19 @@ class Settings:
     user_log_limit_bytes: int | None = 20 * 2**30
     #: How long the log of an ended run is kept; None: for ever.
     keep_logs_s: float | None = 30 * 86400.0
+    #: How long the directory with a run's copy of the code, and with what it wrote there, is kept after the run's end;
+    #: None: for ever.
+    keep_code_s: float | None = 7 * 86400.0
+    #: How long the snapshot of a job's code is kept at the service after its last use; None: for ever.
+    keep_snapshots_s: float | None = 30 * 86400.0
+    #: Whether the code of a job travels with it to a service on another machine, if ``submit`` does not say.
+    snapshot: bool = True
+    #: Largest snapshot of code that travels with a job, largest file in one, and most files.
+    snapshot_limit_bytes: int = 200 * 2**20
+    snapshot_file_limit_bytes: int = 20 * 2**20
+    snapshot_files: int = 20_000
+    #: Most that the snapshots of one user may have together.
+    snapshot_user_limit_bytes: int = 10 * 2**30
     #: How long the environment of an ended job is kept for ``retry``; None: for ever.
     keep_environments_s: float | None = 30 * 86400.0
     #: Whether the secrets of that environment are kept as long. Otherwise they are removed when the job ends.

@@ -34,6 +34,7 @@ from gpuqueue.snapshot.manifest import MAX_TEXT_BYTES, SHA256, Manifest, address
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import format_bytes
 
+_CHUNK_BYTES = 2**20
 #: How the names of files that are not yet blobs begin.
 PARTIAL = ".partial-"
 
@@ -130,6 +131,38 @@ class BlobStore:
         manifest = read_manifest(self.manifest_text(address), limits)
         self._check_contents(uid, manifest)
         return manifest
+
+    def share(self, uid: int, other_uid: int, address: str, limits: Limits = DEFAULT) -> None:
+        """Let the account *other_uid* use the snapshot at *address* of the account *uid*, as if it had sent it.
+
+        Raises:
+            SnapshotNotHeld: the account *uid* has not sent all of it, or it was collected.
+
+        """
+        manifest = self.use(uid, address, limits)
+        if uid != other_uid:
+            for sha256 in (*manifest.blobs(), address):
+                mark = self._mark(other_uid, sha256)
+                _make(mark.parent)
+                mark.touch(mode=0o600)
+
+    def size_bytes_of(self, uid: int) -> int:
+        """Return the size of all contents that the account *uid* has sent and that are here, in bytes."""
+        found = 0
+        for mark in (self.users / str(int(uid))).glob("*/*"):
+            with contextlib.suppress(FileNotFoundError):
+                found += self._path(mark.name).stat().st_size
+        return found
+
+    def content(self, sha256: str) -> Iterator[bytes]:
+        """Yield the content with *sha256*, whose reader the caller has to authorise.
+
+        Raises:
+            SnapshotNotHeld: it is not here.
+
+        """
+        with self.open(sha256) as file:
+            yield from iter(lambda: file.read(_CHUNK_BYTES), b"")
 
     def manifest_text(self, address: str) -> bytes:
         """Return the manifest at *address*, which any account may have sent: the caller decides who may read it.
