@@ -1,4 +1,4 @@
-"""Puts the steps of a run together: check, authorise, spawn, follow, read exit, judge, report."""
+"""Puts the steps of a run together: check, fetch code, authorise, spawn, follow, read exit, judge, report."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from workers.steps.authorise import authorise
 from workers.steps.check import check
 from workers.steps.conclusion import Conclusion, NotStarted
 from workers.steps.detach import Detached, pause
+from workers.steps.fetch_code import FetchCode
 from workers.steps.follow import follow, follow_child
 from workers.steps.judge import Judge
 from workers.steps.read_exit import read_exit
@@ -47,6 +48,7 @@ class Runner:
         self._shims = Shims()
         self._warm_pool = WarmPool(settings, self._shims, clock)
         self._stopping = SteadyEvent()
+        self._fetch_code = FetchCode(settings)
         self._spawn = Spawn(settings, clock, runs, self._shims, self._warm_pool)
         self._judge = Judge(admission, monitor, clock)
         self._report = Report(settings, queue, runs, admission.start_health, adoption, self._stopping)
@@ -83,7 +85,8 @@ class Runner:
         """Start *run* and wait until its shim is gone. Return why it did not start, or None."""
         try:
             checked = check(run, self._admission)
-            permit = authorise(checked, self._settings, self._queue, self._clock, self._stopping)
+            ready = self._fetch_code.fetch(checked)
+            permit = authorise(ready, self._settings, self._queue, self._clock, self._stopping)
             shim = self._spawn.spawn(permit)
             follow_child(run, shim, self._stopping)
         except NotStarted as refusal:

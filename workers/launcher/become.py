@@ -16,14 +16,17 @@ import time
 from functools import partial
 from typing import NamedTuple
 
+from workers.launcher import code_directory
 from workers.launcher.account import Refused, Rules, permitted
 from workers.launcher.cgroup import RunGroup
+from workers.shim import code
 from workers.shim.not_started import TOO_LATE, why
 from workers.shim.tree import PR_SET_PDEATHSIG, begin_child, prctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 PR_SET_NO_NEW_PRIVS = 38
 #: Largest spec, in bytes. The shim reads at most as much.
@@ -48,6 +51,8 @@ class Request(NamedTuple):
     start_before: float
     pty: bool
     typed: bool
+    #: How to unpack the code that came with the job; None if none came.
+    code: dict[str, Any] | None
 
     @classmethod
     def read(cls, fd: int) -> Request:
@@ -72,9 +77,15 @@ class Request(NamedTuple):
                 start_before=float(spec["start_before"]),
                 pty=spec["pty"] is not None,
                 typed=bool(spec["typed"]),
+                code=spec["code"],
             )
             words = [found.name, found.cwd, *found.argv, *found.env, *dict.values(found.env)]
-            fits = type(found.argv) is list and type(found.uid) is int and type(found.umask) is int
+            fits = (
+                type(found.code) in {dict, type(None)}
+                and type(found.argv) is list
+                and type(found.uid) is int
+                and type(found.umask) is int
+            )
             fits = fits and all(type(word) is str for word in words)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Refused(f"the spec of the run is damaged: {error!r}") from error
@@ -83,10 +94,11 @@ class Request(NamedTuple):
         return found
 
 
-def become(request: Request, outputs: list[int], rules: Rules, answer: int, guard: int, group: RunGroup | None) -> None:
+def become(request: Request, files: list[int], rules: Rules, answer: int, guard: int, group: RunGroup | None) -> None:
     """Become the job's first process as its submitter. Write the reason into the pipe *answer* if that fails.
 
-    An answer is an errno, or -1 if there is none, and the reason.
+    *files* are the bundle and the run directory, if the request has code, and the job's output. An answer is an errno,
+    or -1 if there is none, and the reason.
     """
     step, program = "cannot prepare the process", ""
     try:
@@ -95,7 +107,11 @@ def become(request: Request, outputs: list[int], rules: Rules, answer: int, guar
             group.enter()
         account = permitted(request.name, request.uid, rules)
         reset_limits()
-        take(outputs, request, account.pw_uid)
+        bundle = -1
+        if request.code is not None:
+            bundle, run_dir, *files = files
+            code_directory.give(run_dir, account.pw_uid, rules)
+        take(files, request, account.pw_uid)
         drop(account)
         # again, because setresuid has cleared it. Only a set-user-ID program clears it after this.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -104,6 +120,9 @@ def become(request: Request, outputs: list[int], rules: Rules, answer: int, guar
         if not rules.allow_setuid:
             prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         os.umask(request.umask & 0o777)
+        if request.code is not None:
+            step = f"cannot unpack its code as {account.pw_name}"
+            code.unpack(bundle, request.code)
         os.dup2(answer, ANSWER, inheritable=False)
         answer = ANSWER
         os.closerange(ANSWER + 1, os.sysconf("SC_OPEN_MAX"))

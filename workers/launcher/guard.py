@@ -14,11 +14,21 @@ import select
 import signal
 import socket
 
+from workers.launcher import code_directory
 from workers.launcher.account import Refused, Rules
 from workers.launcher.become import Request, become
 from workers.launcher.cgroup import RunGroup
 from workers.run import process_tree
-from workers.shim.launch_protocol import GREETING, MOST_BYTES, MOST_DESCRIPTORS, START, SWEEP, TOKEN, wake_on
+from workers.shim.launch_protocol import (
+    GREETING,
+    MOST_BYTES,
+    MOST_DESCRIPTORS,
+    REMOVE,
+    START,
+    SWEEP,
+    TOKEN,
+    wake_on,
+)
 from workers.shim.tree import POLL_S, WAKE, Tree, prctl, signal_all
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -39,12 +49,15 @@ def serve(shim: socket.socket, rules: Rules) -> None:
     elif verb == SWEEP and _TOKEN.fullmatch(rest):
         group = RunGroup.find(rules.cgroups, rest.decode())
         shim.send(b"swept %d" % ((group.end() if group else 0) + process_tree.sweep(TOKEN, rest.decode())))
+    elif verb == REMOVE and fds:
+        code_directory.empty(fds[0], rules)
+        shim.send(b"removed")
     elif verb == START and len(fds) >= 2:  # noqa: PLR2004 - the spec and an output
         start(shim, fds[0], fds[1:], rules)
 
 
-def start(shim: socket.socket, spec: int, outputs: list[int], rules: Rules) -> None:
-    """Start the job of the open file *spec* with its output to *outputs*, and stay until its last process is gone."""
+def start(shim: socket.socket, spec: int, files: list[int], rules: Rules) -> None:
+    """Start the job of the open file *spec* with its other *files*, and stay until its last process is gone."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -61,10 +74,10 @@ def start(shim: socket.socket, spec: int, outputs: list[int], rules: Rules) -> N
         return
     if pid == 0:
         try:
-            become(request, outputs, rules, answer, me, group)
+            become(request, files, rules, answer, me, group)
         finally:
             os._exit(127)
-    for fd in (answer, spec, *outputs):
+    for fd in (answer, spec, *files):
         os.close(fd)
     tree = Tree(pid)
     try:

@@ -17,6 +17,7 @@ import socket
 import stat
 import struct
 import sys
+import unicodedata  # noqa: F401 - as unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 if __name__ == "__main__" and not TYPE_CHECKING:  # isolated: only the standard library is on the path, and stays first
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from workers.launcher import cgroup, guard  # noqa: E402 - behind the path
+# The code of a job is unpacked as its submitter, who may not be able to read the library of this Python.
+from gpuqueue.snapshot import unpack  # noqa: E402 - behind the path
+from workers.launcher import cgroup, guard  # noqa: E402
 from workers.launcher.account import Rules, least_uid  # noqa: E402
 from workers.shim.tree import prctl  # noqa: E402
 
@@ -72,8 +75,8 @@ def parser() -> argparse.ArgumentParser:
 
 def sources() -> list[str]:
     """Return the files and directories whose content this process executes."""
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return [sys.executable, os.path.dirname(os.__file__), *(path for path, *_ in os.walk(ours))]
+    ours = [os.path.dirname(os.path.dirname(os.path.abspath(each))) for each in (__file__, unpack.__file__)]
+    return [sys.executable, os.path.dirname(os.__file__), *(path for top in ours for path, *_ in os.walk(top))]
 
 
 def changeable(paths: list[str], *, sticky: bool = False) -> Iterator[str]:

@@ -27,6 +27,7 @@ from gpuqueue.text.sanitize import in_one_line
 from workers.run import links
 from workers.run.files import FixedFile, is_ours, lock, put, read, read_fields, remove, warn_once
 from workers.run.values import Exit, Held, ShimSpec
+from workers.shim.code import DIRECTORY
 from workers.shim.preempt_request import NAME as PREEMPT_REQUEST
 
 #: The name of a link in the run directory to the name of the job's user, which is no file. It needs no disk block.
@@ -90,6 +91,11 @@ class RunDir:
     def log(self) -> Path:
         """Return the path of the job's log."""
         return self.path / "log"
+
+    @property
+    def code(self) -> Path:
+        """Return the path of the directory for the job's code, if the code came with the job."""
+        return self.path / DIRECTORY
 
     @property
     def claimed(self) -> bool:

@@ -58,12 +58,17 @@ def environment(
         "PWD": spec.cwd,
     }
     # Unbuffered, so that `logs -f` shows a line when it is printed and stderr does not overtake stdout.
-    env = {"PYTHONUNBUFFERED": "1", **spec.env}
+    env = {"PYTHONUNBUFFERED": "1", **(_of_this_host() if spec.snapshot is not None else {}), **spec.env}
     changes = _gpu_changes(spec, devices, cap=cap and spec.cap, ask_torch=ask_torch)
     if changes:
         # If the job submits jobs, they must not inherit these values (see gpuqueue.system.environment).
         ours[CHANGED] = json.dumps({name: [spec.env.get(name), value] for name, value in changes.items()})
     return {**env, **changes, **ours}
+
+
+def _of_this_host() -> dict[str, str]:
+    """Return the variables that a job from another machine does not bring along (``OF_ONE_MACHINE``)."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "SHELL") if name in os.environ}
 
 
 def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool, ask_torch: bool) -> dict[str, str]:

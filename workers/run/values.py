@@ -46,6 +46,8 @@ class ShimSpec:
     user: Mapping[str, str | int] | None = None
     #: The socket of the launcher, which starts it as the submitter.
     launcher: str | None = None
+    #: How to unpack the code that came with the job (:func:`workers.shim.code.unpack`). None: none came.
+    code: Mapping[str, Any] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain values for the file."""

@@ -7,8 +7,10 @@ the shim sends    with                                                    the an
 ================  ======================================================  ==========================================
 ``hello``                                                                 ``hello``
 ``sweep TOKEN``                                                           ``swept N``: no process of the run is left
-``start``         descriptors: the spec, standard output and, if it is    ``ok PID GUARD``, or ``no ERRNO REASON``
-                  another file, standard error
+``start``         descriptors: the spec; the bundle and the run           ``ok PID GUARD``, or ``no ERRNO REASON``
+                  directory if the job's code came with it; standard
+                  output and, if it is another file, standard error
+``remove``        a descriptor: a run directory                           ``removed``: its ``code`` is empty
 ================  ======================================================  ==========================================
 
 After ``ok`` the connection stays open as long as a process of the run is left. The shim sends ``signal N`` for all
@@ -27,12 +29,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
 
-GREETING, START, SWEEP = b"hello", b"start", b"sweep"
+GREETING, START, SWEEP, REMOVE = b"hello", b"start", b"sweep", b"remove"
 #: The variable that identifies every process of a run.
 TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
 #: Longest message, in bytes, and most descriptors in one.
 MOST_BYTES = 4096
-MOST_DESCRIPTORS = 3
+MOST_DESCRIPTORS = 5
 
 
 def wake_on(connection: socket.socket) -> None:

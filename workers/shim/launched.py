@@ -13,7 +13,8 @@ import socket
 import struct
 import time
 
-from workers.shim.launch_protocol import GREETING, MOST_BYTES, START, SWEEP, TOKEN, wake_on
+from workers.shim import code
+from workers.shim.launch_protocol import GREETING, MOST_BYTES, REMOVE, START, SWEEP, TOKEN, wake_on
 from workers.shim.not_started import TOO_LATE, NotStarted, no_start
 from workers.shim.tree import Tree
 
@@ -144,6 +145,21 @@ def sweep(launcher: str, token: str) -> int:
     return int(answer.split()[1])
 
 
+def remove_code(launcher: str, run_dir: int) -> None:
+    """Delete the files in the code directory of the open *run_dir*, as their owner.
+
+    Raises:
+        OSError: the launcher does not answer, so files may be left.
+
+    """
+    with connect(launcher) as connection:
+        connection.settimeout(SWEEP_S)
+        socket.send_fds(connection, [REMOVE], [run_dir])
+        answer = connection.recv(MOST_BYTES)
+    if answer != b"removed":
+        raise ConnectionError(None, "the launcher ended the connection")
+
+
 def launch(
     spec: dict[str, Any], output: LogFile | Terminal, wait: Callable[[int, float, Callable[[], None]], None]
 ) -> LaunchedTree:
@@ -160,11 +176,13 @@ def launch(
     launcher = spec["launcher"]
     try:
         guard = connect(launcher)
-        request = os.open("spec", os.O_RDONLY | os.O_CLOEXEC)
+        names = ["spec"] if spec["code"] is None else ["spec", code.BUNDLE, "."]
+        files = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names]
         try:
-            socket.send_fds(guard, [START], [request, *output.descriptors()])
+            socket.send_fds(guard, [START], [*files, *output.descriptors()])
         finally:
-            os.close(request)
+            for each in files:
+                os.close(each)
         output.begin()
         wait(guard.fileno(), spec["start_before"], lambda: abandon(guard))
         answer = guard.recv(MOST_BYTES)

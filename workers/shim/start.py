@@ -11,7 +11,7 @@ import select
 import signal
 import time
 
-from workers.shim import acl
+from workers.shim import acl, code
 from workers.shim.attached_terminal import SOCKET, TypedTerminal
 from workers.shim.files import POLL_S, asked_end, put, renewed_until
 from workers.shim.launched import launch
@@ -128,6 +128,10 @@ def execute(spec: dict[str, Any], output: LogFile | Terminal, answer: int, paren
         begin_child(parent)
         os.umask(int(spec["umask"]))
         output.take()
+        if spec["code"] is not None:
+            step = "cannot unpack its code"
+            os.mkdir(code.DIRECTORY, 0o700)
+            code.unpack(os.open(code.BUNDLE, os.O_RDONLY | os.O_CLOEXEC), spec["code"])
         step = f"cannot enter the working directory {spec['cwd']}"
         os.chdir(spec["cwd"])  # can block for ever on a dead file server
         if time.monotonic() >= spec["start_before"]:

@@ -20,6 +20,8 @@ cancel    worker   appears when the run must end; its text is the kind of ending
 preempt…  worker   ``preempt.json``: the preemption request (see :mod:`workers.shim.preempt_request`)
 log       job      standard output and standard error, in the order of writing, cut by :mod:`workers.shim.log`.
                    For a job with a terminal the shim writes it (:mod:`workers.shim.pseudo_terminal`)
+bundle    worker   the job's code if it came with the job; the first process unpacks it into ``code/tree``
+                   (:mod:`workers.shim.code`)
 tty       shim     the socket of an attached terminal (:mod:`workers.shim.attached_terminal`)
 stderr    job      standard error, if the job wants it separate from standard output
 ….times   shim     the size of ``log`` (or ``stderr``) over time

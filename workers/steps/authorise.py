@@ -1,4 +1,4 @@
-"""The second step: asks the queue for permission to start."""
+"""The third step: asks the queue for permission to start."""
 
 from __future__ import annotations
 

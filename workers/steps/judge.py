@@ -1,4 +1,4 @@
-"""The sixth step: measures an ended run, and decides its final ending."""
+"""The seventh step: measures an ended run, and decides its final ending."""
 
 from __future__ import annotations
 

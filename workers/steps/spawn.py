@@ -1,4 +1,4 @@
-"""The third step: writes the shim's spec and starts the shim, which starts the job."""
+"""The fourth step: writes the shim's spec and starts the shim, which starts the job."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import errno
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpuqueue.clock import Clock
+from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.settings.settings import Settings
+from gpuqueue.snapshot.site import limits_of
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.run.environment import environment
 from workers.run.values import ShimSpec
 from workers.shim.client import Shim, Shims, Unanswered
+from workers.shim.code import TREE
 from workers.steps.authorise import Permit
 from workers.steps.conclusion import NotStarted
+from workers.steps.fetch_code import unpacking
 from workers.warm.pool import WarmPool
 
 log = logging.getLogger(__name__)
@@ -57,6 +62,11 @@ class Spawn:
         """Write the shim's spec and its first heartbeat, and return the run's environment."""
         held, directory, settings = run.held, run.directory, self._settings
         launcher = settings.launcher_in_use
+        code = None
+        if spec.snapshot is not None:
+            snapshot = CodeSnapshot.parse(spec.snapshot)
+            code = unpacking(snapshot, directory.code, limits_of(settings))
+            spec = replace(spec, cwd=str(directory.code / TREE / snapshot.directory))
         env = environment(
             held.job_id, held.token, spec, held.devices, directory.path, cap=settings.cap, ask_torch=launcher is None
         )
@@ -80,6 +90,7 @@ class Spawn:
                 separate_stderr=spec.separate_stderr,
                 user=None if launcher is None else {"name": spec.account.name, "uid": spec.account.uid},
                 launcher=launcher,
+                code=code,
             ),
             run.figures(),
         )
@@ -105,6 +116,9 @@ class Spawn:
     def _warm(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim | None:
         """Return the shim of a warm interpreter that becomes the run, or None if the run must start cold."""
         if not spec.warm:
+            return None
+        if spec.snapshot is not None:
+            run.notes.append("started cold: its code came with it, which no warm interpreter has")
             return None
         if self._settings.launcher_in_use is not None:  # a warm interpreter has the worker's account
             run.notes.append("started cold: jobs run as their submitters here, without warm interpreters")

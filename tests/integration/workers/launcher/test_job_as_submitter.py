@@ -222,6 +222,7 @@ def test_an_open_installation_is_refused(people: People, open_dir: Path) -> None
     """A launcher whose code belongs to a user does not start, because that user would become root."""
     code = open_dir / "workers"
     shutil.copytree(Path(LAUNCHER).parents[1], code)
+    shutil.copytree(Path(LAUNCHER).parents[2] / "gpuqueue", open_dir / "gpuqueue")
     os.chown(code / "shim", people.alice.pw_uid, -1)
     words = ["--account", "root", "--group", people.group, "--socket", str(open_dir / "socket")]
 

@@ -23,6 +23,7 @@ SPEC: dict[str, Any] = {
     "pty": None,
     "typed": False,
     "user": {"name": "ada", "uid": 1001},
+    "code": None,
 }
 ADA = pwd.struct_passwd(("ada", "x", 2**31 - 7, 1001, "", "/home/ada", "/bin/zsh"))
 
@@ -67,6 +68,7 @@ def test_a_spec_is_read(tmp_path: Path) -> None:
                 {"umask": "022"},
                 {"cwd": None},
                 {"start_before": "soon"},
+                {"code": "here"},
             )
         ),
     ],

@@ -1,0 +1,70 @@
+"""The directory of a run for the code that came with its job. It belongs to the submitter. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+from workers.launcher.account import NOBODY, Refused, Rules
+from workers.shim.code import DIRECTORY
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def give(run_dir: int, uid: int, rules: Rules) -> None:
+    """Make the directory in the open *run_dir* for the account *uid*.
+
+    Raises:
+        Refused: *run_dir* is no directory of the service account.
+        OSError: the directory cannot be made.
+
+    """
+    _check(run_dir, rules)
+    os.mkdir(DIRECTORY, 0o700, dir_fd=run_dir)
+    fd = os.open(DIRECTORY, _FOLDER, dir_fd=run_dir)
+    try:
+        os.fchown(fd, uid, -1)
+    finally:
+        os.close(fd)
+
+
+def empty(run_dir: int, rules: Rules) -> None:
+    """Delete all that is in the directory of the open *run_dir*, in a child that has become its owner.
+
+    Raises:
+        Refused: *run_dir* is no directory of the service account, or the owner is no person.
+        OSError: there is no such directory.
+
+    """
+    _check(run_dir, rules)
+    fd = os.open(DIRECTORY, _FOLDER, dir_fd=run_dir)
+    uid = os.fstat(fd).st_uid
+    if uid < rules.least_uid or uid in NOBODY:
+        raise Refused(f"the code of a run belongs to the user id {uid}, which is no person's")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)  # any group but root's: the files are the user's own
+            os.setresuid(uid, uid, uid)
+            delete_below(fd)
+        finally:
+            os._exit(0)
+    os.close(fd)
+    os.waitpid(pid, 0)
+
+
+def delete_below(fd: int) -> None:
+    """Delete what is in the open directory *fd*, as far as this account may."""
+    for name in os.listdir(fd):
+        if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+            shutil.rmtree(f"/proc/self/fd/{fd}/{name}", ignore_errors=True)
+        else:
+            os.unlink(name, dir_fd=fd)
+
+
+def _check(run_dir: int, rules: Rules) -> None:
+    found = os.fstat(run_dir)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != rules.service_uid:
+        raise Refused("the run directory does not belong to the account of the queue")

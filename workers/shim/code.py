@@ -1,0 +1,43 @@
+"""The code of a job that travelled with it: unpacked before the job's program starts, by the same process and account.
+
+Standard library only. The worker writes the file ``bundle`` into the run directory: the stream of the snapshot (see
+:mod:`gpuqueue.snapshot.stream`). The files are unpacked into ``code/tree``. The directory ``code`` belongs to the
+account of the job, and nobody else enters it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: The names of the packed code and of the directory for the files, in the run directory.
+BUNDLE, DIRECTORY, TREE = "bundle", "code", "tree"
+
+
+def unpack(bundle: int, code: dict[str, Any]) -> None:
+    """Unpack the open file *bundle* as *code* says: ``directory``, ``address``, ``cwd`` and ``limits``.
+
+    Raises:
+        OSError: the files cannot be made, or the bundle is damaged.
+
+    """
+    # Few jobs need these, and every shim would have them in memory. The launcher has loaded them.
+    from gpuqueue.errors import GpuQueueError  # noqa: PLC0415
+    from gpuqueue.snapshot.limits import Limits  # noqa: PLC0415
+    from gpuqueue.snapshot.unpack import unpack_stream  # noqa: PLC0415
+
+    try:
+        with open(bundle, "rb", closefd=False) as stream:
+            unpack_stream(
+                stream,
+                os.path.join(code["directory"], TREE),
+                address=code["address"],
+                cwd=code["cwd"],
+                limits=Limits(**code["limits"]),
+            )
+    except GpuQueueError as error:
+        raise OSError(errno.EIO, str(error)) from error

@@ -1,0 +1,66 @@
+"""The second step: puts the code that came with the job into the run directory, where the first process unpacks it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.queue.lease import NO_EVIDENCE
+from gpuqueue.settings.settings import Settings
+from gpuqueue.snapshot.limits import Limits
+from gpuqueue.snapshot.site import limits_of, store_of
+from workers.measure.active_runs import LiveRun
+from workers.shim.code import BUNDLE
+from workers.steps.conclusion import NotStarted
+
+log = logging.getLogger(__name__)
+
+
+class FetchCode:
+    """Fetches the code of one worker's runs."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def fetch(self, run: LiveRun) -> LiveRun:
+        """Return *run* once its code is in its directory.
+
+        Raises:
+            NotStarted: This host has no copy of the code, or no room for it.
+
+        """
+        if run.spec is None or run.spec.snapshot is None:
+            return run
+        snapshot = CodeSnapshot.parse(run.spec.snapshot)
+        try:
+            self._write(snapshot.address, run.directory.path / BUNDLE)
+        except GpuQueueError as error:
+            raise NotStarted(f"this host has no copy of the job's code: {error}", host_lacks=NO_EVIDENCE) from error
+        except OSError as error:
+            raise NotStarted(f"the job's code cannot be copied: {error.strerror}", host_failed=True) from error
+        return run
+
+    def _write(self, address: str, path: Path) -> None:
+        # These take a while to import, and few jobs need them.
+        from gpuqueue.snapshot.manifest import read_manifest  # noqa: PLC0415
+        from gpuqueue.snapshot.stream import write_stream  # noqa: PLC0415
+
+        store = store_of(self._settings)
+        manifest = read_manifest(store.manifest_text(address), limits_of(self._settings))
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # other accounts may enter
+        with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
+            file.writelines(write_stream(manifest, store.content))
+
+
+def unpacking(snapshot: CodeSnapshot, directory: Path, limits: Limits) -> dict[str, Any]:
+    """Return how the shim unpacks *snapshot* into *directory*: the arguments of :func:`workers.shim.code.unpack`."""
+    return {
+        "directory": str(directory),
+        "address": snapshot.address,
+        "cwd": snapshot.directory,
+        "limits": {name: getattr(limits, name) for name in ("total_bytes", "file_bytes", "files")},
+    }
