@@ -184,6 +184,47 @@ class Problem:
     exit_code: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SnapshotLimits:
+    """The largest snapshot of code that this site takes, the largest file in one, and the most files."""
+
+    total_bytes: int
+    file_bytes: int
+    files: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewSnapshot:
+    """The manifest of a snapshot of code, as its canonical text."""
+
+    manifest: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SnapshotState:
+    """The address of a snapshot, and the SHA-256 of each content that the caller must send before it can be used."""
+
+    address: str
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContentPart:
+    """A part of a file's content, in base64. The parts of one content come in order, and a part may come twice."""
+
+    sha256: str
+    size_bytes: int
+    content: str = field(repr=False)
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContentParts:
+    """Parts of the contents of a snapshot."""
+
+    parts: tuple[ContentPart, ...]
+
+
 class LogStream(str, Enum):
     """A file of a run's output."""
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from gpuqueue.service import problems
-from gpuqueue.service.routes import access, changes, devices, history, jobs, logs, streams, terminal
+from gpuqueue.service.routes import access, changes, devices, history, jobs, logs, snapshots, streams, terminal
 from gpuqueue.service.routes.described import SCHEMAS
 from gpuqueue.service.site import Site
 from gpuqueue.version import VERSION
@@ -31,6 +31,7 @@ def application(site: Site | None) -> FastAPI:
         devices,
         logs,
         terminal,
+        snapshots,
         access,
     ):  # /jobs/wait goes before /jobs/{name}
         api.include_router(each.router)

@@ -13,10 +13,12 @@ from gpuqueue.client.submit import default_mem_bytes, queued
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import NewJob, RetryRequest
+from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.service.call import Call
 from gpuqueue.service.identity.audit_journal import Change
+from gpuqueue.service.uploads import check_held, share
 from gpuqueue.system.command_line import name_of
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -59,6 +61,8 @@ def spec_of(call: Call, wanted: NewJob) -> JobSpec:
     if wanted.device is None and not wanted.placement.devices:
         values["device"] = call.connection.settings.default_device
     notifications.judge(call.connection, wanted.notifications)
+    if wanted.snapshot is not None:
+        check_held(call, CodeSnapshot.parse(wanted.snapshot))
     spec = JobSpec(**values, account=call.account)
     if spec.array is not None:
         placeholders.check(spec)
@@ -67,8 +71,9 @@ def spec_of(call: Call, wanted: NewJob) -> JobSpec:
 
 def spec_of_retry(call: Call, name: str, wanted: RetryRequest, warn: Callable[[str], None]) -> JobSpec:
     """Return the spec of a retry of the job *name*."""
-    call.must(Action.RETRY, call.owner_of(name))
-    return spec_again(
+    owner = call.owner_of(name)
+    call.must(Action.RETRY, owner)
+    spec = spec_again(
         call.connection,
         name,
         wanted.changes,
@@ -77,6 +82,9 @@ def spec_of_retry(call: Call, name: str, wanted: RetryRequest, warn: Callable[[s
         warn=warn,
         mine=wanted.fallback_env,
     )
+    if spec.snapshot is not None:
+        share(call, CodeSnapshot.parse(spec.snapshot), owner)
+    return spec
 
 
 def _queued(call: Call, spec: JobSpec, key: str | None, change: Change, *before: str) -> tuple[Job, bool]:

@@ -20,6 +20,7 @@ from gpuqueue.model.access import AccessPolicy
 from gpuqueue.service.call import Call
 from gpuqueue.service.callers import Credentials, Identity
 from gpuqueue.service.ends import Ends
+from gpuqueue.service.uploads import Uploads
 from gpuqueue.settings.settings import Settings
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class Site:
         self.identity = identity
         self.policy = AccessPolicy.parse(settings.admins, settings.access)
         self.ends = Ends(settings)
+        self.uploads = Uploads(settings)
         #: Set when the service is about to stop: streams end, and their clients come back to the next one.
         self.closing = asyncio.Event()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="request")

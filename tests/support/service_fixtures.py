@@ -169,6 +169,7 @@ def serving(bounds: Mapping[str, float] | None = None, **chosen: str) -> Iterato
         "GPUQUEUE_STATE_DIR": str(directory / "state"),
         "GPUQUEUE_CONFIG": os.devnull,
         "GPUQUEUE_HOST": make_offer().host,
+        "GPUQUEUE_SNAPSHOT": "false",  # most tests have no code
     }
     settings = Settings.load(environ)
     store = EmbeddedStore(settings)

@@ -1,0 +1,134 @@
+"""Receives the snapshots of code that callers send, and checks which ones they may use."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.model.api import ContentPart, NewSnapshot, SnapshotState
+from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.model.job_spec import Account
+from gpuqueue.service.call import Call
+from gpuqueue.settings.settings import Settings
+from gpuqueue.snapshot.blob_store import BlobStore
+from gpuqueue.snapshot.manifest import read_manifest
+from gpuqueue.snapshot.parts import Parts
+from gpuqueue.snapshot.site import limits_of, store_of
+from gpuqueue.text.units import format_bytes
+
+#: Threads that store the contents of one request. Each waits for the disk, which can serve several at once.
+THREADS = 8
+#: How long the sum of a user's contents is taken from memory, in seconds. The collection of old ones makes it smaller.
+SUM_S = 60.0
+
+
+class Uploads:
+    """What callers send to one service. Threads may share it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._sums: dict[int, tuple[int, float]] = {}
+
+    def offered(self, call: Call, wanted: NewSnapshot) -> SnapshotState:
+        """Store the snapshot if the caller has sent all of its contents, and return which ones are missing.
+
+        Raises:
+            BadRequest: the manifest is not valid, or the snapshot is too large.
+            Refused: the snapshots of the caller are too large together.
+
+        """
+        uid, store, limits = uid_of(call), store_of(self._settings), limits_of(self._settings)
+        text = wanted.manifest.encode(errors="replace")
+        manifest = read_manifest(text, limits)
+        sizes = manifest.blobs()
+        missing = store.missing(uid, sizes)
+        self._count(store, uid, sum(sizes[each] for each in missing) + len(text), add=False)
+        if not missing:
+            store.add_manifest(uid, text, limits)
+        return SnapshotState(address=manifest.address(), missing=tuple(missing))
+
+    def received(self, call: Call, parts: tuple[ContentPart, ...]) -> None:
+        """Store the contents of *parts*.
+
+        Raises:
+            BadRequest: a part is not what it says, or a part before it is missing.
+            Refused: the snapshots of the caller are too large together.
+
+        """
+        uid, store, most_bytes = uid_of(call), store_of(self._settings), self._settings.snapshot_file_limit_bytes
+        by_content: dict[str, list[tuple[ContentPart, bytes]]] = {}
+        for part in parts:
+            by_content.setdefault(part.sha256, []).append((part, _content(part)))
+        more_bytes = sum(len(content) for each in by_content.values() for _, content in each)
+        self._count(store, uid, more_bytes, add=True)
+        unfinished = Parts(store)
+
+        def receive(found: list[tuple[ContentPart, bytes]]) -> None:
+            for part, content in found:  # the parts of one content in their order
+                unfinished.add(uid, part.sha256, part.size_bytes, part.offset_bytes, content, most_bytes=most_bytes)
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            for _ in pool.map(receive, by_content.values()):
+                pass
+
+    def _count(self, store: BlobStore, uid: int, more_bytes: int, *, add: bool) -> None:
+        """Check that the account *uid* may send *more_bytes*, and add them to its sum."""
+        limit_bytes = self._settings.snapshot_user_limit_bytes
+        with self._lock:
+            sum_bytes, at = self._sums.get(uid, (0, 0.0))
+        if time.monotonic() > at + SUM_S:
+            sum_bytes, at = store.size_bytes_of(uid) + Parts(store).size_bytes_of(uid), time.monotonic()
+        if sum_bytes + more_bytes > limit_bytes:
+            raise Refused(
+                f"your snapshots of code have {format_bytes(sum_bytes)}, and {format_bytes(more_bytes)} more are above "
+                f"the limit of {format_bytes(limit_bytes)} (setting snapshot_user_limit): old ones are deleted after "
+                "the time of the setting keep_snapshots"
+            )
+        with self._lock:
+            self._sums[uid] = sum_bytes + (more_bytes if add else 0), at
+
+
+def check_held(call: Call, snapshot: CodeSnapshot) -> None:
+    """Check that the caller has sent *snapshot*, and have it stay until the job is queued.
+
+    Raises:
+        Refused: the caller has not sent it, or it was removed since.
+
+    """
+    settings = call.connection.settings
+    store_of(settings).use(uid_of(call), snapshot.address, limits_of(settings))
+
+
+def share(call: Call, snapshot: CodeSnapshot, owner: Account) -> None:
+    """Let the caller, who retries a job of *owner*, use its *snapshot*.
+
+    Raises:
+        Refused: it was removed since.
+
+    """
+    settings = call.connection.settings
+    store_of(settings).share(owner.uid, uid_of(call), snapshot.address, limits_of(settings))
+
+
+def uid_of(call: Call) -> int:
+    """Return the user id of the caller.
+
+    Raises:
+        Refused: the caller has none.
+
+    """
+    if call.account.uid < 0:
+        raise Refused("your account has no user id, so its code cannot be kept: submit with --no-snapshot")
+    return call.account.uid
+
+
+def _content(part: ContentPart) -> bytes:
+    try:
+        return base64.b64decode(part.content, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRequest("the content of a part is not base64") from None
