@@ -35,8 +35,14 @@ class JobsGroup(Protocol):
     def submit(self, request: JobRequest) -> Job:
         """Submit a job and return it."""
 
-    def submit_request(self, request: JobRequest, *, found: Callable[[Job], None] | None = None) -> Job:
-        """Submit *request*. *found* is called with a job that has its *dedupe* key."""
+    def submit_request(
+        self,
+        request: JobRequest,
+        *,
+        found: Callable[[Job], None] | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> Job:
+        """Submit *request*. *found* is called with a job that has its *dedupe* key, *note* with a line on its code."""
 
     def retry(
         self,

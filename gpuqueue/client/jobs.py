@@ -85,9 +85,18 @@ class Jobs:
         """
         return self.submit_request(request)
 
-    def submit_request(self, request: JobRequest, *, found: Callable[[Job], None] | None = None) -> Job:
-        """Submit *request* as :meth:`submit` does. *found* is called with a job that has its *dedupe* key."""
-        return submit.queued(self._connection, submit.spec_of(self._connection, request), found)
+    def submit_request(
+        self,
+        request: JobRequest,
+        *,
+        found: Callable[[Job], None] | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> Job:
+        """Submit *request* as :meth:`submit` does.
+
+        *found* is called with a job that has its *dedupe* key, and *note* with a line about the code that travels.
+        """
+        return submit.queued(self._connection, submit.spec_of(self._connection, request, note), found)
 
     def retry(
         self,

@@ -18,13 +18,13 @@ from gpuqueue.model.job_spec import Account, JobSpec, tags_of
 from gpuqueue.model.notification import Notification
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_umask
-from gpuqueue.system.command_line import command_of, name_of, working_directory
+from gpuqueue.system.command_line import STAYS, Travel, command_of, name_of, working_directory
 from gpuqueue.system.environment import travelling
 from gpuqueue.system.git_checkout import CheckoutReader
 from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
-    from gpuqueue.client import devices, notifications, placeholders, reads
+    from gpuqueue.client import devices, notifications, placeholders, reads, snapshots
     from gpuqueue.model import times
     from gpuqueue.model.job_request import JobRequest
 else:  # needed by few submits
@@ -32,6 +32,7 @@ else:  # needed by few submits
     notifications = later("gpuqueue.client.notifications")
     placeholders = later("gpuqueue.client.placeholders")
     reads = later("gpuqueue.client.reads")
+    snapshots = later("gpuqueue.client.snapshots")
     times = later("gpuqueue.model.times")
 
 
@@ -44,12 +45,14 @@ class SiteAnswers:
     notifications: Callable[[JobRequest], tuple[Notification, ...]]
 
 
-def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
+def spec_of(connection: Connection, request: JobRequest, note: Callable[[str], None] | None = None) -> JobSpec:
     """Return the spec of *request*, completed from this process, the settings and the site.
+
+    *note* is called with a line about the code that travels with the job.
 
     Raises:
         BadRequest: a value is malformed, or the script does not exist.
-        Refused: the site accepts no URLs.
+        Refused: the site accepts no URLs, or the code cannot travel.
 
     """
     site = SiteAnswers(
@@ -57,13 +60,24 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
         mem_bytes=lambda asked: _mem_bytes(connection, asked),
         notifications=lambda asked: _notifications(connection, asked),
     )
-    return completed(request, connection.settings, connection.account, site, lambda: connection.queue)
+    with_code = request.snapshot is not None and request.snapshot is not False
+    travel = Travel(with_code=True) if with_code else STAYS
+    spec = completed(request, connection.settings, connection.account, site, lambda: connection.queue, travel)
+    return snapshots.kept(connection, request, spec, note) if with_code else spec
 
 
 def completed(
-    request: JobRequest, settings: Settings, account: Account, site: SiteAnswers, meanwhile: Callable[[], object]
+    request: JobRequest,
+    settings: Settings,
+    account: Account,
+    site: SiteAnswers,
+    meanwhile: Callable[[], object],
+    travel: Travel = STAYS,
 ) -> JobSpec:
-    """Return the spec of *request*, as :func:`spec_of` does. *meanwhile* is called while git runs."""
+    """Return the spec of *request*, as :func:`spec_of` does. *meanwhile* is called while git runs.
+
+    *travel* says whether the job's code, and its environment, are for another directory or machine.
+    """
     directory = working_directory(validation.path_or_none("cwd", request.cwd))
     checkout = CheckoutReader(directory) if (settings.git if request.git is None else request.git) else None
     argv, script, interpreter = command_of(
@@ -71,13 +85,14 @@ def completed(
         validation.words("args", request.args),
         cwd=directory,
         python=validation.path_or_none("python", request.python),
+        travel=travel,
     )
     device, placement = placed(request, site.uuids_of)
     meanwhile()  # its imports take as long as git, which runs in parallel
     spec = JobSpec(
         argv=argv,
         cwd=str(directory),
-        env={**travelling(os.environ), **validation.environment(request.env)},
+        env={**travelling(os.environ, is_far=travel.is_far), **validation.environment(request.env)},
         account=account,
         mem_bytes=MIB if placement.whole else site.mem_bytes(request),
         gpus=request.gpus,

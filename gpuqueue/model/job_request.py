@@ -75,6 +75,10 @@ class JobRequest:
         tags: Words for finding the job.
         git: Whether to record the git checkout of *cwd*. By default the site's setting.
         separate_stderr: Whether standard error goes into its own file, next to the log.
+        snapshot: Whether the code travels with the job, which then runs in a copy of its own: True for the git work
+            tree of *cwd* (*cwd* itself without git), or a directory that holds *cwd*. By default only to a service on
+            another machine.
+        snapshot_allow: Patterns of files that look like secrets and may travel all the same.
 
     """
 
@@ -113,3 +117,5 @@ class JobRequest:
     tags: Sequence[str] = ()
     git: bool | None = None
     separate_stderr: bool = False
+    snapshot: bool | str | os.PathLike[str] | None = None
+    snapshot_allow: Sequence[str] = ()

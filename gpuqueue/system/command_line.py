@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
@@ -16,6 +16,21 @@ if TYPE_CHECKING:
     import shutil
 else:
     shutil = later("shutil")
+
+
+#: The interpreter of a script on another machine, if the user names none: the first one on the PATH there.
+FAR_PYTHON = "python3"
+
+
+class Travel(NamedTuple):
+    """Where a command will run: in a copy of its directory (*with_code*), and on another machine (*is_far*)."""
+
+    with_code: bool = False
+    is_far: bool = False
+
+
+#: The command runs in its directory.
+STAYS = Travel()
 
 
 def interpreter(environ: Mapping[str, str]) -> str:
@@ -36,10 +51,13 @@ def interpreter(environ: Mapping[str, str]) -> str:
     return sys.executable
 
 
-def script_command(script: str, args: Sequence[str], *, cwd: Path, python: str) -> tuple[str, ...]:
+def script_command(
+    script: str, args: Sequence[str], *, cwd: Path, python: str, travels: bool = False
+) -> tuple[str, ...]:
     """Return the command line that runs *script* with *args*.
 
-    *python* runs a ``.py`` file. Any other file must be executable.
+    *python* runs a ``.py`` file. Any other file must be executable. If the code *travels*, the command line has no path
+    of this machine: the script is named from *cwd*.
 
     Raises:
         BadRequest: the file does not exist or cannot be run.
@@ -50,17 +68,21 @@ def script_command(script: str, args: Sequence[str], *, cwd: Path, python: str) 
         raise BadRequest(f"no such file: {script} (in {cwd}). To run a command, put it after --")
     if path.is_dir():
         raise BadRequest(f"{script} is a directory: name a script, or put a command after --")
+    if travels:
+        script = os.path.relpath(path, cwd)
     if path.suffix == ".py":
         return (python, script, *args)
     if not os.access(path, os.X_OK):
         raise BadRequest(f"{script} is neither a .py file nor executable: put its interpreter and it after --")
-    return (str(path.absolute()), *args)
+    return (f"./{script}" if travels else str(path.absolute()), *args)
 
 
 def command_of(
-    command: str | Sequence[str], args: Sequence[str], *, cwd: Path, python: str | None
+    command: str | Sequence[str], args: Sequence[str], *, cwd: Path, python: str | None, travel: Travel = STAYS
 ) -> tuple[tuple[str, ...], str | None, str | None]:
     """Return the command line, the script if *command* names one, and the Python that runs the script, if any.
+
+    *travel* says where the command will run. The interpreter of another machine cannot be checked here.
 
     Raises:
         BadRequest: the script or the interpreter does not exist, or the script cannot be run.
@@ -68,8 +90,11 @@ def command_of(
     """
     if not isinstance(command, str):
         return (*command, *args), None, None
-    chosen = interpreter(os.environ) if python is None else _named_interpreter(python)
-    argv = script_command(command, args, cwd=cwd, python=chosen)
+    if travel.is_far:
+        chosen = python or FAR_PYTHON
+    else:
+        chosen = interpreter(os.environ) if python is None else _named_interpreter(python)
+    argv = script_command(command, args, cwd=cwd, python=chosen, travels=travel.with_code)
     return argv, command, chosen if argv[0] == chosen else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -37,8 +38,21 @@ CHANGED = "GPUQUEUE_CHANGED"
 OURS_THAT_TRAVEL = frozenset({"GPUQUEUE_STATE_DIR", "GPUQUEUE_CONFIG"})
 
 
-def travelling(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of *environ* that a job gets.
+#: Variables that hold paths or names of one machine. A job on another machine gets those of that machine.
+OF_ONE_MACHINE = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "MAIL", "PWD", "HOSTNAME", "TMPDIR", "TEMP", "TMP", "DISPLAY"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "MANPATH", "INFOPATH", "EDITOR", "PAGER", "WINDOWID", "XAUTHORITY"),
+        *("VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP"),
+        *("CUDA_HOME", "CUDA_PATH"),
+    }
+)
+#: How the names of further such variables begin.
+_OF_ONE_MACHINE = ("CONDA_", "MAMBA_", "PYENV_", "XDG_", "SSH_", "DBUS_", "WAYLAND_", "VSCODE_", "TMUX", "TERM_")
+
+
+def travelling(environ: Mapping[str, str], *, is_far: bool = False) -> dict[str, str]:
+    """Return the part of *environ* that a job gets; *is_far*: on another machine, with code of its own.
 
     If a job submits another one, the changes that the worker made for the first job are undone. The second job may ask
     for more memory, and its own worker sets the variables for it.
@@ -48,7 +62,14 @@ def travelling(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in _unchanged(environ).items()
         # An entry "=x" of the environment has an empty name, which no process can be given.
         if name and name not in LEFT_OUT and (not name.startswith(OURS) or name in OURS_THAT_TRAVEL)
+        if not (is_far and _is_of_one_machine(name, value))
     }
+
+
+def _is_of_one_machine(name: str, value: str) -> bool:
+    if name == "PYTHONPATH":  # of directories in the code
+        return any(os.path.isabs(each) for each in value.split(os.pathsep))  # noqa: PTH117 - pathlib is slow to import
+    return name in OF_ONE_MACHINE or name in OURS_THAT_TRAVEL or name.startswith(_OF_ONE_MACHINE)
 
 
 def _unchanged(environ: Mapping[str, str]) -> dict[str, str]:

@@ -114,6 +114,19 @@ _OPTIONS: tuple[Option, ...] = (
     click.option(
         "--no-git", "git", is_flag=True, callback=_off, help="Do not record the git commit of the working directory."
     ),
+    click.option(
+        "--snapshot",
+        metavar="DIR",
+        help="Send the code in DIR along: the job runs in a copy of it. Default to another machine: the git work tree.",
+        shell_complete=directories,
+    ),
+    click.option("--no-snapshot", is_flag=True, help="Do not send the code along."),
+    click.option(
+        "--snapshot-allow",
+        metavar="PATTERN",
+        multiple=True,
+        help="Send files that look like secrets and match PATTERN. Repeatable.",
+    ),
     click.option("--no-cap", "cap", is_flag=True, callback=_not, help="Do not cap the job's memory at --mem."),
     click.option("--warm", is_flag=True, help="Run the script in a Python that has already imported torch."),
     click.option(
@@ -157,4 +170,13 @@ def submit_job(client: Client, rest: tuple[str, ...] | None, options: dict[str, 
     if script is None and not rest:
         raise BadRequest("no command: name a script (gpuqueue submit train.py --mem 6G), or put a command after --")
     command, args = (script, rest or ()) if script is not None else (rest or (), ())
-    return client.jobs.submit_request(JobRequest(command, args, **options), found=report_found)
+    if options.pop("no_snapshot"):
+        if options["snapshot"] is not None:
+            raise BadRequest("--snapshot and --no-snapshot exclude each other: give one")
+        options["snapshot"] = False
+    request = JobRequest(command, args, **options)
+    return client.jobs.submit_request(request, found=report_found, note=_note)
+
+
+def _note(text: str) -> None:
+    click.echo(f"gpuqueue: {text}", err=True)

@@ -19,6 +19,7 @@ from gpuqueue.cli.output.render import (
     when,
 )
 from gpuqueue.cli.output.terminal_width import TINY, hanging
+from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.device import Activity, Peak, PeakSource, Timeline
 from gpuqueue.model.git import Checkout
 from gpuqueue.model.job import Job, JobState
@@ -74,6 +75,7 @@ def _request_lines(record: Record) -> list[str]:
         f"  command    {plain(spec.command)}",
         f"  directory  {plain(spec.cwd)}",
         *([f"  git        {checkout_of(spec.git)}"] if spec.git else []),
+        *([f"  code       {_code_of(spec.snapshot)}"] if spec.snapshot else []),
         f"  asked      {size_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
@@ -85,6 +87,13 @@ def _request_lines(record: Record) -> list[str]:
         *_notification_lines(record),
         *([f"  retry of   job {spec.retry_of}"] if spec.retry_of is not None else []),
     ]
+
+
+def _code_of(text: str) -> str:
+    """Return a snapshot of code in words."""
+    snapshot = CodeSnapshot.parse(text)
+    below = "" if snapshot.directory == "." else f", in {plain(snapshot.directory)}"
+    return f"a copy of its own, snapshot {snapshot.address[:12]}{below}"
 
 
 def _why(job: Job) -> str:

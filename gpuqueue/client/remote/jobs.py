@@ -61,9 +61,15 @@ class RemoteJobs:
         """Submit a job and return it."""
         return self.submit_request(request)
 
-    def submit_request(self, request: JobRequest, *, found: Callable[[Job], None] | None = None) -> Job:
-        """Submit *request*. *found* is called with a job that has its *dedupe* key."""
-        return submit.request(self._link, request, found)
+    def submit_request(
+        self,
+        request: JobRequest,
+        *,
+        found: Callable[[Job], None] | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> Job:
+        """Submit *request*. *found* is called with a job that has its *dedupe* key, *note* with a line on its code."""
+        return submit.request(self._link, request, found, note)
 
     def retry(
         self,

@@ -14,12 +14,13 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.system.command_line import Travel
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
     from gpuqueue.client import notifications
-    from gpuqueue.client.remote import devices
+    from gpuqueue.client.remote import devices, snapshots
     from gpuqueue.client.remote.http import Answer
     from gpuqueue.model import api, job_edit, times
     from gpuqueue.model.api import RetryRequest
@@ -30,14 +31,23 @@ else:
     devices = later("gpuqueue.client.remote.devices")
     job_edit = later("gpuqueue.model.job_edit")
     notifications = later("gpuqueue.client.notifications")
+    snapshots = later("gpuqueue.client.remote.snapshots")
     times = later("gpuqueue.model.times")
 
 #: Status of an answer that names a job which was there already.
 OK = 200
 
 
-def request(link: Link, wanted: JobRequest, found: Callable[[Job], None] | None) -> Job:
-    """Submit *wanted*; the service adds the account, the default memory and what it knows about devices."""
+def request(
+    link: Link,
+    wanted: JobRequest,
+    found: Callable[[Job], None] | None,
+    note: Callable[[str], None] | None = None,
+) -> Job:
+    """Submit *wanted*; the service adds the account, the default memory and what it knows about devices.
+
+    To a service on another machine the code travels with the job. *note* is called with a line about that.
+    """
     default_bytes = link.settings.default_mem_bytes
     is_open = wanted.mem is None and default_bytes is None and not wanted.exclusive
     site = SiteAnswers(
@@ -45,7 +55,12 @@ def request(link: Link, wanted: JobRequest, found: Callable[[Job], None] | None)
         mem_bytes=lambda asked: MIB if is_open else _mem_bytes(asked, default_bytes),
         notifications=lambda asked: notifications.parsed(asked.on_end, asked.on_fail),
     )
-    made = completed(wanted, link.settings, link.account, site, lambda: None)
+    is_far = not link.url.startswith("unix:")
+    with_code = is_far and link.settings.snapshot if wanted.snapshot is None else wanted.snapshot is not False
+    travel = Travel(with_code=with_code, is_far=is_far and with_code)
+    made = completed(wanted, link.settings, link.account, site, lambda: None, travel)
+    if with_code:
+        made = snapshots.sent(link, wanted, made, note)
     return spec(link, made, found, without=("mem_bytes",) if is_open else ())
 
 

@@ -63,6 +63,8 @@ SAMPLES: dict[str, Any] = {
     "tags": ["baseline"],
     "git": True,
     "separate_stderr": True,
+    "snapshot": True,
+    "snapshot_allow": [".env"],
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "args": {"command": "train.py"},
@@ -72,8 +74,10 @@ NEEDS: dict[str, dict[str, Any]] = {
     "at_once": {"array": "0-3"},
     "sweep": {"command": ["true", "{lr}"]},
 }
+#: Fields that permit something, and so change no spec.
+PERMITS = {"snapshot_allow"}
 #: The fields of a spec that come from the submitting process, from a retry or from a later version.
-NOT_REQUESTED = {"account", "umask", "retry_of", "snapshot", "script"}
+NOT_REQUESTED = {"account", "umask", "retry_of", "script"}
 CHECKOUT = Checkout(commit="a" * 40, branch="main", dirty=False)
 #: Columns of a job with another name than their field of the spec.
 COLUMNS = {
@@ -135,7 +139,7 @@ def test_the_options_are_the_fields_of_a_request() -> None:
     """Each field has an option with its name. Some fields have an option for each of their values."""
     words = {"command", "args"}
     asked = {each.name for each in submit.params}
-    assert {*REQUEST} - words - {"preference"} == asked - {"script", "spread", "pack"}
+    assert {*REQUEST} - words - {"preference"} == asked - {"script", "spread", "pack", "no_snapshot"}
     assert asked - {"at_once"} == {each.name for each in run.params}
     flags = {"spread", "pack", "none", "alone", "shared", "job_id"}
     assert {*EDIT} - {"preference", "exclusive"} == {each.name for each in edit.params} - flags
@@ -146,7 +150,7 @@ def test_each_field_reaches_the_spec_and_its_json(site: Any) -> None:
     """Each field of a request changes the spec. Each field of the spec is requested or known, and is in its JSON."""
     assert [*SAMPLES] == REQUEST
     found = {name: changed(site, name) for name in REQUEST}
-    assert [] == [name for name, differ in found.items() if not differ]
+    assert [] == [name for name, differ in found.items() if not differ and name not in PERMITS]
 
     seen = set().union(*found.values())
     assert {each.name for each in fields(JobSpec)} - NOT_REQUESTED == seen - NOT_REQUESTED

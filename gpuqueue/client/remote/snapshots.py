@@ -1,0 +1,78 @@
+"""Sends the code of a job to the service: only the contents that the service does not have."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuqueue.client.snapshots import Note, noted, taken
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.model.api import ContentPart, ContentParts, NewSnapshot, SnapshotLimits, SnapshotState
+from gpuqueue.snapshot.limits import Limits
+
+if TYPE_CHECKING:
+    from gpuqueue.client.remote.link import Link
+    from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model.job_spec import JobSpec
+    from gpuqueue.snapshot.take import Snapshot
+
+#: Most bytes of contents in one request. A request has at most 4 MiB, and base64 takes a third more.
+BATCH_BYTES = 2 * 2**20
+#: How often the service is asked what is missing. Contents can go between two answers, when it collects old ones.
+TRIES = 3
+
+
+def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None) -> JobSpec:
+    """Return *spec* with a snapshot of its code, which the service has then.
+
+    Raises:
+        BadRequest: a directory does not exist.
+        Refused: the snapshot is too large, or a file in it must not travel.
+
+    """
+    found: SnapshotLimits = link.get(SnapshotLimits, "/snapshots/limits")
+    limits = Limits(total_bytes=found.total_bytes, file_bytes=found.file_bytes, files=found.files)
+    snapshot = taken(request, spec, limits)
+    return noted(spec, snapshot, _send(link, snapshot), note)
+
+
+def _send(link: Link, snapshot: Snapshot) -> int:
+    """Send *snapshot*, and return how many bytes of contents the service did not have."""
+    sent_bytes = 0
+    for _ in range(TRIES):
+        body = NewSnapshot(manifest=snapshot.text.decode())
+        state: SnapshotState = link.send("POST", "/snapshots", body, kind=SnapshotState)
+        if not state.missing:
+            return sent_bytes
+        for batch in _batches(snapshot, state.missing):
+            link.send("POST", "/snapshots/contents", ContentParts(parts=batch))
+        sent_bytes += sum(snapshot.blobs()[each] for each in state.missing)
+    raise GpuQueueError("the service does not keep the files that were sent: see its log")
+
+
+def _batches(snapshot: Snapshot, missing: Sequence[str]) -> Iterator[tuple[ContentPart, ...]]:
+    batch: list[ContentPart] = []
+    left_bytes = BATCH_BYTES
+    for sha256 in missing:
+        for part, size_bytes in _parts(snapshot, sha256):
+            if batch and size_bytes > left_bytes:
+                yield tuple(batch)
+                batch, left_bytes = [], BATCH_BYTES
+            batch.append(part)
+            left_bytes -= size_bytes + 256  # the rest of a part's JSON
+    if batch:
+        yield tuple(batch)
+
+
+def _parts(snapshot: Snapshot, sha256: str) -> Iterator[tuple[ContentPart, int]]:
+    """Yield the parts of a content, each with its size in bytes. An empty content has one part."""
+    offset_bytes = 0
+    whole = ContentPart(sha256=sha256, size_bytes=snapshot.blobs()[sha256], content="")
+    for chunk in snapshot.blob(sha256):
+        content = base64.b64encode(chunk).decode("ascii")
+        yield replace(whole, content=content, offset_bytes=offset_bytes), len(chunk)
+        offset_bytes += len(chunk)
+    if not offset_bytes:
+        yield whole, 0

@@ -1,0 +1,70 @@
+"""The code that travels with a job of the embedded store: kept in the state directory, where the workers find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuqueue.errors import Refused
+from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.settings.sources import embedded_socket
+from gpuqueue.snapshot.site import limits_of, store_of
+from gpuqueue.snapshot.take import Snapshot, take_snapshot
+from gpuqueue.text.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuqueue.client.connection import Connection
+    from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model.job_spec import JobSpec
+    from gpuqueue.snapshot.limits import Limits
+
+Note = Callable[[str], None]
+
+
+def kept(connection: Connection, request: JobRequest, spec: JobSpec, note: Note | None) -> JobSpec:
+    """Return *spec* with a snapshot of its code, which is kept in the state directory.
+
+    Raises:
+        BadRequest: a directory does not exist.
+        Refused: the store is not the embedded one, the snapshot is too large, or a file in it must not travel.
+
+    """
+    settings = connection.settings
+    if settings.redis_url != f"unix://{embedded_socket(settings.state_dir)}":
+        raise Refused(
+            "code travels over a service or with the embedded store, not directly to a store: submit without --snapshot"
+        )
+    store, limits = store_of(settings), limits_of(settings)
+    snapshot = taken(request, spec, limits)
+    uid, sizes = spec.account.uid, snapshot.blobs()
+    missing = store.missing(uid, sizes)
+    for sha256 in missing:
+        store.put(uid, sha256, sizes[sha256], snapshot.blob(sha256), most_bytes=limits.file_bytes)
+    store.add_manifest(uid, snapshot.text, limits)
+    return noted(spec, snapshot, sum(sizes[each] for each in missing), note)
+
+
+def taken(request: JobRequest, spec: JobSpec, limits: Limits) -> Snapshot:
+    """Take the snapshot that *request* asks for, for a job in the directory of *spec*.
+
+    Raises:
+        BadRequest: a directory does not exist.
+        Refused: the snapshot is too large, or a file in it must not travel.
+
+    """
+    root = None if request.snapshot in {None, True} else Path(str(request.snapshot))
+    return take_snapshot(Path(spec.cwd), root=root, limits=limits, allowed=request.snapshot_allow)
+
+
+def noted(spec: JobSpec, snapshot: Snapshot, new_bytes: int, note: Note | None) -> JobSpec:
+    """Return *spec* with *snapshot*. Call *note* with what was left out, and with a line about what travels."""
+    if note is not None:
+        for each in snapshot.notes:
+            note(each)
+        left_out = f", without {', '.join(each.pattern for each in snapshot.excluded)}" if snapshot.excluded else ""
+        files = len(snapshot.manifest.entries)
+        size = format_bytes(snapshot.manifest.size_bytes())
+        note(f"code: {files} files of {snapshot.root}, {size} ({format_bytes(new_bytes)} of it new){left_out}")
+    return replace(spec, snapshot=str(CodeSnapshot(snapshot.address, snapshot.cwd)))

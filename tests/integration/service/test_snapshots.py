@@ -1,0 +1,229 @@
+"""The code of a job travels to the service: real TLS, real accounts' tokens, real files."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_fixtures import ServedSite, serving
+
+from gpuqueue.client import Client
+from gpuqueue.client.remote.link import Link
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.model.api import ContentPart, ContentParts, NewSnapshot, SnapshotState
+from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.model.job import Job
+from gpuqueue.model.job_request import JobRequest
+from gpuqueue.snapshot.site import store_of
+from gpuqueue.snapshot.take import take_snapshot
+from gpuqueue.text.units import MIB
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[ServedSite]:
+    """Return a site whose users may have 4 MiB of code in files of at most 3 MiB."""
+    with serving(GPUQUEUE_SNAPSHOT_FILE_LIMIT="3M", GPUQUEUE_SNAPSHOT_USER_LIMIT="8M") as site:
+        yield site
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a git work tree with a script that was changed since its commit, an untracked file and an ignored one."""
+    root = tmp_path / "project"
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "train.py").write_text("print(1)\n")
+    (root / ".gitignore").write_text("data/\n")
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    (root / "src" / "train.py").write_text(f"print(2)  # {root}\n")
+    (root / "new.py").touch()
+    (root / "data").mkdir()
+    (root / "data" / "large").write_bytes(bytes(MIB))
+    return root
+
+
+@pytest.fixture
+def client(served: ServedSite) -> Iterator[Client]:
+    """Return a client on another machine, as far as it can tell, whose code travels."""
+    with opened(served) as found:
+        yield found
+
+
+def opened(served: ServedSite, token: str = "mine") -> Client:
+    """Return a client with one of the site's tokens."""
+    return Client(replace(served.client("https", token).settings, snapshot=True))
+
+
+def submitted(client: Client, directory: Path, **changes: Any) -> tuple[Job, list[str]]:
+    """Submit the script of the project, and return the job and what the user reads."""
+    notes: list[str] = []
+    request = JobRequest("train.py", **{"mem": "1M", "cwd": directory, **changes})
+    return client.jobs.submit_request(request, note=notes.append), notes
+
+
+@pytest.fixture
+def link(client: Client) -> Iterator[Link]:
+    """Return a connection to the service."""
+    with closing(link_of(client)) as found:
+        yield found
+
+
+def link_of(client: Client) -> Link:
+    """Return the connection of *client*."""
+    assert client.service is not None
+    return Link(client.settings, client.service)
+
+
+def test_the_work_tree_travels_once(served: ServedSite, client: Client, project: Path) -> None:
+    """The job names a snapshot of the files as they are, without ignored ones, and the same files travel once."""
+    job, notes = submitted(client, project / "src")
+    again, more = submitted(client, project / "src")
+
+    assert job.spec.snapshot is not None
+    snapshot = CodeSnapshot.parse(job.spec.snapshot)
+    text = store_of(served.settings).manifest_text(snapshot.address).decode()
+    paths = [line.split("\t")[-1] for line in text.splitlines()[1:]]
+    assert [".gitignore", "new.py", "src/train.py"] == paths
+    assert ("src", job.spec.snapshot) == (snapshot.directory, again.spec.snapshot)
+    assert notes[-1].startswith(f"code: 3 files of {project}, ")
+    assert "(0B of it new)" in more[-1]
+
+
+def test_nothing_of_this_machine_is_in_the_spec(client: Client, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter, the PATH and the home of the submitter mean nothing elsewhere; other variables travel."""
+    monkeypatch.setenv("LR", "0.1")
+    monkeypatch.setenv("PYTHONPATH", "src:lib")
+    job, _ = submitted(client, project / "src")
+    spec = client.jobs.get(job.id).spec
+    by_name, _ = submitted(client, project / "src", python="/opt/torch/bin/python")
+
+    assert ("python3", "train.py") == spec.argv
+    assert ("/opt/torch/bin/python", "train.py") == by_name.spec.argv
+    assert {"LR": "0.1", "PYTHONPATH": "src:lib"}.items() <= job.spec.env.items()
+    assert not {"PATH", "HOME", "VIRTUAL_ENV", "SHELL"} & {*job.spec.env}
+
+
+def test_a_large_file_comes_in_parts(served: ServedSite, client: Client, project: Path) -> None:
+    """A file that no request can hold arrives whole."""
+    content = os.urandom(5 * MIB // 2 + 7)
+    (project / "weights.bin").write_bytes(content)
+
+    submitted(client, project / "src")
+
+    with store_of(served.settings).open(hashlib.sha256(content).hexdigest()) as stored:
+        assert content == stored.read()
+
+
+def test_what_is_too_large_or_secret_stays(client: Client, project: Path) -> None:
+    """The refusal names the file and what to do, and no job is made."""
+    (project / "big.bin").write_bytes(bytes(3 * MIB + 1))
+    with pytest.raises(Refused, match=r"big\.bin 3M.*\.gpuqueueignore"):
+        submitted(client, project / "src")
+    (project / "big.bin").unlink()
+    (project / ".env").write_text("KEY=1\n")
+    with pytest.raises(Refused, match=r"\.env.*--snapshot-allow"):
+        submitted(client, project / "src")
+
+    job, _ = submitted(client, project / "src", snapshot_allow=[".env"])
+    assert job.spec.snapshot is not None
+
+
+def test_no_snapshot_leaves_all_as_it_is(client: Client, project: Path) -> None:
+    """With --no-snapshot the job runs in the directory of the same name."""
+    job, notes = submitted(client, project / "src", snapshot=False)
+
+    assert (None, str(project / "src"), []) == (job.spec.snapshot, job.spec.cwd, notes)
+
+
+def test_a_snapshot_of_another_user_cannot_be_used(served: ServedSite, client: Client, project: Path) -> None:
+    """To know an address or a hash is no right: bob must send each file himself."""
+    job, _ = submitted(client, project / "src")
+    assert job.spec.snapshot is not None
+
+    with opened(served, "bobs") as bob:
+        with pytest.raises(Refused, match="you have no snapshot"):
+            bob.jobs.submit_spec(replace(job.spec, retry_of=None))
+        taken = take_snapshot(project)
+        with closing(link_of(bob)) as link:
+            state = link.send("POST", "/snapshots", NewSnapshot(manifest=taken.text.decode()), kind=SnapshotState)
+    assert set(state.missing) == set(taken.blobs())
+
+
+def test_a_content_that_is_not_its_hash_is_refused(served: ServedSite, link: Link) -> None:
+    """Neither a whole content nor one in parts is stored under a false name."""
+    false = hashlib.sha256(b"true").hexdigest()
+
+    def send(content: bytes, size_bytes: int, offset_bytes: int = 0) -> None:
+        part = ContentPart(
+            sha256=false, size_bytes=size_bytes, offset_bytes=offset_bytes, content=base64.b64encode(content).decode()
+        )
+        link.send("POST", "/snapshots/contents", ContentParts(parts=(part,)))
+
+    with pytest.raises(BadRequest, match="is not the one with the SHA-256"):
+        send(b"lies", 4)
+    send(b"li", 4)
+    with pytest.raises(BadRequest, match="is not the one with the SHA-256"):
+        send(b"es", 4, offset_bytes=2)
+    with pytest.raises(BadRequest, match=r"a part of .* is missing before byte 2"):
+        send(b"ue", 4, offset_bytes=2)
+    send(b"tr", 4)
+    send(b"ue", 4, offset_bytes=2)
+
+    with store_of(served.settings).open(false) as stored:
+        assert b"true" == stored.read()
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "",
+        "gpuqueue-snapshot 1\nfile\t" + "0" * 64 + "\t1\t../x\n",
+        "gpuqueue-snapshot 1\nfile\t" + "0" * 64 + "\t1\t/etc/passwd\n",
+        "gpuqueue-snapshot 1\nlink\t../..\tx\n",
+        "gpuqueue-snapshot 1\nfile\t" + "0" * 64 + f"\t{4 * MIB}\tx\n",
+    ],
+    ids=["empty", "parent", "absolute", "link", "large"],
+)
+def test_a_hostile_manifest_is_refused(link: Link, manifest: str) -> None:
+    """What must not be unpacked is refused before anything is stored."""
+    with pytest.raises(BadRequest):
+        link.send("POST", "/snapshots", NewSnapshot(manifest=manifest), kind=SnapshotState)
+
+
+def test_a_user_has_so_much_code(served: ServedSite, project: Path) -> None:
+    """A user who sends more than the site allows is refused, and others are not."""
+    for number in range(3):
+        (project / f"{number}.bin").write_bytes(os.urandom(3 * MIB))
+    with opened(served, "bobs") as bob, pytest.raises(Refused, match=r"snapshot_user_limit"):
+        submitted(bob, project / "src")
+
+
+def test_a_retry_has_the_same_code(client: Client, project: Path, ended: Callable[[Job], Job]) -> None:
+    """The files of the first submission run again, whatever was changed since."""
+    job, _ = submitted(client, project / "src")
+    ended(job)
+    (project / "src" / "train.py").write_text("print(3)\n")
+
+    assert job.spec.snapshot == client.jobs.retry(job.id).spec.snapshot
+
+
+@pytest.fixture
+def ended(served: ServedSite) -> Callable[[Job], Job]:
+    """Return a function that cancels a job, and waits until the history has its end."""
+
+    def end(job: Job) -> Job:
+        with served.client("direct") as direct:
+            direct.jobs.cancel(job.id)
+        served.record()
+        return job
+
+    return end
