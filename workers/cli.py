@@ -81,7 +81,7 @@ def record(parent: int | None) -> None:
     sender = Sender(settings, JobQueue(settings.redis_url), HistoryDatabase(settings.database_url))
     threading.Thread(target=sender.loop, args=(stopping,), name="gpuqueue-sender", daemon=True).start()
     database = HistoryDatabase(settings.database_url, keep_secrets=settings.keep_secrets)
-    pruner = HistoryPruner(settings, SystemClock(), database)
+    pruner = HistoryPruner(settings, SystemClock(), database, JobQueue(settings.redis_url))
     threading.Thread(target=pruner.loop, args=(stopping,), name="gpuqueue-pruner", daemon=True).start()
     Recorder(settings, JobQueue(settings.redis_url), database).loop(stopping)
     sender.leave()

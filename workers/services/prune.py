@@ -1,7 +1,7 @@
 """Deletes what is kept of jobs that ended long ago, once an hour and at a limited rate.
 
 One worker per host at a time prunes logs, and then holds them to the limit of each user. The recorder, which has the
-history database, removes environments and entries of the audit log there.
+history database, removes environments and entries of the audit log there, and deletes snapshots of code.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import HistoryUnreachable
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOGS, TIMES
 from workers.run.directory import USER
+from workers.services.code_prune import collect_snapshots, delete_code
 from workers.services.run_tree import names_in, opened
 from workers.services.user_logs import enforce_user_limit
 
@@ -66,6 +68,9 @@ class Pruner:
                 found = _delete(runs, now.timestamp() - keep_s, stopping)
             if alone and limit_bytes is not None:
                 enforce_user_limit(runs, limit_bytes, stopping)
+            if alone and now is not None and self._settings.keep_code_s is not None:
+                before_s = now.timestamp() - self._settings.keep_code_s
+                delete_code(runs, before_s, self._settings.launcher_in_use, stopping)
         if found:
             log.info("%d logs of runs that ended more than %.0f s ago were deleted", found, keep_s)
         return found
@@ -85,10 +90,11 @@ class Pruner:
 class HistoryPruner:
     """Removes from the history environments of jobs that ended long ago, and old entries of the audit log.
 
-    Several may run at once.
+    It also deletes snapshots of code that no job uses. Several may run at once.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, database: HistoryDatabase) -> None:
+    def __init__(self, settings: Settings, clock: Clock, database: HistoryDatabase, queue: JobQueue) -> None:
+        self._settings, self._queue = settings, queue
         self._clock = _SteadyClock(clock)
         #: What is removed, how long it is kept, and the function that removes some of it.
         self._kept: tuple[tuple[str, float | None, Callable[[datetime], int]], ...] = (
@@ -103,6 +109,8 @@ class HistoryPruner:
     def round(self, stopping: threading.Event) -> int:
         """Remove what is due, and return how many rows. Without the history the next round does it."""
         now, found = self._clock.now_if_steady(), 0
+        if now is not None:
+            found += collect_snapshots(self._settings, self._queue)
         for what, keep_s, forget in self._kept:
             if now is not None and keep_s is not None:
                 gone = _forgotten(partial(forget, now - timedelta(seconds=keep_s)), stopping)

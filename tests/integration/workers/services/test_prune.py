@@ -17,6 +17,7 @@ from gpuqueue.model.audit import AuditQuery, entry_of
 from gpuqueue.model.caller import ALL_SCOPES, Caller, Via
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
 from workers.run.directory import RunDir
@@ -219,7 +220,7 @@ def test_environments_go_when_their_time_is_over(
     outbox.finish(1, Ending.from_status(0), JobState.SUCCEEDED)
     outbox.record()
     clock.wall = second(outbox.number) + timedelta(days=30)
-    pruner, never = HistoryPruner(site, clock, database), threading.Event()
+    pruner, never = HistoryPruner(site, clock, database, JobQueue(site.redis_url)), threading.Event()
 
     assert 0 == pruner.round(never)
     clock.wall += timedelta(seconds=ROUND_S)  # the clock is set
@@ -241,7 +242,7 @@ def test_audit_entries_go_when_their_time_is_over(
     database.write_audit(
         [entry_of(caller, name, entry_id=name, at=clock.wall - age, jobs=(), detail={}) for name, age in ages.items()]
     )
-    pruner, never = HistoryPruner(site, clock, database), threading.Event()
+    pruner, never = HistoryPruner(site, clock, database, JobQueue(site.redis_url)), threading.Event()
     pruner.round(never)
     clock.move(ROUND_S)
 

@@ -1,0 +1,98 @@
+"""Deletes the directories of runs with the code that came with their jobs, and the snapshots that no job uses."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+
+from gpuqueue.errors import GpuQueueError, Unreachable
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings.settings import Settings
+from gpuqueue.snapshot.collect import GRACE_S, collect
+from gpuqueue.snapshot.parts import Parts
+from gpuqueue.snapshot.site import directory_of, store_of
+from workers.services.run_tree import names_in, opened
+from workers.shim.code import DIRECTORY
+from workers.shim.launched import remove_code
+
+log = logging.getLogger(__name__)
+
+#: Pause after each deleted directory, in seconds, because jobs use the same disk.
+PACE_S = 0.01
+#: Jobs in one page of the queue.
+PAGE = 1000
+
+
+def delete_code(runs: os.PathLike[str], before_s: float, launcher: str | None, stopping: threading.Event) -> int:
+    """Delete the code directories of the runs below *runs* that were settled before *before_s* (seconds since 1970).
+
+    The files belong to the submitter if jobs run as their submitters; *launcher* deletes them then. Return how many
+    directories were deleted.
+    """
+    found = 0
+    with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
+        for name in sorted(each for each in names_in(top) if each.isdigit()):
+            with contextlib.suppress(OSError), opened(name, top) as job:  # fails for a link or a missing directory
+                for token in names_in(job):
+                    with contextlib.suppress(OSError), opened(token, job) as run:
+                        found += _delete_of(run, before_s, launcher)
+            if stopping.wait(PACE_S):
+                break
+    return found
+
+
+def _delete_of(run: int, before_s: float, launcher: str | None) -> bool:
+    """Delete the code directory of one run. Its own time stays: that of the settlement, which the log's end needs."""
+    about, names = os.fstat(run), names_in(run)
+    if DIRECTORY not in names or "claim" in names or about.st_mtime >= before_s:
+        return False
+    owner = os.stat(DIRECTORY, dir_fd=run, follow_symlinks=False).st_uid
+    try:
+        if owner != os.geteuid() and launcher is not None:
+            remove_code(launcher, run)
+        else:
+            shutil.rmtree(f"/proc/self/fd/{run}/{DIRECTORY}/tree", ignore_errors=True)
+        os.rmdir(DIRECTORY, dir_fd=run)
+    except OSError as error:
+        log.warning("the code of an ended run of uid %d cannot be deleted: %s", owner, error.strerror)
+        return False
+    os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))
+    return True
+
+
+def collect_snapshots(settings: Settings, queue: JobQueue) -> int:
+    """Delete the snapshots that no open job uses and nobody has used for ``keep_snapshots``; return how many files.
+
+    Without the store, which knows the open jobs, nothing is deleted.
+    """
+    if settings.keep_snapshots_s is None or not directory_of(settings).is_dir():
+        return 0
+    try:
+        if queue.epoch() is None:
+            return 0
+        store = store_of(settings)
+        found = collect(store, set(_used(queue)), grace_s=max(GRACE_S, settings.keep_snapshots_s))
+        Parts(store).forget()
+    except Unreachable:
+        return 0
+    except GpuQueueError as error:
+        log.warning("old snapshots of code cannot be deleted: %s", error)
+        return 0
+    if found.blobs:
+        log.info("%d files of snapshots that no job uses were deleted, %d bytes", found.blobs, found.size_bytes)
+    return found.blobs
+
+
+def _used(queue: JobQueue) -> Iterator[str]:
+    """Yield the addresses of the snapshots of all jobs in the queue."""
+    after: int | None = 0
+    while after is not None:
+        page = queue.jobs.page(limit=PAGE, after=after)
+        for job in page.jobs:
+            if job.spec.snapshot is not None:
+                yield job.spec.snapshot.partition(":")[0]
+        after = page.after
