@@ -147,6 +147,7 @@ def test_a_team_works_on_one_machine(team: Team, tmp_path: Path) -> None:
     until(lambda: b"line 3\n" in followed.read_bytes(), what="the follower", timeout_s=60)
 
     assert ["ok", "ok"] == [_launcher_seen_by(team, who) for who in ("root", "gpuqueue")]
+    _her_code_travels(team)
     _bob_reaches_nothing(team, hers)
     _bob_forges_no_name(team)
     _the_worker_dies(team)
@@ -183,6 +184,29 @@ def _launcher_seen_by(team: Team, account: str) -> str:
     found = [each for each in json.loads(done.stdout)["findings"] if each["check"] in {"launcher", "installation"}]
     assert ["launcher", "installation"] == [each["check"] for each in found], done.stdout
     return str(next((each["grade"] for each in found if each["grade"] != "ok"), "ok"))
+
+
+def _her_code_travels(team: Team) -> None:
+    """Check that a job of alice's runs her code as it was at submit, in a copy that is hers and nobody else enters."""
+    machine = team.machine
+    machine.person(
+        "alice", "sh", "-c", "mkdir -p project/src; echo first > project/data; echo cat ../data > project/src/x"
+    )
+    asked = ("--mem", "64M", "--cwd", "project/src", "--snapshot", "project", "--hold")
+    done = machine.person("alice", "gpuqueue", "submit", *asked, "--", "sh", "-c", "sh x; id -un; pwd; touch made")
+    assert 0 == done.returncode, done.stderr
+    job = int(done.stdout)
+    machine.person("alice", "sh", "-c", "echo second > project/data; gpuqueue release " + str(job))
+
+    assert 0 == team.ended("alice", job)
+    where = f"{team.run_dir(job)}/code/tree/src"
+    assert ["first", "alice", where] == team.log("alice", job).splitlines()
+    assert ["alice 700", "alice"] == [
+        machine.root("stat", "-c", form, path).stdout.strip()
+        for form, path in (("%U %a", f"{team.run_dir(job)}/code"), ("%U", f"{where}/made"))
+    ]
+    refused = machine.person("bob", "ls", where)
+    assert (True, "Permission denied" in refused.stderr) == (refused.returncode != 0, True)
 
 
 def _bob_reaches_nothing(team: Team, hers: int) -> None:
