@@ -1,4 +1,4 @@
-"""Deletes the directories of runs with the code that came with their jobs, and the snapshots that no job uses."""
+"""Deletes the directories of runs with the code that came with their jobs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator
 
-from gpuqueue.errors import GpuQueueError, Unreachable
-from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.settings.settings import Settings
-from gpuqueue.snapshot.collect import GRACE_S, collect
-from gpuqueue.snapshot.parts import Parts
-from gpuqueue.snapshot.site import directory_of, store_of
 from workers.services.run_tree import names_in, opened
 from workers.shim.code import DIRECTORY
 from workers.shim.launched import remove_code
@@ -23,8 +16,6 @@ log = logging.getLogger(__name__)
 
 #: Pause after each deleted directory, in seconds, because jobs use the same disk.
 PACE_S = 0.01
-#: Jobs in one page of the queue.
-PAGE = 1000
 
 
 def delete_code(runs: os.PathLike[str], before_s: float, launcher: str | None, stopping: threading.Event) -> int:
@@ -62,37 +53,3 @@ def _delete_of(run: int, before_s: float, launcher: str | None) -> bool:
         return False
     os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))
     return True
-
-
-def collect_snapshots(settings: Settings, queue: JobQueue) -> int:
-    """Delete the snapshots that no open job uses and nobody has used for ``keep_snapshots``; return how many files.
-
-    Without the store, which knows the open jobs, nothing is deleted.
-    """
-    if settings.keep_snapshots_s is None or not directory_of(settings).is_dir():
-        return 0
-    try:
-        if queue.epoch() is None:
-            return 0
-        store = store_of(settings)
-        found = collect(store, set(_used(queue)), grace_s=max(GRACE_S, settings.keep_snapshots_s))
-        Parts(store).forget()
-    except Unreachable:
-        return 0
-    except GpuQueueError as error:
-        log.warning("old snapshots of code cannot be deleted: %s", error)
-        return 0
-    if found.blobs:
-        log.info("%d files of snapshots that no job uses were deleted, %d bytes", found.blobs, found.size_bytes)
-    return found.blobs
-
-
-def _used(queue: JobQueue) -> Iterator[str]:
-    """Yield the addresses of the snapshots of all jobs in the queue."""
-    after: int | None = 0
-    while after is not None:
-        page = queue.jobs.page(limit=PAGE, after=after)
-        for job in page.jobs:
-            if job.spec.snapshot is not None:
-                yield job.spec.snapshot.partition(":")[0]
-        after = page.after

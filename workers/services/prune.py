@@ -23,7 +23,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOGS, TIMES
 from workers.run.directory import USER
-from workers.services.code_prune import collect_snapshots, delete_code
+from workers.services.code_prune import delete_code
 from workers.services.run_tree import names_in, opened
 from workers.services.user_logs import enforce_user_limit
 
@@ -110,6 +110,8 @@ class HistoryPruner:
         """Remove what is due, and return how many rows. Without the history the next round does it."""
         now, found = self._clock.now_if_steady(), 0
         if now is not None:
+            from workers.services.snapshot_prune import collect_snapshots  # noqa: PLC0415 - the workers need none of it
+
             found += collect_snapshots(self._settings, self._queue)
         for what, keep_s, forget in self._kept:
             if now is not None and keep_s is not None:

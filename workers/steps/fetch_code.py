@@ -11,8 +11,6 @@ from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.queue.lease import NO_EVIDENCE
 from gpuqueue.settings.settings import Settings
-from gpuqueue.snapshot.limits import Limits
-from gpuqueue.snapshot.site import limits_of, store_of
 from workers.measure.active_runs import LiveRun
 from workers.shim.code import BUNDLE
 from workers.steps.conclusion import NotStarted
@@ -47,6 +45,7 @@ class FetchCode:
     def _write(self, address: str, path: Path) -> None:
         # These take a while to import, and few jobs need them.
         from gpuqueue.snapshot.manifest import read_manifest  # noqa: PLC0415
+        from gpuqueue.snapshot.site import limits_of, store_of  # noqa: PLC0415
         from gpuqueue.snapshot.stream import write_stream  # noqa: PLC0415
 
         store = store_of(self._settings)
@@ -56,11 +55,15 @@ class FetchCode:
             file.writelines(write_stream(manifest, store.content))
 
 
-def unpacking(snapshot: CodeSnapshot, directory: Path, limits: Limits) -> dict[str, Any]:
+def unpacking(snapshot: CodeSnapshot, directory: Path, settings: Settings) -> dict[str, Any]:
     """Return how the shim unpacks *snapshot* into *directory*: the arguments of :func:`workers.shim.code.unpack`."""
     return {
         "directory": str(directory),
         "address": snapshot.address,
         "cwd": snapshot.directory,
-        "limits": {name: getattr(limits, name) for name in ("total_bytes", "file_bytes", "files")},
+        "limits": {
+            "total_bytes": settings.snapshot_limit_bytes,
+            "file_bytes": settings.snapshot_file_limit_bytes,
+            "files": settings.snapshot_files,
+        },
     }

@@ -13,7 +13,6 @@ from gpuqueue.clock import Clock
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.settings.settings import Settings
-from gpuqueue.snapshot.site import limits_of
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.run.environment import environment
 from workers.run.values import ShimSpec
@@ -65,7 +64,7 @@ class Spawn:
         code = None
         if spec.snapshot is not None:
             snapshot = CodeSnapshot.parse(spec.snapshot)
-            code = unpacking(snapshot, directory.code, limits_of(settings))
+            code = unpacking(snapshot, directory.code, settings)
             spec = replace(spec, cwd=str(directory.code / TREE / snapshot.directory))
         env = environment(
             held.job_id, held.token, spec, held.devices, directory.path, cap=settings.cap, ask_torch=launcher is None

@@ -14,7 +14,8 @@ from site_of_one import BIN, Site
 
 from gpuqueue.model.job import JobState
 from gpuqueue.snapshot.site import directory_of, store_of
-from workers.services.code_prune import collect_snapshots, delete_code
+from workers.services.code_prune import delete_code
+from workers.services.snapshot_prune import collect_snapshots
 
 NEVER = threading.Event()
 

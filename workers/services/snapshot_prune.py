@@ -1,0 +1,52 @@
+"""Deletes the snapshots of code that no job uses. The recorder does it, beside the store of the snapshots."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from gpuqueue.errors import GpuQueueError, Unreachable
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings.settings import Settings
+from gpuqueue.snapshot.collect import GRACE_S, collect
+from gpuqueue.snapshot.parts import Parts
+from gpuqueue.snapshot.site import directory_of, store_of
+
+log = logging.getLogger(__name__)
+
+#: Jobs in one page of the queue.
+PAGE = 1000
+
+
+def collect_snapshots(settings: Settings, queue: JobQueue) -> int:
+    """Delete the snapshots that no open job uses and nobody has used for ``keep_snapshots``; return how many files.
+
+    Without the store, which knows the open jobs, nothing is deleted.
+    """
+    if settings.keep_snapshots_s is None or not directory_of(settings).is_dir():
+        return 0
+    try:
+        if queue.epoch() is None:
+            return 0
+        store = store_of(settings)
+        found = collect(store, set(_used(queue)), grace_s=max(GRACE_S, settings.keep_snapshots_s))
+        Parts(store).forget()
+    except Unreachable:
+        return 0
+    except GpuQueueError as error:
+        log.warning("old snapshots of code cannot be deleted: %s", error)
+        return 0
+    if found.blobs:
+        log.info("%d files of snapshots that no job uses were deleted, %d bytes", found.blobs, found.size_bytes)
+    return found.blobs
+
+
+def _used(queue: JobQueue) -> Iterator[str]:
+    """Yield the addresses of the snapshots of all jobs in the queue."""
+    after: int | None = 0
+    while after is not None:
+        page = queue.jobs.page(limit=PAGE, after=after)
+        for job in page.jobs:
+            if job.spec.snapshot is not None:
+                yield job.spec.snapshot.partition(":")[0]
+        after = page.after
