@@ -114,21 +114,21 @@ def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_si
     More notifications hang than there are lanes. The history goes on at once, and another target gets its notification
     soon.
     """
-    recorder(open_site, "workers.services.sender:LIMIT_S=3")
+    recorder(open_site, "workers.services.sender:LIMIT_S=5")
     hanging = [end_one(open_site, on_end=hook.url("hang")) for _ in range(12)]
-    until(lambda: len(hook.reported("hang")) >= 4, what=f"four that hang\n{open_site.log()}")
+    until(lambda: len(hook.reported("hang")) >= 4, timeout_s=60, what=f"four that hang\n{open_site.log()}")
 
     began_s = time.monotonic()
     many = [end_one(open_site) for _ in range(100)]
     open_site.until_recorded(many[-1], timeout_s=10)
     recorded_s = time.monotonic() - began_s
     last = end_one(open_site, on_end=hook.url("fine"))
-    until(lambda: hook.reported("fine"), timeout_s=30, what=f"another target\n{open_site.log()}")
+    until(lambda: hook.reported("fine"), timeout_s=60, what=f"another target\n{open_site.log()}")
 
     assert recorded_s < 8
     until(lambda: outcome(open_site, last) == "sent", what="that it was sent")
     troubles = {reported(open_site, job)[0]["trouble"] for job in hanging}
-    assert "it took longer than 3 s" in troubles
+    assert "it took longer than 5 s" in troubles
     assert all(JobState.SUCCEEDED is open_site.client.jobs.get(job).state for job in hanging)
 
 
@@ -138,7 +138,7 @@ def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: 
 
     Delivery is at least once. A recorded delivery is never repeated.
     """
-    first = recorder(open_site, "workers.services.sender:LIMIT_S=3")
+    first = recorder(open_site, "workers.services.sender:LIMIT_S=5")
     noted = end_one(open_site, on_end=hook.url("fine"))
     until(lambda: outcome(open_site, noted), what=f"an outcome\n{open_site.log()}")
     job = end_one(open_site, on_end=hook.url("hang"))
@@ -146,7 +146,7 @@ def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: 
 
     open_site.end(first, signal.SIGKILL)  # received by the hook, not recorded as sent
     hook.released.set()
-    recorder(open_site, "workers.services.sender:LIMIT_S=3")
+    recorder(open_site, "workers.services.sender:LIMIT_S=5")
 
     until(lambda: outcome(open_site, job) == "sent", timeout_s=30, what=f"it was sent\n{open_site.log()}")
     assert (2, 2) == (len(hook.reported("hang")), reported(open_site, job)[0]["tries"])

@@ -45,8 +45,8 @@ NEVER = frozenset(
 )
 #: Libraries that a worker with ``--plain`` does not need either.
 CELERYS = frozenset({"amqp", "billiard", "celery", "kombu"})
-#: Modules of gpuqueue. Measured: 156, with Celery 157. Each step of a run has a module of its own.
-OURS = Bound(78, 165)
+#: Modules of gpuqueue. Measured: 167, with Celery 168. Each step of a run has a module of its own.
+OURS = Bound(83, 175)
 #: Matches Python's report of each import, including those that found nothing.
 IMPORTED = re.compile(r"import time: +\d+ \| +\d+ \| +([\w.]+)")
 

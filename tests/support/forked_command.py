@@ -2,7 +2,7 @@
 
 A fork has its own environment, directory, signals and exit code like any process, and saves the start of an interpreter
 and the imports: most of what a command costs. The forking process is single-threaded and has no database open.
-With ``REAL_COMMANDS`` set, as in ``dev.py test --full``, each command is a process of its own instead.
+With ``REAL_COMMANDS`` set, each command is a process of its own instead, which takes twice as long.
 """
 
 from __future__ import annotations

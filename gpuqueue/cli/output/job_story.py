@@ -19,7 +19,7 @@ from gpuqueue.cli.output.render import (
     when,
 )
 from gpuqueue.cli.output.terminal_width import TINY, hanging
-from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Activity, Peak, PeakSource, Timeline
 from gpuqueue.model.git import Checkout
 from gpuqueue.model.job import Job, JobState
@@ -30,6 +30,9 @@ from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.cli.output.live_run import Live
+    from gpuqueue.model import code_snapshot
+else:  # few jobs have one
+    code_snapshot = later("gpuqueue.model.code_snapshot")
 
 #: Width of a label of `story`, in columns; and the labels whose text is not wrapped, so that it can be copied.
 _LABEL, _COPIED = 13, {"command", "directory", "log"}
@@ -91,7 +94,7 @@ def _request_lines(record: Record) -> list[str]:
 
 def _code_of(text: str) -> str:
     """Return a snapshot of code in words."""
-    snapshot = CodeSnapshot.parse(text)
+    snapshot = code_snapshot.CodeSnapshot.parse(text)
     below = "" if snapshot.directory == "." else f", in {plain(snapshot.directory)}"
     return f"a copy of its own, snapshot {snapshot.address[:12]}{below}"
 

@@ -13,7 +13,7 @@ from bounded import until
 from site_of_one import Site
 
 GIT = [shutil.which("git") or "git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=trunk"]
-WRITES = "seq 100; printf 'a\\033[31mb\\033[0m\\n 10%%|#  | 1/10\\r100%%|###| 10/10\\n'"
+WRITES = "sleep 1; seq 100; printf 'a\\033[31mb\\033[0m\\n 10%%|#  | 1/10\\r100%%|###| 10/10\\n'"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from factories import make_offer
 from service_fixtures import serving
 
 OPERATIONS = operations()
-QUICK, FULL = 2, 60
+QUICK, FULL = 2, 20
 
 
 @pytest.fixture(scope="module")

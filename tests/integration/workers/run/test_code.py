@@ -71,6 +71,7 @@ def _output(site: Site, job: int) -> str:
     return site.cli("logs", str(job)).stdout.strip()
 
 
+@pytest.mark.full
 def test_a_host_without_the_code_is_no_failure_of_the_job(served: Site, project: Path) -> None:
     """The claim is released, the host is excluded for the job, and the reason says what is missing."""
     job = submitted(served, project, "--hold")
@@ -81,6 +82,7 @@ def test_a_host_without_the_code_is_no_failure_of_the_job(served: Site, project:
     assert "this host has no copy of the job's code" in str(held.because)
 
 
+@pytest.mark.full
 def test_code_goes_after_its_time_and_the_log_keeps_its_own(served: Site, project: Path) -> None:
     """The directory of the code is deleted some time after the run. The log of the run stays, and so do newer runs."""
     job = submitted(served, project)
@@ -98,6 +100,7 @@ def test_code_goes_after_its_time_and_the_log_keeps_its_own(served: Site, projec
     assert settled == directory.stat().st_mtime
 
 
+@pytest.mark.full
 def test_a_snapshot_stays_as_long_as_a_job_needs_it(served: Site, project: Path) -> None:
     """What a waiting job uses is never collected; what ended jobs used is, after its time."""
     waiting = submitted(served, project, "--hold")
