@@ -49,6 +49,7 @@ def test_the_wheel_holds_what_an_installed_copy_needs(wheel: Path) -> None:
     assert {"gpuqueue", "workers"} == {name.split("/")[0] for name in names if "dist-info" not in name}
 
 
+@pytest.mark.full
 def test_the_description_leads_nowhere_that_is_not_there(wheel: Path) -> None:
     """The package description has no relative link or picture, and no text is missing.
 

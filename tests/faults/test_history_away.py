@@ -15,7 +15,7 @@ class Enough(Exception):
     """Ends a call that would go on."""
 
 
-@pytest.fixture(params=["deleted", "dead"])
+@pytest.fixture(params=[pytest.param("deleted", marks=pytest.mark.full), "dead"])
 def away(store_url: str, tmp_path, request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Return a site with a worker and no recorder, whose database file is missing or whose server is dead."""
     dead = {"GPUQUEUE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"} if request.param == "dead" else {}

@@ -161,7 +161,9 @@ def test_ctrl_c_while_down_waits_leaves_the_machine_as_it_was(home: Home, number
     assert "ready" in home("gpus")
 
 
-@pytest.mark.parametrize("spec", ["sim:0x1G", "nonsense", "sim:4x24", "", " "])
+@pytest.mark.parametrize(
+    "spec", ["sim:0x1G", *(pytest.param(each, marks=pytest.mark.full) for each in ("nonsense", "sim:4x24", "", " "))]
+)
 def test_devices_that_make_no_sense_are_refused_before_anything_starts(home: Home, spec: str) -> None:
     """Invalid devices give one line and exit code 2, and nothing is started."""
     assert home("up", "--devices", spec, code=2).startswith("gpuqueue: ")

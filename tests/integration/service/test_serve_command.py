@@ -69,11 +69,16 @@ def test_it_replaces_a_dead_socket_and_not_a_live_one(start: Start, tmp_path: Pa
     [
         (("--no-socket",), 2, "must listen somewhere"),
         (("--no-socket", "--listen", "0.0.0.0:1"), 2, "plain HTTP shows access tokens"),
-        (("--listen", "nowhere"), 2, "write HOST:PORT"),
-        (("--no-socket", "--listen", "0.0.0.0:1", "--tls-cert", "x"), 2, "belong together"),
-        (("--no-socket", "--listen", "0.0.0.0:1", "--tls-cert", "x", "--tls-key", "x"), 5, "cannot be used"),
-        (("--socket", "/proc/no/api.sock"), 1, "cannot listen at"),
-        (("--socket", "/dev/null"), 5, "is no socket"),
+        *(
+            pytest.param(*each, marks=pytest.mark.full)
+            for each in (
+                (("--listen", "nowhere"), 2, "write HOST:PORT"),
+                (("--no-socket", "--listen", "0.0.0.0:1", "--tls-cert", "x"), 2, "belong together"),
+                (("--no-socket", "--listen", "0.0.0.0:1", "--tls-cert", "x", "--tls-key", "x"), 5, "cannot be used"),
+                (("--socket", "/proc/no/api.sock"), 1, "cannot listen at"),
+                (("--socket", "/dev/null"), 5, "is no socket"),
+            )
+        ),
     ],
 )
 def test_it_says_why_it_cannot_serve(start: Start, words: tuple[str, ...], code: int, says: str) -> None:

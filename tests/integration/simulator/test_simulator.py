@@ -564,7 +564,7 @@ def test_a_knob_is_blamed_by_its_option(example: str, monkeypatch: pytest.Monkey
     assert "GPUQUEUE_SLOTS" in str(command(example, "--devices", "24G", "--headroom", "1G").exception)
 
 
-@pytest.mark.parametrize("kind", ["png", "svg"])
+@pytest.mark.parametrize("kind", [pytest.param("png", marks=pytest.mark.full), "svg"])
 def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None:
     """Each chart file is written completely, and no other file is."""
     path = tmp_path / f"picture.{kind}"
