@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.errors import Refused
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.settings.sources import embedded_socket
-from gpuqueue.snapshot.site import limits_of, store_of
+from gpuqueue.snapshot.site import blob_store_of, limits_of
 from gpuqueue.snapshot.take import Snapshot, take_snapshot
 from gpuqueue.text.units import format_bytes
 
@@ -36,7 +36,7 @@ def kept(connection: Connection, request: JobRequest, spec: JobSpec, note: Note 
         raise Refused(
             "code travels over a service or with the embedded store, not directly to a store: submit without --snapshot"
         )
-    store, limits = store_of(settings), limits_of(settings)
+    store, limits = blob_store_of(settings), limits_of(settings)
     snapshot = taken(request, spec, limits)
     uid, sizes = spec.account.uid, snapshot.blobs()
     missing = store.missing(uid, sizes)

@@ -202,7 +202,7 @@ class NewSnapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SnapshotState:
-    """The address of a snapshot, and the SHA-256 of each content that the caller must send before it can be used."""
+    """The address of a snapshot, and the SHA-256 of each blob that the caller must send before it can be used."""
 
     address: str
     missing: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ class SnapshotState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContentPart:
-    """A part of a file's content, in base64. The parts of one content come in order, and a part may come twice."""
+    """A part of a file's content, in base64. The parts of one file come in order, and a part may come twice."""
 
     sha256: str
     size_bytes: int
@@ -220,7 +220,7 @@ class ContentPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContentParts:
-    """Parts of the contents of a snapshot."""
+    """Parts of the blobs (file contents) of a snapshot."""
 
     parts: tuple[ContentPart, ...]
 

@@ -22,7 +22,7 @@ class CodeSnapshot:
         """Validate the fields.
 
         Raises:
-            BadRequest: the address is none, or the directory is not within the snapshot.
+            BadRequest: the address is not 64 hexadecimal digits, or the directory is not within the snapshot.
 
         """
         if not ADDRESS.fullmatch(self.address):
@@ -36,10 +36,10 @@ class CodeSnapshot:
 
     @classmethod
     def parse(cls, text: str) -> CodeSnapshot:
-        """Return the snapshot that *text*, the text of another one, names.
+        """Parse ``ADDRESS:DIRECTORY``, the form that ``str`` returns.
 
         Raises:
-            BadRequest: it names none.
+            BadRequest: the address or the directory is invalid.
 
         """
         address, _, directory = text.partition(":")

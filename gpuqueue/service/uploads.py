@@ -17,12 +17,12 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.snapshot.blob_store import BlobStore
 from gpuqueue.snapshot.manifest import read_manifest
 from gpuqueue.snapshot.parts import Parts
-from gpuqueue.snapshot.site import limits_of, store_of
+from gpuqueue.snapshot.site import blob_store_of, limits_of
 from gpuqueue.text.units import format_bytes
 
-#: Threads that store the contents of one request. Each waits for the disk, which can serve several at once.
+#: Threads that store the blobs of one request. Each waits for the disk, which can serve several at once.
 THREADS = 8
-#: How long the sum of a user's contents is taken from memory, in seconds. The collection of old ones makes it smaller.
+#: How long the sum of a user's blobs is taken from memory, in seconds. The collection of old blobs makes it smaller.
 SUM_S = 60.0
 
 
@@ -35,14 +35,14 @@ class Uploads:
         self._sums: dict[int, tuple[int, float]] = {}
 
     def offered(self, call: Call, wanted: NewSnapshot) -> SnapshotState:
-        """Store the snapshot if the caller has sent all of its contents, and return which ones are missing.
+        """Store the snapshot if the caller has sent all of its blobs, and return which ones are missing.
 
         Raises:
             BadRequest: the manifest is not valid, or the snapshot is too large.
             Refused: the snapshots of the caller are too large together.
 
         """
-        uid, store, limits = uid_of(call), store_of(self._settings), limits_of(self._settings)
+        uid, store, limits = uid_of(call), blob_store_of(self._settings), limits_of(self._settings)
         text = wanted.manifest.encode(errors="replace")
         manifest = read_manifest(text, limits)
         sizes = manifest.blobs()
@@ -53,27 +53,27 @@ class Uploads:
         return SnapshotState(address=manifest.address(), missing=tuple(missing))
 
     def received(self, call: Call, parts: tuple[ContentPart, ...]) -> None:
-        """Store the contents of *parts*.
+        """Store the blobs that *parts* complete, and keep the other parts until then.
 
         Raises:
             BadRequest: a part is not what it says, or a part before it is missing.
             Refused: the snapshots of the caller are too large together.
 
         """
-        uid, store, most_bytes = uid_of(call), store_of(self._settings), self._settings.snapshot_file_limit_bytes
-        by_content: dict[str, list[tuple[ContentPart, bytes]]] = {}
+        uid, store, most_bytes = uid_of(call), blob_store_of(self._settings), self._settings.snapshot_file_limit_bytes
+        by_blob: dict[str, list[tuple[ContentPart, bytes]]] = {}
         for part in parts:
-            by_content.setdefault(part.sha256, []).append((part, _content(part)))
-        more_bytes = sum(len(content) for each in by_content.values() for _, content in each)
+            by_blob.setdefault(part.sha256, []).append((part, _content(part)))
+        more_bytes = sum(len(content) for each in by_blob.values() for _, content in each)
         self._count(store, uid, more_bytes, add=True)
         unfinished = Parts(store)
 
         def receive(found: list[tuple[ContentPart, bytes]]) -> None:
-            for part, content in found:  # the parts of one content in their order
+            for part, content in found:  # the parts of one blob in their order
                 unfinished.add(uid, part.sha256, part.size_bytes, part.offset_bytes, content, most_bytes=most_bytes)
 
         with ThreadPoolExecutor(THREADS) as pool:
-            for _ in pool.map(receive, by_content.values()):
+            for _ in pool.map(receive, by_blob.values()):
                 pass
 
     def _count(self, store: BlobStore, uid: int, more_bytes: int, *, add: bool) -> None:
@@ -101,7 +101,7 @@ def check_held(call: Call, snapshot: CodeSnapshot) -> None:
 
     """
     settings = call.connection.settings
-    store_of(settings).use(uid_of(call), snapshot.address, limits_of(settings))
+    blob_store_of(settings).use(uid_of(call), snapshot.address, limits_of(settings))
 
 
 def share(call: Call, snapshot: CodeSnapshot, owner: Account) -> None:
@@ -112,7 +112,7 @@ def share(call: Call, snapshot: CodeSnapshot, owner: Account) -> None:
 
     """
     settings = call.connection.settings
-    store_of(settings).share(owner.uid, uid_of(call), snapshot.address, limits_of(settings))
+    blob_store_of(settings).share(owner.uid, uid_of(call), snapshot.address, limits_of(settings))
 
 
 def uid_of(call: Call) -> int:

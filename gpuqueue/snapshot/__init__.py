@@ -1,7 +1,7 @@
 """Snapshots: the files of a directory at one moment, which travel with a job to the host that runs it.
 
-A snapshot is a manifest, which names each file and link, and the contents of the files (blobs). Each has its SHA-256 as
-its address, so a content is sent and stored once.
+A snapshot is a manifest, which names each file and link, and the blobs: the file contents. The address of a blob is its
+SHA-256, so equal files are sent and stored once.
 
 - ``manifest.py`` has the values and the strict reader; start reading there. ``names.py`` and ``links.py`` have the
   rules for paths and for links, ``limits.py`` those for sizes.

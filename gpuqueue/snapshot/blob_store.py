@@ -2,15 +2,15 @@
 
 ::
 
-    blobs/a/b/SHA256       a content, of mode 0600 below directories of mode 0700
-    users/UID/ab/SHA256    an empty file: this account has sent this content
+    blobs/a/b/SHA256       a blob, of mode 0600 below directories of mode 0700
+    users/UID/ab/SHA256    an empty file: this account has sent this blob
     lock                   held shared to renew blobs, exclusively to remove one
 
-A content is written to a temporary file in its directory, checked, synced and renamed. The names are synced once for a
+A blob is written to a temporary file in its directory, checked, synced and renamed. The names are synced once for a
 whole snapshot; a and b are the first two digits of the hash, so that this is at most 256 directories.
 
-An account has a content only once it has sent it itself, since knowing a hash is no right to read. So ``missing`` gives
-the same answer whether nobody or only others have sent a content. A manifest is a blob, too: its hash is its address.
+An account may use a blob only after it has sent the blob itself; knowing the hash gives no access. So ``missing`` gives
+the same answer whether nobody or only others have sent a blob. A manifest is a blob, too: its hash is its address.
 
 A blob's modification time is when it was last needed; ``collect`` removes only what is older than a grace.
 """
@@ -42,7 +42,7 @@ PARTIAL = ".partial-"
 class BlobStore:
     """The blobs below the directory *root*, which is made if it is missing. Safe for several threads and processes.
 
-    Accounts are numbers (uid). Every method raises BadRequest for a *sha256* that is none.
+    Accounts are numbers (uid). Every method raises BadRequest for a *sha256* that is not 64 hexadecimal digits.
     """
 
     def __init__(self, root: Path) -> None:
@@ -70,17 +70,17 @@ class BlobStore:
             return [sha256 for sha256 in shas if not self._renew(uid, sha256)]
 
     def put(self, uid: int, sha256: str, size_bytes: int, chunks: Iterable[bytes], *, most_bytes: int) -> None:
-        """Store the content *chunks*, and that the account *uid* has sent it.
+        """Store the blob that consists of *chunks*, and that the account *uid* has sent it.
 
-        It survives a power cut once ``add_manifest`` has returned for a snapshot with it.
+        The blob survives a power cut once ``add_manifest`` has returned for a snapshot with it.
 
         Raises:
-            BlobRefused: the content is not *size_bytes* long, is above *most_bytes*, or *sha256* is not of it.
+            BlobRefused: the blob is not *size_bytes* long, is above *most_bytes*, or does not have the hash *sha256*.
 
         """
         if not 0 <= size_bytes <= most_bytes:
             size, limit = format_bytes(size_bytes), format_bytes(most_bytes)
-            raise BlobRefused(f"a content of {size} is above the limit of {limit} for a file")
+            raise BlobRefused(f"a blob of {size} is above the limit of {limit} for a file")
         path = self._path(sha256)
         _make(path.parent)
         fd, partial = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)  # of mode 0600
@@ -101,15 +101,15 @@ class BlobStore:
             raise
 
     def add_manifest(self, uid: int, text: bytes, limits: Limits = DEFAULT) -> Manifest:
-        """Store the manifest *text* of a snapshot whose contents the account *uid* has sent, and return it.
+        """Store the manifest *text* of a snapshot whose blobs the account *uid* has sent, and return the manifest.
 
         Raises:
             InvalidManifest: the text is no valid manifest within *limits*.
-            SnapshotNotHeld: the account has not sent a content, or it was collected: ask for ``missing`` again.
+            SnapshotNotHeld: the account has not sent a blob, or the blob was collected: ask for ``missing`` again.
 
         """
         manifest = read_manifest(text, limits)
-        self._check_contents(uid, manifest)
+        self._check_blobs(uid, manifest)
         address = address_of(text)
         self.put(uid, address, len(text), [text], most_bytes=MAX_TEXT_BYTES)
         for folder in {self._path(each).parent for each in (address, *manifest.blobs())}:
@@ -117,19 +117,19 @@ class BlobStore:
         return manifest
 
     def use(self, uid: int, address: str, limits: Limits = DEFAULT) -> Manifest:
-        """Return the manifest at *address*, which the account *uid* has sent with all contents.
+        """Return the manifest at *address*, which the account *uid* has sent with all of its blobs.
 
         Call it before a job refers to the snapshot: all of it then stays for the grace of ``collect``.
 
         Raises:
             SnapshotNotHeld: the account has not sent all of it, or it was collected.
-            InvalidManifest: the content at *address* is no valid manifest within *limits*.
+            InvalidManifest: the blob at *address* is no valid manifest within *limits*.
 
         """
         if self.missing(uid, [address]):
             raise SnapshotNotHeld(f"you have no snapshot {address[:12]} here, or it was collected: submit it again")
         manifest = read_manifest(self.manifest_text(address), limits)
-        self._check_contents(uid, manifest)
+        self._check_blobs(uid, manifest)
         return manifest
 
     def share(self, uid: int, other_uid: int, address: str, limits: Limits = DEFAULT) -> None:
@@ -147,7 +147,7 @@ class BlobStore:
                 mark.touch(mode=0o600)
 
     def size_bytes_of(self, uid: int) -> int:
-        """Return the size of all contents that the account *uid* has sent and that are here, in bytes."""
+        """Return the size of all stored blobs that the account *uid* has sent, in bytes."""
         found = 0
         for mark in (self.users / str(int(uid))).glob("*/*"):
             with contextlib.suppress(FileNotFoundError):
@@ -155,21 +155,21 @@ class BlobStore:
         return found
 
     def content(self, sha256: str) -> Iterator[bytes]:
-        """Yield the content with *sha256*, whose reader the caller has to authorise.
+        """Yield the blob with *sha256*. The caller decides who may read it.
 
         Raises:
-            SnapshotNotHeld: it is not here.
+            SnapshotNotHeld: the blob is not in the store.
 
         """
         with self.open(sha256) as file:
             yield from iter(lambda: file.read(_CHUNK_BYTES), b"")
 
     def manifest_text(self, address: str) -> bytes:
-        """Return the manifest at *address*, which any account may have sent: the caller decides who may read it.
+        """Return the manifest at *address*, which any account may have sent. The caller decides who may read it.
 
         Raises:
-            SnapshotNotHeld: it is not here.
-            InvalidManifest: the content at *address* is too long for a manifest.
+            SnapshotNotHeld: the manifest is not in the store.
+            InvalidManifest: the blob at *address* is too long for a manifest.
 
         """
         with self.open(address) as file:
@@ -179,21 +179,21 @@ class BlobStore:
         return text
 
     def open(self, sha256: str) -> BinaryIO:
-        """Return the open content with *sha256*, whose reader the caller has to authorise.
+        """Open the blob with *sha256* for reading. The caller decides who may read it.
 
         Raises:
-            SnapshotNotHeld: it is not here.
+            SnapshotNotHeld: the blob is not in the store.
 
         """
         try:
             return self._path(sha256).open("rb")
         except FileNotFoundError:
-            raise SnapshotNotHeld(f"the content {sha256[:12]} is not here, or it was collected: submit again") from None
+            raise SnapshotNotHeld(f"the blob {sha256[:12]} is not here, or was collected: submit again") from None
 
     def remove(self, sha256: str, before_s: float) -> int | None:
-        """Remove the content with *sha256*, and that accounts have sent it, if it was last needed before *before_s*.
+        """Remove the blob with *sha256*, and that accounts have sent it, if it was last needed before *before_s*.
 
-        Returns its size in bytes, or None if it stays.
+        Return its size in bytes, or None if the blob stays.
         """
         path = self._path(sha256)
         with self.locked(alone=True), contextlib.suppress(FileNotFoundError):  # another collection was faster
@@ -207,7 +207,7 @@ class BlobStore:
 
     @contextlib.contextmanager
     def locked(self, *, alone: bool = False) -> Iterator[None]:
-        """Hold the lock, together with others or *alone*. It is let go when this process ends."""
+        """Hold the lock, together with others or *alone*. The end of this process releases it, too."""
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
@@ -215,16 +215,16 @@ class BlobStore:
         finally:
             os.close(fd)
 
-    def _check_contents(self, uid: int, manifest: Manifest) -> None:
+    def _check_blobs(self, uid: int, manifest: Manifest) -> None:
         lacking = self.missing(uid, manifest.blobs())
         if lacking:
-            raise SnapshotNotHeld(f"{len(lacking)} contents of the snapshot are missing, among them {lacking[0][:12]}")
+            raise SnapshotNotHeld(f"{len(lacking)} blobs of the snapshot are missing, among them {lacking[0][:12]}")
         for sha256, size_bytes in manifest.blobs().items():
             if self._path(sha256).stat().st_size != size_bytes:
-                raise InvalidManifest(f"the content {sha256[:12]} is not as long as the manifest says")
+                raise InvalidManifest(f"the blob {sha256[:12]} is not as long as the manifest says")
 
     def _renew(self, uid: int, sha256: str) -> bool:
-        """Return whether the account *uid* has sent *sha256* and it is here, and have it stay for the grace."""
+        """Renew the time of the blob *sha256* if it is here and the account *uid* has sent it; return whether so."""
         try:
             os.stat(self._mark(uid, sha256))
             os.utime(self._path(sha256))
@@ -241,7 +241,7 @@ class BlobStore:
 
 
 def _checked(sha256: str) -> str:
-    """Return *sha256* if it is a hash, and so no other path."""
+    """Return *sha256* if it is a hash. Then it cannot name another path."""
     if not SHA256.fullmatch(str(sha256)):
         raise BadRequest(f"{brief(sha256)} is no SHA-256")
     return sha256
@@ -258,7 +258,7 @@ def _copy(chunks: Iterable[bytes], file: BinaryIO, sha256: str, size_bytes: int)
     if left_bytes:
         raise BlobRefused(f"{size_bytes - left_bytes} bytes were sent, but {size_bytes} were announced")
     if digest.hexdigest() != sha256:
-        raise BlobRefused(f"the content sent is not the one with the SHA-256 {sha256[:12]}…: submit again")
+        raise BlobRefused(f"the blob that was sent does not have the SHA-256 {sha256[:12]}…: submit again")
 
 
 def _make(folder: Path) -> None:

@@ -31,8 +31,9 @@ class Collected:
 def collect(store: BlobStore, keep: Iterable[str], *, grace_s: float = GRACE_S) -> Collected:
     """Remove the blobs that no snapshot at the addresses *keep* needs and that nobody has needed for *grace_s* seconds.
 
-    Get *keep* before the call. A job that is submitted meanwhile is safe if ``BlobStore.use`` or ``add_manifest`` came
-    before it. An address whose manifest cannot be read stops the collection.
+    Get *keep* before the call. A job that is submitted during the call keeps its blobs: ``BlobStore.use`` and
+    ``add_manifest`` renew their times before the submit. A damaged manifest stops the collection; a missing one is
+    listed in ``absent``.
 
     Raises:
         InvalidManifest: a manifest to keep is damaged; nothing was removed.

@@ -53,7 +53,7 @@ class _Walk:
         start = f"{folder}/" if folder else ""
         for name, rules in ((IGNORE_FILE, self._own), (_GIT_IGNORE_FILE, self._git)):
             if name in names:
-                rules.add(folder, self._tree.rules(f"{start}{name}"))
+                rules.add(folder, self._tree.ignore_lines(f"{start}{name}"))
         folders = []
         for name in names:
             path = f"{start}{name}"

@@ -27,11 +27,11 @@ class SnapshotTooLarge(SnapshotRefused):
 
 
 class BlobRefused(BadRequest):
-    """The content sent is not what was announced, or is above the limit; nothing was stored."""
+    """The blob that was sent is not the announced one, or is above the limit; nothing was stored."""
 
 
 class SnapshotNotHeld(Refused):
-    """The account has not sent this content to this service, or it was collected since: send it again."""
+    """The account has not sent this blob to this service, or it was collected since: send it again."""
 
 
 class UnpackFailed(GpuQueueError):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 
-#: Opens a directory that may be searched but not listed, too. Not every system has it.
+#: ``O_PATH`` also opens a directory without read permission. Not every system has ``O_PATH``.
 _PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
 _FOLDER = _PATH_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Folders:
-    """The directories below a root. It and those of the last path stay open; close this after use."""
+    """The directories below a root. The root and the directories of the last path stay open until ``close``."""
 
     def __init__(self, root: str, *, make: bool = False) -> None:
         """Open the directory *root*, whose own path may have links. With *make*, missing directories are made."""

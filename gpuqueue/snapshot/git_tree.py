@@ -60,7 +60,7 @@ class _GitSelection:
         self.notes: list[str] = []
         self._tree = tree
         self._most = most
-        self._rules = IgnoreRules(tree.rules(IGNORE_FILE))
+        self._rules = IgnoreRules(tree.ignore_lines(IGNORE_FILE))
         self._ignored = Ignored([self._rules])
 
     def add(self, folder: str, work_tree: Path) -> None:
@@ -68,7 +68,7 @@ class _GitSelection:
         names = self._listed(folder, work_tree)
         for path in names:
             if path.endswith(f"/{IGNORE_FILE}"):
-                self._rules.add(path.rpartition("/")[0], self._tree.rules(path))
+                self._rules.add(path.rpartition("/")[0], self._tree.ignore_lines(path))
         folders = []
         for path in names:
             if len(self.found) > self._most:

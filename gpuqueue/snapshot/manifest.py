@@ -123,11 +123,11 @@ class Manifest:
         return address_of(self.text())
 
     def size_bytes(self) -> int:
-        """Return the size of all files once unpacked, in bytes. A content that two files share counts twice."""
+        """Return the size of all files once unpacked, in bytes. A blob that two files share counts twice."""
         return sum(each.size_bytes or 0 for each in self.entries)
 
     def blobs(self) -> dict[str, int]:
-        """Return the size in bytes of each content by its SHA-256, in the order of their first files."""
+        """Return the size in bytes of each blob by its SHA-256, in the order of their first files."""
         return {each.sha256: each.size_bytes or 0 for each in self.entries if each.sha256 is not None}
 
 

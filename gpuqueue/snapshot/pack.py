@@ -24,7 +24,7 @@ _TRIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A manifest, a file for each content, and a line for each path that was skipped."""
+    """A manifest, the path of a file for each blob, and a line for each path that was skipped."""
 
     manifest: Manifest
     sources: dict[str, str]
@@ -63,7 +63,7 @@ def read_again(root: Path, path: str, sha256: str) -> Iterator[bytes]:
     """Yield the content of the file *path* below *root* for sending.
 
     Raises:
-        SnapshotRefused: it cannot be read, or its content is no longer the one that *sha256* is of.
+        SnapshotRefused: the file cannot be read, or its content no longer has the hash *sha256*.
 
     """
     digest = hashlib.sha256()

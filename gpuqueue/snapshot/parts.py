@@ -1,6 +1,6 @@
-"""Contents that arrive in parts: each waits in a file of its account until it is whole, and is stored then.
+"""Receives blobs in parts. An unfinished blob is in a file of its account, and is stored once it is complete.
 
-A part may come again, after a lost answer. The parts of a content come in order.
+A part may come again, after a lost answer. The parts of a blob come in order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHUNK_BYTES = 2**20
 
 
 class Parts:
-    """The unfinished contents beside the blobs of *store*."""
+    """The unfinished blobs, in a directory of their own in that of *store*."""
 
     def __init__(self, store: BlobStore) -> None:
         self._store = store
@@ -30,17 +30,17 @@ class Parts:
     def add(
         self, uid: int, sha256: str, size_bytes: int, offset_bytes: int, content: bytes, *, most_bytes: int
     ) -> None:
-        """Add the part *content* at *offset_bytes* to a content of *size_bytes* that the account *uid* sends.
+        """Add *content* at *offset_bytes* to a blob of *size_bytes* that the account *uid* sends.
 
         Raises:
-            BadRequest: the part lies outside of the content, or a part before it is missing.
-            BlobRefused: the content is whole, but *sha256* is not of it.
+            BadRequest: the part lies outside of the blob, or a part before it is missing.
+            BlobRefused: the blob is complete, but does not have the hash *sha256*.
 
         """
         if not SHA256.fullmatch(sha256):
             raise BadRequest(f"{brief(sha256)} is no SHA-256")
         if not 0 <= offset_bytes <= offset_bytes + len(content) <= size_bytes <= most_bytes:
-            raise BadRequest(f"the part of {sha256[:12]} lies outside of a content of at most {most_bytes} bytes")
+            raise BadRequest(f"the part of {sha256[:12]} lies outside of a blob of at most {most_bytes} bytes")
         if len(content) == size_bytes:
             self._store.put(uid, sha256, size_bytes, [content], most_bytes=most_bytes)
             return
@@ -57,7 +57,7 @@ class Parts:
                     path.unlink(missing_ok=True)
 
     def size_bytes_of(self, uid: int) -> int:
-        """Return the size of the unfinished contents of the account *uid*, in bytes."""
+        """Return the size of the unfinished blobs of the account *uid*, in bytes."""
         found = 0
         for path in (self._root / str(uid)).glob("*"):
             with suppress(FileNotFoundError):
@@ -74,7 +74,7 @@ class Parts:
 
     @contextmanager
     def _opened(self, uid: int, sha256: str) -> Iterator[tuple[int, Path]]:
-        """Open the file of a content, alone."""
+        """Open the file of an unfinished blob under an exclusive lock."""
         folder = self._root / str(uid)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / sha256

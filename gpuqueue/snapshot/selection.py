@@ -9,7 +9,7 @@ from gpuqueue.lazy.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excluded:
-    """A default pattern that left paths out: how many, and the first of them. Below a directory none are counted."""
+    """A default pattern that left paths out: how many, and the first of them. A directory counts as one path."""
 
     pattern: str
     paths: int

@@ -14,8 +14,8 @@ def directory_of(settings: Settings) -> Path:
     return settings.state_dir / "snapshots"
 
 
-def store_of(settings: Settings) -> BlobStore:
-    """Return the store of this host's snapshots.
+def blob_store_of(settings: Settings) -> BlobStore:
+    """Return the blob store of this host's snapshots.
 
     Raises:
         GpuQueueError: its directory belongs to another account, or cannot be made.

@@ -1,7 +1,7 @@
 """Sends a whole snapshot in one stream, and reads it. Standard library only.
 
-The stream is one line with the length of the manifest in bytes, the manifest, and then each content once, in the order
-of ``Manifest.blobs``. Their lengths are those of the manifest, so nothing stands between them.
+The stream is one line with the length of the manifest in bytes, the manifest, and then each blob once, in the order of
+``Manifest.blobs``. The manifest has the lengths of the blobs, so the stream has no separators.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def stream_size_bytes(manifest: Manifest) -> int:
 
 
 def write_stream(manifest: Manifest, blob: Callable[[str], Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the stream of the snapshot with this *manifest*; *blob* returns the content with a SHA-256."""
+    """Yield the stream of the snapshot with this *manifest*; *blob* returns the blob with a SHA-256."""
     text = manifest.text()
     yield HEADER + f"{len(text)}\n".encode() + text
     for sha256 in manifest.blobs():
@@ -42,13 +42,13 @@ def write_stream(manifest: Manifest, blob: Callable[[str], Iterable[bytes]]) -> 
 
 
 class StreamReader:
-    """Reads a stream: first ``text``, the manifest, and then each content by ``blob`` in the order of the stream."""
+    """Reads a stream: first ``text``, the manifest, and then each blob by ``blob`` in the order of the stream."""
 
     def __init__(self, source: Source) -> None:
         """Read the manifest.
 
         Raises:
-            UnpackFailed: the stream is cut short, or is none.
+            UnpackFailed: the stream is cut short, or does not begin as a stream of a snapshot.
 
         """
         self._source = source
@@ -61,7 +61,7 @@ class StreamReader:
         self.text = self._exactly(int(length))
 
     def blob(self, size_bytes: int) -> Iterator[bytes]:
-        """Yield the next content, of *size_bytes*.
+        """Yield the next blob, of *size_bytes*.
 
         Raises:
             UnpackFailed: the stream is cut short.

@@ -43,11 +43,11 @@ class Snapshot:
     notes: tuple[str, ...]
 
     def blobs(self) -> dict[str, int]:
-        """Return the size in bytes of each content by its SHA-256."""
+        """Return the size in bytes of each blob by its SHA-256."""
         return self.manifest.blobs()
 
     def blob(self, sha256: str) -> Iterator[bytes]:
-        """Yield the content with *sha256* from the disk, for sending.
+        """Yield the blob with *sha256* from the disk, for sending.
 
         Raises:
             SnapshotRefused: the file has changed since, or cannot be read.
@@ -67,8 +67,8 @@ def take_snapshot(
     """Take a snapshot for a job that works in *directory*.
 
     Takes the directory *root*; without it, the git work tree that holds *directory*, or else *directory* itself. If git
-    ignores all of a *root* within a work tree, it is taken as if there were no git. Files that look like secrets are
-    refused unless a pattern in *allowed* names them; *allow_option* is how a user adds one.
+    ignores every file of *root*, the rules for directories without git apply. Files that look like secrets are refused
+    unless a pattern in *allowed* names them; *allow_option* is how a user adds one.
 
     Raises:
         BadRequest: a directory does not exist.
@@ -98,7 +98,7 @@ def take_snapshot(
         sources=packed.sources,
         in_git=in_git,
         excluded=selection.excluded,
-        notes=(*selection.notes, *packed.notes, *_unused(cwd, packed.manifest)),
+        notes=(*selection.notes, *packed.notes, *_note_on_empty_cwd(cwd, packed.manifest)),
     )
 
 
@@ -113,7 +113,7 @@ def _existing(directory: Path) -> Path:
 
 
 def _check_root(root: Path) -> None:
-    """Refuse a home directory and all above it: no project has so much, nor so much that is private."""
+    """Refuse the home directory and its parents: they are no project, and hold private files."""
     try:
         home = Path.home().resolve()
     except (OSError, RuntimeError):
@@ -125,7 +125,7 @@ def _check_root(root: Path) -> None:
         )
 
 
-def _unused(cwd: str, manifest: Manifest) -> tuple[str, ...]:
+def _note_on_empty_cwd(cwd: str, manifest: Manifest) -> tuple[str, ...]:
     if cwd == "." or any(each.path.startswith(f"{cwd}/") for each in manifest.entries):
         return ()
     return (f"the snapshot has no file of the working directory {quoted(cwd)}: git or {IGNORE_FILE} leaves them out",)

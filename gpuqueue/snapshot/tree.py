@@ -44,7 +44,7 @@ class Tree:
 
         """
         if path.count("/") >= MAX_DEPTH:
-            raise SnapshotRefused(f"{quoted(path)} has more than {MAX_DEPTH} parts: leave it out in {IGNORE_FILE}")
+            raise SnapshotRefused(f"{quoted(path)} has more than {MAX_DEPTH} parts: add it to {IGNORE_FILE}")
         try:
             folder, name = self._folders.of(path)
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -104,11 +104,11 @@ class Tree:
         except OSError as error:
             raise unreadable(path, error) from None
 
-    def rules(self, path: str) -> list[str]:
+    def ignore_lines(self, path: str) -> list[str]:
         """Return the lines of the ignore file *path*, none if it is not there.
 
         Raises:
-            SnapshotRefused: it cannot be read, is a link, or is larger than any ignore file.
+            SnapshotRefused: the file cannot be read, is a link, or is larger than 1 MiB.
 
         """
         about = self.stat(path)

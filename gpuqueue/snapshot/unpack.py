@@ -1,8 +1,8 @@
 """Makes the files of a snapshot in a fresh directory, as the user whose job it is for. Standard library only.
 
-The manifest and the contents may come from an attacker. Only regular files, directories and links that stay inside are
+The manifest and the blobs may come from an attacker. Only regular files, directories and links that stay inside are
 made, with no other modes than 0755 and 0644. Each directory is opened by its parent without following links, links are
-made after all files, and every content is checked before the end. A failure removes all that was made.
+made after all files, and every blob is checked before the end. A failure removes all that was made.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def unpack(
 ) -> Unpacked:
     """Unpack the snapshot with the manifest *text* into the new *directory*, which must not exist.
 
-    *blob* returns the content with a SHA-256 and a size in bytes. It is called once for each, in the order of
+    *blob* returns the blob with a SHA-256 and a size in bytes. It is called once for each blob, in the order of
     ``Manifest.blobs``. The manifest must have the *address*, if one is given. *cwd* is a directory of the snapshot; it
     is made even if it has no files.
 
     Raises:
         InvalidManifest: the manifest is invalid, or above *limits*; nothing was made.
-        UnpackFailed: a content is not what the manifest says, or the disk refuses; what was made was removed.
+        UnpackFailed: a blob is not what the manifest says, or the disk refuses; what was made was removed.
 
     """
     if address is not None and address_of(text) != address:
@@ -120,7 +120,7 @@ def _make_all(manifest: Manifest, blob: Callable[[str, int], Iterable[bytes]], f
 
 
 def _make_file(entry: Entry, blob: Callable[[str, int], Iterable[bytes]], folders: Folders, same: str) -> None:
-    """Make the file of *entry*, from the content of the path *same* if that is another one."""
+    """Make the file of *entry*. If *same* is another path, copy the content of that file, which is already made."""
     sha256, size_bytes = entry.sha256 or "", entry.size_bytes or 0
     source = _open_made(same, folders) if same != entry.path else None
     try:
@@ -156,4 +156,4 @@ def _write(fd: int, chunks: Iterable[bytes], entry: Entry) -> None:
         while rest:
             rest = rest[os.write(fd, rest) :]
     if left_bytes or digest.hexdigest() != entry.sha256:
-        raise UnpackFailed(f"the content that came for {quoted(entry.path)} is not the one of the snapshot")
+        raise UnpackFailed(f"the content that arrived for {quoted(entry.path)} is not that of the snapshot")

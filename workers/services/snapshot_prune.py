@@ -1,4 +1,4 @@
-"""Deletes the snapshots of code that no job uses. The recorder does it, beside the store of the snapshots."""
+"""Deletes the snapshots of code that no job uses. The recorder calls it, on the host of the blob store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.snapshot.collect import GRACE_S, collect
 from gpuqueue.snapshot.parts import Parts
-from gpuqueue.snapshot.site import directory_of, store_of
+from gpuqueue.snapshot.site import blob_store_of, directory_of
 
 log = logging.getLogger(__name__)
 
@@ -19,25 +19,25 @@ PAGE = 1000
 
 
 def collect_snapshots(settings: Settings, queue: JobQueue) -> int:
-    """Delete the snapshots that no open job uses and nobody has used for ``keep_snapshots``; return how many files.
+    """Delete the blobs that no queued or running job needs and that were last used before ``keep_snapshots``.
 
-    Without the store, which knows the open jobs, nothing is deleted.
+    Return the number of deleted blobs. If Redis is unreachable, nothing is deleted.
     """
     if settings.keep_snapshots_s is None or not directory_of(settings).is_dir():
         return 0
     try:
-        if queue.epoch() is None:
+        if queue.epoch() is None:  # Redis is empty or is being rebuilt: it does not know all jobs
             return 0
-        store = store_of(settings)
-        found = collect(store, set(_used(queue)), grace_s=max(GRACE_S, settings.keep_snapshots_s))
-        Parts(store).forget()
+        blobs = blob_store_of(settings)
+        found = collect(blobs, set(_used(queue)), grace_s=max(GRACE_S, settings.keep_snapshots_s))
+        Parts(blobs).forget()
     except Unreachable:
         return 0
     except GpuQueueError as error:
         log.warning("old snapshots of code cannot be deleted: %s", error)
         return 0
     if found.blobs:
-        log.info("%d files of snapshots that no job uses were deleted, %d bytes", found.blobs, found.size_bytes)
+        log.info("%d blobs of snapshots that no job uses were deleted, %d bytes", found.blobs, found.size_bytes)
     return found.blobs
 
 

@@ -45,10 +45,10 @@ class FetchCode:
     def _write(self, address: str, path: Path) -> None:
         # These take a while to import, and few jobs need them.
         from gpuqueue.snapshot.manifest import read_manifest  # noqa: PLC0415
-        from gpuqueue.snapshot.site import limits_of, store_of  # noqa: PLC0415
+        from gpuqueue.snapshot.site import blob_store_of, limits_of  # noqa: PLC0415
         from gpuqueue.snapshot.stream import write_stream  # noqa: PLC0415
 
-        store = store_of(self._settings)
+        store = blob_store_of(self._settings)
         manifest = read_manifest(store.manifest_text(address), limits_of(self._settings))
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # other accounts may enter
         with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor

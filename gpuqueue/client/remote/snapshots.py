@@ -1,4 +1,4 @@
-"""Sends the code of a job to the service: only the contents that the service does not have."""
+"""Sends the code of a job to the service: only the blobs that the service does not have."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gpuqueue.model.job_spec import JobSpec
     from gpuqueue.snapshot.take import Snapshot
 
-#: Most bytes of contents in one request. A request has at most 4 MiB, and base64 takes a third more.
+#: Most bytes of blobs in one request. A request has at most 4 MiB, and base64 takes a third more.
 BATCH_BYTES = 2 * 2**20
-#: How often the service is asked what is missing. Contents can go between two answers, when it collects old ones.
+#: How often the service is asked which blobs are missing. Between two answers it may collect old blobs.
 TRIES = 3
 
 
@@ -39,7 +39,7 @@ def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None) -> J
 
 
 def _send(link: Link, snapshot: Snapshot) -> int:
-    """Send *snapshot*, and return how many bytes of contents the service did not have."""
+    """Send *snapshot*, and return how many bytes of blobs the service did not have."""
     sent_bytes = 0
     for _ in range(TRIES):
         body = NewSnapshot(manifest=snapshot.text.decode())
@@ -67,7 +67,7 @@ def _batches(snapshot: Snapshot, missing: Sequence[str]) -> Iterator[tuple[Conte
 
 
 def _parts(snapshot: Snapshot, sha256: str) -> Iterator[tuple[ContentPart, int]]:
-    """Yield the parts of a content, each with its size in bytes. An empty content has one part."""
+    """Yield the parts of a blob, each with its size in bytes. An empty blob has one part."""
     offset_bytes = 0
     whole = ContentPart(sha256=sha256, size_bytes=snapshot.blobs()[sha256], content="")
     for chunk in snapshot.blob(sha256):

@@ -1,4 +1,4 @@
-"""Routes by which the code of a job travels: its manifest first, then the contents that the service does not have."""
+"""Routes by which the code of a job travels: its manifest first, then the blobs that the service does not have."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def get_snapshot_limits(request: Request) -> Response:
 
 @route(router, "POST", "/snapshots", answer=SnapshotState, body=NewSnapshot)
 async def offer_snapshot(request: Request) -> Response:
-    """Offer a snapshot. Jobs can use it once nothing is missing: send the missing contents, and offer it again."""
+    """Offer a snapshot. Jobs can use it once nothing is missing: send the missing blobs, and offer it again."""
     wanted = await body_of(request, NewSnapshot)
 
     def work(call: Call) -> SnapshotState:
@@ -44,7 +44,7 @@ async def offer_snapshot(request: Request) -> Response:
 
 @route(router, "POST", "/snapshots/contents", body=ContentParts)
 async def send_contents(request: Request) -> Response:
-    """Send contents of a snapshot. What no job uses is deleted after a time (setting ``keep_snapshots``)."""
+    """Send blobs of a snapshot. Blobs that no job uses are deleted after a time (setting ``keep_snapshots``)."""
     wanted = await body_of(request, ContentParts)
 
     def work(call: Call) -> None:

@@ -22,7 +22,7 @@ from gpuqueue.model.api import ContentPart, ContentParts, NewSnapshot, SnapshotS
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobRequest
-from gpuqueue.snapshot.site import store_of
+from gpuqueue.snapshot.site import blob_store_of
 from gpuqueue.snapshot.take import take_snapshot
 from gpuqueue.text.units import MIB
 
@@ -90,7 +90,7 @@ def test_the_work_tree_travels_once(served: ServedSite, client: Client, project:
 
     assert job.spec.snapshot is not None
     snapshot = CodeSnapshot.parse(job.spec.snapshot)
-    text = store_of(served.settings).manifest_text(snapshot.address).decode()
+    text = blob_store_of(served.settings).manifest_text(snapshot.address).decode()
     paths = [line.split("\t")[-1] for line in text.splitlines()[1:]]
     assert [".gitignore", "new.py", "src/train.py"] == paths
     assert ("src", job.spec.snapshot) == (snapshot.directory, again.spec.snapshot)
@@ -119,7 +119,7 @@ def test_a_large_file_comes_in_parts(served: ServedSite, client: Client, project
 
     submitted(client, project / "src")
 
-    with store_of(served.settings).open(hashlib.sha256(content).hexdigest()) as stored:
+    with blob_store_of(served.settings).open(hashlib.sha256(content).hexdigest()) as stored:
         assert content == stored.read()
 
 
@@ -158,7 +158,7 @@ def test_a_snapshot_of_another_user_cannot_be_used(served: ServedSite, client: C
     assert set(state.missing) == set(taken.blobs())
 
 
-def test_a_content_that_is_not_its_hash_is_refused(served: ServedSite, link: Link) -> None:
+def test_a_blob_with_a_false_hash_is_refused(served: ServedSite, link: Link) -> None:
     """Neither a whole content nor one in parts is stored under a false name."""
     false = hashlib.sha256(b"true").hexdigest()
 
@@ -168,17 +168,17 @@ def test_a_content_that_is_not_its_hash_is_refused(served: ServedSite, link: Lin
         )
         link.send("POST", "/snapshots/contents", ContentParts(parts=(part,)))
 
-    with pytest.raises(BadRequest, match="is not the one with the SHA-256"):
+    with pytest.raises(BadRequest, match="does not have the SHA-256"):
         send(b"lies", 4)
     send(b"li", 4)
-    with pytest.raises(BadRequest, match="is not the one with the SHA-256"):
+    with pytest.raises(BadRequest, match="does not have the SHA-256"):
         send(b"es", 4, offset_bytes=2)
     with pytest.raises(BadRequest, match=r"a part of .* is missing before byte 2"):
         send(b"ue", 4, offset_bytes=2)
     send(b"tr", 4)
     send(b"ue", 4, offset_bytes=2)
 
-    with store_of(served.settings).open(false) as stored:
+    with blob_store_of(served.settings).open(false) as stored:
         assert b"true" == stored.read()
 
 

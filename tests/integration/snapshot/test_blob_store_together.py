@@ -12,7 +12,7 @@ from gpuqueue.snapshot.collect import collect
 from gpuqueue.snapshot.errors import SnapshotNotHeld
 from gpuqueue.snapshot.manifest import Entry, Manifest
 
-#: Accounts that send at the same time. The contents are few, so that all send the same ones.
+#: Accounts that send at the same time. The blobs are few, so that all send the same ones.
 ACCOUNTS, CONTENTS = 4, 12
 #: Grace of the collections, in seconds, and what of it a check may take: file times are up to 10 ms behind the clock.
 GRACE_S = 0.2
@@ -22,12 +22,12 @@ CHECKED, REMOVED, MOST_S = 200, 20, 90.0
 
 
 def content(number: int) -> bytes:
-    """Return one of the contents."""
+    """Return one of the blobs."""
     return f"content {number % CONTENTS}".encode()
 
 
 def manifest(first: int) -> Manifest:
-    """Return a snapshot of three of the contents."""
+    """Return a snapshot of three of the blobs."""
     three = [content(first + n) for n in range(3)]
     return Manifest(
         tuple(

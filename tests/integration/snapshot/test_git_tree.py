@@ -155,7 +155,7 @@ def test_a_submodule_that_was_deleted_is_left_out(tmp_path: Path, repository: Pa
 
 
 def test_a_pointer_of_lfs_stays_as_it_is_on_the_disk(repository: Path) -> None:
-    """What the disk has is taken: a pointer as a pointer, a content as a content."""
+    """What the disk has is taken: a pointer as a pointer, a file as a file."""
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 3\n"
     write(repository, ".gitattributes", content="*.bin filter=lfs diff=lfs merge=lfs -text\n")
     write(repository, "w.bin", content=pointer)

@@ -26,7 +26,7 @@ def sha(content: bytes) -> str:
 
 
 def send(store: BlobStore, uid: int, *contents: bytes) -> None:
-    """Send contents as the account *uid*."""
+    """Send blobs as the account *uid*."""
     for content in contents:
         store.put(uid, sha(content), len(content), [content], most_bytes=100)
 
@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> BlobStore:
     return BlobStore(tmp_path / "snapshots")
 
 
-def test_a_content_is_kept_for_this_account_only(store: BlobStore) -> None:
+def test_a_blob_is_kept_for_this_account_only(store: BlobStore) -> None:
     """What one account has sent is still missing for another, until it sends the same itself."""
     assert [sha(b"one"), sha(b"two")] == store.missing(ALICE, [sha(b"one"), sha(b"two")])
 
@@ -87,7 +87,7 @@ def test_only_the_service_can_read_the_files(store: BlobStore) -> None:
 
 
 REFUSED = {
-    "other content": (sha(b"one"), 3, [b"two"], "is not the one with the SHA-256"),
+    "other content": (sha(b"one"), 3, [b"two"], "does not have the SHA-256"),
     "too short": (sha(b"one"), 3, [b"on"], "2 bytes were sent, but 3 were announced"),
     "too long": (sha(b"one"), 3, [b"one", b"!"], "more than the announced 3 bytes"),
     "above the limit": (sha(b"a" * 101), 101, [b"a" * 101], "above the limit of 100B"),
@@ -139,7 +139,7 @@ def test_an_upload_that_is_cut_leaves_nothing(store: BlobStore) -> None:
     "wrong", ["", "../../etc/passwd", "a" * 63, "A" * 64, "a" * 64 + "\n", f"{'a' * 32}/{'a' * 31}"]
 )
 def test_a_hash_is_never_a_path(store: BlobStore, wrong: str) -> None:
-    """Only 64 hexadecimal digits name a content."""
+    """Only 64 hexadecimal digits name a blob."""
     for call in (
         lambda: store.missing(ALICE, [wrong]),
         lambda: store.put(ALICE, wrong, 1, [b"a"], most_bytes=10),
@@ -150,13 +150,13 @@ def test_a_hash_is_never_a_path(store: BlobStore, wrong: str) -> None:
             call()
 
 
-def test_a_snapshot_needs_all_its_contents_from_the_same_account(store: BlobStore) -> None:
+def test_a_snapshot_needs_all_its_blobs_from_the_same_account(store: BlobStore) -> None:
     """A manifest is accepted once its account has sent every content, and only this account can use it."""
     text = manifest(b"one", b"two").text()
     send(store, ALICE, b"one")
     send(store, BOB, b"two")
 
-    with pytest.raises(SnapshotNotHeld, match=f"1 contents of the snapshot are missing, among them {sha(b'two')[:12]}"):
+    with pytest.raises(SnapshotNotHeld, match=f"1 blobs of the snapshot are missing, among them {sha(b'two')[:12]}"):
         store.add_manifest(ALICE, text)
     send(store, ALICE, b"two")
     made = store.add_manifest(ALICE, text)
@@ -167,18 +167,18 @@ def test_a_snapshot_needs_all_its_contents_from_the_same_account(store: BlobStor
         store.use(BOB, made.address())
 
 
-def test_a_manifest_that_is_sent_as_a_content_gives_no_rights(store: BlobStore) -> None:
-    """An account that knows a manifest, but has none of its contents, gets nothing by sending it."""
+def test_a_manifest_that_is_sent_as_a_blob_gives_no_rights(store: BlobStore) -> None:
+    """An account that knows a manifest, but has none of its blobs, gets nothing by sending it."""
     made = manifest(b"one")
     send(store, ALICE, b"one")
     store.put(BOB, made.address(), len(made.text()), [made.text()], most_bytes=1000)
 
-    with pytest.raises(SnapshotNotHeld, match="contents of the snapshot are missing"):
+    with pytest.raises(SnapshotNotHeld, match="blobs of the snapshot are missing"):
         store.use(BOB, made.address())
 
 
 def test_a_manifest_with_a_wrong_size_is_refused(store: BlobStore) -> None:
-    """The sizes in a manifest are those of its contents, so that limits hold."""
+    """The sizes in a manifest are those of its blobs, so that limits hold."""
     send(store, ALICE, b"one")
     wrong = Manifest((Entry(path="a", sha256=sha(b"one"), size_bytes=1),))
 

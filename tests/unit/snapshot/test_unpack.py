@@ -30,7 +30,7 @@ Blob = Callable[[str, int], Iterable[bytes]]
 
 
 def blob(sha256: str, _: int = 0) -> list[bytes]:
-    """Return a content byte by byte."""
+    """Return a blob byte by byte."""
     return [bytes([each]) for each in CONTENTS[sha256]]
 
 
@@ -131,7 +131,7 @@ BROKEN: dict[str, Blob] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_wrong_content_leaves_nothing(tmp_path: Path, name: str) -> None:
-    """A content that is not the manifest's ends the unpacking, and all that was made is removed."""
+    """A blob that is not the manifest's ends the unpacking, and all that was made is removed."""
     made = manifest(file("a/first", b""), file("a/second"), link("a/l", "first"))
 
     with pytest.raises(UnpackFailed, match="for 'a/second'"):

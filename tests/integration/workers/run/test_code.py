@@ -13,7 +13,7 @@ from bounded import until
 from site_of_one import BIN, Site
 
 from gpuqueue.model.job import JobState
-from gpuqueue.snapshot.site import directory_of, store_of
+from gpuqueue.snapshot.site import blob_store_of, directory_of
 from workers.services.code_prune import delete_code
 from workers.services.snapshot_prune import collect_snapshots
 
@@ -109,7 +109,7 @@ def test_a_snapshot_stays_as_long_as_a_job_needs_it(served: Site, project: Path)
     served.until_recorded(ended)
     used, unused = (_address(served, each) for each in (waiting, ended))
     month_ago = time.time() - 31 * 86400
-    store = store_of(served.settings)
+    store = blob_store_of(served.settings)
     for path in store.blobs.rglob("*"):
         os.utime(path, (month_ago, month_ago))
 
