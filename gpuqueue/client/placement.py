@@ -64,7 +64,8 @@ def replaced(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[Placement], dict[s
     def place(placement: Placement) -> dict[str, Any]:
         if wanted.exclusive is False and placement.whole and wanted.mem is None:
             raise BadRequest(
-                "it asked for all memory of the card: give the memory that it needs beside other jobs, with --mem 6G"
+                "the job asked for all memory of the card: "
+                "give the memory that it needs beside other jobs, with --mem 6G"
             )
         fields: dict[str, Any] = {} if device_filter is None else {"device": device_filter}
         return {**fields, "placement": replace(placement, **changes)} if changes else fields

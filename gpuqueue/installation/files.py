@@ -43,7 +43,7 @@ class Owned:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Directory:
-    """A directory. What is in it is never changed, and removed with it."""
+    """A directory. Install never changes its content. Removing it removes its content."""
 
     path: Path
     owned: Owned
@@ -92,13 +92,16 @@ class Directory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class File:
-    """A file that install writes. A file with another content is replaced only where that is *forced*."""
+    """A file that install writes.
+
+    With *forced*, a file with a different content is replaced; otherwise it is an error.
+    """
 
     path: Path
     text: str
     owned: Owned
     purpose: str
-    #: Whether the site changes it: another content counts as there.
+    #: Whether the site may edit it. An edited file counts as present.
     editable: bool = False
     forced: bool = False
 
@@ -132,7 +135,7 @@ class File:
             raise Refused(f"{self.path} is there and is no file: move it away")
         if not self.editable and self._content() != self.text:
             if not self.forced:
-                raise Refused(f"{self.path} is there with another content: move it away, or replace it with --force")
+                raise Refused(f"{self.path} is there with different content: move it away, or replace it with --force")
             return State.DIFFERS
         return State.THERE if self.editable or self.owned.fits(found) else State.DIFFERS
 
@@ -143,7 +146,7 @@ class File:
             return self.text
 
     def make(self) -> None:
-        """Write it. It is never there in part."""
+        """Write the file atomically."""
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         fd, made = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
         try:

@@ -63,7 +63,7 @@ def steps_of(site: SystemSite, *, force: bool = False) -> list[Step]:
 
 
 def refuse_unsafe(programs: Path) -> None:
-    """Check that a service of root may run this installation, and that the service account can.
+    """Check that only root can change this installation and that the service account can read it.
 
     Raises:
         Refused: others than root can change it, others cannot read it, or the service's libraries are missing.
@@ -90,8 +90,8 @@ def refuse_other_settings() -> None:
     """Check that a settings file which is there already runs jobs as their submitters.
 
     Raises:
-        Refused: it does not.
-        BadRequest: it cannot be read.
+        Refused: the file has no ``run_as = submitter``.
+        BadRequest: the file cannot be read.
 
     """
     if os.access(CONFIG, os.R_OK) and Settings.load({"GPUQUEUE_CONFIG": str(CONFIG)}).launcher_in_use is None:
@@ -147,7 +147,10 @@ class Record:
         self.save()
 
     def remove(self, name: str) -> None:
-        """Write down that *name* is gone. The record goes with the last thing in it."""
+        """Remove *name* from the record, and STARTED, since the units no longer run as installed.
+
+        Delete the record if it is empty.
+        """
         self.made = [each for each in self.made if each not in {name, STARTED}]
         if self.made:
             self.save()
@@ -164,7 +167,7 @@ class Record:
 
 
 def install(site: SystemSite, states: Sequence[tuple[Step, State]]) -> None:
-    """Make what is not there.
+    """Make what is missing, and correct what differs.
 
     Raises:
         GpuQueueError: a step failed. The steps before it stay, and the next install goes on from there.
@@ -183,7 +186,7 @@ def refuse_other_names(site: SystemSite) -> None:
     """Check that this machine has no installation with other names.
 
     Raises:
-        Refused: it has.
+        Refused: the record names another account or group.
 
     """
     record = Record.load()
@@ -204,10 +207,12 @@ def removals(record: Record, site: SystemSite, *, purge: bool) -> tuple[list[Ste
 
 
 def refuse_while_busy(site: SystemSite, *, cancel: bool) -> None:
-    """Check that no job runs, and that nothing runs which only a person can stop.
+    """Check that no job runs and, without systemd, that launcher and service are stopped.
+
+    With *cancel*, jobs may run.
 
     Raises:
-        Refused: something does.
+        Refused: a job or a process still runs.
 
     """
     jobs = "" if cancel else running_jobs(site)

@@ -21,7 +21,7 @@ RUN = Path("/run/gpuqueue")
 LAUNCHER_RUN = Path("/run/gpuqueue-launcher")
 UNITS = Path("/etc/systemd/system")
 
-#: Names that every tool takes, as useradd's default rule.
+#: Names that useradd and groupadd accept by default.
 _NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
 #: Paths that need no quotes in a unit or a shell.
 _PATH = re.compile(r"[A-Za-z0-9_./+-]+")
@@ -48,7 +48,9 @@ class SystemSite:
         """
         for option, name in (("--account", self.account), ("--group", self.group)):
             if not _NAME.fullmatch(name):
-                raise BadRequest(f"{option} {name}: use small letters, digits, _ and -, and begin with a letter")
+                raise BadRequest(
+                    f"{option} {name}: use at most 31 lower-case letters, digits, _ and -, and begin with a letter or _"
+                )
         if self.account == self.group:
             raise BadRequest("--account and --group must differ: the account of the queue runs no jobs")
         if not _PATH.fullmatch(str(self.programs)):

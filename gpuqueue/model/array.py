@@ -29,13 +29,13 @@ MOST_MEMBERS = 1_000_000
 #: Longest text of indexes, in characters. Each claim of a member carries the text.
 MOST_TEXT = 4000
 
-#: Numbers that are too large match too, so that the error names the limit. Python refuses to read 4300 digits.
+#: Matches numbers above the limit too, so that the error can name the limit. ``int()`` refuses more than 4300 digits.
 _RANGE = pattern(r"([0-9]{1,4000})(?:-([0-9]{1,4000})(?::([0-9]{1,4000}))?)?")
 #: The placeholder ``{name}``, or ``{{name}}`` for a literal ``{name}``.
-_PLACE = pattern(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|\{([A-Za-z0-9_]+)\}")
+_PLACEHOLDER = pattern(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|\{([A-Za-z0-9_]+)\}")
 
 #: ``{name}`` where it looks like a placeholder: neither ``${name}`` nor ``{{name}}``.
-_MEANT = re.compile(r"(?<![{$])\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})")
+_LIKELY_PLACEHOLDER = re.compile(r"(?<![{$])\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})")
 _VARIABLE = pattern(r"GPUQUEUE_SWEEP_[A-Z0-9_]+")
 
 
@@ -222,7 +222,7 @@ class Array:
         def one(found: re.Match[str]) -> str:
             return f"{{{found[1]}}}" if found[1] else values.get(found[2], found[0])
 
-        return _PLACE.sub(one, text)
+        return _PLACEHOLDER.sub(one, text)
 
     def unknown(self, texts: Iterable[str]) -> list[str]:
         """Return the names in *texts* that look like placeholders but are unknown.
@@ -230,13 +230,13 @@ class Array:
         JSON, shell variables (``${name}``) and doubled braces do not count as placeholders.
         """
         names = {"index", *(axis.name for axis in self.axes)}
-        found = (each[1] for text in texts for each in _MEANT.finditer(text))
+        found = (each[1] for text in texts for each in _LIKELY_PLACEHOLDER.finditer(text))
         return [name for name in dict.fromkeys(found) if name not in names]
 
     def unused(self, texts: Iterable[str]) -> list[str]:
         """Return the names of the axes that *texts* use neither as a placeholder nor by their environment variable."""
         words = "\n".join(texts)
-        used = {each[2] for each in _PLACE.finditer(words)}
+        used = {each[2] for each in _PLACEHOLDER.finditer(words)}
         variables = {each[0] for each in _VARIABLE.finditer(words)}
         return [axis.name for axis in self.axes if axis.name not in used and axis.variable not in variables]
 
@@ -260,7 +260,7 @@ class Member:
 
     @classmethod
     def of(cls, job_id: int, array_id: int) -> Member:
-        """Return the member of the array *array_id* that the job *job_id* is."""
+        """Return the array member with the job id *job_id*."""
         return cls(array_id, job_id - array_id - 1)
 
     @property

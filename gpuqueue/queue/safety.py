@@ -21,7 +21,7 @@ def check_safety(url: str) -> list[str]:
     """
     server = server_facts(url)
     if is_too_old(server):
-        raise StoreNotReady(f"the store is {server.product}: 6.2 or newer, or any Valkey, is needed")
+        raise StoreNotReady(f"the store is {server.product}: use Redis 6.2 or newer, or Valkey")
     if may_evict(server) and server.limit_bytes is not None:
         raise StoreNotReady(
             f"the store may evict keys (maxmemory-policy {server.policy}) and so forget jobs: "
@@ -35,7 +35,7 @@ def check_safety(url: str) -> list[str]:
 
 
 def exposures(url: str, server: ServerFacts) -> list[tuple[str, str]]:
-    """Return in what way others can reach or read the store at *url*, each with what to do about it."""
+    """Return (risk, remedy) pairs for the store at *url*."""
     found = []
     if server.open_to_all:
         remedy = "set a password there (requirepass, or an ACL user) and in GPUQUEUE_REDIS_URL"

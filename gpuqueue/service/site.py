@@ -25,7 +25,8 @@ from gpuqueue.settings.settings import Settings
 
 T = TypeVar("T")
 
-#: Threads that serve requests. Each has a connection to the store. The store takes one command at a time.
+#: Threads that serve requests. Each has a connection to the store. 16 suffice, since the store executes one command at
+#: a time.
 THREADS = 16
 #: Key of a request's scope for the size of its body.
 BODY_BYTES = "gpuqueue.body_bytes"
@@ -48,10 +49,10 @@ class Site:
         self._connections: list[Connection] = []
 
     async def work(self, request: Request, work: Callable[[Call], T], *, is_first: bool = True) -> T:
-        """Return the result of *work*, which is done for the caller of *request* by a thread of the pool.
+        """Call *work* for the caller of *request* in a thread of the pool, and return its result.
 
-        A stream or long poll works many times for one request. Only the first counts for the limits of the caller.
-        Each of them checks the proof of identity again, so that a revoked token ends a stream.
+        A stream or long poll makes many calls for one request. Only the first call counts for the limits of the caller.
+        Every call authenticates again, so that a revoked token ends a stream.
 
         Raises:
             NotAuthenticated: the caller cannot be identified.
@@ -59,14 +60,14 @@ class Site:
         """
         credentials = _credentials(request)
         return await asyncio.get_running_loop().run_in_executor(
-            self._pool, self._done, credentials, request.scope.get(BODY_BYTES, 0) if is_first else None, work
+            self._pool, self._call, credentials, request.scope.get(BODY_BYTES, 0) if is_first else None, work
         )
 
     async def answer(self, request: Request, work: Callable[[Call], Any], status: int = 200) -> Response:
         """Return the result of *work* as JSON. It may return a whole Response instead."""
         return await self.work(request, lambda call: answered(work(call), status))
 
-    def _done(self, credentials: Credentials, body_bytes: int | None, work: Callable[[Call], T]) -> T:
+    def _call(self, credentials: Credentials, body_bytes: int | None, work: Callable[[Call], T]) -> T:
         caller = self.identity.caller(credentials, is_new=body_bytes is not None)
         if body_bytes is not None:
             self.identity.received(caller, body_bytes)
@@ -98,7 +99,8 @@ async def body_of(request: Request, kind: type[T]) -> T:
     """Return the body of *request*, read as *kind*.
 
     Raises:
-        BadRequest: it is no JSON, or no *kind*. The protocol has refused one that is too large.
+        BadRequest: the body is not JSON or does not describe a *kind*. ``PeerProtocol`` refuses bodies that are too
+            large.
 
     """
     try:

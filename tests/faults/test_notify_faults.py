@@ -111,8 +111,8 @@ def test_what_is_refused_once_is_sent_the_next_time(open_site: Site, hook: Hook)
 def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_site: Site, hook: Hook) -> None:
     """A hanging target delays neither the history nor other targets.
 
-    More notifications hang than there are lanes. The history goes on at once, and another target gets its notification
-    soon.
+    More notifications hang than there are threads. The history goes on at once, and another target gets its
+    notification soon.
     """
     recorder(open_site, "workers.services.sender:LIMIT_S=5")
     hanging = [end_one(open_site, on_end=hook.url("hang")) for _ in range(12)]

@@ -110,7 +110,7 @@ def become(request: Request, files: list[int], rules: Rules, answer: int, guard:
         bundle = -1
         if request.code is not None:
             bundle, run_dir, *files = files
-            code_directory.give(run_dir, account.pw_uid, rules)
+            code_directory.make_code_directory(run_dir, account.pw_uid, rules)
         take(files, request, account.pw_uid)
         drop(account)
         # again, because setresuid has cleared it. Only a set-user-ID program clears it after this.

@@ -1,7 +1,8 @@
 """The control group of a run (cgroup v2), with which the kernel ends all its processes at once. Standard library only.
 
-It also finds a process that has left its session and thrown its token away, after shim and guard were killed. Without
-cgroup v2, or where the launcher's unit has no ``Delegate=yes``, runs have none, and the guard and the token must do.
+The control group also contains processes that left the session and removed the token from their environment, even after
+shim and guard were killed. Runs have no control group without cgroup v2, or if the launcher's unit has no
+``Delegate=yes``; guard and token find the processes then.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _until(limit_s: float) -> Iterator[None]:
 
 
 def _own() -> str | None:
-    """Return the directory of this process's control group, if the group is its own to divide."""
+    """Return the directory of this process's control group, if this process may create subgroups."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             group = next(line[3:].rstrip("\n") for line in file if line.startswith("0::"))

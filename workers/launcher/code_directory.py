@@ -12,8 +12,8 @@ from workers.shim.code import DIRECTORY
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def give(run_dir: int, uid: int, rules: Rules) -> None:
-    """Make the directory in the open *run_dir* for the account *uid*.
+def make_code_directory(run_dir: int, uid: int, rules: Rules) -> None:
+    """Make the directory ``code`` in the open *run_dir* for the account *uid*.
 
     Raises:
         Refused: *run_dir* is no directory of the service account.
@@ -29,12 +29,12 @@ def give(run_dir: int, uid: int, rules: Rules) -> None:
         os.close(fd)
 
 
-def empty(run_dir: int, rules: Rules) -> None:
-    """Delete all that is in the directory of the open *run_dir*, in a child that has become its owner.
+def empty_code_directory(run_dir: int, rules: Rules) -> None:
+    """Delete the content of ``code`` in the open *run_dir*, in a child process that has become the owner of ``code``.
 
     Raises:
         Refused: *run_dir* is no directory of the service account, or the owner is no person.
-        OSError: there is no such directory.
+        OSError: there is no directory ``code``.
 
     """
     _check(run_dir, rules)

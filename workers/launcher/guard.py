@@ -50,7 +50,7 @@ def serve(shim: socket.socket, rules: Rules) -> None:
         group = RunGroup.find(rules.cgroups, rest.decode())
         shim.send(b"swept %d" % ((group.end() if group else 0) + process_tree.sweep(TOKEN, rest.decode())))
     elif verb == REMOVE and fds:
-        code_directory.empty(fds[0], rules)
+        code_directory.empty_code_directory(fds[0], rules)
         shim.send(b"removed")
     elif verb == START and len(fds) >= 2:  # noqa: PLR2004 - the spec and an output
         start(shim, fds[0], fds[1:], rules)

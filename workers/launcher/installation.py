@@ -1,6 +1,6 @@
 """Finds what others than root can change in the whole installation of gpuqueue. Standard library only.
 
-The launcher executes little, and checks that at each start. The workers, the recorder and the service execute all of
+The launcher loads few files, and checks those at each start. The workers, the recorder and the service execute all of
 the installation, and may start jobs as every member of a group. ``gpuqueue install`` and ``gpuqueue doctor`` use this.
 """
 
@@ -41,7 +41,7 @@ def within(tops: list[str]) -> Iterator[str]:
         if directory in done:
             continue
         done.add(directory)
-        with contextlib.suppress(PermissionError), os.scandir(directory) as entries:  # nobody but root looks in
+        with contextlib.suppress(PermissionError), os.scandir(directory) as entries:  # only root can read it
             for entry in entries:
                 found = entry.stat(follow_symlinks=False)
                 if stat.S_ISLNK(found.st_mode):

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 class ExternalProcesses:
     """Counts the memory of each external process on one device, for as long as the process lives.
 
-    A notebook that frees its memory between two cells soon needs it again, so a job should not take it at once. What a
-    process has freed therefore goes on to count, and half of that after each *half_life_s*. None: it does not count.
+    A notebook that frees its memory between two cells soon needs it again, so a job should not take it at once. Freed
+    memory therefore keeps counting and halves every *half_life_s* seconds. With None, freed memory does not count.
     """
 
     def __init__(self, half_life_s: float | None) -> None:

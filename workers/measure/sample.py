@@ -40,7 +40,7 @@ class Sample:
     def measured(self, token: str) -> RunOnDevice | None:
         """Return the run with this token, or None if it is not on the device or has not started.
 
-        A run without a process is not measured, except on a GPU: a live process always uses some host memory.
+        Without a process, host memory is unknown, not 0. A run may really use 0 bytes of a GPU.
         """
         run = next((run for run in self.runs if run.token == token), None)
         if run is None or not run.started or (self.device.kind is not DeviceKind.GPU and not run.pids):
@@ -58,7 +58,7 @@ class Sample:
         return self._external_bytes(self.counted)
 
     @property
-    def allocated_bytes(self) -> int:
+    def committed_bytes(self) -> int:
         """Return the bytes that are in use by external processes or allocated to runs.
 
         Each run counts with its lease or its use, whichever is larger. If the sum exceeds the device's total, some run
@@ -71,7 +71,7 @@ class Sample:
     @property
     def missing_bytes(self) -> int:
         """Return by how many bytes the device is over-committed; 0 or less if everything fits."""
-        return self.allocated_bytes - self.reading.total_bytes
+        return self.committed_bytes - self.reading.total_bytes
 
     @property
     def _ours(self) -> frozenset[int]:

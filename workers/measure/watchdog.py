@@ -62,7 +62,7 @@ def enforce_limit(run: LiveRun, sample: Sample) -> None:
     if share is None or share.used_bytes is None or device.kind is DeviceKind.CPU or not run.held.capped:
         return
     used_bytes, lease_bytes = share.used_bytes, share.lease_bytes
-    reading, not_used_bytes = sample.reading, sample.allocated_bytes - sample.reading.used_bytes
+    reading, not_used_bytes = sample.reading, sample.committed_bytes - sample.reading.used_bytes
     found = excess(used_bytes, lease_bytes, free_bytes=reading.free_bytes, allocated_bytes=not_used_bytes)
     if device.kind is DeviceKind.SIMULATED and used_bytes <= limit_bytes(lease_bytes):
         found = Excess.NONE

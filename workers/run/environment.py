@@ -20,9 +20,9 @@ from workers.threads.timeout import in_time
 TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
 #: The directory of the hook that runs inside the job's own Python.
 INSIDE = Path(__file__).parent.parent / "inside" / "site"
-#: How long to search for a job's interpreter and ask it for its torch version, in seconds. The interpreter may be on a
-#: file server that is down, and the run must not block on it. The hook caps torch of any version.
-POLL_S = ASK_S + 2
+#: Time limit for finding the job's interpreter and asking for its torch version, in seconds. The interpreter may be on
+#: a file server that is down, and the run must not block on it. If the time runs out, the hook still caps torch.
+ASK_TORCH_LIMIT_S = ASK_S + 2
 #: The control pipe of NVIDIA's MPS daemon, unless an environment variable names another directory.
 MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's default path; its existence is checked
 
@@ -39,8 +39,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a run of *spec* on *devices*; *cap* is whether this site caps jobs.
 
-    *ask_torch* is whether the job's interpreter may be asked for its version of torch. The worker starts it for that,
-    under its own account, so a job that runs as another account must not name it.
+    *ask_torch*: whether to start the job's interpreter to learn its torch version. It would run as the worker, so this
+    is False if jobs run as their submitters.
 
     The devices are pinned by UUID, because CUDA and the driver may number the cards differently. A program sees them
     as 0, 1, … in this order. On the CPU the list is empty, so that the job cannot use a GPU.
@@ -67,7 +67,7 @@ def environment(
 
 
 def _of_this_host() -> dict[str, str]:
-    """Return the variables that a job from another machine does not bring along (``OF_ONE_MACHINE``)."""
+    """Return the variables that do not travel (``OF_ONE_MACHINE``): a job with a snapshot may come from elsewhere."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "SHELL") if name in os.environ}
 
 
@@ -81,7 +81,7 @@ def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool, as
     if not gpus:
         return {}
     totals = [device.total_bytes for device in gpus if device.total_bytes is not None]
-    torch = in_time(lambda: _torch_of(spec), POLL_S) if cap and ask_torch else None
+    torch = in_time(lambda: _torch_of(spec), ASK_TORCH_LIMIT_S) if cap and ask_torch else None
     caps = cap_environment(
         _allocated_bytes(spec, devices),
         min(totals) if len(totals) == len(gpus) else None,

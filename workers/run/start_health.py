@@ -45,7 +45,7 @@ class StartHealth:
             self._due_s = self._clock.monotonic_s() + min(PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
             self._failures += 1
 
-    def held(self) -> None:
+    def run_began(self) -> None:
         """Record that a run has begun."""
         with self._lock:
             self._failures = 0

@@ -1,4 +1,7 @@
-"""The final ending of a run: decides whether the run failed because a device was out of memory. Pure."""
+"""The final ending of a run: decides whether the run failed because a device was out of memory.
+
+Pure, except for ``tail``, which reads a log.
+"""
 
 from __future__ import annotations
 

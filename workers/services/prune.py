@@ -1,7 +1,8 @@
 """Deletes what is kept of jobs that ended long ago, once an hour and at a limited rate.
 
-One worker per host at a time prunes logs, and then holds them to the limit of each user. The recorder, which has the
-history database, removes environments and entries of the audit log there, and deletes snapshots of code.
+One worker per host at a time prunes logs, then holds them to the limit of each user, and then deletes the copies of
+code of ended runs. The recorder, which has the history database, deletes environments and audit entries there, and code
+snapshots.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class Pruner:
         _repeat(self.round, stopping)
 
     def round(self, stopping: threading.Event) -> int:
-        """Delete the logs that are due, cut those of users who have too many, and return the number of deleted logs."""
+        """Delete the logs and code copies that are due, and cut the logs of users whose logs are too large.
+
+        Return the number of deleted logs.
+        """
         keep_s, limit_bytes, runs = (
             self._settings.keep_logs_s,
             self._settings.user_log_limit_bytes,
@@ -88,9 +92,9 @@ class Pruner:
 
 
 class HistoryPruner:
-    """Removes from the history environments of jobs that ended long ago, and old entries of the audit log.
+    """Deletes old environments and audit entries from the history, and unused code snapshots.
 
-    It also deletes snapshots of code that no job uses. Several may run at once.
+    Several pruners may run at once.
     """
 
     def __init__(self, settings: Settings, clock: Clock, database: HistoryDatabase, queue: JobQueue) -> None:
@@ -107,7 +111,10 @@ class HistoryPruner:
         _repeat(self.round, stopping)
 
     def round(self, stopping: threading.Event) -> int:
-        """Remove what is due, and return how many rows. Without the history the next round does it."""
+        """Delete what is due; return the number of rows and files.
+
+        If the history is unreachable, the next round tries again.
+        """
         now, found = self._clock.now_if_steady(), 0
         if now is not None:
             from workers.services.snapshot_prune import collect_snapshots  # noqa: PLC0415 - the workers need none of it
@@ -140,7 +147,7 @@ def _repeat(prune: Callable[[threading.Event], int], stopping: threading.Event) 
 
 
 class _SteadyClock:
-    """Returns the time only if the wall clock has advanced since the last call as the monotonic clock has."""
+    """Returns the time only if both clocks, the wall clock and the monotonic, advanced equally since the last call."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

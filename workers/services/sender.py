@@ -1,7 +1,7 @@
 """Sends the notifications about ended jobs, in the recorder's process. See docs/internals/adr/0009.
 
 The history is the queue of notifications, so none waits in memory, and the recorder is independent of the sender. One
-of a few lanes takes, sends and settles each notification. A notification is sent at least once, and twice only if its
+of a few threads takes, sends and settles each notification. A notification is sent at least once, and twice only if its
 sender died in between.
 """
 
@@ -31,7 +31,7 @@ from workers.threads.steady_clock import SteadyEvent
 log = logging.getLogger(__name__)
 
 #: The number of notifications that are sent at the same time.
-LANES = 4
+THREADS = 4
 #: How often the history is polled for due notifications, in seconds.
 POLL_S = 1.0
 #: How long the whole delivery of one notification may take, in seconds. Some mail servers delay unknown senders.
@@ -50,12 +50,12 @@ class Sender:
         self._settings = settings
         self._queue = queue
         self._database = database
-        #: Deliveries in progress, and their processes. Lanes change it with single operations, which are atomic.
+        #: Deliveries in progress, and their processes. Threads change it with single operations, which are atomic.
         self._on_the_way: dict[tuple[int, int], subprocess.Popen[bytes] | None] = {}
         self._free = SteadyEvent()
-        self._left = SteadyEvent()
+        self._stopped = SteadyEvent()
         #: Targets that did not answer in time, and the time until which they are not tried. A dead target must not
-        #: occupy every lane.
+        #: occupy every thread.
         self._resting: dict[str, float] = {}
         self._schemes: tuple[str, ...] = ()
         self._announced_s = -ANNOUNCE_S
@@ -82,7 +82,7 @@ class Sender:
         while self._on_the_way and (left_s := deadline_s - time.monotonic()) > 0:
             self._free.wait(left_s)
             self._free.clear()
-        self._left.set()
+        self._stopped.set()
         for process in list(self._on_the_way.values()):
             if process is not None:
                 sending.end(process)
@@ -105,24 +105,24 @@ class Sender:
         self._announced_s = time.monotonic()
 
     def turn(self) -> int:
-        """Pass due notifications to the free lanes, and return how many were passed.
+        """Start a thread for each due notification, up to THREADS at a time, and return how many were started.
 
         Raises:
             HistoryUnreachable: The history does not answer.
 
         """
-        free = LANES - len(self._on_the_way)
+        free = THREADS - len(self._on_the_way)
         if free <= 0 or not sending.is_there():
             return 0
-        due = self._database.due_notifications(now=_now(), most=2 * LANES)
+        due = self._database.due_notifications(now=_now(), most=2 * THREADS)
         ready = [each for each in due if (each.job_id, each.number) not in self._on_the_way and not self._rests(each)]
         for each in ready[:free]:
             self._on_the_way[each.job_id, each.number] = None
             name = f"gpuqueue-send-{each.job_id}"
-            threading.Thread(target=self._lane, args=(each,), name=name, daemon=True).start()
+            threading.Thread(target=self._deliver, args=(each,), name=name, daemon=True).start()
         return len(ready[:free])
 
-    def _lane(self, due: Due) -> None:
+    def _deliver(self, due: Due) -> None:
         try:
             self._deal_with(due)
         except Unreachable as error:
@@ -166,14 +166,14 @@ class Sender:
         if trouble is None:
             self._database.settle_notification(due, Outcome.SENT, at=_now())
             log.info("job %s: %s was notified of its end", due.job_id, notification.shown)
-        elif self._left.is_set():
+        elif self._stopped.is_set():
             self._database.put_off_notification(due, until=_now(), trouble="its sender stopped")
         elif due.tries + 1 < MOST_TRIES:
             until = _now() + timedelta(seconds=PAUSE_S * PAUSE_FACTOR**due.tries)
-            log.warning("job %s: %s cannot be notified, it is tried again: %s", due.job_id, notification.shown, trouble)
+            log.warning("job %s: notifying %s failed, retrying later: %s", due.job_id, notification.shown, trouble)
             self._database.put_off_notification(due, until=until, trouble=trouble)
         else:
-            log.warning("job %s: %s cannot be notified, it is given up: %s", due.job_id, notification.shown, trouble)
+            log.warning("job %s: notifying %s failed, giving up: %s", due.job_id, notification.shown, trouble)
             self._database.settle_notification(due, Outcome.GIVEN_UP, at=_now(), trouble=trouble)
 
     def _rests(self, due: Due) -> bool:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from workers.shim.pseudo_terminal import Terminal
     from workers.shim.start import LogFile
 
-#: How long the launcher may take to answer a sweep, in seconds, and the pause before it is asked again.
-SWEEP_S = 30.0
+#: How long the launcher may take to answer, in seconds, and the pause before it is asked again for a sweep.
+ANSWER_S = 30.0
 AGAIN_S = 1.0
 
 
@@ -119,11 +119,11 @@ def greet(launcher: str) -> None:
     """Check that the launcher answers.
 
     Raises:
-        OSError: it does not.
+        OSError: the launcher does not answer, or serves another account.
 
     """
     with connect(launcher) as connection:
-        connection.settimeout(SWEEP_S)
+        connection.settimeout(ANSWER_S)
         connection.send(GREETING)
         if connection.recv(MOST_BYTES) != GREETING:
             raise ConnectionError(None, "it serves another account")
@@ -137,7 +137,7 @@ def sweep(launcher: str, token: str) -> int:
 
     """
     with connect(launcher) as connection:
-        connection.settimeout(SWEEP_S)
+        connection.settimeout(ANSWER_S)
         connection.send(SWEEP + b" " + token.encode())
         answer = connection.recv(MOST_BYTES)
     if not answer.startswith(b"swept "):
@@ -153,7 +153,7 @@ def remove_code(launcher: str, run_dir: int) -> None:
 
     """
     with connect(launcher) as connection:
-        connection.settimeout(SWEEP_S)
+        connection.settimeout(ANSWER_S)
         socket.send_fds(connection, [REMOVE], [run_dir])
         answer = connection.recv(MOST_BYTES)
     if answer != b"removed":

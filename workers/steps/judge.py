@@ -42,7 +42,7 @@ class Judge:
             raise NotStarted(end.ending.detail, host_lacks=evidence)
         if end.ending.kind is EndingKind.LOST:
             return Conclusion(ending=end.ending, evidence=self._collector.of_loss(run, end))
-        self._start_health.held()
+        self._start_health.run_began()
         log_tail = b"\n".join(tail(run.directory.path / name) for name in LOGS)
         devices, ending = self._judged(run, end, log_tail)
         evidence = self._collector.of_ending(run, ending, end.duration_s, log_tail)
@@ -65,5 +65,5 @@ class Judge:
                 circumstances=full.in_words(several=len(devices) > 1) if full is not None else "",
             )
         except Exception:
-            log.exception("%s: its peaks could not be reported", run)
+            log.exception("%s: its peaks and its cause of failure could not be determined", run)
             return run.held.devices, end.ending

@@ -26,7 +26,7 @@ VERBS = {State.THERE: "there", State.MISSING: "make", State.DIFFERS: "change"}
 @click.option("--group", default="gpuqueue-users", show_default=True, help="Group whose members may run jobs.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Replace units that have another content.")
+@click.option("--force", is_flag=True, help="Replace units that differ.")
 def install(account: str, group: str, *, dry_run: bool, yes: bool, force: bool) -> None:
     """Set up this machine for a team: a service for everybody, and jobs that run as their submitters. Needs root.
 
@@ -65,7 +65,7 @@ def refuse_unless_root(command: str) -> None:
     """Check that this process is root's.
 
     Raises:
-        Refused: it is not.
+        Refused: another account runs it.
 
     """
     if os.geteuid() != 0:

@@ -25,6 +25,6 @@ def code_of(record: Record) -> int:
     if last is not None and last.ending is not None:
         return last.ending.shell_code
     if record.job.state is JobState.FAILED:
-        behind = f"job {record.job.label} failed, and how is not in the history yet"
-        raise HistoryUnreachable(behind, "gpuqueue status says how far that is behind")
+        behind = f"job {record.job.label} failed, but its exit code is not in the history yet"
+        raise HistoryUnreachable(behind, "gpuqueue status shows how far the recorder is behind")
     return 0 if record.job.state is JobState.SUCCEEDED else 1

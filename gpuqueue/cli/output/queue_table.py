@@ -41,7 +41,10 @@ Column: TypeAlias = terminal_width.Column[Line]
 def queue_table(
     listing: Listing, progress: Mapping[int, Progress], width: int | None = None, *, states: Collection[str] = ()
 ) -> str:
-    """Return the jobs as a table *width* columns wide; None: for a pipe. Of an array, only the lines of *states*."""
+    """Return the jobs as a table *width* columns wide; None: for a pipe.
+
+    With *states*, only the lines in one of these states.
+    """
     lines = [
         Line(job, label, state, listing, progress.get(job.id))
         for job in listing.jobs
@@ -109,7 +112,7 @@ def elapsed_s(job: Job, listing: Listing) -> float | None:
 
 
 def _time(line: Line, _width: int) -> str:
-    """Return the run time and the time limit of the job, or its waiting time if it waits."""
+    """Return the run time and the time limit of the job; its waiting time if it waits; its duration if it has ended."""
     if line.job.ended_at is not None and line.job.started_at is not None:
         return format_duration(max(0.0, (line.job.ended_at - line.job.started_at).total_seconds()))
     ran_s = (
@@ -128,8 +131,11 @@ def _device(line: Line, _width: int) -> str:
     return plain(f"{line.job.host}:{','.join(map(render.device_label, found))}")
 
 
-def _note(line: Line, width: int) -> str:
-    """Return the progress of the job, or why it waits and its priority if that is not the default."""
+def _progress(line: Line, width: int) -> str:
+    """Return the progress of the job, or since when it has ended, or why it waits.
+
+    The reason to wait is followed by the priority, if that is not the default.
+    """
     if line.progress is not None:
         return fitted(line.progress, width)
     if line.state.is_active:
@@ -149,12 +155,12 @@ LEAST_ID = 11
 ID = Column(head="ID", cell=_id, least=LEAST_ID, right=True, narrows=0)
 NAME = Column(head="NAME", cell=lambda line, _: plain(line.job.spec.name), least=11, enough=24, narrows=2)
 STATE = Column(head="STATE", cell=lambda line, _: str(line.state))
-NOTE = Column(
+PROGRESS = Column(
     head="PROGRESS / REASON",
-    cell=_note,
+    cell=_progress,
     least=17,
     narrows=1,
-    piped=lambda line: in_words(line.progress) if line.progress else _note(line, NO_LIMIT),
+    piped=lambda line: in_words(line.progress) if line.progress else _progress(line, NO_LIMIT),
 )
 #: The columns from left to right. Add new ones only before the last, which may contain spaces.
 COLUMNS = (
@@ -166,5 +172,5 @@ COLUMNS = (
     Column(head="TIME", cell=_time, right=True, keep=4),
     Column(head="DEVICE", cell=_device, keep=2, is_extra=True),
     Column(head="WANTS", cell=lambda line, _: render.wants_of(line.job.spec), keep=1, is_extra=True),
-    NOTE,
+    PROGRESS,
 )

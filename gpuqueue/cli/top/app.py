@@ -104,7 +104,7 @@ class Top(App[None]):
 
     @work(thread=True, exclusive=True, group="read")
     def _read_again(self) -> None:
-        """Ask the store, away from the screen: it may be slow to answer."""
+        """Ask the store in a thread, because it may be slow to answer."""
         worker = get_current_worker()
         try:
             snapshot = take(self._client, user=self._user, ended=self._with_ended)
@@ -208,7 +208,7 @@ class Top(App[None]):
         self._jobs.focus()
 
     def action_close(self) -> None:
-        """Close what was opened: the filter's line, the pane; then remove the filter, and then the marks."""
+        """Leave the filter's line and its filter; else close the pane; else remove the filter; else the marks."""
         if self._pane.about is not None and not self._filter_line.has_focus:
             self.action_pane(self._pane.about.value)
         elif self._filter_text or self._filter_line.has_focus:
@@ -240,7 +240,7 @@ class Top(App[None]):
 
     def on_data_table_row_selected(self) -> None:
         """Toggle the details of the job on Enter."""
-        self.action_pane(About.STORY.value)
+        self.action_pane(About.DETAILS.value)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Enable the page keys of the pane only while it is open; otherwise they scroll the table."""
@@ -292,7 +292,7 @@ class Top(App[None]):
 
     @work(thread=True, group="change")
     def _change(self, meant: list[Line], act: changes.Act) -> None:
-        """Do it away from the screen, report the result, and read again."""
+        """Call *act* on the jobs *meant* in a thread, report the result, and read again."""
         if meant:
             with self._changing:
                 words = changes.change(self._client, meant, act)

@@ -23,7 +23,7 @@ class About(str, Enum):
     #: Why the job waits, as in ``gpuqueue why``.
     WHY = "why"
     #: All details, as in ``gpuqueue show``.
-    STORY = "story"
+    DETAILS = "details"
 
 
 def reported(client: Client, job_id: int, about: About, width: int | None = None) -> str:
@@ -31,7 +31,7 @@ def reported(client: Client, job_id: int, about: About, width: int | None = None
     try:
         if about is About.WHY:
             return click.unstyle(story(client.jobs.why(job_id), width))
-        if about is About.STORY:
+        if about is About.DETAILS:
             record = client.jobs.show(job_id)
             return click.unstyle(job_story.story(record, live_run.read(client, record.job), width))
         return "\n".join(log_lines(_log_end(client, job_id))) or "nothing was written yet"

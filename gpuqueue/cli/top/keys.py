@@ -25,7 +25,7 @@ BINDINGS: list[BindingType] = [
     Binding("e", "ended", show=False),
     Binding("l", "pane('log')", "Log"),
     Binding("w", "pane('why')", "Why"),
-    Binding("d", "pane('story')", show=False),
+    Binding("d", "pane('details')", show=False),
     Binding("t", "tall", show=False),
     Binding("q", "quit", "Quit"),
     Binding("escape", "close", show=False),

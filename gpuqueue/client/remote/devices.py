@@ -64,7 +64,7 @@ def uuids_of(link: Link, names: Sequence[str]) -> Sequence[str]:
     return [each.device.uuid for each in named(RemoteDevices(link).list(), names, host=link.settings.host)]
 
 
-def far(link: Link, device: DeviceFilter | str | Sequence[str]) -> tuple[str, ...]:
-    """Return the words of *device* with a bare index as ``HOST:INDEX``: the service runs on another host."""
+def with_host(link: Link, device: DeviceFilter | str | Sequence[str]) -> tuple[str, ...]:
+    """Replace each bare index by ``HOST:INDEX``, since the service cannot know which host the user means."""
     host = link.settings.host
     return tuple(f"{host}:{word}" if word.isdecimal() else word for word in validation.listed("device", device))

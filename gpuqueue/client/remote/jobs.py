@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.fields import from_fields, then_from_fields
-from gpuqueue.client.remote.link import AWAY, AWAY_DETAIL, Link, error_of, segment
+from gpuqueue.client.remote.link import PARTIAL_ERROR, PARTIAL_ERROR_DETAIL, Link, error_of, segment
 from gpuqueue.errors import Unreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import job_ref, times, validation
@@ -69,7 +69,7 @@ class RemoteJobs:
         note: Callable[[str], None] | None = None,
     ) -> Job:
         """Submit *request*. *found* is called with a job that has its *dedupe* key, *note* with a line on its code."""
-        return submit.request(self._link, request, found, note)
+        return submit.submit_request(self._link, request, found, note)
 
     def retry(
         self,
@@ -82,8 +82,8 @@ class RemoteJobs:
         **changes: Any,
     ) -> Job:
         """Submit the request of an ended job as a new job, and return the new job."""
-        body = submit.again(self._link, args, env, changes)
-        return submit.posted(self._link, f"/jobs/{_whole(job)}/retry", body, found, warn)
+        body = submit.retry_body(self._link, args, env, changes)
+        return submit.post_job(self._link, f"/jobs/{_whole(job)}/retry", body, found, warn)
 
     def spec_again(
         self,
@@ -98,14 +98,14 @@ class RemoteJobs:
 
         The service shows no secrets: the spec has those of this process, also where the queue still has the first ones.
         """
-        body = submit.again(self._link, args, env, changes)
+        body = submit.retry_body(self._link, args, env, changes)
         spec, answer = self._link.answered("POST", f"/jobs/{_whole(job)}/retry-spec", body, kind=JobSpec)
-        submit.warned(answer, warn)
+        submit.warn_from(answer, warn)
         return spec
 
     def submit_spec(self, spec: JobSpec, *, found: Callable[[Job], None] | None = None) -> Job:
         """Submit the *spec* of :meth:`spec_again`."""
-        return submit.spec(self._link, spec, found)
+        return submit.submit_spec(self._link, spec, found)
 
     def get(self, job: int | str) -> Job:
         """Return the current state of a job."""
@@ -115,8 +115,9 @@ class RemoteJobs:
         """Return the job with all its runs."""
         query = {"tolerant": away is not None}
         record, answer = self._link.answered("GET", f"/jobs/{_one(job)}/record", kind=runs.Record, query=query)
-        if away is not None and AWAY in answer.headers:
-            error = error_of(answer.headers[AWAY], answer.headers.get(AWAY_DETAIL, ""), Unreachable.exit_code)
+        name = answer.headers.get(PARTIAL_ERROR)
+        if away is not None and name is not None:
+            error = error_of(name, answer.headers.get(PARTIAL_ERROR_DETAIL, ""), Unreachable.exit_code)
             away(error if isinstance(error, Unreachable) else Unreachable(str(error)))
         return record
 

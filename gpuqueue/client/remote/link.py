@@ -27,12 +27,13 @@ API = "/api/v1"
 #: Longest silence of the service in an ordinary answer, in seconds. A history search may take that long.
 ANSWER_S = 60.0
 CONNECT_S = 5.0
-#: How long a request is sent again after its answer was lost, and the pause before that, in seconds: a restart.
+#: How long a request is sent again after its answer was lost, and the pause before that, in seconds. This is enough for
+#: a restart of the service.
 LOST_S, AGAIN_S = 30.0, 0.2
 #: A connection that was idle for less, in seconds, is still open, unless the service has ended.
 FRESH_S = 30.0
-#: Headers of an answer: the name and the message of an error that the service tolerated.
-AWAY, AWAY_DETAIL = "gpuqueue-away", "gpuqueue-away-detail"
+#: Headers of an answer: the name and the message of an error that left the answer incomplete.
+PARTIAL_ERROR, PARTIAL_ERROR_DETAIL = "gpuqueue-away", "gpuqueue-away-detail"
 #: Header with a warning about an answer.
 WARNING = "gpuqueue-warning"
 
@@ -76,8 +77,8 @@ class Link:
     ) -> T:
         """Send a request and return the answer as *kind*; None without one.
 
-        A request whose answer was lost is sent again. That is safe: requests that make a job carry a key, and the
-        others have the same effect twice.
+        A request whose answer was lost is sent again. This is safe: a request that makes a job carries an idempotency
+        key, and repeating any other request changes nothing more.
         """
         return self.answered(method, path, body, kind=kind, query=query, headers=headers, timeout_s=timeout_s)[0]
 

@@ -38,7 +38,7 @@ else:
 OK = 200
 
 
-def request(
+def submit_request(
     link: Link,
     wanted: JobRequest,
     found: Callable[[Job], None] | None,
@@ -46,12 +46,14 @@ def request(
 ) -> Job:
     """Submit *wanted*; the service adds the account, the default memory and what it knows about devices.
 
-    To a service on another machine the code travels with the job. *note* is called with a line about that.
+    The code travels if *wanted* asks for it; if it does not say, it travels to a service on another machine (setting
+    ``snapshot``). *note* is called with a line about the code, *found* with a job that already has the *dedupe* key.
     """
     default_bytes = link.settings.default_mem_bytes
     is_open = wanted.mem is None and default_bytes is None and not wanted.exclusive
     site = SiteAnswers(
         uuids_of=lambda names: devices.uuids_of(link, names),
+        # The spec needs a value; if the memory is open, it is left out below, and the service decides.
         mem_bytes=lambda asked: MIB if is_open else _mem_bytes(asked, default_bytes),
         notifications=lambda asked: notifications.parsed(asked.on_end, asked.on_fail),
     )
@@ -61,17 +63,20 @@ def request(
     made = completed(wanted, link.settings, link.account, site, lambda: None, travel)
     if with_code:
         made = snapshots.sent(link, wanted, made, note)
-    return spec(link, made, found, without=("mem_bytes",) if is_open else ())
+    return submit_spec(link, made, found, without=("mem_bytes",) if is_open else ())
 
 
-def spec(link: Link, made: JobSpec, found: Callable[[Job], None] | None, *, without: Sequence[str] = ()) -> Job:
-    """Submit the spec *made*, less its account and the fields *without*, which the service fills in."""
+def submit_spec(link: Link, made: JobSpec, found: Callable[[Job], None] | None, *, without: Sequence[str] = ()) -> Job:
+    """Submit the spec *made*, less its account and the fields *without*, which the service fills in.
+
+    *found* is called with a job that already has the *dedupe* key.
+    """
     plain = to_plain(made)
     body = {name: value for name, value in plain.items() if name != "account" and name not in without}
-    return posted(link, "/jobs", body, found)
+    return post_job(link, "/jobs", body, found)
 
 
-def again(
+def retry_body(
     link: Link,
     args: Sequence[str] | None,
     env: Mapping[str, str] | Sequence[str] | None,
@@ -86,23 +91,26 @@ def again(
     )
 
 
-def warned(answer: Answer, warn: Callable[[str], None] | None) -> None:
+def warn_from(answer: Answer, warn: Callable[[str], None] | None) -> None:
     """Call *warn* with the warning of *answer*, if it has one."""
     if warn is not None and WARNING in answer.headers:
         warn(answer.headers[WARNING])
 
 
-def posted(
+def post_job(
     link: Link,
     path: str,
     body: Any,
     found: Callable[[Job], None] | None,
     warn: Callable[[str], None] | None = None,
 ) -> Job:
-    """Post the request of a new job. It carries a key: sent again after a lost answer, it yields the same job."""
+    """Post the request of a new job. It carries a key: sent again after a lost answer, it yields the same job.
+
+    *found* is called if the answer is a job that already has the *dedupe* key, *warn* with the answer's warning.
+    """
     headers = {"Idempotency-Key": os.urandom(16).hex()}
     job, answer = link.answered("POST", path, body, kind=Job, headers=headers)
-    warned(answer, warn)
+    warn_from(answer, warn)
     if answer.status == OK and found is not None:
         found(job)
     return job
@@ -111,7 +119,7 @@ def posted(
 def edit_of(link: Link, wanted: JobEdit) -> JobEdit:
     """Return *wanted* with what depends on this process resolved: its host's devices, and its local time."""
     if wanted.device is not None:
-        wanted = replace(wanted, device=devices.far(link, wanted.device))
+        wanted = replace(wanted, device=devices.with_host(link, wanted.device))
     if wanted.begin is not None:
         begin = times.begin(wanted.begin)
         wanted = replace(wanted, begin="now" if begin is None else begin.isoformat())

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from gpuqueue.client.changes import Change
-from gpuqueue.client.remote.link import AWAY, AWAY_DETAIL, WARNING
+from gpuqueue.client.remote.link import PARTIAL_ERROR, PARTIAL_ERROR_DETAIL, WARNING
 from gpuqueue.client.selection import Chosen, StateFilter, Which
 from gpuqueue.client.wait import RECORD_S, recorded_now
 from gpuqueue.client.why import Why
@@ -137,7 +137,10 @@ async def show_job(request: Request, name: str, *, tolerant: bool = False) -> Re
         record = call.client.jobs.show(name, away=absences.append if tolerant else None)
         answer = answered(call.record(record, whole=True))
         for each in absences:
-            answer.headers[AWAY], answer.headers[AWAY_DETAIL] = problem_of(each).error, _header(str(each))
+            answer.headers[PARTIAL_ERROR], answer.headers[PARTIAL_ERROR_DETAIL] = (
+                problem_of(each).error,
+                _header(str(each)),
+            )
         return answer
 
     return await site_of(request).answer(request, work)

@@ -30,15 +30,18 @@ router = APIRouter(tags=["streams"])
 POLL_S, OUTPUT_S = 1.0, 0.25
 #: Longest time of one long poll, in seconds, and most jobs in it.
 MOST_WAIT_S, MOST_JOBS = 60.0, 5000
-#: Polling very many jobs is slow. The interval is at least this many times the poll's duration.
-SHARE = 10
+#: Polling very many jobs is slow. The pause between two polls is at least this many times the poll's duration.
+PAUSE_PER_POLL = 10
 
 Mark = Annotated[str | None, Header(alias="Last-Event-ID")]
 
 
 @route(router, "POST", "/jobs/wait", answer=Waited, body=WaitRequest)
 async def wait(request: Request) -> Response:
-    """Wait until one of the jobs has ended, one becomes held, or the time is over. The answer says which."""
+    """Wait until a job has ended, the held jobs differ from those that the caller names, or the time is over.
+
+    The answer lists the ended and the held jobs.
+    """
     wanted = await body_of(request, WaitRequest)
     if not 0 <= wanted.timeout_s <= MOST_WAIT_S or len(wanted.jobs) > MOST_JOBS:
         raise BadRequest(f"a wait takes at most {MOST_WAIT_S:g} s and {MOST_JOBS} jobs: ask again")
@@ -54,7 +57,7 @@ async def wait(request: Request) -> Response:
         has_changed = {each.name for each in waited.held} != {*wanted.held}
         if waited.ended or has_changed or now >= until or site.closing.is_set():
             return answered(waited)
-        await site.ends.wait(ids, min(max(POLL_S, SHARE * (now - began)), until - now))
+        await site.ends.wait(ids, min(max(POLL_S, PAUSE_PER_POLL * (now - began)), until - now))
 
 
 def _read(call: Call, wanted: WaitRequest) -> Waited:
@@ -121,8 +124,8 @@ async def watch_jobs(request: Request, user: Annotated[str | None, Query()] = No
     """Stream the jobs that have not ended.
 
     It begins with an event ``job`` for each, and ``ready``. Then come ``job`` for each change, and ``ended`` with the
-    last state of a job that has ended. A client that comes back begins anew: a job that is not among the first has
-    ended.
+    last state of a job that has ended. After a reconnect the stream starts again with all jobs; a job that it does not
+    list has ended.
     """
 
     def listed(call: Call) -> dict[int, Job]:
@@ -133,7 +136,7 @@ async def watch_jobs(request: Request, user: Annotated[str | None, Query()] = No
     return streamed(_all_watched(request, first, listed))
 
 
-def _states(job_ids: Iterable[int], call: Call) -> list[Job]:
+def _jobs(job_ids: Iterable[int], call: Call) -> list[Job]:
     return [call.job(call.client.jobs.get(each)) for each in job_ids]
 
 
@@ -144,7 +147,7 @@ async def _all_watched(request: Request, first: dict[int, Job], listed: Any) -> 
         await site.ends.wait(seen.keys(), POLL_S)
         now: dict[int, Job] = await site.work(request, listed, is_first=False)
         gone = seen.keys() - now.keys()
-        last = await site.work(request, partial(_states, gone), is_first=False)
+        last = await site.work(request, partial(_jobs, gone), is_first=False)
         changed = [event("job", job) for each, job in now.items() if seen.get(each) != job]
         yield "".join([*changed, *(event("ended", job) for job in last)]) or ALIVE
         seen = now

@@ -62,7 +62,7 @@ def test_what_the_site_has_changed_is_kept(machine: PrivateMachine) -> None:
     machine.root("sh", "-c", f"echo '# mine' >> {UNIT}; echo 'slots = 2' >> /etc/gpuqueue/config.toml")
     refused = machine.gpuqueue("install", "--yes")
     assert (REFUSED, 1) == (refused.returncode, len(refused.stderr.splitlines()))
-    assert f"{UNIT} is there with another content" in refused.stderr
+    assert f"{UNIT} is there with different content" in refused.stderr
     assert "# mine" in machine.text(UNIT)
     other = machine.gpuqueue("install", "--yes", "--force", "--group", "lab")
     assert (REFUSED, True) == (other.returncode, "has an installation with the account gpuqueue" in other.stderr)

@@ -75,7 +75,7 @@ def test_a_file_with_another_content_is_refused(tmp_path: Path) -> None:
     assert ("text\n", 0o640, State.THERE) == (path.read_text(), path.stat().st_mode & 0o777, file(path).state())
     path.write_text("changed\n")
 
-    with pytest.raises(Refused, match="with another content: move it away, or replace it with --force"):
+    with pytest.raises(Refused, match="with different content: move it away, or replace it with --force"):
         file(path).state()
     assert (State.THERE, True) == (file(path, editable=True).state(), file(path, editable=True).lasting)
     assert State.DIFFERS is file(path, forced=True).state()

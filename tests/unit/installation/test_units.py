@@ -76,8 +76,8 @@ def test_the_commands_without_systemd_are_those_of_the_units() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"account": "a b"}, BadRequest, "--account a b: use small letters"),
-        ({"group": "lab\nUser=root"}, BadRequest, "--group lab\nUser=root: use small letters"),
+        ({"account": "a b"}, BadRequest, "--account a b: use at most 31 lower-case letters"),
+        ({"group": "lab\nUser=root"}, BadRequest, "--group lab\nUser=root: use at most 31 lower-case letters"),
         ({"account": "lab"}, BadRequest, "--account and --group must differ"),
         ({"programs": Path("/opt/50% off")}, Refused, "has special characters"),
     ],

@@ -20,13 +20,15 @@ if wrong then return wrong end
 local loss_limit, lease_ms, tick_ms, most, passed_ms = unpack(ARGV)
 local now = now_ms()
 local last = tonumber(call('HGET', P .. 'meta', 'reap') or 0)
-local passed = tonumber(passed_ms or '') or now - last -- at least the time since the last tick of any reaper
+-- passed_ms counts from this caller's last tick, so it is never shorter than the time since any reaper's
+local passed = tonumber(passed_ms or '') or now - last
 local was_away = now - last > 3 * tick_ms
 local was_set = last > 0 and (now < last - tick_ms or now - last > passed + 3 * tick_ms)
 if was_set then
   local by = whole(now < last and now - last or now - last - passed)
   for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do call('ZINCRBY', P .. 'leases', by, id) end
 end
+-- meta 'grace' and 'claims' are times: no run is reaped, and no job is claimed, before them
 if was_away or was_set then call('HSET', P .. 'meta', 'grace', whole(now + lease_ms)) end
 local seen = math.max(last, tonumber(call('HGET', P .. 'meta', 'opened') or 0)) -- last time at which the store was surely up
 if meta().claims > seen and math.abs(now - seen) > 3 * tick_ms then

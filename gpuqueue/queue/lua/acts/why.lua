@@ -44,8 +44,8 @@ local function passes(other, blockers, at)
   return other.is_later or is_beside
 end
 
--- Find where the job has room first, ignoring reservations. Only called if there is no other forecast. Also nil if
--- reservations are all that is in its way: the devices' obstacles show that.
+-- Find where the job has room first, ignoring reservations. Only called if there is no other forecast. Return nil if the
+-- job fits nowhere, or if only reservations block it: the devices' obstacles show that.
 local function plan_behind(records)
   local found, is_beyond_limits = plan(records, job.shape, now, job.user), false
   if not found then found, is_beyond_limits = plan(records, job.shape, now), true end
@@ -80,7 +80,7 @@ end
 -- Judge all devices, and plan where the job starts first: within its limits (`best`), without them, or behind jobs with
 -- reservations.
 local devices, served = {}, {}
-local drawn, lasting = {}, {} -- device -> planning record; run -> whether it was waited for in vain
+local drawn, lasting = {}, {} -- device -> planning record; run -> whether a reservation for its end has expired
 local best, best_beyond, best_behind
 for _, on_host in ipairs(read_site()) do
   local obstacles, own, all = obstacles_on(on_host.devices, job, asks, now), {}, {}
@@ -113,7 +113,7 @@ end
 -- The limits that block the job everywhere; if there are none, those of the first device where a limit blocks it.
 local limits = limits_in_the_way(job.user, job.shape, least_kind(job.shape))
 if #limits == 0 and job.limited_on then limits = limits_in_the_way(job.user, job.shape, unpack(job.limited_on, 1, 2)) end
-if #limits == 0 and best and best.beyond then -- occupied; once empty, it gives more than a limit allows
+if #limits == 0 and best and best.beyond then -- the device is occupied now; an exclusive job on it would exceed a limit
   limits = limits_in_the_way(job.user, job.shape, best.devices[1].kind, charged)
   if limits[1] and limits[1].asked > limits[1].most then best, limits = nil, {} end -- the job can never have such a device
 end
@@ -123,8 +123,7 @@ local waits_for_limits = under and best and best.beyond
 
 local reply, ahead = jobs_ahead(job)
 
--- Jobs with a reservation on devices of the plan are ahead there; but a job that ends before they start is ahead of
--- them.
+-- A job with a reservation on a planned device goes first, unless this job ends before that reservation starts.
 local moved = {}
 for _, later in ipairs(waits_for_limits and under.gone_before or {}) do goes_before(ahead, moved, later, false) end
 for _, device in ipairs(best and best.devices or {}) do

@@ -13,6 +13,7 @@ from bounded import until
 from site_of_one import BIN, Site
 
 from gpuqueue.model.job import JobState
+from gpuqueue.snapshot.errors import SnapshotNotHeld
 from gpuqueue.snapshot.site import blob_store_of, directory_of
 from workers.services.code_prune import delete_code
 from workers.services.snapshot_prune import collect_snapshots
@@ -116,7 +117,8 @@ def test_a_snapshot_stays_as_long_as_a_job_needs_it(served: Site, project: Path)
     assert 2 == collect_snapshots(served.settings, served.queue)  # the manifest and the changed file of the second job
 
     assert store.manifest_text(used)
-    assert not store.path_of(unused).exists()
+    with pytest.raises(SnapshotNotHeld):
+        store.manifest_text(unused)
     served.cli("release", str(waiting))
     assert "first" == _output(served, waiting)
 
