@@ -38,21 +38,23 @@ class Buckets:
             left = self._now(name, now_s)
             granted = left >= needed
             self._left[name] = (left - units if granted else left, now_s)
+            self._left.move_to_end(name)
             if len(self._left) > _MOST:
                 self._left.popitem(last=False)
         return 0.0 if granted else (needed - left) / self._rate
 
     def current_wait_s(self, name: str, now_s: float) -> float:
-        """Return what ``wait_s`` would return for one unit, and take nothing."""
+        """Return what ``wait_s`` would return for one unit, and take nothing. A new *name* is not stored."""
         if self._rate is None:
             return 0.0
         with self._lock:
             left = self._now(name, now_s)
-            self._left[name] = (left, now_s)
+            if name in self._left:
+                self._left.move_to_end(name)  # a caller that must wait is not forgotten because it called long ago
         return max(0.0, (min(1.0, self._size) - left) / self._rate)
 
     def _now(self, name: str, now_s: float) -> float:
-        left, at_s = self._left.pop(name, (self._size, now_s))
+        left, at_s = self._left.get(name, (self._size, now_s))
         return min(self._size, left + max(0.0, now_s - at_s) * (self._rate or 0.0))
 
 

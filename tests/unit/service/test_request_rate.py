@@ -84,6 +84,25 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 10 == len(buckets._left)
 
 
+def test_addresses_with_valid_tokens_take_no_memory() -> None:
+    """The check before a token is looked up stores nothing, however many addresses call."""
+    rates = RequestRates(per_account=None, per_address=1)
+    for number in range(100):
+        assert 0.0 == rates.before(f"10.0.0.{number}", 0.0)
+    assert 0 == len(rates._addresses._left)
+
+
+def test_an_address_that_goes_on_calling_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other addresses cannot push out one that must wait and asks again: it would start with a full bucket."""
+    monkeypatch.setattr(request_rate, "_MOST", 10)
+    rates = RequestRates(per_account=None, per_address=1)
+    while not rates.failed("10.0.0.7", 0.0):
+        pass
+    for number in range(100):
+        assert rates.before("10.0.0.7", 0.0) > 0
+        rates.failed(f"10.0.1.{number}", 0.0)
+
+
 @pytest.mark.parametrize(
     ("address", "name"),
     [
