@@ -10,13 +10,10 @@ from pathlib import Path
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.snapshot.blob_store import PARTIAL, BlobStore
 from gpuqueue.snapshot.errors import SnapshotNotHeld
-from gpuqueue.snapshot.limits import Limits
-from gpuqueue.snapshot.manifest import MAX_SIZE_BYTES, read_manifest
+from gpuqueue.snapshot.manifest import ACCEPTED_BEFORE, read_manifest
 
 #: How long a blob stays after it was last sent or asked for, in seconds: longer than an upload takes.
 GRACE_S = 3600.0
-#: Limits may have been lowered since a manifest was accepted; what it needs stays all the same.
-_ANY = Limits(total_bytes=MAX_SIZE_BYTES, file_bytes=MAX_SIZE_BYTES, files=10**9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +52,7 @@ def _needed(store: BlobStore, keep: Iterable[str]) -> tuple[set[str], list[str]]
     absent = []
     for address in keep:
         try:
-            needed.update(read_manifest(store.manifest_text(address), _ANY).blobs())
+            needed.update(read_manifest(store.manifest_text(address), ACCEPTED_BEFORE).blobs())
         except SnapshotNotHeld:
             absent.append(address)
         needed.add(address)

@@ -32,6 +32,8 @@ HEADER = "gpuqueue-snapshot 1"
 MAX_TEXT_BYTES = 8 * 2**20
 #: Largest size that an entry can have, in bytes. The limits are lower.
 MAX_SIZE_BYTES = 2**50
+#: Limits for a manifest that was accepted before. The site's limits may have been lowered since.
+ACCEPTED_BEFORE = Limits(total_bytes=MAX_SIZE_BYTES, file_bytes=MAX_SIZE_BYTES, files=10**9)
 #: Most directories. A few thousand files in deep directories of their own would otherwise fill a disk with directories.
 MAX_FOLDERS = 50_000
 

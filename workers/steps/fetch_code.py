@@ -44,26 +44,31 @@ class FetchCode:
 
     def _write(self, address: str, path: Path) -> None:
         # These take a while to import, and few jobs need them.
-        from gpuqueue.snapshot.manifest import read_manifest  # noqa: PLC0415
-        from gpuqueue.snapshot.site import blob_store_of, limits_of  # noqa: PLC0415
+        from gpuqueue.snapshot.manifest import ACCEPTED_BEFORE, read_manifest  # noqa: PLC0415
+        from gpuqueue.snapshot.site import blob_store_of  # noqa: PLC0415
         from gpuqueue.snapshot.stream import write_stream  # noqa: PLC0415
 
         store = blob_store_of(self._settings)
-        manifest = read_manifest(store.manifest_text(address), limits_of(self._settings))
+        manifest = read_manifest(store.manifest_text(address), ACCEPTED_BEFORE)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # other accounts may enter
         with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
             file.writelines(write_stream(manifest, store.content))
 
 
-def unpacking(snapshot: CodeSnapshot, directory: Path, settings: Settings) -> dict[str, Any]:
-    """Return how the shim unpacks *snapshot* into *directory*: the arguments of :func:`workers.shim.code.unpack`."""
+def unpacking(snapshot: CodeSnapshot, directory: Path) -> dict[str, Any]:
+    """Return how the shim unpacks *snapshot* into *directory*: the arguments of :func:`workers.shim.code.unpack`.
+
+    The limits are not those of the site: the service has accepted the manifest, and the address is its hash.
+    """
+    from gpuqueue.snapshot.manifest import ACCEPTED_BEFORE  # noqa: PLC0415 - few jobs need it
+
     return {
         "directory": str(directory),
         "address": snapshot.address,
         "cwd": snapshot.directory,
         "limits": {
-            "total_bytes": settings.snapshot_limit_bytes,
-            "file_bytes": settings.snapshot_file_limit_bytes,
-            "files": settings.snapshot_files,
+            "total_bytes": ACCEPTED_BEFORE.total_bytes,
+            "file_bytes": ACCEPTED_BEFORE.file_bytes,
+            "files": ACCEPTED_BEFORE.files,
         },
     }

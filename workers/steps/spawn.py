@@ -64,7 +64,7 @@ class Spawn:
         code = None
         if spec.snapshot is not None:
             snapshot = CodeSnapshot.parse(spec.snapshot)
-            code = unpacking(snapshot, directory.code, settings)
+            code = unpacking(snapshot, directory.code)
             spec = replace(spec, cwd=str(directory.code / TREE / snapshot.directory))
         env = environment(
             held.job_id, held.token, spec, held.devices, directory.path, cap=settings.cap, ask_torch=launcher is None
