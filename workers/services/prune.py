@@ -26,7 +26,7 @@ from gpuqueue.system.logs import LOGS, TIMES
 from workers.run.directory import USER
 from workers.services.code_prune import delete_code
 from workers.services.run_tree import names_in, opened
-from workers.services.user_logs import enforce_user_limit
+from workers.services.user_logs import UserLogs
 
 if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase
@@ -51,6 +51,7 @@ class Pruner:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
         self._clock = _SteadyClock(clock)
+        self._user_logs = UserLogs()
 
     def loop(self, stopping: threading.Event) -> None:
         """Prune until *stopping* is set. The first round only records the clocks, and deletes nothing."""
@@ -71,7 +72,7 @@ class Pruner:
             if alone and now is not None and keep_s is not None:
                 found = _delete(runs, now.timestamp() - keep_s, stopping)
             if alone and limit_bytes is not None:
-                enforce_user_limit(runs, limit_bytes, stopping)
+                self._user_logs.enforce(runs, limit_bytes, stopping)
             if alone and now is not None and self._settings.keep_code_s is not None:
                 before_s = now.timestamp() - self._settings.keep_code_s
                 delete_code(runs, before_s, self._settings.launcher_in_use, stopping)

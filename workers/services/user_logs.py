@@ -50,20 +50,38 @@ class _Logs:
     ended: list[_Log] = field(default_factory=list)
 
 
-def enforce_user_limit(runs: os.PathLike[str], limit_bytes: int, stopping: threading.Event) -> None:
-    """Cut logs of ended runs below *runs* of each user whose logs need more than *limit_bytes* on the disk."""
-    with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
-        for user, logs in _by_user(top).items():
-            excess = logs.disk_bytes - limit_bytes
-            for each in sorted(logs.ended):
-                if excess <= 0 or stopping.is_set():
-                    break
-                excess -= _cut(top, each)
-            if logs.disk_bytes > limit_bytes:
-                log.warning(
-                    "the logs of %s need %s, more than user_log_limit (%s): the oldest ended ones were cut to %s",
-                    in_one_line(user), *(format_bytes(size) for size in (logs.disk_bytes, limit_bytes, CUT_BYTES)),
-                )  # fmt: skip
+class UserLogs:
+    """Enforces the limit on one host, and remembers for which users it has nothing to cut."""
+
+    def __init__(self) -> None:
+        self._uncut: set[str] = set()
+
+    def enforce(self, runs: os.PathLike[str], limit_bytes: int, stopping: threading.Event) -> None:
+        """Cut logs of ended runs below *runs* of each user whose logs need more than *limit_bytes* on the disk."""
+        with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
+            for user, logs in _by_user(top).items():
+                excess, cut_bytes = logs.disk_bytes - limit_bytes, 0
+                for each in sorted(logs.ended):
+                    if excess <= cut_bytes or stopping.is_set():
+                        break
+                    cut_bytes += _cut(top, each)
+                if stopping.is_set() and not cut_bytes:
+                    return
+                self._report(user, logs.disk_bytes, limit_bytes, cut_bytes)
+
+    def _report(self, user: str, disk_bytes: int, limit_bytes: int, cut_bytes: int) -> None:
+        """Log what was cut. If too much is left and nothing could be cut, log that once while it lasts."""
+        if disk_bytes <= limit_bytes or cut_bytes > 0:
+            self._uncut.discard(user)
+        if disk_bytes <= limit_bytes or user in self._uncut:
+            return
+        if cut_bytes > 0:
+            done = f"the oldest logs of ended runs were cut to {format_bytes(CUT_BYTES)}"
+        else:
+            self._uncut.add(user)
+            done = "they belong to running jobs or were cut before, so nothing was cut"
+        sizes = format_bytes(disk_bytes), format_bytes(limit_bytes)
+        log.warning("the logs of %s need %s, more than user_log_limit (%s): %s", in_one_line(user), *sizes, done)
 
 
 def _by_user(top: int) -> dict[str, _Logs]:

@@ -17,7 +17,7 @@ from gpuqueue.text.units import MIB
 from workers.run.directory import USER, RunDir
 from workers.run.values import Held
 from workers.services.prune import Pruner
-from workers.services.user_logs import enforce_user_limit
+from workers.services.user_logs import UserLogs
 
 NEVER = threading.Event()
 
@@ -50,7 +50,7 @@ def test_the_oldest_logs_of_a_user_are_cut_until_the_rest_fits(runs: Path) -> No
     oldest, older, newest = (run_of(runs, number, "ann", 4 * MIB) for number in (1, 2, 3))
     others = run_of(runs, 4, "bob", 8 * MIB)
 
-    enforce_user_limit(runs, 9 * MIB + MIB // 2, NEVER)
+    UserLogs().enforce(runs, 9 * MIB + MIB // 2, NEVER)
 
     assert on_disk(oldest) <= MIB
     assert on_disk(older) == on_disk(newest) == 4 * MIB
@@ -65,10 +65,10 @@ def test_the_oldest_logs_of_a_user_are_cut_until_the_rest_fits(runs: Path) -> No
 def test_a_log_is_cut_once(runs: Path) -> None:
     """A second round changes nothing, even if the rest is still too much."""
     directory = run_of(runs, 1, "ann", 4 * MIB)
-    enforce_user_limit(runs, MIB // 2, NEVER)
+    UserLogs().enforce(runs, MIB // 2, NEVER)
     before = directory.log.read_bytes()
 
-    enforce_user_limit(runs, MIB // 2, NEVER)
+    UserLogs().enforce(runs, MIB // 2, NEVER)
     assert before == directory.log.read_bytes()
     assert 1 == before.count(b"bytes are missing")
 
@@ -77,9 +77,30 @@ def test_the_log_of_a_run_that_goes_on_is_not_cut(runs: Path) -> None:
     """A running job keeps its output. Its size counts, so the logs of the user's ended runs are cut instead."""
     running, ended = run_of(runs, 1, "ann", 8 * MIB, ended=False), run_of(runs, 2, "ann", 2 * MIB)
 
-    enforce_user_limit(runs, 8 * MIB, NEVER)
+    UserLogs().enforce(runs, 8 * MIB, NEVER)
     assert on_disk(running) == 8 * MIB
     assert on_disk(ended) <= MIB
+
+
+def test_a_cut_is_logged_and_no_cut_is_logged_once(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A cut is reported only if a log was cut. That nothing could be cut is logged once while it lasts."""
+    run_of(runs, 1, "ann", 8 * MIB, ended=False)
+    logs = UserLogs()
+    for _ in range(3):
+        logs.enforce(runs, 4 * MIB, NEVER)
+    (only,) = caplog.messages
+    assert only.startswith("the logs of ann need 8M, more than user_log_limit (4M): ")
+    assert only.endswith("they belong to running jobs or were cut before, so nothing was cut")
+
+    run_of(runs, 2, "ann", 2 * MIB)
+    logs.enforce(runs, 4 * MIB, NEVER)
+    assert caplog.messages[1:] == [
+        "the logs of ann need 10M, more than user_log_limit (4M): the oldest logs of ended runs were cut to 1M"
+    ]
+    for _ in range(2):
+        logs.enforce(runs, 4 * MIB, NEVER)
+    assert 3 == len(caplog.messages)
+    assert caplog.messages[2].endswith("so nothing was cut")
 
 
 def test_no_link_of_a_job_is_followed(runs: Path, tmp_path: Path) -> None:
@@ -92,7 +113,7 @@ def test_no_link_of_a_job_is_followed(runs: Path, tmp_path: Path) -> None:
     links[0].unlink()
     links[0].symlink_to(precious)
 
-    enforce_user_limit(runs, MIB // 2, NEVER)
+    UserLogs().enforce(runs, MIB // 2, NEVER)
     assert precious.read_bytes() == b"x" * 4 * MIB
     assert links[1].stat().st_blocks * 512 <= MIB
 
