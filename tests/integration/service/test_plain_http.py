@@ -89,8 +89,42 @@ def test_a_service_with_another_certificate_gets_no_token(
 ) -> None:
     """The client does not trust a certificate that no known authority has signed, and says how to name one."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate(tmp_path)[0]))
-    with served.client("https") as client, pytest.raises(ServiceUnreachable, match="its certificate is not trusted"):
+    with served.client("https") as client, pytest.raises(ServiceUnreachable) as refused:
         client.devices.list()
+
+    assert str(refused.value) == (
+        f"the certificate of the service at {client.settings.service_url} is not trusted: "
+        "set SSL_CERT_FILE to the certificate of the authority that signed it"
+    )
+
+
+def test_a_certificate_for_another_name_is_no_question_of_trust(
+    served: ServedSite, monkeypatch: pytest.MonkeyPatch, token_file: Path
+) -> None:
+    """A trusted certificate that does not name the host gets a message of its own."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [_loopback(served.port)])
+    url = f"https://other.example:{served.port}"
+    with Client(settings(url, token_file)) as client, pytest.raises(ServiceUnreachable) as refused:
+        client.devices.list()
+
+    assert str(refused.value).startswith(f"the certificate of the service at {url} is not valid: Hostname mismatch")
+
+
+def _loopback(port: int) -> tuple[int, int, int, str, tuple[str, int]]:
+    return socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)
+
+
+def test_only_an_absent_service_is_asked_for(listen: Callable[[bytes], Listener], token_file: Path) -> None:
+    """A refused connection asks whether the service runs; an answer that is no HTTP does not."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        with Client(settings(url, token_file)) as client, pytest.raises(ServiceUnreachable, match="running there"):
+            client.devices.list()
+    port, _ = listen(b"SSH-2.0-OpenSSH\r\n")
+    with Client(settings(f"http://127.0.0.1:{port}", token_file)) as client, pytest.raises(ServiceUnreachable) as found:
+        client.devices.list()
+    assert "running there" not in str(found.value)
 
 
 def test_a_client_of_https_speaks_no_plain_http(listen: Callable[[bytes], Listener], token_file: Path) -> None:
