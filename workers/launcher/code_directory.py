@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -34,7 +36,7 @@ def empty_code_directory(run_dir: int, rules: Rules) -> None:
 
     Raises:
         Refused: *run_dir* is no directory of the service account, or the owner is no person.
-        OSError: there is no directory ``code``.
+        OSError: there is no directory ``code``, or something in it could not be deleted.
 
     """
     _check(run_dir, rules)
@@ -44,24 +46,29 @@ def empty_code_directory(run_dir: int, rules: Rules) -> None:
         raise Refused(f"the code of a run belongs to the user id {uid}, which is no person's")
     pid = os.fork()
     if pid == 0:
+        failed = 1
         try:
             os.setgroups([])
             os.setresgid(uid, uid, uid)  # any group but root's: the files are the user's own
             os.setresuid(uid, uid, uid)
             delete_below(fd)
+            failed = 1 if os.listdir(fd) else 0
         finally:
-            os._exit(0)
+            os._exit(failed)
     os.close(fd)
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
+    if status != 0:
+        raise OSError(errno.ENOTEMPTY, f"the user id {uid} cannot delete all files in it")
 
 
 def delete_below(fd: int) -> None:
     """Delete what is in the open directory *fd*, as far as this account may."""
     for name in os.listdir(fd):
-        if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-            shutil.rmtree(f"/proc/self/fd/{fd}/{name}", ignore_errors=True)
-        else:
-            os.unlink(name, dir_fd=fd)
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                shutil.rmtree(f"/proc/self/fd/{fd}/{name}", ignore_errors=True)
+            else:
+                os.unlink(name, dir_fd=fd)
 
 
 def _check(run_dir: int, rules: Rules) -> None:

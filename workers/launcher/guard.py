@@ -50,10 +50,20 @@ def serve(shim: socket.socket, rules: Rules) -> None:
         group = RunGroup.find(rules.cgroups, rest.decode())
         shim.send(b"swept %d" % ((group.end() if group else 0) + process_tree.sweep(TOKEN, rest.decode())))
     elif verb == REMOVE and fds:
-        code_directory.empty_code_directory(fds[0], rules)
-        shim.send(b"removed")
+        shim.send(removal(fds[0], rules))
     elif verb == START and len(fds) >= 2:  # noqa: PLR2004 - the spec and an output
         start(shim, fds[0], fds[1:], rules)
+
+
+def removal(run_dir: int, rules: Rules) -> bytes:
+    """Delete the content of ``code`` in the open *run_dir*, and return the answer: ``removed`` only if it is empty."""
+    try:
+        code_directory.empty_code_directory(run_dir, rules)
+    except Refused as refusal:
+        return f"no -1 {refusal}".encode()[:MOST_BYTES]
+    except OSError as error:
+        return f"no {error.errno} {error.strerror}".encode()[:MOST_BYTES]
+    return b"removed"
 
 
 def start(shim: socket.socket, spec: int, files: list[int], rules: Rules) -> None:

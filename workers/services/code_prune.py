@@ -18,11 +18,13 @@ log = logging.getLogger(__name__)
 PACE_S = 0.01
 
 
-def delete_code(runs: os.PathLike[str], before_s: float, launcher: str | None, stopping: threading.Event) -> int:
+def delete_code(
+    runs: os.PathLike[str], before_s: float, launcher: str | None, stopping: threading.Event, reported: set[str]
+) -> int:
     """Delete the code directories of the runs below *runs* that were settled before *before_s* (seconds since 1970).
 
-    The files belong to the submitter if jobs run as their submitters; *launcher* deletes them then. Return how many
-    directories were deleted.
+    The files belong to the submitter if jobs run as their submitters; *launcher* deletes them then. A failure is logged
+    once for each run directory: *reported* has those that were logged. Return how many directories were deleted.
     """
     found = 0
     with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
@@ -30,13 +32,13 @@ def delete_code(runs: os.PathLike[str], before_s: float, launcher: str | None, s
             with contextlib.suppress(OSError), opened(name, top) as job:  # fails for a link or a missing directory
                 for token in names_in(job):
                     with contextlib.suppress(OSError), opened(token, job) as run:
-                        found += _delete_of(run, before_s, launcher)
+                        found += _delete_of(run, before_s, launcher, f"{name}/{token}", reported)
             if stopping.wait(PACE_S):
                 break
     return found
 
 
-def _delete_of(run: int, before_s: float, launcher: str | None) -> bool:
+def _delete_of(run: int, before_s: float, launcher: str | None, name: str, reported: set[str]) -> bool:
     """Delete the code directory of one run. Its own time stays: that of the settlement, which the log's end needs."""
     about, names = os.fstat(run), names_in(run)
     if DIRECTORY not in names or "claim" in names or about.st_mtime >= before_s:
@@ -49,7 +51,10 @@ def _delete_of(run: int, before_s: float, launcher: str | None) -> bool:
             shutil.rmtree(f"/proc/self/fd/{run}/{DIRECTORY}/tree", ignore_errors=True)
         os.rmdir(DIRECTORY, dir_fd=run)
     except OSError as error:
-        log.warning("the code of an ended run of uid %d cannot be deleted: %s", owner, error.strerror)
+        if name not in reported:
+            reported.add(name)
+            log.warning("the code of the run %s of uid %d cannot be deleted: %s", name, owner, error.strerror or error)
         return False
+    reported.discard(name)
     os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))
     return True

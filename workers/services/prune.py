@@ -52,6 +52,8 @@ class Pruner:
         self._settings = settings
         self._clock = _SteadyClock(clock)
         self._user_logs = UserLogs()
+        #: The run directories whose code could not be deleted, which was logged.
+        self._undeleted: set[str] = set()
 
     def loop(self, stopping: threading.Event) -> None:
         """Prune until *stopping* is set. The first round only records the clocks, and deletes nothing."""
@@ -75,7 +77,7 @@ class Pruner:
                 self._user_logs.enforce(runs, limit_bytes, stopping)
             if alone and now is not None and self._settings.keep_code_s is not None:
                 before_s = now.timestamp() - self._settings.keep_code_s
-                delete_code(runs, before_s, self._settings.launcher_in_use, stopping)
+                delete_code(runs, before_s, self._settings.launcher_in_use, stopping, self._undeleted)
         if found:
             log.info("%d logs of runs that ended more than %.0f s ago were deleted", found, keep_s)
         return found

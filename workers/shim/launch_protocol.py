@@ -10,7 +10,8 @@ the shim sends    with                                                    the an
 ``start``         descriptors: the spec; the bundle and the run           ``ok PID GUARD``, or ``no ERRNO REASON``
                   directory if the job's code came with it; standard
                   output and, if it is another file, standard error
-``remove``        a descriptor: a run directory                           ``removed``: its ``code`` is empty
+``remove``        a descriptor: a run directory                           ``removed``: its ``code`` is empty, or
+                                                                          ``no ERRNO REASON``
 ================  ======================================================  ==========================================
 
 After ``ok`` the connection stays open as long as a process of the run is left. The shim sends ``signal N`` for all

@@ -149,14 +149,18 @@ def remove_code(launcher: str, run_dir: int) -> None:
     """Delete the files in the code directory of the open *run_dir*, as their owner.
 
     Raises:
-        OSError: the launcher does not answer, so files may be left.
+        OSError: files may be left: not all could be deleted, the launcher refused, or it does not answer.
 
     """
     with connect(launcher) as connection:
         connection.settimeout(ANSWER_S)
         socket.send_fds(connection, [REMOVE], [run_dir])
         answer = connection.recv(MOST_BYTES)
-    if answer != b"removed":
+    word, _, rest = answer.decode(errors="replace").partition(" ")
+    if word == "no":
+        number, _, reason = rest.partition(" ")
+        raise OSError(int(number), reason)
+    if word != "removed":
         raise ConnectionError(None, "the launcher ended the connection")
 
 

@@ -114,7 +114,7 @@ def test_only_run_directories_of_the_service_are_emptied(
 
     fd = os.open(open_dir / "own", os.O_RDONLY)
     try:
-        with pytest.raises(ConnectionError):
+        with pytest.raises(OSError, match="does not belong to the account of the queue"):
             remove_code(launcher.socket, fd)
     finally:
         os.close(fd)

@@ -1,0 +1,35 @@
+"""Tests of the deletion of code directories that fails."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.settings.settings import Settings
+from workers.services.prune import Pruner
+
+NEVER = threading.Event()
+
+
+def test_code_that_cannot_be_deleted_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each round tries again. The failure is logged once for each run directory, with the reason."""
+    environ = {"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_KEEP_CODE": "1h"}
+    settings = Settings.load(environ)
+    for job in ("1", "2"):
+        run = settings.runs_dir / job / "1.a"
+        (run / "code").mkdir(parents=True)
+        (run / "code" / "kept").touch()  # not below code/tree, so the directory cannot be removed
+        os.utime(run, (0, 0))
+    pruner = Pruner(settings, SystemClock())
+
+    for _ in range(4):  # the first round only records the clocks
+        pruner.round(NEVER)
+
+    assert [f"the code of the run {job}/1.a of uid {os.geteuid()} cannot be deleted" for job in ("1", "2")] == [
+        each.partition(":")[0] for each in caplog.messages
+    ]
+    assert all(each.endswith("Directory not empty") for each in caplog.messages)
