@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.doctor.examination import EXIT_CODES, examine
 from gpuqueue.doctor.repairs import repair
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.finding import Finding, Grade, to_plain
+from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import plain, short, wrapped
 from gpuqueue.version import VERSION
 
@@ -56,6 +58,7 @@ def doctor(*, deep: bool, fix: bool, verbose: bool, quiet: bool, as_json: bool) 
     """  # noqa: D301 - \b is click's mark for lines to keep
     if verbose and quiet:
         raise BadRequest("--verbose and --quiet exclude each other: leave out one of the two")
+    refuse_beside_service(Settings.salvage()[0], "doctor")
     screen = _Screen()
     repairs = list(repair(os.environ)) if fix else None
     if not as_json:

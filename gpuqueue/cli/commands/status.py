@@ -8,6 +8,7 @@ import sys
 import click
 
 from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.devices import device_plain, device_rows
 from gpuqueue.cli.output.machine import report
 from gpuqueue.embedded.machine import Machine, MachineStatus
@@ -28,6 +29,7 @@ def status(*, as_json: bool) -> None:
       gpuqueue status --json | jq .waiting
     """  # noqa: D301 - \b is click's mark for lines to keep
     settings = Settings.load()
+    refuse_beside_service(settings, "status")
     machine = Machine(settings)
     found = machine.status()
     if as_json:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from gpuqueue.cli.completion.candidates import listed, one_of
+from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.devices import device_rows
 from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
@@ -42,7 +43,9 @@ def up(devices: str | None, *, foreground: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     if devices is not None and not devices.strip():
         raise BadRequest("--devices is empty: write auto, gpu, cpu or simulated ones like sim:4x24G, or leave it out")
-    machine = Machine(Settings.load())
+    settings = Settings.load()
+    refuse_beside_service(settings, "up")
+    machine = Machine(settings)
     warn_of_unknown_variables()
     if not foreground:
         _start(machine, devices)
