@@ -60,9 +60,9 @@ def _repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the working tree and the git directory of each repository from *directory* upwards."""
     for each in (directory, *directory.parents):
         own = each / ".git"
-        if (own / "HEAD").is_file():
+        if os.path.isfile(own / "HEAD"):  # noqa: PTH113 - Path.is_file raises in a closed directory
             yield each, own
-        elif own.is_file():  # a worktree or a submodule: the file names the git directory
+        elif os.path.isfile(own):  # noqa: PTH113 - as above; a worktree or a submodule: the file names the git directory
             where = _read(own).partition("gitdir:")[2].strip()
             if where:
                 yield each, each / where

@@ -96,6 +96,19 @@ def test_where_there_is_no_commit_there_is_nothing(tmp_path: Path) -> None:
     assert CheckoutReader(tmp_path).seen() is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user, who may not read a directory")
+def test_a_closed_git_directory_is_no_checkout(repository: Path) -> None:
+    """A person who may not read the ``.git`` of a shared directory can submit from there; the commit is not known."""
+    (repository / ".git").chmod(0o700)
+    for each in (repository, *repository.parents[:-2]):
+        each.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        assert CheckoutReader(repository).seen() is None
+    finally:
+        os.seteuid(0)
+
+
 def test_a_git_that_takes_too_long_is_not_waited_for(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
