@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gpuqueue.errors import NotAuthenticated, Unreachable, Unreadable
+from gpuqueue.errors import NotAuthenticated, Refused, Unreachable, Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.settings.credentials import origin_of
 from gpuqueue.text.json_fields import Fields
@@ -29,6 +29,7 @@ def account_of(url: str, token: str) -> str:
 
     Raises:
         NotAuthenticated: the service does not accept the token.
+        Refused: its certificate is not trusted.
         Unreachable: it does not answer.
         Unreadable: something else answers.
 
@@ -41,6 +42,11 @@ def account_of(url: str, token: str) -> str:
         answer = connection.getresponse()
         content = answer.read(_MOST_BYTES)
     except (OSError, http.HTTPException) as error:
+        if type(error).__name__ == "SSLCertVerificationError":
+            raise Refused(
+                f"the certificate of {origin_of(url)} is not trusted, so nothing was stored: set SSL_CERT_FILE to the "
+                f"certificate of the authority that signed it ({brief(str(error), 200)})"
+            ) from error
         raise Unreachable(f"the service at {origin_of(url)} does not answer: {brief(str(error))}") from error
     finally:
         connection.close()
