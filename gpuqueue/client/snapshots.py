@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.errors import Refused
+from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.settings.sources import embedded_socket
+from gpuqueue.snapshot.limits import IGNORE_FILE
 from gpuqueue.snapshot.site import blob_store_of, limits_of
 from gpuqueue.snapshot.take import Snapshot, take_snapshot
+from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:
@@ -55,7 +58,25 @@ def taken(request: JobRequest, spec: JobSpec, limits: Limits) -> Snapshot:
 
     """
     root = None if request.snapshot in {None, True} else Path(str(request.snapshot))
-    return take_snapshot(Path(spec.cwd), root=root, limits=limits, allowed=request.snapshot_allow)
+    snapshot = take_snapshot(Path(spec.cwd), root=root, limits=limits, allowed=request.snapshot_allow)
+    if spec.script is not None:
+        _check_script(spec.script, spec.cwd, snapshot)
+    return snapshot
+
+
+def _check_script(script: str, cwd: str, snapshot: Snapshot) -> None:
+    """Check that the *script* of a job in *cwd* travels.
+
+    Raises:
+        BadRequest: it is not in *snapshot*.
+
+    """
+    path = os.path.normpath(os.path.join(snapshot.cwd, os.path.relpath(os.path.join(cwd, script), cwd)))  # noqa: PTH118 - as the snapshot
+    if all(each.path != path for each in snapshot.manifest.entries):
+        raise BadRequest(
+            f"the script {plain(script)} does not travel: it is not in {snapshot.root}, or git or {IGNORE_FILE} leaves "
+            "it out. Name a script that does, or a directory that holds it with --snapshot"
+        )
 
 
 def noted(spec: JobSpec, snapshot: Snapshot, new_bytes: int, note: Note | None) -> JobSpec:
@@ -66,5 +87,9 @@ def noted(spec: JobSpec, snapshot: Snapshot, new_bytes: int, note: Note | None) 
         left_out = f", without {', '.join(each.pattern for each in snapshot.excluded)}" if snapshot.excluded else ""
         files = len(snapshot.manifest.entries)
         size = format_bytes(snapshot.manifest.size_bytes())
-        note(f"code: {files} files of {snapshot.root}, {size} ({format_bytes(new_bytes)} of it new){left_out}")
+        counted = f"{files} file{'' if files == 1 else 's'} of {snapshot.root}"
+        note(f"code: {counted}, {size} ({format_bytes(new_bytes)} of it new){left_out}")
+        for word in spec.argv:
+            if word.startswith(f"{snapshot.root}/"):
+                note(f"{plain(word)} is a path of the directory itself, not of the copy: write it from {snapshot.cwd}")
     return replace(spec, snapshot=str(CodeSnapshot(snapshot.address, snapshot.cwd)))

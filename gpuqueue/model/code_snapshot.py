@@ -28,7 +28,8 @@ class CodeSnapshot:
         if not ADDRESS.fullmatch(self.address):
             raise BadRequest(f"{brief(self.address)} is no address of a snapshot: it has 64 hexadecimal digits")
         parts = self.directory.split("/")
-        if self.directory != "." and any(part in {"", ".", ".."} for part in parts):
+        is_shown = self.directory.isprintable() and "\\" not in self.directory
+        if self.directory != "." and (not is_shown or any(part in {"", ".", ".."} for part in parts)):
             raise BadRequest(f"{brief(self.directory)} is no directory within a snapshot")
 
     def __str__(self) -> str:

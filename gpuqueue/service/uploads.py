@@ -18,6 +18,7 @@ from gpuqueue.snapshot.blob_store import BlobStore
 from gpuqueue.snapshot.manifest import read_manifest
 from gpuqueue.snapshot.parts import Parts
 from gpuqueue.snapshot.site import blob_store_of, limits_of
+from gpuqueue.snapshot.unpack import check_directory
 from gpuqueue.text.units import format_bytes
 
 #: Threads that store the blobs of one request. Each waits for the disk, which can serve several at once.
@@ -97,11 +98,13 @@ def check_held(call: Call, snapshot: CodeSnapshot) -> None:
     """Check that the caller has sent *snapshot*, and have it stay until the job is queued.
 
     Raises:
+        BadRequest: the job's directory cannot be in the snapshot.
         Refused: the caller has not sent it, or it was removed since.
 
     """
     settings = call.connection.settings
-    blob_store_of(settings).use(uid_of(call), snapshot.address, limits_of(settings))
+    manifest = blob_store_of(settings).use(uid_of(call), snapshot.address, limits_of(settings))
+    check_directory(snapshot.directory, manifest)
 
 
 def share(call: Call, snapshot: CodeSnapshot, owner: Account) -> None:

@@ -16,10 +16,10 @@ SECRET = (
     *(".env", ".env.*", "*.env", ".envrc"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.ppk", "*.kdbx", "*.ovpn", "*.keytab"),
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "id_xmss*"),
-    *(".netrc", "_netrc", ".pgpass", ".my.cnf", ".mylogin.cnf", ".pypirc", ".git-credentials", ".htpasswd"),
+    *(".netrc", "_netrc", ".pgpass", ".my.cnf", ".mylogin.cnf", ".pypirc", ".git-credentials", ".htpasswd", ".npmrc"),
     *("credentials.json", "client_secret*.json", "service_account*.json", "service-account*.json"),
     *("application_default_credentials.json", "kaggle.json", "secrets.toml", "secrets.yaml", "secrets.yml"),
-    *("secrets.json", ".vault-token", ".dockercfg", ".s3cfg", ".boto", "kubeconfig", "*.kubeconfig"),
+    *("secrets.json", ".vault-token", ".dockercfg", ".s3cfg", ".boto", "kubeconfig", "*.kubeconfig", ".ssh/*"),
     *(".aws/credentials", ".docker/config.json", ".kube/config", ".huggingface/token", ".config/gh/hosts.yml"),
 )
 #: Names of those above that are public by custom.

@@ -80,6 +80,11 @@ def take_snapshot(
     work_tree = work_tree_of(root or directory)
     root = root or work_tree or directory
     _check_root(root)
+    if not directory.is_relative_to(root):
+        raise BadRequest(
+            f"the working directory {quoted(str(directory))} is not in {quoted(str(root))}, which is to travel: name a "
+            "directory that holds it"
+        )
     with closing(Tree(root)) as tree:
         selection = Selection(found=()) if work_tree is None else select_in_git(tree, work_tree, limits)
         in_git = bool(selection.found) or root == work_tree
@@ -87,7 +92,7 @@ def take_snapshot(
             selection = select_in_directory(tree, limits)
         check_secrets((path for path, _ in selection.found), allowed, allow_option)
         packed = pack(tree, selection.found, limits)
-    cwd = directory.relative_to(root).as_posix() if directory.is_relative_to(root) else "."
+    cwd = directory.relative_to(root).as_posix()
     text = packed.manifest.text()
     return Snapshot(
         root=root,

@@ -59,7 +59,7 @@ def unpack(
     if address is not None and address_of(text) != address:
         raise InvalidManifest(f"the manifest is not the one with the address {quoted(address)}")
     manifest = read_manifest(text, limits)
-    _check_cwd(cwd, manifest)
+    check_directory(cwd, manifest)
     try:
         os.mkdir(directory, 0o700)
     except OSError as error:
@@ -96,8 +96,13 @@ def unpack_stream(
     return unpack(stream.text, lambda _, size: stream.blob(size), directory, address=address, cwd=cwd, limits=limits)
 
 
-def _check_cwd(cwd: str, manifest: Manifest) -> None:
-    """Check that *cwd* is or can be a directory of the snapshot."""
+def check_directory(cwd: str, manifest: Manifest) -> None:
+    """Check that *cwd* is or can be a directory of the snapshot.
+
+    Raises:
+        InvalidManifest: it is a file, or no path in a snapshot.
+
+    """
     if cwd == ".":
         return
     fault = path_fault(cwd)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.snapshots import Note, noted, taken
-from gpuqueue.errors import GpuQueueError
+from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.model.api import ContentPart, ContentParts, NewSnapshot, SnapshotLimits, SnapshotState
-from gpuqueue.snapshot.limits import Limits
+from gpuqueue.snapshot.limits import IGNORE_FILE, Limits
 
 if TYPE_CHECKING:
     from gpuqueue.client.remote.link import Link
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Most bytes of blobs in one request. A request has at most 4 MiB, and base64 takes a third more.
 BATCH_BYTES = 2 * 2**20
+#: Longest manifest, in bytes: the service takes 4 MiB in one request, and JSON needs more for the same text.
+MOST_MANIFEST_BYTES = 7 * 2**19
 #: How often the service is asked which blobs are missing. Between two answers it may collect old blobs.
 TRIES = 3
 
@@ -40,6 +42,11 @@ def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None) -> J
 
 def _send(link: Link, snapshot: Snapshot) -> int:
     """Send *snapshot*, and return how many bytes of blobs the service did not have."""
+    if len(snapshot.text) > MOST_MANIFEST_BYTES:
+        raise Refused(
+            f"the names of the {len(snapshot.manifest.entries)} files are too long together: leave out files that the "
+            f"job does not need by lines in {IGNORE_FILE}"
+        )
     sent_bytes = 0
     for _ in range(TRIES):
         body = NewSnapshot(manifest=snapshot.text.decode())

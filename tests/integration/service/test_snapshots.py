@@ -137,6 +137,46 @@ def test_what_is_too_large_or_secret_stays(client: Client, project: Path) -> Non
     assert job.spec.snapshot is not None
 
 
+def test_what_the_job_needs_must_travel(client: Client, project: Path, tmp_path: Path) -> None:
+    """A script or a directory outside of the snapshot is refused at submit, not at the start on the host."""
+    (tmp_path / "other.py").touch()
+    for script in (str(tmp_path / "other.py"), "../../other.py"):
+        with pytest.raises(BadRequest, match=r"the script .*other\.py does not travel"):
+            client.jobs.submit(script, mem="1M", cwd=project / "src")
+    (project / ".gpuqueueignore").write_text("new.py\n")
+    with pytest.raises(BadRequest, match=r"the script \.\./new\.py does not travel"):
+        client.jobs.submit("../new.py", mem="1M", cwd=project / "src")
+    with pytest.raises(BadRequest, match=r"the working directory .* is not in"):
+        submitted(client, project / "src", snapshot=project / "data")
+
+
+def test_a_path_of_the_original_is_pointed_out(client: Client, project: Path) -> None:
+    """An absolute path into the directory would run what stands there when the job starts."""
+    request = JobRequest(["bash", f"{project}/src/train.py"], mem="1M", cwd=project / "src")
+    notes: list[str] = []
+    client.jobs.submit_request(request, note=notes.append)
+
+    assert f"{project}/src/train.py is a path of the directory itself, not of the copy: write it from src" == notes[-1]
+
+
+def test_a_directory_that_the_snapshot_cannot_have_is_refused(client: Client, project: Path) -> None:
+    """The service checks the directory of the job, so that no worker meets one that cannot be."""
+    job, _ = submitted(client, project / "src")
+    address = str(job.spec.snapshot).partition(":")[0]
+    for directory in ("src/train.py", "src/train.py/x", "b\x07", ".git"):
+        with pytest.raises(BadRequest):
+            client.jobs.submit_spec(replace(job.spec, snapshot=f"{address}:{directory}"))
+
+
+def test_names_that_are_too_long_together_are_refused(
+    client: Client, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client says so, instead of sending what the service takes for an attack."""
+    monkeypatch.setattr("gpuqueue.client.remote.snapshots.MOST_MANIFEST_BYTES", 100)
+    with pytest.raises(Refused, match=r"the names of the 3 files are too long together"):
+        submitted(client, project / "src")
+
+
 def test_no_snapshot_leaves_all_as_it_is(client: Client, project: Path) -> None:
     """With --no-snapshot the job runs in the directory of the same name."""
     job, notes = submitted(client, project / "src", snapshot=False)
