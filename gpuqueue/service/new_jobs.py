@@ -10,7 +10,7 @@ from dataclasses import fields
 from gpuqueue.client import notifications, placeholders
 from gpuqueue.client.retry import spec_again
 from gpuqueue.client.submit import default_mem_bytes, queued
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import NewJob, RetryRequest
 from gpuqueue.model.code_snapshot import CodeSnapshot
@@ -19,6 +19,7 @@ from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.service.call import Call
 from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.service.uploads import check_held, share
+from gpuqueue.settings.parsers import RunAs
 from gpuqueue.system.command_line import name_of
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -29,6 +30,7 @@ def submitted(call: Call, wanted: NewJob, key: str | None) -> tuple[Job, bool]:
 
     Raises:
         BadRequest: a value is malformed.
+        Refused: the caller is root, and jobs run as their submitters.
 
     """
     name = "submit" if wanted.retry_of is None else "retry"  # some clients send the whole request of a retry
@@ -61,6 +63,8 @@ def spec_of(call: Call, wanted: NewJob) -> JobSpec:
     if wanted.device is None and not wanted.placement.devices:
         values["device"] = call.connection.settings.default_device
     notifications.judge(call.connection, wanted.notifications)
+    if call.connection.settings.run_as is RunAs.SUBMITTER and call.account.uid == 0:
+        raise Refused("no job runs as root here: submit as the account whose job it is")
     if wanted.snapshot is not None:
         check_held(call, CodeSnapshot.parse(wanted.snapshot))
     spec = JobSpec(**values, account=call.account)

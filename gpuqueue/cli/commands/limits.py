@@ -19,7 +19,7 @@ from gpuqueue.text.units import format_bytes, format_duration
 @click.command()
 @json_option
 def limits(*, as_json: bool) -> None:
-    """Show the limits of users, groups and pools, and how much of each is used.
+    """Show the limits of users, groups and pools, and how much of those of named users and groups is used.
 
     \b
     Examples:
