@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.console import print_message
 from gpuqueue.embedded import worker_program
@@ -31,7 +32,9 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     if leave_jobs and cancel_jobs:
         raise BadRequest("--leave-jobs and --cancel-jobs contradict each other: use one of them")
-    machine = Machine(Settings.load())
+    settings = Settings.load()
+    refuse_beside_service(settings, "down")
+    machine = Machine(settings)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)  # a closed terminal must not leave the devices drained
     with machine.alone():
