@@ -89,15 +89,15 @@ def test_code_goes_after_its_time_and_the_log_keeps_its_own(served: Site, projec
     job = submitted(served, project)
     run = served.until_recorded(job).runs[-1]
     directory = Path(str(run.log_path)).parent
-    until(lambda: not (directory / "claim").exists(), what="the settlement")
+    kept = {"log", "log.times", "user", "code"}
+    until(lambda: {each.name for each in directory.iterdir()} == kept, what="the settlement")
     assert "result" == (directory / "code" / "tree" / "src" / "made").read_text()
-    assert not (directory / "bundle").exists()
     settled = directory.stat().st_mtime
 
     assert 0 == delete_code(served.settings.runs_dir, settled - 1, None, NEVER, set())
     assert 1 == delete_code(served.settings.runs_dir, settled + 1, None, NEVER, set())
 
-    assert {"log", "log.times", "user"} == {each.name for each in directory.iterdir()}
+    assert kept - {"code"} == {each.name for each in directory.iterdir()}
     assert settled == directory.stat().st_mtime
 
 
