@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import job_ref, times, validation
 from gpuqueue.model.job import JobState
-from gpuqueue.model.job_spec import tags_of
+from gpuqueue.model.job_spec import Account, tags_of
 
 if TYPE_CHECKING:
     from gpuqueue.model import history_query
@@ -30,10 +31,14 @@ STATS_PERIOD = timedelta(days=30)
 
 
 class History:
-    """The recorded jobs, with their runs. A job is recorded a moment after each of its changes."""
+    """The recorded jobs, with their runs. A job is recorded a moment after each of its changes.
 
-    def __init__(self, connection: Connection) -> None:
+    Searches find only the jobs of *owner*, if it is given.
+    """
+
+    def __init__(self, connection: Connection, *, owner: Account | None = None) -> None:
         self._connection = connection
+        self._owner = owner
 
     def search(  # noqa: PLR0913 - one argument for each search criterion
         self,
@@ -92,7 +97,7 @@ class History:
 
         """
         asked = {name: value for name, value in locals().items() if name != "self"}
-        return self._connection.database.history(_query(asked))
+        return self._connection.database.history(self._query(asked))
 
     def folded(self, **asked: Any) -> list[FoldedRow]:
         """Return the jobs of :meth:`search`, with the members of each array folded into one row.
@@ -107,7 +112,7 @@ class History:
         defaults = History.search.__kwdefaults__ or {}
         if not {*asked} <= {*defaults} - {"array"}:
             raise TypeError(f"folded() takes the arguments of search() without array, not {sorted(asked)}")
-        query = _query({**defaults, **asked})
+        query = self._query({**defaults, **asked})
         if query.sort is not history_query.Sort.ID:
             raise BadRequest("members are folded in the order of ids only: leave out sort, or search for the members")
         return self._connection.database.folded(query)
@@ -115,6 +120,9 @@ class History:
     def params(self, records: Sequence[Record]) -> dict[int, dict[str, str]]:
         """Return the values of the sweep of each of *records* that is a member of one, by the id of the job."""
         return sweep_values(records, self._array)
+
+    def _query(self, asked: Mapping[str, Any]) -> HistoryQuery:
+        return replace(_query(asked), owner=self._owner)
 
     def _array(self, array_id: int) -> Array | None:
         record = self._connection.database.get(array_id)

@@ -170,6 +170,8 @@ def _alike(query: HistoryQuery) -> Iterator[tuple[sa.Column[Any], Sequence[Any]]
         (column, [value])
         for column, value in (
             (jobs.c.user_name, query.user),
+            (jobs.c.user_name, query.owner and query.owner.name),
+            (jobs.c.user_uid, None if query.owner is None else query.owner.uid),
             (jobs.c.name, None if _is_pattern(query) else query.name),
             (jobs.c.host, query.host),
             (jobs.c.exit_code, None if exit_codes.means_more(query) else query.exit_code),

@@ -9,6 +9,7 @@ from enum import Enum
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import EndingKind, Record
 
 #: Longest text to search for, in characters. SQLite takes patterns of at most 50000 bytes.
@@ -46,14 +47,15 @@ class HistoryQuery:
     ``max_duration_s``. An unknown value matches no filter.
 
     ``name`` is the whole name or a shell pattern such as ``sweep*``. ``array_id`` selects the members of that array.
-    ``tags`` must all be tags of the job. ``text`` is a part of the command or of the note, case-insensitive for ASCII
-    letters.
+    ``user`` is the name of the submitting account, ``owner`` the whole account: its name and its uid. ``tags`` must all
+    be tags of the job. ``text`` is a part of the command or of the note, case-insensitive for ASCII letters.
 
     To get the next page in any order, set ``after_id`` to the id of the last job seen. New jobs then cause neither
     duplicates nor gaps. ``before_id`` selects jobs with a lower id, whatever the order.
     """
 
     user: str | None = None
+    owner: Account | None = None
     name: str | None = None
     states: tuple[JobState, ...] = ()
     endings: tuple[EndingKind, ...] = ()

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from gpuqueue.client.client import Client
 from gpuqueue.client.connection import Connection
+from gpuqueue.client.why import Why
 from gpuqueue.errors import NotAuthenticated
 from gpuqueue.model.access import AccessPolicy, Action, may
 from gpuqueue.model.caller import Caller, Via
@@ -17,14 +18,13 @@ from gpuqueue.model.event import Event
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_page import Listing
 from gpuqueue.model.job_spec import Account
-from gpuqueue.model.run import Record
+from gpuqueue.model.run import Record, Run
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.service import hidden
 from gpuqueue.service.callers import Identity
 from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.service.problems import Forbidden
 from gpuqueue.system.account import SUPERUSER
-
-#: Shown in place of a command that the caller may not see.
-HIDDEN = "(hidden)"
 
 
 class Call:
@@ -100,12 +100,8 @@ class Call:
         self.must(Action.SEE_JOBS, owner)
         shown = whole and self.may(Action.SEE_ENVIRONMENT, owner)
         spec = replace(spec, env={name: value for name, value in spec.env.items() if shown and not is_secret(name)})
-        if not self.may(Action.SEE_ARGUMENTS, owner):
-            spec = replace(
-                spec, argv=(HIDDEN,), cwd="/", script=None, interpreter=None, git=None, snapshot=None, notifications=(),
-                waits=replace(spec.waits, dedupe=None),
-            )  # fmt: skip
-        return replace(job, spec=spec)
+        found = replace(job, spec=spec)
+        return found if self.may(Action.SEE_ARGUMENTS, owner) else hidden.without_arguments(found)
 
     def sees(self, job: Job) -> bool:
         """Return whether the caller may see *job* in a list."""
@@ -117,11 +113,32 @@ class Call:
 
     def record(self, record: Record, *, whole: bool = False) -> Record:
         """Return *record* as the caller may see it: without the tokens of its runs, which prove a claim."""
-        logs = self.may(Action.SEE_LOGS, record.job.spec.account)
-        runs = tuple(
-            replace(run, token="", log_path=run.log_path if logs or not run.log_path else HIDDEN) for run in record.runs
-        )
-        return replace(record, job=self.job(record.job, whole=whole), runs=runs)
+        owner, notes = record.job.spec.account, record.notes
+        if not self.may(Action.SEE_ARGUMENTS, owner):
+            notes = tuple(map(hidden.note_without_arguments, notes))
+        runs = tuple(self.run(each, owner) for each in record.runs)
+        return replace(record, job=self.job(record.job, whole=whole), runs=runs, notes=notes)
+
+    def run(self, run: Run, owner: Account) -> Run:
+        """Return *run*, of a job of *owner*, as the caller may see it: without its token, which proves a claim."""
+        path = run.log_path if self.may(Action.SEE_LOGS, owner) else run.log_path and hidden.HIDDEN
+        found = replace(run, token="", log_path=path)
+        return found if self.may(Action.SEE_ARGUMENTS, owner) else hidden.run_without_arguments(found)
+
+    def why(self, why: Why) -> Why:
+        """Return *why* as the caller may see it."""
+        explanation = why.explanation
+        if explanation is not None and not self.may(Action.SEE_ARGUMENTS, why.job.spec.account):
+            explanation = hidden.explanation_without_arguments(explanation)
+        others = {each: self.job(job) for each, job in why.others.items() if self.sees(job)}
+        devices = {each.device.uuid: each for each in self.devices(why.devices.values())}
+        return replace(why, job=self.job(why.job), explanation=explanation, others=others, devices=devices)
+
+    def devices(self, devices: Iterable[DeviceStatus]) -> tuple[DeviceStatus, ...]:
+        """Return *devices* as the caller may see them: why a host could not start a job names its arguments."""
+        if self.may(Action.SEE_ARGUMENTS):  # of every owner
+            return tuple(devices)
+        return tuple(map(hidden.device_without_arguments, devices))
 
     def listing(self, page: Listing) -> Listing:
         """Return *page* as the caller may see it."""

@@ -12,7 +12,7 @@ from gpuqueue.client.wait import RECORD_S, recorded_now
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action
 from gpuqueue.model.job import Job
-from gpuqueue.model.run import Record, Run
+from gpuqueue.model.run import Record
 from gpuqueue.service.call import Call
 from gpuqueue.service.events import event
 from gpuqueue.system.logs import LogTail
@@ -101,7 +101,7 @@ class FollowedLog:
                 found += self.output(call)
                 if self.has_more:
                     return found
-                found.append(event("run", _shown(run)))
+                found.append(event("run", call.run(run, job.spec.account)))
             path = logs.path_or_none(Record(job=job, runs=(run,)))
             if path is None:
                 logs.path_in(Record(job=job, runs=(run,)))  # raises: the log lies on another host
@@ -122,10 +122,6 @@ class FollowedLog:
             self._tail.resume(path, offset)
             self._attempt = attempt
         self._mark = None
-
-
-def _shown(run: Run) -> Run:
-    return replace(run, token="")
 
 
 def _read_mark(mark: str) -> tuple[int, int]:

@@ -25,7 +25,7 @@ async def list_devices(request: Request) -> Response:
 
     def work(call: Call) -> Sequence[DeviceStatus]:
         call.must(Action.SEE_SITE)
-        return call.client.devices.list()
+        return call.devices(call.client.devices.list())
 
     return await site_of(request).answer(request, work)
 
@@ -37,7 +37,7 @@ async def drain(request: Request) -> Response:
 
     def work(call: Call) -> Sequence[DeviceStatus]:
         with call.change(Action.DRAIN, "drain"):
-            return call.client.devices.drain(*_uuids(call, chosen), reason=chosen.reason)
+            return call.devices(call.client.devices.drain(*_uuids(call, chosen), reason=chosen.reason))
 
     return await site_of(request).answer(request, work)
 
@@ -49,7 +49,7 @@ async def resume(request: Request) -> Response:
 
     def work(call: Call) -> Sequence[DeviceStatus]:
         with call.change(Action.DRAIN, "resume"):
-            return call.client.devices.resume(*_uuids(call, chosen))
+            return call.devices(call.client.devices.resume(*_uuids(call, chosen)))
 
     return await site_of(request).answer(request, work)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from gpuqueue.client.groups import HistoryGroup
+from gpuqueue.client.history import History
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import FoldedPage, HistoryPage, NeverBegan, Whether
 from gpuqueue.model.history_query import Sort
@@ -23,6 +26,7 @@ router = APIRouter(tags=["history"])
 MOST = 500
 
 JobId = Annotated[int | None, Query(ge=1, le=2**53)]
+_TEXT = "A part of the command or of the note. Only jobs whose command the caller may see match."
 Seconds = Annotated[float | None, Query(ge=0)]
 
 
@@ -42,7 +46,7 @@ def _criteria(  # noqa: PLR0913 - one parameter for each search criterion
     min_peak_bytes: Annotated[int | None, Query(ge=0)] = None,
     min_duration_s: Seconds = None,
     max_duration_s: Seconds = None,
-    text: str | None = None,
+    text: Annotated[str | None, Query(description=_TEXT)] = None,
     sort: Sort = Sort.ID,
     reverse: bool = False,
     limit: Annotated[int, Query(ge=0, le=MOST)] = 50,
@@ -77,13 +81,28 @@ def _criteria(  # noqa: PLR0913 - one parameter for each search criterion
 Criteria = Annotated[dict[str, Any], Depends(_criteria)]
 
 
+def _history_of(call: Call, asked: Mapping[str, Any]) -> HistoryGroup:
+    """Return the history that may answer *asked*. A search by a text gets only jobs whose command the caller may see.
+
+    Otherwise the answers would give away the commands of others, letter by letter.
+
+    Raises:
+        NotAuthenticated: the caller has no account, and so no jobs of its own.
+
+    """
+    call.must(Action.SEE_SITE)
+    if asked["text"] is None or call.may(Action.SEE_ARGUMENTS):  # of every owner
+        return call.client.history
+    call.must(Action.SEE_ARGUMENTS, call.account)
+    return History(call.connection, owner=call.account)
+
+
 @route(router, "GET", "/history", answer=HistoryPage)
 async def search(request: Request, asked: Criteria, array: JobId = None) -> Response:
     """Return the jobs that match all criteria, with their runs. For the next page, give the field ``after_id``."""
 
     def work(call: Call) -> HistoryPage:
-        call.must(Action.SEE_SITE)
-        found = call.client.history.search(**asked, array=array)
+        found = _history_of(call, asked).search(**asked, array=array)
         last = found[-1].job.id if found and len(found) == asked["limit"] else None
         return HistoryPage(records=tuple(call.record(each) for each in found if call.sees(each.job)), after_id=last)
 
@@ -95,8 +114,7 @@ async def search_folded(request: Request, asked: Criteria) -> Response:
     """Return the jobs that match all criteria, with the members of each array folded into one row."""
 
     def work(call: Call) -> FoldedPage:
-        call.must(Action.SEE_SITE)
-        found = call.client.history.folded(**asked)
+        found = _history_of(call, asked).folded(**asked)
         last = found[-1].last_id if found and len(found) == asked["limit"] else None
         rows = tuple(replace(each, record=call.record(each.record)) for each in found if call.sees(each.record.job))
         return FoldedPage(rows=rows, after_id=last)

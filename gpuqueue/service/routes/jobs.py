@@ -190,13 +190,7 @@ async def job_events(request: Request, name: str) -> Response:
 @route(router, "GET", "/jobs/{name}/why", answer=Why)
 async def why_job(request: Request, name: str) -> Response:
     """Return why a job waits."""
-
-    def work(call: Call) -> Why:
-        found = call.client.jobs.why(name)
-        others = {each: call.job(job) for each, job in found.others.items() if call.sees(job)}
-        return replace(found, job=call.job(found.job), others=others)
-
-    return await site_of(request).answer(request, work)
+    return await site_of(request).answer(request, lambda call: call.why(call.client.jobs.why(name)))
 
 
 @route(router, "GET", "/job-labels", answer=dict[int, str])

@@ -162,7 +162,7 @@ async def watch_devices(request: Request) -> Response:
 
 def _devices(call: Call) -> list[DeviceStatus]:
     call.must(Action.SEE_SITE)
-    return list(call.client.devices.list())
+    return list(call.devices(call.client.devices.list()))
 
 
 async def _devices_watched(request: Request, first: list[DeviceStatus]) -> AsyncIterator[str]:
