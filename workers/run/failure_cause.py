@@ -63,7 +63,7 @@ def device_fault(ending: Ending, duration_s: float | None, log_tail: bytes, *, k
     (``Witness.lost``).
     """
     if ending.kind is EndingKind.REFUSED:
-        return _host_refused(ending.detail)
+        return host_refused(ending.detail)
     by_itself = ending.kind in {EndingKind.EXITED, EndingKind.SIGNALLED}
     if not by_itself or duration_s is None or clears_devices(ending, duration_s):
         return None
@@ -75,9 +75,14 @@ def device_fault(ending: Ending, duration_s: float | None, log_tail: bytes, *, k
     return _crash(ending)
 
 
-def _host_refused(detail: str) -> str | None:
-    host_failed = detail.startswith(_NOT_YET_THE_JOBS) or any(reason in detail for reason in _HOST_FAILED)
-    return detail if host_failed else None
+def host_refused(detail: str) -> str | None:
+    """Return why the host is the cause of a failed start, or None if it is not.
+
+    The reason names neither program nor directory of the job, because everybody sees the reasons of a device.
+    """
+    if detail.startswith(_NOT_YET_THE_JOBS):
+        return detail
+    return next((reason for reason in _HOST_FAILED if reason in detail), None)
 
 
 def _crash(ending: Ending) -> str | None:

@@ -12,6 +12,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.run.failure_cause import host_refused
 from workers.run.start_health import NO_START, StartHealth
 from workers.services.adoption import Adoption
 from workers.steps.conclusion import Conclusion, NotStarted
@@ -60,7 +61,7 @@ class Report:
         """Release the claim of a run that started no process. The release does not count as an attempt."""
         why = str(refusal)
         if refusal.host_failed:
-            self._start_health.failed(f"{NO_START}: {why}")
+            self._start_health.failed(f"{NO_START}: {host_refused(why) or why}")
             why = f"it could not be started on {self._settings.host}: {why}"
         log.warning("%s does not start: %s", run, why)
         if refusal.host_lacks is not None:
