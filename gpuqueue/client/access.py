@@ -57,7 +57,7 @@ class Access:
         """Make an access token. Its text is in the answer and nowhere else.
 
         Raises:
-            Refused: the token is of another account or of a host, and the caller is no admin.
+            Refused: it is of another account and the caller is not root, or of a host and the caller is no admin.
 
         """
         wanted = wanted or TokenRequest()

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gpuqueue.errors import Refused
-from gpuqueue.model.access import AccessPolicy, Action, may
+from gpuqueue.model.access import AccessPolicy, Action, require
 from gpuqueue.model.access_token import AccessToken, MadeToken, TokenRequest, digest_of, new_token
 from gpuqueue.model.caller import Caller, CallerKind
 from gpuqueue.model.job_spec import Account
@@ -32,7 +32,7 @@ def make(
 
     """
     account = _account_of(caller, wanted)
-    _check(caller, Action.MAKE_TOKEN, account, policy)
+    require(caller, Action.MAKE_TOKEN, account, policy)
     secret = new_token()
     token = AccessToken(
         id=secret.id,
@@ -64,7 +64,7 @@ def listed(
 
     """
     own = not everybody and account in {None, caller.account}
-    _check(caller, Action.SEE_TOKENS, _of_caller(caller) if own else None, policy)
+    require(caller, Action.SEE_TOKENS, _of_caller(caller) if own else None, policy)
     if own:
         return [token for token in database.tokens(caller.account) if token.uid == caller.uid]
     return database.tokens(None if everybody else account)
@@ -73,18 +73,20 @@ def listed(
 def revoke(
     database: HistoryDatabase, caller: Caller, policy: AccessPolicy, token_id: str, *, now: datetime
 ) -> AccessToken:
-    """Revoke a token for good, and return it as it was.
+    """Revoke a token for good, and return it with the time at which it was revoked first.
 
     Raises:
         Refused: there is no such token, or the caller may not revoke it.
 
     """
+    require(caller, Action.REVOKE_TOKEN, _of_caller(caller), policy)  # before the caller learns which tokens there are
     found = database.find_token(token_id)
     if found is None or not (caller.owns(found[0].owner) or policy.is_admin(caller)):
         raise Refused(f"{brief(token_id)} is no token of yours: see gpuqueue token list")
-    _check(caller, Action.REVOKE_TOKEN, found[0].owner, policy)
+    require(caller, Action.REVOKE_TOKEN, found[0].owner, policy)
     database.revoke_token(token_id, at=now)
-    return found[0]
+    stored = database.find_token(token_id)
+    return found[0] if stored is None else stored[0]
 
 
 def _account_of(caller: Caller, wanted: TokenRequest) -> Account | None:
@@ -99,9 +101,3 @@ def _account_of(caller: Caller, wanted: TokenRequest) -> Account | None:
 
 def _of_caller(caller: Caller) -> Account | None:
     return None if caller.uid is None else Account(name=caller.account, uid=caller.uid, host="")
-
-
-def _check(caller: Caller, action: Action, owner: Account | None, policy: AccessPolicy) -> None:
-    reason = may(caller, action, owner, policy)
-    if reason is not None:
-        raise Refused(reason)

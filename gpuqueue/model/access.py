@@ -11,11 +11,15 @@ from dataclasses import field
 from enum import Enum
 from types import MappingProxyType
 
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, NotAuthenticated, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.caller import Caller, CallerKind, Scope, Via
 from gpuqueue.model.job_spec import Account
 from gpuqueue.text.sanitize import brief
+
+
+class Forbidden(Refused):
+    """The caller has no right to do this. Clients of the service see the class Refused."""
 
 
 class Audience(str, Enum):
@@ -27,6 +31,8 @@ class Audience(str, Enum):
     OWNER_ALONE = "owner alone"
     #: Admins of the site.
     ADMINS = "admins"
+    #: The owner, and root of this machine, but no other admin. Of what belongs to nobody: admins.
+    OWNER_OR_ROOT = "owner or root"
     #: The owner and the admins.
     OWNER = "owner"
     #: Every account.
@@ -63,6 +69,7 @@ class Action(str, Enum):
     LOSE_HOST = "lose-host"
     #: Change limits, shares and other rules of the site.
     SET_RULES = "set-rules"
+    #: Make an access token, which acts as its account. A token without an owner is that of a worker host.
     MAKE_TOKEN = "make-token"  # noqa: S105 - a word
     SEE_TOKENS = "see-tokens"
     REVOKE_TOKEN = "revoke-token"  # noqa: S105 - a word
@@ -130,7 +137,7 @@ RULES: Mapping[Action, Rule] = MappingProxyType(
         Action.LOSE_HOST: Rule(audience=Audience.ADMINS, scope=Scope.ADMIN, verb="declare a host lost"),
         Action.SET_RULES: Rule(audience=Audience.ADMINS, scope=Scope.ADMIN, verb="change the rules of this site"),
         Action.MAKE_TOKEN: Rule(
-            audience=Audience.OWNER, scope=Scope.SUBMIT, verb="make tokens of this account", by_kernel=True
+            audience=Audience.OWNER_OR_ROOT, scope=Scope.SUBMIT, verb="make tokens of this account", by_kernel=True
         ),
         Action.SEE_TOKENS: _seen(Audience.OWNER, "see the tokens of this account"),
         Action.REVOKE_TOKEN: Rule(audience=Audience.OWNER, scope=Scope.SUBMIT, verb="revoke this token"),
@@ -240,6 +247,20 @@ def may(caller: Caller, action: Action, owner: Account | None, policy: AccessPol
     return _refused_by_proof(caller, rule, audience) or _refused_by_role(caller, audience, owner, rule, policy)
 
 
+def require(caller: Caller, action: Action, owner: Account | None, policy: AccessPolicy) -> None:
+    """Check that *caller* may do *action* to what belongs to *owner*.
+
+    Raises:
+        NotAuthenticated: the action needs an account of a person, and the caller has none.
+        Forbidden: the caller has no right to the action.
+
+    """
+    reason = may(caller, action, owner, policy)
+    if reason is not None:
+        has_account = caller.via is not Via.ANONYMOUS and caller.kind is CallerKind.PERSON
+        raise Forbidden(reason) if has_account else NotAuthenticated(reason)
+
+
 def _refused_by_proof(caller: Caller, rule: Rule, audience: Audience) -> str | None:
     """Return why the kind of the caller, or its token, does not allow an action, regardless of whose it is."""
     if (caller.kind is CallerKind.HOST) != (audience is Audience.HOSTS):
@@ -259,6 +280,9 @@ def _refused_by_role(
         return None
     if audience is not Audience.ADMINS and caller.owns(owner):
         return None
+    if audience is Audience.OWNER_OR_ROOT and owner is not None:
+        is_root = caller.superuser and policy.is_admin(caller)
+        return None if is_root else f"only {owner.name} may {rule.verb}, or root on the machine of the service"
     if audience is not Audience.OWNER_ALONE and policy.is_admin(caller):
         return None
     if audience is Audience.ADMINS or owner is None:

@@ -10,8 +10,7 @@ from functools import cached_property
 from gpuqueue.client.client import Client
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.why import Why
-from gpuqueue.errors import NotAuthenticated
-from gpuqueue.model.access import AccessPolicy, Action, may
+from gpuqueue.model.access import AccessPolicy, Action, may, require
 from gpuqueue.model.caller import Caller, Via
 from gpuqueue.model.environment import is_secret
 from gpuqueue.model.event import Event
@@ -23,7 +22,6 @@ from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service import hidden
 from gpuqueue.service.callers import Identity
 from gpuqueue.service.identity.audit_journal import Change
-from gpuqueue.service.problems import Forbidden
 from gpuqueue.system.account import SUPERUSER
 
 
@@ -53,13 +51,21 @@ class Call:
         """Check that the caller may do *action*.
 
         Raises:
-            NotAuthenticated: the action needs an authenticated caller.
+            NotAuthenticated: the action needs an account of a person, and the caller has none.
             Forbidden: the caller has no right to the action.
 
         """
-        reason = may(self.caller, action, owner, self.policy)
-        if reason is not None:
-            raise NotAuthenticated(reason) if self.caller.via is Via.ANONYMOUS else Forbidden(reason)
+        require(self.caller, action, owner, self.policy)
+
+    def must_see_jobs(self) -> None:
+        """Check that the caller may see jobs at all, so that an empty list means that there are none.
+
+        Raises:
+            NotAuthenticated: the caller has no account, and the site shows its jobs to accounts only.
+
+        """
+        if not self.may(Action.SEE_JOBS):
+            self.must(Action.SEE_SITE)
 
     @contextmanager
     def change(self, action: Action, name: str, *jobs: str, owner: Account | None = None) -> Iterator[Change]:
@@ -84,7 +90,7 @@ class Call:
             JobNotFound: the job does not exist.
 
         """
-        self.must(Action.SEE_SITE)
+        self.must_see_jobs()
         return self.client.jobs.get(str(job).partition("_")[0]).spec.account
 
     # ---- what the caller may see -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from gpuqueue import errors
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.model.access import Forbidden
 from gpuqueue.model.api import Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -25,10 +26,6 @@ _STATUS: tuple[tuple[type[GpuQueueError], HTTPStatus], ...] = (
     (errors.TooManyRequests, HTTPStatus.TOO_MANY_REQUESTS),
     (errors.Refused, HTTPStatus.CONFLICT),
 )
-
-
-class Forbidden(errors.Refused):
-    """The caller has no right to do this. Clients see the class Refused."""
 
 
 def problem_of(error: GpuQueueError) -> Problem:

@@ -47,7 +47,7 @@ def token() -> None:
 @click.option(
     "--expires", metavar="TIME", default="90d", show_default=True, help="How long it is valid: 12h, 30d, or never."
 )
-@click.option("--user", metavar="NAME", help="Make it for another account of this machine. Only for admins.")
+@click.option("--user", metavar="NAME", help="Make it for another account of the machine. Only for root of it.")
 @click.option("--host", metavar="NAME", help="Make it for a worker host, which has no scopes. Only for admins.")
 def create(name: str, scopes: tuple[str, ...], expires: str, user: str | None, host: str | None) -> None:
     """Make an access token, and print it. It is shown this once.
@@ -107,9 +107,8 @@ def revoke(token_ids: tuple[str, ...]) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         for token_id in token_ids:
-            was = client.access.revoke_token(token_id)
-            state = "was revoked already" if was.revoked_at else "revoked"
-            click.echo(f"token {was.id} of {_whose(was)}: {state}")
+            revoked = client.access.revoke_token(token_id)
+            click.echo(f"token {revoked.id} of {_whose(revoked)}: revoked at {render.when(revoked.revoked_at)}")
 
 
 def _whose(found: AccessToken) -> str:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue.errors import BadRequest
-from gpuqueue.model.access import RULES, AccessPolicy, Action, Audience, may
+from gpuqueue.errors import BadRequest, NotAuthenticated
+from gpuqueue.model.access import RULES, AccessPolicy, Action, Audience, Forbidden, may, require
 from gpuqueue.model.caller import ALL_SCOPES, Caller, CallerKind, Scope, Via, anonymous
 from gpuqueue.model.job_spec import Account
 
@@ -31,7 +31,7 @@ attach           -          -     -             submit   -
 drain            -          -     -             -        submit,admin
 lose-host        -          -     -             -        admin
 set-rules        -          -     -             -        admin
-make-token       -          -     -             kernel   kernel
+make-token       -          -     -             kernel   -
 see-tokens       -          -     -             read     read,admin
 revoke-token     -          -     -             submit   submit,admin
 see-audit        -          -     -             -        read,admin
@@ -220,4 +220,40 @@ def test_only_owner_and_admin_change_a_job(
     of_the_owner = {Action.CHANGE_JOB, Action.RETRY, Action.ATTACH, Action.MAKE_TOKEN, Action.REVOKE_TOKEN}
     if action in of_the_owner and may(caller, action, owner, policy) is None:
         assert caller.kind is CallerKind.PERSON
-        assert caller.owns(owner) or (policy.is_admin(caller) and action is not Action.ATTACH)
+        by_admin = policy.is_admin(caller) and action is not Action.ATTACH
+        needs_root = action is Action.MAKE_TOKEN and owner is not None
+        assert caller.owns(owner) or (by_admin and (caller.superuser or not needs_root))
+
+
+def test_only_root_makes_tokens_of_others() -> None:
+    """Whoever has a token of ada is ada, so an admin of the queue makes none: root of the machine can be ada anyway.
+
+    Admins make the tokens of worker hosts, which belong to nobody.
+    """
+    root = Caller(account="root", uid=0, via=Via.SOCKET, scopes=ALL_SCOPES, superuser=True)
+    admin, bob = person("ann", 1003, ALL_SCOPES, Via.SOCKET), person("bob", 1002, ALL_SCOPES, Via.SOCKET)
+
+    assert None is may(root, Action.MAKE_TOKEN, ADA, POLICY)
+    assert "only ada may make tokens of this account, or root on the machine of the service" == may(
+        admin, Action.MAKE_TOKEN, ADA, POLICY
+    )
+    assert None is not may(replace(root, via=Via.TOKEN), Action.MAKE_TOKEN, ADA, POLICY)
+    assert None is not may(replace(root, superuser=False), Action.MAKE_TOKEN, ADA, AccessPolicy.parse("*", ""))
+    assert None is may(admin, Action.MAKE_TOKEN, None, POLICY)
+    assert None is not may(bob, Action.MAKE_TOKEN, None, POLICY)
+    assert None is may(admin, Action.REVOKE_TOKEN, ADA, POLICY)
+
+
+@pytest.mark.parametrize(
+    ("caller", "error"),
+    [
+        (anonymous("10.0.0.7"), NotAuthenticated),
+        (Caller(account="nodeB", uid=None, via=Via.TOKEN, kind=CallerKind.HOST), NotAuthenticated),
+        (person("bob", 1002, ALL_SCOPES), Forbidden),
+    ],
+)
+def test_a_caller_who_may_not_is_told_whether_to_log_in(caller: Caller, error: type[Exception]) -> None:
+    """A caller without an account, and a worker host, must log in as a person; another person has no right."""
+    with pytest.raises(error):
+        require(caller, Action.CHANGE_JOB, ADA, POLICY)
+    require(person("ada", 1001, ALL_SCOPES), Action.CHANGE_JOB, ADA, POLICY)
