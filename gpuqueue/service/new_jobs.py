@@ -11,6 +11,7 @@ from gpuqueue.client import notifications, placeholders
 from gpuqueue.client.retry import spec_again
 from gpuqueue.client.submit import default_mem_bytes, queued
 from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import NewJob, RetryRequest
 from gpuqueue.model.code_snapshot import CodeSnapshot
@@ -25,7 +26,20 @@ from gpuqueue.system.command_line import name_of
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
-def submitted(call: Call, wanted: NewJob, key: str | None) -> tuple[Job, bool]:
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """A request with an Idempotency-Key: the key, and the digest of the path and the body."""
+
+    key: str
+    digest: str
+
+    @classmethod
+    def of(cls, key: str, path: str, body: bytes) -> KeyedRequest:
+        """Return the request with *key*."""
+        return cls(key, hashlib.sha256(path.encode("utf-8", "surrogateescape") + b"\0" + body).hexdigest())
+
+
+def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None) -> tuple[Job, bool]:
     """Submit *wanted* and return its job, and whether it is new. The same *key* of an account yields the same job.
 
     Raises:
@@ -39,7 +53,7 @@ def submitted(call: Call, wanted: NewJob, key: str | None) -> tuple[Job, bool]:
 
 
 def retried(
-    call: Call, name: str, wanted: RetryRequest, key: str | None, warn: Callable[[str], None]
+    call: Call, name: str, wanted: RetryRequest, key: KeyedRequest | None, warn: Callable[[str], None]
 ) -> tuple[Job, bool]:
     """Submit the request of the job *name* again, as :func:`submitted` does. *warn* gets what differs from the first.
 
@@ -91,7 +105,7 @@ def spec_of_retry(call: Call, name: str, wanted: RetryRequest, warn: Callable[[s
     return spec
 
 
-def _queued(call: Call, spec: JobSpec, key: str | None, change: Change, *before: str) -> tuple[Job, bool]:
+def _queued(call: Call, spec: JobSpec, key: KeyedRequest | None, change: Change, *before: str) -> tuple[Job, bool]:
     """Submit *spec*, and return its job, and whether it is new. The *change* names it behind the jobs *before*."""
     found: list[Job] = []
     job = queued(call.connection, spec, found.append, nonce=_nonce(call, key))
@@ -99,10 +113,15 @@ def _queued(call: Call, spec: JobSpec, key: str | None, change: Change, *before:
     return job, not found
 
 
-def _nonce(call: Call, key: str | None) -> str | None:
-    """Return the nonce of *key*. Keys of different accounts never meet."""
+def _nonce(call: Call, key: KeyedRequest | None) -> str | None:
+    """Return the nonce of *key*. Keys of different accounts never meet, nor does a key of different requests.
+
+    Raises:
+        BadRequest: the key is malformed.
+
+    """
     if key is None:
         return None
-    if not _KEY.fullmatch(key):
+    if not _KEY.fullmatch(key.key):
         raise BadRequest("an Idempotency-Key has 1 to 128 letters, digits, - and _")
-    return hashlib.sha256(f"{call.account.uid}\0{call.account.name}\0{key}".encode()).hexdigest()
+    return hashlib.sha256(f"{call.account.uid}\0{call.account.name}\0{key.key}\0{key.digest}".encode()).hexdigest()

@@ -562,3 +562,17 @@ def test_an_idempotency_key_makes_one_job(served: ServedSite, bob: Client) -> No
         ]
 
     assert made[0].id == made[1].id != made[2].id
+
+
+def test_an_idempotency_key_with_another_body_is_another_key(client: Client) -> None:
+    """The answer is the job of this request, never that of an earlier one with the same key."""
+    if client._link is None:
+        return
+    bodies = [{"argv": [word], "cwd": "/", "mem_bytes": 2**20, "waits": {"hold": True}} for word in ("true", "false")]
+    made = [
+        client._link.send("POST", "/jobs", body, kind=Job, headers={"Idempotency-Key": "k-2"})
+        for body in (*bodies, bodies[0])
+    ]
+
+    assert made[0].id == made[2].id != made[1].id
+    assert [("true",), ("false",)] == [client.jobs.get(each.id).spec.argv for each in made[:2]]

@@ -26,7 +26,7 @@ from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import Record
 from gpuqueue.queue.sender import Sender
 from gpuqueue.service.call import Call
-from gpuqueue.service.new_jobs import retried, spec_of_retry, submitted
+from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of_retry, submitted
 from gpuqueue.service.problems import problem_of
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.site import answered, body_of, site_of
@@ -42,7 +42,12 @@ MOST_JOBS = 2000
 LAG_S = 0.02
 
 Key = Annotated[
-    str | None, Header(alias="Idempotency-Key", description="The same key yields the same job, for 10 minutes.")
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description="The same key with the same request yields the same job, for 10 minutes. With another body or path "
+        "it is another key.",
+    ),
 ]
 
 
@@ -50,19 +55,25 @@ Key = Annotated[
 async def submit(request: Request, key: Key = None) -> Response:
     """Submit a job. The status is 200 if a job with its dedupe key waits or runs already: the answer is that job."""
     wanted = await body_of(request, NewJob)
-    return await site_of(request).answer(request, lambda call: _made(call, *submitted(call, wanted, key)))
+    sent = await _keyed(request, key)
+    return await site_of(request).answer(request, lambda call: _made(call, *submitted(call, wanted, sent)))
 
 
 @route(router, "POST", "/jobs/{name}/retry", answer=Job, body=RetryRequest, status=201)
 async def retry(request: Request, name: str, key: Key = None) -> Response:
     """Submit the request of an ended job as a new job of the caller."""
     wanted = await body_of(request, RetryRequest)
+    sent = await _keyed(request, key)
 
     def work(call: Call) -> Response:
         warnings: list[str] = []
-        return _warned(_made(call, *retried(call, name, wanted, key, warnings.append)), warnings)
+        return _warned(_made(call, *retried(call, name, wanted, sent, warnings.append)), warnings)
 
     return await site_of(request).answer(request, work)
+
+
+async def _keyed(request: Request, key: str | None) -> KeyedRequest | None:
+    return None if key is None else KeyedRequest.of(key, request.url.path, await request.body())
 
 
 @route(router, "POST", "/jobs/{name}/retry-spec", answer=JobSpec, body=RetryRequest)
