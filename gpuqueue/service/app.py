@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from gpuqueue.service import problems
 from gpuqueue.service.routes import access, changes, devices, history, jobs, logs, snapshots, streams, terminal
-from gpuqueue.service.routes.described import SCHEMAS
+from gpuqueue.service.routes.described import SCHEMAS, known_parameters_only
 from gpuqueue.service.site import Site
 from gpuqueue.version import VERSION
 
@@ -22,7 +22,8 @@ def application(site: Site | None) -> FastAPI:
     """Return the application in front of *site*. Without one it can only return its OpenAPI document."""
     app = FastAPI(title="gpuqueue", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.site = site
-    api = APIRouter(prefix=PREFIX)
+    checked = [Depends(known_parameters_only)]
+    api = APIRouter(prefix=PREFIX, dependencies=checked)
     for each in (
         streams,
         jobs,
@@ -39,7 +40,7 @@ def application(site: Site | None) -> FastAPI:
     problems.install(app)
     document: dict[str, Any] = {}
 
-    @app.get(f"{PREFIX}/openapi.json", include_in_schema=False)
+    @app.get(f"{PREFIX}/openapi.json", include_in_schema=False, dependencies=checked)
     async def describe() -> dict[str, Any]:
         if not document:
             document.update(openapi_of(app))

@@ -155,12 +155,12 @@ class RemoteJobs:
         pages: list[Listing] = []
         count, last = 0, after
         while not pages or (last and (most is None or count < most)):
-            size = PAGE if most is None else min(PAGE, most - count)
+            size = PAGE if most is None else max(1, min(PAGE, most - count))
             page = self._link.get(job_page.Listing, "/jobs", {**query, "limit": size, "after": last})
             pages.append(page)
             count, last = count + len(page.jobs), page.after or 0
         jobs = tuple(listings.with_states([job for page in pages for job in page.jobs]))
-        return listings.merged(pages, jobs=jobs, after=last or None)
+        return listings.merged(pages, jobs=jobs[:most], after=last or None)
 
     def labels(self, jobs: Iterable[int]) -> Mapping[int, str]:
         """Return the names of those *jobs*, ids, that the queue knows as members of arrays, such as ``"17_2"``."""

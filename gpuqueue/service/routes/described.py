@@ -5,15 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from fastapi.dependencies.models import Dependant
 
+from gpuqueue.errors import BadRequest
 from gpuqueue.model.api import Problem
 from gpuqueue.service.problems import MEDIA_TYPE
 from gpuqueue.service.schema import Schemas
+from gpuqueue.text.sanitize import brief
 
 #: The schemas of all types that the routes name.
 SCHEMAS = Schemas()
 _PROBLEM = {"description": "The error.", "content": {MEDIA_TYPE: {"schema": SCHEMAS.of(Problem)}}}
+
+
+async def known_parameters_only(request: Request) -> None:
+    """Check that the route of *request* knows each parameter of its query. A mistyped filter would find all jobs.
+
+    Raises:
+        BadRequest: a parameter is unknown.
+
+    """
+    if not request.query_params:
+        return
+    known = _parameters(request.scope["route"].dependant)
+    unknown = [each for each in request.query_params if each not in known]
+    if unknown:
+        there = f"there are {', '.join(known)}" if known else "there are none here"
+        raise BadRequest(f"there is no parameter {brief(unknown[0])}: {there}")
+
+
+def _parameters(dependant: Dependant) -> list[str]:
+    """Return the names of the query parameters of *dependant* and of all that it depends on."""
+    own = [each.alias for each in dependant.query_params]
+    return own + [name for each in dependant.dependencies for name in _parameters(each)]
 
 
 def route(

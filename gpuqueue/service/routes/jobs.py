@@ -114,7 +114,7 @@ def _made(call: Call, job: Job, is_new: bool) -> Response:  # noqa: FBT001 - the
 async def list_jobs(
     request: Request,
     user: str | None = None,
-    limit: Annotated[int, Query(ge=0, le=MOST_JOBS)] = 500,
+    limit: Annotated[int, Query(ge=1, le=MOST_JOBS)] = 500,
     state: Annotated[list[JobState] | None, Query()] = None,
     name: str | None = None,
     tag: Annotated[list[str] | None, Query()] = None,
@@ -124,6 +124,7 @@ async def list_jobs(
     """List the jobs that have not ended, by id. For the next page, give the field ``after`` of this one."""
 
     def work(call: Call) -> Listing:
+        call.must_see_jobs()
         return call.listing(
             call.client.jobs.listing(
                 user=user, limit=limit, states=state or (), name=name, tags=tag or (), pool=pool, after=after
@@ -221,6 +222,7 @@ async def choose_jobs(
     """Return the jobs that have not ended and match all criteria. Without *user*, those of the caller."""
 
     def work(call: Call) -> tuple[Chosen, ...]:
+        call.must_see_jobs()
         found = call.client.jobs.choose(user=user, name=name, state=state, tag=tag)
         return tuple(Chosen(each.name, call.job(each.job)) for each in found if call.sees(each.job))
 
@@ -239,7 +241,7 @@ async def choose_ended_jobs(
     """Return the ended jobs that match all criteria and were not retried yet. Without *user*, those of the caller."""
 
     def work(call: Call) -> tuple[Chosen, ...]:
-        call.must(Action.SEE_SITE)
+        call.must_see_jobs()
         found = call.client.jobs.choose_ended(user=user, name=name, states=state or (), tag=tag, since=since)
         return tuple(Chosen(each.name, call.job(each.job)) for each in found if call.sees(each.job))
 

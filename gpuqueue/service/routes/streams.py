@@ -61,6 +61,7 @@ async def wait(request: Request) -> Response:
 
 
 def _read(call: Call, wanted: WaitRequest) -> Waited:
+    call.must_see_jobs()
     jobs = [NamedJob(name=name, job=call.job(call.client.jobs.get(name))) for name in wanted.jobs]
     return Waited(
         ended=tuple(each for each in jobs if each.job.state.is_end),
@@ -129,7 +130,7 @@ async def watch_jobs(request: Request, user: Annotated[str | None, Query()] = No
     """
 
     def listed(call: Call) -> dict[int, Job]:
-        call.must(Action.SEE_SITE)
+        call.must_see_jobs()
         return {job.id: job for job in call.jobs(call.client.jobs.list(user=user))}
 
     first = await site_of(request).work(request, listed)
