@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -115,6 +116,11 @@ def furnished(database: HistoryDatabase) -> HistoryDatabase:
         ({"text": "100%"}, [2]),
         ({"text": "_"}, [2]),
         ({"text": "--lr 1e"}, [1]),
+        ({"text": "TRAIN", "owner": ADA}, [3, 1]),
+        ({"text": "TRAIN", "owner": BOB}, []),
+        ({"owner": replace(ADA, uid=7)}, []),
+        ({"owner": ADA, "user": "bob"}, []),
+        ({"owner": BOB, "sort": Sort.USER}, [8, 6, 4, 2]),
         ({"text": "train", "user": "ada", "endings": (EndingKind.OUT_OF_MEMORY,), "host": "nodeA"}, [3]),
         ({"exit_code": 0, "limit": 1, "after_id": 6}, [4]),
     ],

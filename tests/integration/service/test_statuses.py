@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from service_fixtures import ServedSite
+from service_fixtures import ServedSite, serving
 
 from gpuqueue.client import Client
 from gpuqueue.model.access_token import TokenRequest
@@ -80,6 +80,17 @@ def test_no_list_is_empty_for_a_caller_who_must_log_in(served: ServedSite, owner
 def test_no_wait_is_empty_for_a_caller_who_must_log_in(served: ServedSite) -> None:
     """A wait for no job at all is refused as well."""
     assert 401 == ask(served, "/jobs/wait", method="POST", body={"jobs": [], "timeout_s": 0})[0]
+
+
+def test_a_site_that_is_open_answers_callers_without_an_account() -> None:
+    """They see the jobs that the site shows to them. A search by text finds one's own jobs only, and they have none."""
+    with serving(GPUQUEUE_ACCESS="see-jobs=anonymous") as site:
+        assert (200, []) == (ask(site, "/jobs")[0], ask(site, "/jobs")[1]["jobs"])
+        assert 401 == ask(site, "/history")[0]
+    with serving(GPUQUEUE_ACCESS="see-site=anonymous see-jobs=anonymous") as site:
+        assert (200, []) == (ask(site, "/history")[0], ask(site, "/history")[1]["records"])
+        assert 401 == ask(site, "/history?text=x")[0]
+        assert 401 == ask(site, "/history/folded?text=x")[0]
 
 
 def test_tokens_say_whether_to_log_in(served: ServedSite, owner: Client) -> None:
