@@ -3,7 +3,7 @@
 
 python3 dev.py demo         set up .venv, run a real training job through the queue, show its history
 python3 dev.py test         set up .venv, then lint, types, layers and the quick tests: about 6 minutes on 2 cores
-python3 dev.py test --full  the same with every test, coverage, and the other Pythons: about 30 minutes
+python3 dev.py test --full  the same with every test, coverage, and the other Pythons: about 40 minutes
 python3 dev.py lint         only lint, types, layers and the links of the documentation
 python3 dev.py docs         bring the reference pages up to the code, and build the site of docs/ into build/site
 python3 dev.py unit         only the tests that need no process, socket or file

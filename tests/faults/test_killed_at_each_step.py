@@ -61,7 +61,7 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
     """
     site.start_recorder()
     job = site.queue.requests.submit(make_spec(mem_bytes=MIB))
-    place = "workers.run.directory:_unlink"
+    place = "workers.run.directory:remove"
     command = [sys.executable, str(DIE_AT), f"kill@{file}", place, "run", "--device", "0", "--plain"]
     killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
     assert -signal.SIGKILL == killed.returncode, killed.stderr

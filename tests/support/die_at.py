@@ -1,7 +1,7 @@
 """A real worker that is killed or fails at one given step.
 
 python die_at.py kill workers.claimer:Claimer._take run --device 0 --plain     SIGKILL there
-python die_at.py kill@3 workers.run.directory:_unlink run --device 0 --plain      SIGKILL there, the third time
+python die_at.py kill@3 workers.run.directory:remove run --device 0 --plain      SIGKILL there, the third time
 python die_at.py fail workers.steps.judge:Judge.judge run --device 0 --plain     an OSError, the first time only
 """
 

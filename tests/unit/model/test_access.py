@@ -252,7 +252,7 @@ def test_only_root_makes_tokens_of_others() -> None:
         (person("bob", 1002, ALL_SCOPES), Forbidden),
     ],
 )
-def test_a_caller_who_may_not_is_told_whether_to_log_in(caller: Caller, error: type[Exception]) -> None:
+def test_a_refusal_says_whether_to_log_in(caller: Caller, error: type[Exception]) -> None:
     """A caller without an account, and a worker host, must log in as a person; another person has no right."""
     with pytest.raises(error):
         require(caller, Action.CHANGE_JOB, ADA, POLICY)

@@ -59,7 +59,7 @@ def test_a_job_whose_python_does_not_answer_gets_its_environment(dead: Path, mon
     Regression: the worker waited for a dead file server before there was a shim, so neither a cancel nor the time limit
     had an effect.
     """
-    monkeypatch.setattr(environment, "POLL_S", 0.2)
+    monkeypatch.setattr(environment, "ASK_TORCH_LIMIT_S", 0.2)
     card = RunDevice(uuid="GPU-a", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
     spec = make_spec(mem_bytes=6 * GIB, argv=(str(dead / "bin" / "python"), "train.py"))
     began_s = time.monotonic()
