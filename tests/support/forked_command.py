@@ -1,8 +1,8 @@
 """Runs ``gpuqueue`` in forks of a process that has imported it already.
 
-A fork has its own environment, directory, signals and exit code like any process, and saves the start of an interpreter
-and the imports: most of what a command costs. The forking process is single-threaded and has no database open.
-With ``REAL_COMMANDS`` set, each command is a process of its own instead, which takes twice as long.
+A fork has its own environment, directory, umask, signals and exit code like any process, and saves the start of an
+interpreter and the imports: most of what a command costs. The forking process is single-threaded and has no database
+open. With ``REAL_COMMANDS`` set, each command is a process of its own instead, which takes twice as long.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ALWAYS_REAL = frozenset({"up", "top"})
 
 def command(words: Sequence[str], environ: Mapping[str, str], *, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run ``gpuqueue`` with these words, as a user would, and return what it printed and its exit code."""
-    request = json.dumps([list(words), dict(environ), str(Path.cwd())]).encode()
+    request = json.dumps([list(words), dict(environ), str(Path.cwd()), _umask()]).encode()
     if REAL_COMMANDS or not words or words[0] in ALWAYS_REAL or max(len(request), len(stdin)) > MOST_BYTES:
         return subprocess.run(
             [str(BIN / "gpuqueue"), *words],
@@ -85,6 +85,12 @@ def _forker() -> socket.socket:
     return ours
 
 
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def _text(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode()
@@ -107,12 +113,13 @@ def _serve(requests: socket.socket) -> None:
             os.close(fd)
 
 
-def _answer(words: Sequence[str], environ: Mapping[str, str], cwd: str, fds: Sequence[int]) -> NoReturn:
+def _answer(words: Sequence[str], environ: Mapping[str, str], cwd: str, umask: int, fds: Sequence[int]) -> NoReturn:
     """Run the command in a fork of this process, report its pid and then its end, and exit."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     reply = fds[3]
     pid = os.fork()
     if pid == 0:
+        os.umask(umask)
         _become(words, environ, cwd, fds)
     os.write(reply, f"{pid} ".encode())
     _, status = os.waitpid(pid, 0)
