@@ -145,6 +145,10 @@ def test_what_gpuqueue_ended_is_nobody_s_fault(kind: EndingKind) -> None:
             f"cannot prepare the process: {os.strerror(errno.EPERM)}",
             f"cannot prepare the process: {os.strerror(errno.EPERM)}",
         ),
+        (
+            f"cannot make a process: {os.strerror(errno.EAGAIN)}",
+            f"cannot make a process: {os.strerror(errno.EAGAIN)}",
+        ),
         (f"cannot start python: {os.strerror(errno.ENOMEM)}", os.strerror(errno.ENOMEM)),
         (f"cannot enter the working directory /data: {os.strerror(errno.ESTALE)}", os.strerror(errno.ESTALE)),
         (f"[Errno 28] {os.strerror(errno.ENOSPC)}: 'log'", os.strerror(errno.ENOSPC)),
