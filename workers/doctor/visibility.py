@@ -57,7 +57,7 @@ def facts_of(seen: tuple[Seen, ...], state_dir: Path, environ: Mapping[str, str]
         unreported=tuple(sorted(pid for pid, used in held.items() if used is None)),
         apart=has_own_pids(),
         hidden=os.getuid() != 0 and _hides(Path("/proc/self/mounts")),
-        rivals=tuple(_rivals({each.device.uuid for each in seen if each.device.kind.value != "simulated"}, state_dir)),
+        rivals=tuple(_rivals({each.device.uuid for each in seen}, state_dir)),
         visible=environ.get("CUDA_VISIBLE_DEVICES"),
     )
 
