@@ -118,8 +118,8 @@ def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_si
     hanging = [end_one(open_site, on_end=hook.url("hang")) for _ in range(12)]
     until(lambda: len(hook.reported("hang")) >= 4, timeout_s=60, what=f"four that hang\n{open_site.log()}")
 
-    began_s = time.monotonic()
     many = [end_one(open_site) for _ in range(100)]
+    began_s = time.monotonic()
     open_site.until_recorded(many[-1], timeout_s=10)
     recorded_s = time.monotonic() - began_s
     last = end_one(open_site, on_end=hook.url("fine"))
