@@ -43,10 +43,9 @@ def account_of(url: str, token: str) -> str:
         content = answer.read(_MOST_BYTES)
     except (OSError, http.HTTPException) as error:
         if type(error).__name__ == "SSLCertVerificationError":
-            raise Refused(
-                f"the certificate of {origin_of(url)} is not trusted, so nothing was stored: set SSL_CERT_FILE to the "
-                f"certificate of the authority that signed it ({brief(str(error), 200)})"
-            ) from error
+            from gpuqueue.client.remote.link import certificate_trouble  # noqa: PLC0415 - only for a bad certificate
+
+            raise Refused(f"{certificate_trouble(origin_of(url), error)}. Nothing was stored") from error
         raise Unreachable(f"the service at {origin_of(url)} does not answer: {brief(str(error))}") from error
     finally:
         connection.close()

@@ -24,6 +24,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, NoReturn
 
+from gpuqueue.system.account import current_umask
+
 #: Read before the tests wipe the environment.
 REAL_COMMANDS = bool(os.environ.get("REAL_COMMANDS"))
 BIN = Path(sys.executable).parent
@@ -37,7 +39,7 @@ ALWAYS_REAL = frozenset({"up", "top"})
 
 def command(words: Sequence[str], environ: Mapping[str, str], *, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run ``gpuqueue`` with these words, as a user would, and return what it printed and its exit code."""
-    request = json.dumps([list(words), dict(environ), str(Path.cwd()), _umask()]).encode()
+    request = json.dumps([list(words), dict(environ), str(Path.cwd()), current_umask()]).encode()
     if REAL_COMMANDS or not words or words[0] in ALWAYS_REAL or max(len(request), len(stdin)) > MOST_BYTES:
         return subprocess.run(
             [str(BIN / "gpuqueue"), *words],
@@ -83,12 +85,6 @@ def _forker() -> socket.socket:
 
     atexit.register(stop)
     return ours
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _text(file: IO[bytes]) -> str:

@@ -31,10 +31,12 @@ def delete_code(
         for name in sorted(each for each in names_in(top) if each.isdigit()):
             with contextlib.suppress(OSError), opened(name, top) as job:  # fails for a link or a missing directory
                 for token in names_in(job):
+                    deleted = False
                     with contextlib.suppress(OSError), opened(token, job) as run:
-                        found += _delete_of(run, before_s, launcher, f"{name}/{token}", reported)
-            if stopping.wait(PACE_S):
-                break
+                        deleted = _delete_of(run, before_s, launcher, f"{name}/{token}", reported)
+                    found += deleted
+                    if stopping.wait(PACE_S if deleted else 0):
+                        return found
     return found
 
 

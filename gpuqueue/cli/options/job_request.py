@@ -12,7 +12,7 @@ from gpuqueue.cli.options.dependencies import WAIT_OPTIONS, report_found
 from gpuqueue.cli.options.fields import Option, field, with_options
 from gpuqueue.cli.options.notification import NOTIFICATION_OPTIONS
 from gpuqueue.client import Client
-from gpuqueue.console import sentence
+from gpuqueue.console import print_message, sentence
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job
@@ -179,4 +179,4 @@ def submit_job(client: Client, rest: tuple[str, ...] | None, options: dict[str, 
 
 
 def _note(text: str) -> None:
-    click.echo(f"gpuqueue: {text}", err=True)
+    print_message("gpuqueue", text)

@@ -205,7 +205,7 @@ class Link:
 
     def _unreachable(self, error: BaseException) -> ServiceUnreachable:
         if type(error).__name__ == "SSLCertVerificationError":  # ssl is not imported for a unix socket
-            return ServiceUnreachable(_certificate_trouble(self.url, error))
+            return ServiceUnreachable(certificate_trouble(self.url, error))
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if isinstance(error, TimeoutError):
             why = "no answer in time"
@@ -214,7 +214,7 @@ class Link:
         return ServiceUnreachable(f"the service at {self.url} does not answer: {why}{question}")
 
 
-def _certificate_trouble(url: str, error: BaseException) -> str:
+def certificate_trouble(url: str, error: BaseException) -> str:
     """Return what is wrong with the certificate of the service, and what to do if its authority is not known."""
     if getattr(error, "verify_code", None) in _UNKNOWN_AUTHORITY:
         remedy = "set SSL_CERT_FILE to the certificate of the authority that signed it"

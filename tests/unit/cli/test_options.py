@@ -31,7 +31,7 @@ def test_a_number_is_read(text: str, number: int) -> None:
 def test_up_starts_no_second_queue_beside_the_one_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person who types ``gpuqueue up`` where the machine has a service is told whose command that is."""
+    """Where the machine has a service, ``gpuqueue up`` is refused and says what the administrator types."""
     path = tmp_path / "api.sock"
     monkeypatch.setattr("gpuqueue.settings.settings.SYSTEM_SOCKET", str(path))
     settings = Settings.load({"GPUQUEUE_CONFIG": "/dev/null"})

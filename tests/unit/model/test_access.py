@@ -226,7 +226,7 @@ def test_only_owner_and_admin_change_a_job(
 
 
 def test_only_root_makes_tokens_of_others() -> None:
-    """Whoever has a token of ada is ada, so an admin of the queue makes none: root of the machine can be ada anyway.
+    """A token of ada gives all rights of ada, so an admin cannot make one. Root can act as ada without a token.
 
     Admins make the tokens of worker hosts, which belong to nobody.
     """
