@@ -13,7 +13,9 @@ import pytest
 from service_fixtures import ServedSite, certificate
 
 from gpuqueue.client import Client
-from gpuqueue.errors import BadRequest, ServiceUnreachable
+from gpuqueue.client.login import account_of
+from gpuqueue.errors import BadRequest, Refused, ServiceUnreachable
+from gpuqueue.model.access_token import new_token
 from gpuqueue.settings import credentials
 from gpuqueue.settings.settings import Settings
 
@@ -96,6 +98,8 @@ def test_a_service_with_another_certificate_gets_no_token(
         f"the certificate of the service at {client.settings.service_url} is not trusted: "
         "set SSL_CERT_FILE to the certificate of the authority that signed it"
     )
+    with pytest.raises(Refused, match=r"is not trusted: set SSL_CERT_FILE.*Nothing was stored"):
+        account_of(f"https://127.0.0.1:{served.port}", str(new_token()))
 
 
 def test_a_certificate_for_another_name_is_no_question_of_trust(
