@@ -9,7 +9,7 @@ import shutil
 import threading
 
 from workers.services.run_tree import names_in, opened
-from workers.shim.code import DIRECTORY
+from workers.shim.code import DIRECTORY, MANIFEST, TREE
 from workers.shim.launched import remove_code
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def _delete_of(run: int, before_s: float, launcher: str | None, name: str, repor
         if owner != os.geteuid() and launcher is not None:
             remove_code(launcher, run)
         else:
-            shutil.rmtree(f"/proc/self/fd/{run}/{DIRECTORY}/tree", ignore_errors=True)
+            _empty(run)
         os.rmdir(DIRECTORY, dir_fd=run)
     except OSError as error:
         if name not in reported:
@@ -60,3 +60,11 @@ def _delete_of(run: int, before_s: float, launcher: str | None, name: str, repor
     reported.discard(name)
     os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))
     return True
+
+
+def _empty(run: int) -> None:
+    """Delete the content of the code directory in the open *run*, as far as this account may."""
+    with opened(DIRECTORY, run) as code:
+        shutil.rmtree(f"/proc/self/fd/{code}/{TREE}", ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(MANIFEST, dir_fd=code)
