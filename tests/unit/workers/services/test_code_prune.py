@@ -17,13 +17,14 @@ NEVER = threading.Event()
 
 
 def test_the_manifest_goes_with_the_files(tmp_path: Path) -> None:
-    """The list of the files is deleted with them, and so is the directory of both."""
+    """The list of the files is deleted with them, and so is the directory of both, but not before a delivery."""
     run = tmp_path / "1" / "1.a"
     (run / "code" / "tree" / "deep").mkdir(parents=True)
     (run / "code" / "manifest").touch()
     os.utime(run, (0, 0))
 
-    assert 1 == delete_code(tmp_path, 1.0, None, NEVER, set())
+    assert 0 == delete_code(tmp_path, 1.0, None, NEVER, set(), lambda *name: name == ("1", "1.a"))
+    assert 1 == delete_code(tmp_path, 1.0, None, NEVER, set(), lambda *_: False)
 
     assert [] == [*run.iterdir()]
 
