@@ -190,8 +190,9 @@ def test_it_ends_when_the_asker_is_gone(copy: Copy, listener: str, full_pipe: tu
             os.close(fd)
         until(processes_of_owner, what="a process that packs")
 
-    while os.read(reader, 2**20):  # at the end, nobody has the other end any more
-        pass
+    drained = b"".join(iter(lambda: os.read(reader, 2**20), b""))  # ends once nobody has the other end any more
+    until(lambda: not processes_of_owner(), what="the end of the process that packs")
+    assert drained.startswith(bytes(4096))
 
 
 def processes_of_owner() -> list[int]:

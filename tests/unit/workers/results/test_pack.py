@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,22 @@ def test_too_many_files_are_refused(copy: Copy, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(PackFailed, match="more than 3 files: name those that you want by patterns"):
         copy.pack("*")
     assert 0 == copy.archive.stat().st_size
+
+
+def test_files_that_are_not_wanted_need_no_memory(copy: Copy) -> None:
+    """However many files a job makes, only those that are packed are remembered."""
+    for number in range(3000):
+        (copy.tree / f"a-file-with-a-long-name-{number:0100}").touch()
+    copy.write("wanted")
+    copy.pack("wanted")  # compiles and imports everything
+    tracemalloc.start()
+    try:
+        assert ["wanted"] == [*copy.pack("wanted")]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 200_000  # less than the names would take
 
 
 @pytest.mark.parametrize("text", [None, b"", b"gpuqueue-snapshot 1\nlink\t../../x\ty\n", b"\xff" * 100])

@@ -167,4 +167,6 @@ def test_any_bytes_are_an_archive_or_refused(tmp_path_factory: pytest.TempPathFa
     finally:
         os.close(source)
         os.close(output)
-    contents(place / "new")
+    found = [*contents(place / "new")]
+    assert sorted(found) == found
+    assert not any({"", ".", ".."} & {*path.split("/")} for path in found)
