@@ -14,6 +14,7 @@ import click
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.codec import device_to_plain
+from gpuqueue.console import print_message
 from gpuqueue.console import run as run_command
 from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.queue.jobqueue import JobQueue
@@ -137,6 +138,19 @@ def _check_installation() -> None:
     path = first_changeable()
     if path is not None:
         raise Refused(f"{path} can be changed by others than root: install gpuqueue and its Python where only root can")
+
+
+@worker_commands.command()
+@click.argument("run_dir", metavar="RUN_DIR", type=click.Path(path_type=Path))
+@click.option("--pattern", "patterns", multiple=True, metavar="P", help="Pack all files that match, as in .gitignore.")
+@click.option("--from", "source", metavar="FILE", help="Take them from this archive in the run directory.")
+def pack(run_dir: Path, patterns: tuple[str, ...], source: str | None) -> None:
+    """Write the files that a run made or changed in its copy of the code to standard output, as a tar archive."""
+    from workers.results.command import pack_results  # noqa: PLC0415 - only here
+
+    launcher = Settings.load().launcher_in_use
+    for line in pack_results(run_dir, patterns, launcher, sys.stdout.fileno(), source=source):
+        print_message("gpuqueue-worker", line)
 
 
 @worker_commands.command()

@@ -101,6 +101,10 @@ def _size_or_zero(raw: str) -> int:
     return 0 if raw == "0" else parse_bytes(raw)
 
 
+def _size_or_none(raw: str) -> int | None:
+    return None if raw.lower() == "none" else parse_bytes(raw)
+
+
 def _log_limit(raw: str) -> int | None:
     if raw.lower() == "none":
         return None
@@ -262,6 +266,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "user_log_limit_bytes": _log_limit,
     "keep_logs_s": _duration_or_none,
     "keep_code_s": _duration_or_none,
+    "results_limit_bytes": _size_or_none,
+    "keep_results_s": _duration_or_none,
     "keep_snapshots_s": _duration_or_none,
     "snapshot": _flag,
     "snapshot_limit_bytes": parse_bytes,

@@ -135,6 +135,10 @@ class Settings:
     #: How long the directory with a run's copy of the code, and with what it wrote there, is kept after the run's end;
     #: None: for ever.
     keep_code_s: float | None = 7 * 86400.0
+    #: Most that the kept results of one run may have; None: no limit.
+    results_limit_bytes: int | None = 10 * 2**30
+    #: How long the kept results of a run are kept after they were packed; None: for ever.
+    keep_results_s: float | None = 30 * 86400.0
     #: How long the snapshot of a job's code is kept at the service after its last use; None: for ever.
     keep_snapshots_s: float | None = 30 * 86400.0
     #: Whether the code of a job travels with it to a service on another machine, if ``submit`` does not say.

@@ -17,11 +17,15 @@ _FOLDER = _PATH_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class Folders:
     """The directories below a root. The root and the directories of the last path stay open until ``close``."""
 
-    def __init__(self, root: str, *, make: bool = False) -> None:
-        """Open the directory *root*, whose own path may have links. With *make*, missing directories are made."""
+    def __init__(self, root: str | int, *, make: bool = False) -> None:
+        """Open the directory *root*, whose own path may have links, or which is already open.
+
+        With *make*, missing directories are made.
+        """
         self._make = make
         self._open: list[tuple[str, int]] = []
-        self._root = os.open(root, _PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        path, parent = (root, None) if isinstance(root, str) else (".", root)
+        self._root = os.open(path, _PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
 
     def close(self) -> None:
         """Close all directories."""

@@ -62,19 +62,29 @@ class IgnoreRules:
         return None
 
     def _rule(self, line: str) -> tuple[re.Pattern[str], Match] | None:
-        if line.startswith("#") or not line.removeprefix("!").rstrip().strip("/"):
-            return None
-        try:
-            (found,) = pathspec.GitIgnoreSpec.from_lines([_ALL_BELOW.sub(r"**/*\1", line)]).patterns
-        except ValueError:
-            return None
-        expression = found.regex
-        if expression is None or found.include is None:
-            return None
-        text = expression.pattern
-        for before, after in _EXACT:
-            text = text.replace(before, after)
-        return re.compile(text, re.DOTALL), Match(line, found.include, self)
+        found = rule_of(line)
+        return None if found is None else (re.compile(found[0], re.DOTALL), Match(line, found[1], self))
+
+
+def rule_of(line: str) -> tuple[str, bool] | None:
+    """Return the regular expression of one *line* of an ignore file, and whether it leaves out what it matches.
+
+    The expression is for a path below the file's directory, with a slash at the end for a directory, and needs the flag
+    ``re.DOTALL``. Return None for a comment or a line without effect.
+    """
+    if line.startswith("#") or not line.removeprefix("!").rstrip().strip("/"):
+        return None
+    try:
+        (found,) = pathspec.GitIgnoreSpec.from_lines([_ALL_BELOW.sub(r"**/*\1", line)]).patterns
+    except ValueError:
+        return None
+    expression = found.regex
+    if expression is None or found.include is None:
+        return None
+    text = expression.pattern
+    for before, after in _EXACT:
+        text = text.replace(before, after)
+    return text, found.include
 
 
 class Ignored:

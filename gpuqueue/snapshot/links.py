@@ -25,6 +25,17 @@ def check_links(targets: Mapping[str, str]) -> None:
         ends.of(link, MAX_STEPS)
 
 
+def faulty_links(targets: Mapping[str, str]) -> set[str]:
+    """Return the links of *targets* that ``check_links`` would refuse. A target may also be an absolute path."""
+    ends, found = _Ends(targets), set()
+    for link in targets:
+        try:
+            ends.of(link, MAX_STEPS)
+        except InvalidManifest:
+            found.add(link)
+    return found
+
+
 class _Ends:
     """Follows links as the kernel does, and each only once, so that many links on top of each other stay cheap."""
 
@@ -38,6 +49,8 @@ class _Ends:
             return self._known[link]
         if steps_left < 1:
             raise InvalidManifest(f"the link {quoted(link)} goes through more than {MAX_STEPS} links or in a circle")
+        if self._targets[link].startswith("/"):
+            raise InvalidManifest(f"the link {quoted(link)} leads to an absolute path")
         place = link.split("/")[:-1]
         steps = 1
         for part in self._targets[link].split("/"):

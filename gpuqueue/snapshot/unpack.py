@@ -44,12 +44,13 @@ def unpack(
     address: str | None = None,
     cwd: str = ".",
     limits: Limits = DEFAULT,
+    copy: str | None = None,
 ) -> Unpacked:
     """Unpack the snapshot with the manifest *text* into the new *directory*, which must not exist.
 
     *blob* returns the blob with a SHA-256 and a size in bytes. It is called once for each blob, in the order of
     ``Manifest.blobs``. The manifest must have the *address*, if one is given. *cwd* is a directory of the snapshot; it
-    is made even if it has no files.
+    is made even if it has no files. *copy* is the path of a new file for *text*, readable only by its owner.
 
     Raises:
         InvalidManifest: the manifest is invalid, or above *limits*; nothing was made.
@@ -69,6 +70,8 @@ def unpack(
         with closing(Folders(directory, make=True)) as folders:
             _make_all(manifest, blob, folders)
             folders.of(f"{cwd}/.")  # makes it
+        if copy is not None:
+            _write_copy(copy, text)
         done = True
     except OSError as error:
         raise UnpackFailed(f"cannot unpack the snapshot in {quoted(directory)}: {error.strerror or error}") from error
@@ -83,7 +86,13 @@ def unpack(
 
 
 def unpack_stream(
-    source: Source, directory: str, *, address: str | None = None, cwd: str = ".", limits: Limits = DEFAULT
+    source: Source,
+    directory: str,
+    *,
+    address: str | None = None,
+    cwd: str = ".",
+    limits: Limits = DEFAULT,
+    copy: str | None = None,
 ) -> Unpacked:
     """Unpack the snapshot that ``stream.write_stream`` sent; the rest is as for ``unpack``.
 
@@ -93,7 +102,15 @@ def unpack_stream(
 
     """
     stream = StreamReader(source)
-    return unpack(stream.text, lambda _, size: stream.blob(size), directory, address=address, cwd=cwd, limits=limits)
+    return unpack(
+        stream.text,
+        lambda _, size: stream.blob(size),
+        directory,
+        address=address,
+        cwd=cwd,
+        limits=limits,
+        copy=copy,
+    )
 
 
 def check_directory(cwd: str, manifest: Manifest) -> None:
@@ -122,6 +139,17 @@ def _make_all(manifest: Manifest, blob: Callable[[str, int], Iterable[bytes]], f
         if entry.kind is Kind.LINK and entry.target is not None:
             folder, name = folders.of(entry.path)
             os.symlink(entry.target, name, dir_fd=folder)
+
+
+def _write_copy(path: str, text: bytes) -> None:
+    """Write *text* into the new file *path*, or leave no file."""
+    with open(os.open(path, _NEW, 0o600), "wb") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except BaseException:
+            os.unlink(path)
+            raise
 
 
 def _make_file(entry: Entry, blob: Callable[[str, int], Iterable[bytes]], folders: Folders, same: str) -> None:

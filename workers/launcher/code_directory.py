@@ -10,7 +10,11 @@ import stat
 
 from workers.launcher.account import NOBODY, Refused, Rules
 from workers.shim.code import DIRECTORY
+from workers.shim.tree import prctl
 
+PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
+#: The group id of ``nogroup``.
+NO_GROUP = 65534
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -39,18 +43,12 @@ def empty_code_directory(run_dir: int, rules: Rules) -> None:
         OSError: there is no directory ``code``, or something in it could not be deleted.
 
     """
-    _check(run_dir, rules)
-    fd = os.open(DIRECTORY, _FOLDER, dir_fd=run_dir)
-    uid = os.fstat(fd).st_uid
-    if uid < rules.least_uid or uid in NOBODY:
-        raise Refused(f"the code of a run belongs to the user id {uid}, which is no person's")
+    fd, uid = open_code_directory(run_dir, rules)
     pid = os.fork()
     if pid == 0:
         failed = 1
         try:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)  # any group but root's: the files are the user's own
-            os.setresuid(uid, uid, uid)
+            become_owner(uid)
             delete_below(fd)
             failed = 1 if os.listdir(fd) else 0
         finally:
@@ -59,6 +57,39 @@ def empty_code_directory(run_dir: int, rules: Rules) -> None:
     _, status = os.waitpid(pid, 0)
     if status != 0:
         raise OSError(errno.ENOTEMPTY, f"the user id {uid} cannot delete all files in it")
+
+
+def open_code_directory(run_dir: int, rules: Rules) -> tuple[int, int]:
+    """Open the directory ``code`` in the open *run_dir*, and return it with the user id of its owner.
+
+    Raises:
+        Refused: *run_dir* is no directory of the service account, or the owner is no person.
+        OSError: there is no directory ``code``.
+
+    """
+    _check(run_dir, rules)
+    fd = os.open(DIRECTORY, _FOLDER, dir_fd=run_dir)
+    uid = os.fstat(fd).st_uid
+    if uid < rules.least_uid or uid in NOBODY:
+        os.close(fd)
+        raise Refused(f"the code of a run belongs to the user id {uid}, which is no person's")
+    return fd, uid
+
+
+def become_owner(uid: int) -> None:
+    """Give up root for good and become the account with the user id *uid*, without any of its groups.
+
+    Raises:
+        Refused: some privilege is left.
+
+    """
+    os.setgroups([])
+    os.setresgid(NO_GROUP, NO_GROUP, NO_GROUP)  # it owns no files: those here are the user's own
+    os.setresuid(uid, uid, uid)
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # the user may not look into a process that was root's
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if os.getresuid() != (uid,) * 3 or os.getresgid() != (NO_GROUP,) * 3 or os.getgroups():
+        raise Refused(f"could not become the user id {uid}")
 
 
 def delete_below(fd: int) -> None:

@@ -14,7 +14,7 @@ import select
 import signal
 import socket
 
-from workers.launcher import code_directory
+from workers.launcher import code_directory, results
 from workers.launcher.account import Refused, Rules
 from workers.launcher.become import Request, become
 from workers.launcher.cgroup import RunGroup
@@ -23,6 +23,7 @@ from workers.shim.launch_protocol import (
     GREETING,
     MOST_BYTES,
     MOST_DESCRIPTORS,
+    PACK,
     REMOVE,
     START,
     SWEEP,
@@ -51,6 +52,8 @@ def serve(shim: socket.socket, rules: Rules) -> None:
         shim.send(b"swept %d" % ((group.end() if group else 0) + process_tree.sweep(TOKEN, rest.decode())))
     elif verb == REMOVE and fds:
         shim.send(removal(fds[0], rules))
+    elif verb == PACK and len(fds) == 3:  # noqa: PLR2004 - the run directory, the request and the output
+        results.pack(shim, fds[0], fds[1], fds[2], rules)
     elif verb == START and len(fds) >= 2:  # noqa: PLR2004 - the spec and an output
         start(shim, fds[0], fds[1:], rules)
 

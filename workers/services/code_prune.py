@@ -7,9 +7,10 @@ import logging
 import os
 import shutil
 import threading
+from collections.abc import Callable
 
 from workers.services.run_tree import names_in, opened
-from workers.shim.code import DIRECTORY
+from workers.shim.code import DIRECTORY, MANIFEST, TREE
 from workers.shim.launched import remove_code
 
 log = logging.getLogger(__name__)
@@ -19,12 +20,18 @@ PACE_S = 0.01
 
 
 def delete_code(
-    runs: os.PathLike[str], before_s: float, launcher: str | None, stopping: threading.Event, reported: set[str]
+    runs: os.PathLike[str],
+    before_s: float,
+    launcher: str | None,
+    stopping: threading.Event,
+    reported: set[str],
+    pending: Callable[[str, str], bool],
 ) -> int:
     """Delete the code directories of the runs below *runs* that were settled before *before_s* (seconds since 1970).
 
     The files belong to the submitter if jobs run as their submitters; *launcher* deletes them then. A failure is logged
-    once for each run directory: *reported* has those that were logged. Return how many directories were deleted.
+    once for each run directory: *reported* has those that were logged. *pending* says whether the results of a run, by
+    its job and token, are still to be delivered; then they stay. Return how many directories were deleted.
     """
     found = 0
     with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
@@ -32,6 +39,8 @@ def delete_code(
             with contextlib.suppress(OSError), opened(name, top) as job:  # fails for a link or a missing directory
                 for token in names_in(job):
                     deleted = False
+                    if pending(name, token):
+                        continue
                     with contextlib.suppress(OSError), opened(token, job) as run:
                         deleted = _delete_of(run, before_s, launcher, f"{name}/{token}", reported)
                     found += deleted
@@ -50,7 +59,7 @@ def _delete_of(run: int, before_s: float, launcher: str | None, name: str, repor
         if owner != os.geteuid() and launcher is not None:
             remove_code(launcher, run)
         else:
-            shutil.rmtree(f"/proc/self/fd/{run}/{DIRECTORY}/tree", ignore_errors=True)
+            _empty(run)
         os.rmdir(DIRECTORY, dir_fd=run)
     except OSError as error:
         if name not in reported:
@@ -60,3 +69,11 @@ def _delete_of(run: int, before_s: float, launcher: str | None, name: str, repor
     reported.discard(name)
     os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))
     return True
+
+
+def _empty(run: int) -> None:
+    """Delete the content of the code directory in the open *run*, as far as this account may."""
+    with opened(DIRECTORY, run) as code:
+        shutil.rmtree(f"/proc/self/fd/{code}/{TREE}", ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(MANIFEST, dir_fd=code)

@@ -1,8 +1,8 @@
 """Deletes what is kept of jobs that ended long ago, once an hour and at a limited rate.
 
 One worker per host at a time prunes logs, then holds them to the limit of each user, and then deletes the copies of
-code of ended runs. The recorder, which has the history database, deletes environments and audit entries there, and code
-snapshots.
+code and the packed results of ended runs. The recorder, which has the history database, deletes environments and audit
+entries there, and code snapshots.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOGS, TIMES
+from workers.results.names import is_pending
 from workers.run.directory import USER
 from workers.services.code_prune import delete_code
+from workers.services.results_prune import delete_results
 from workers.services.run_tree import names_in, opened
 from workers.services.user_logs import UserLogs
 
@@ -52,6 +54,7 @@ class Pruner:
         self._settings = settings
         self._clock = _SteadyClock(clock)
         self._user_logs = UserLogs()
+        self._pending = partial(is_pending, settings.state_dir)
         #: The run directories whose code could not be deleted, which was logged.
         self._undeleted: set[str] = set()
 
@@ -60,7 +63,7 @@ class Pruner:
         _repeat(self.round, stopping)
 
     def round(self, stopping: threading.Event) -> int:
-        """Delete the logs and code copies that are due, and cut the logs of users whose logs are too large.
+        """Delete the logs, code copies and results that are due, and cut the logs of users whose logs are too large.
 
         Return the number of deleted logs.
         """
@@ -77,7 +80,11 @@ class Pruner:
                 self._user_logs.enforce(runs, limit_bytes, stopping)
             if alone and now is not None and self._settings.keep_code_s is not None:
                 before_s = now.timestamp() - self._settings.keep_code_s
-                delete_code(runs, before_s, self._settings.launcher_in_use, stopping, self._undeleted)
+                launcher = self._settings.launcher_in_use
+                delete_code(runs, before_s, launcher, stopping, self._undeleted, self._pending)
+            if alone and now is not None and self._settings.keep_results_s is not None:
+                before_s = now.timestamp() - self._settings.keep_results_s
+                delete_results(runs, before_s, stopping, self._pending)
         if found:
             log.info("%d logs of runs that ended more than %.0f s ago were deleted", found, keep_s)
         return found

@@ -1,8 +1,8 @@
 """The code of a job that travelled with it: unpacked before the job's program starts, by the same process and account.
 
 Standard library only. The worker writes the file ``bundle`` into the run directory: the stream of the snapshot (see
-:mod:`gpuqueue.snapshot.stream`). The files are unpacked into ``code/tree``. The directory ``code`` belongs to the
-account of the job, and nobody else enters it.
+:mod:`gpuqueue.snapshot.stream`). The files are unpacked into ``code/tree``, and ``code/manifest`` says which they were.
+The directory ``code`` belongs to the account of the job, and nobody else enters it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: The names of the packed code and of the directory for the files, in the run directory.
-BUNDLE, DIRECTORY, TREE = "bundle", "code", "tree"
+BUNDLE, DIRECTORY = "bundle", "code"
+#: The names in that directory: the files, and the manifest of the snapshot that they were made from.
+TREE, MANIFEST = "tree", "manifest"
 
 
 def unpack(bundle: int, code: dict[str, Any]) -> None:
@@ -38,6 +40,7 @@ def unpack(bundle: int, code: dict[str, Any]) -> None:
                 address=code["address"],
                 cwd=code["cwd"],
                 limits=Limits(**code["limits"]),
+                copy=os.path.join(code["directory"], MANIFEST),
             )
     except GpuQueueError as error:
         raise OSError(errno.EIO, str(error)) from error

@@ -12,12 +12,15 @@ the shim sends    with                                                    the an
                   output and, if it is another file, standard error
 ``remove``        a descriptor: a run directory                           ``removed``: its ``code`` is empty, or
                                                                           ``no ERRNO REASON``
+``pack``          descriptors: a run directory, a file with the request,  ``packed NOTES``: the archive is complete, or
+                  and where to write the archive                          ``no ERRNO REASON``
 ================  ======================================================  ==========================================
 
 After ``ok`` the connection stays open as long as a process of the run is left. The shim sends ``signal N`` for all
 processes, or ``first N`` for the first one. The guard sends ``ended STATUS`` when the first process has ended (negative
 for a signal), and ``gone MAXRSS_KB CPU_S`` when the last one has. If the shim closes the connection, the guard kills
-all processes. If the guard closes it without ``gone``, the guard was killed.
+all processes. If the guard closes it without ``gone``, the guard was killed. ``pack`` and ``remove`` come from other
+processes of the service account; packing ends if the one that asked closes the connection.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
 
-GREETING, START, SWEEP, REMOVE = b"hello", b"start", b"sweep", b"remove"
+GREETING, START, SWEEP, REMOVE, PACK = b"hello", b"start", b"sweep", b"remove", b"pack"
 #: The variable that identifies every process of a run.
 TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
 #: Longest message, in bytes, and most descriptors in one.

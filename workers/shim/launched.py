@@ -14,7 +14,7 @@ import struct
 import time
 
 from workers.shim import code
-from workers.shim.launch_protocol import GREETING, MOST_BYTES, REMOVE, START, SWEEP, TOKEN, wake_on
+from workers.shim.launch_protocol import GREETING, MOST_BYTES, PACK, REMOVE, START, SWEEP, TOKEN, wake_on
 from workers.shim.not_started import TOO_LATE, NotStarted, no_start
 from workers.shim.tree import Tree
 
@@ -162,6 +162,28 @@ def remove_code(launcher: str, run_dir: int) -> None:
         raise OSError(int(number), reason)
     if word != "removed":
         raise ConnectionError(None, "the launcher ended the connection")
+
+
+def pack_code(launcher: str, run_dir: int, request: int, output: int) -> tuple[int, str]:
+    """Have the results in the open *run_dir* packed as their owner, and wait for the end. All arguments are open files.
+
+    *request* has a :class:`workers.results.wanted.Request`, and the archive is written to *output*. Return 0 and lines
+    for the caller's user, or another number, which is an errno or -1, and the reason why the archive is not complete.
+
+    Raises:
+        OSError: the launcher does not answer.
+
+    """
+    with connect(launcher) as connection:
+        socket.send_fds(connection, [PACK], [run_dir, request, output])
+        answer = connection.recv(MOST_BYTES)  # the guard bounds the time without progress
+    word, _, rest = answer.decode(errors="replace").partition(" ")
+    if word == "packed":
+        return 0, rest
+    number, _, reason = rest.partition(" ")
+    if word != "no":
+        raise ConnectionError(None, "it ended the connection: it was killed, or is of an older version")
+    return int(number), reason
 
 
 def launch(

@@ -191,6 +191,21 @@ def test_a_link_that_appears_meanwhile_is_not_followed(tmp_path: Path, swapped: 
     assert "before" == (outside / "c").read_text()
 
 
+def test_a_copy_of_the_manifest_is_left_on_request(tmp_path: Path) -> None:
+    """The text is in the file, which only its owner reads. After a failure there is no file."""
+    made = manifest(file("a"))
+
+    unpack(made.text(), blob, str(tmp_path / "new"), copy=str(tmp_path / "copy"))
+
+    assert made.text() == (tmp_path / "copy").read_bytes()
+    assert 0o600 == stat.S_IMODE((tmp_path / "copy").stat().st_mode)
+    with pytest.raises(UnpackFailed, match="is not that of the snapshot"):
+        unpack(made.text(), lambda *_: [b"two"], str(tmp_path / "other"), copy=str(tmp_path / "none"))
+    with pytest.raises(UnpackFailed, match="File exists"):
+        unpack(made.text(), blob, str(tmp_path / "other"), copy=str(tmp_path / "copy"))
+    assert {"new", "new/a", "copy"} == set(tree(tmp_path))
+
+
 def test_the_address_and_the_limits_are_checked_first(tmp_path: Path) -> None:
     """A manifest that is not the expected one, or above a limit, makes nothing."""
     made = manifest(file("a"))

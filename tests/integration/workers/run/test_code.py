@@ -94,8 +94,8 @@ def test_code_goes_after_its_time_and_the_log_keeps_its_own(served: Site, projec
     assert "result" == (directory / "code" / "tree" / "src" / "made").read_text()
     settled = directory.stat().st_mtime
 
-    assert 0 == delete_code(served.settings.runs_dir, settled - 1, None, NEVER, set())
-    assert 1 == delete_code(served.settings.runs_dir, settled + 1, None, NEVER, set())
+    assert 0 == delete_code(served.settings.runs_dir, settled - 1, None, NEVER, set(), lambda *_: False)
+    assert 1 == delete_code(served.settings.runs_dir, settled + 1, None, NEVER, set(), lambda *_: False)
 
     assert kept - {"code"} == {each.name for each in directory.iterdir()}
     assert settled == directory.stat().st_mtime

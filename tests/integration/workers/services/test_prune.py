@@ -20,6 +20,7 @@ from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
+from workers.results.names import DELIVERIES, FAILED, RESULTS
 from workers.run.directory import RunDir
 from workers.run.values import Held
 from workers.services.prune import ROUND_S, HistoryPruner, Pruner
@@ -135,6 +136,47 @@ def test_no_link_is_followed_and_nothing_of_the_job_is_touched(settings: Setting
     assert 2 == len(list(precious.rglob("log")))
     assert "weights" == (results.path / "model.pt").read_text()
     assert {"live", "2", "3", "4", "notes"} == {entry.name for entry in settings.runs_dir.iterdir()}
+
+
+@pytest.mark.parametrize("name", [RESULTS, FAILED])
+def test_results_go_when_their_time_is_over(settings: Settings, clock: MovedClock, name: str) -> None:
+    """Packed results outlive the log by their own time; then they and the directory go. The time of the run stays."""
+    directory = run_of(settings, 1)
+    kept = directory.path / name
+    kept.touch()
+    later = clock.wall.timestamp() + 10 * DAY_S
+    os.utime(kept, (later, later))
+    settled = directory.path.stat().st_mtime
+    clock.move(31 * DAY_S)
+    assert 1 == rounds(Pruner(settings, clock), clock)
+    assert [name] == [each.name for each in directory.path.iterdir()]
+    os.utime(directory.path, (settled, settled))  # the deletion of the log has changed it
+
+    clock.move(10 * DAY_S)
+    pruner = Pruner(settings, clock)
+    rounds(pruner, clock)
+    assert ([], settled) == ([*directory.path.iterdir()], directory.path.stat().st_mtime)
+    clock.move(ROUND_S)
+    pruner.round(threading.Event())
+    assert ["live"] == [entry.name for entry in settings.runs_dir.iterdir()]
+
+
+def test_nothing_goes_that_is_still_to_be_delivered(settings: Settings, clock: MovedClock) -> None:
+    """The copy of the code and the packed results stay as long as a delivery of the run is pending, or the run."""
+    delivered, pending, running = (run_of(settings, job_id, settled=job_id < 3) for job_id in (1, 2, 3))
+    for each in (delivered, pending, running):
+        (each.path / "code" / "tree").mkdir(parents=True)
+        (each.path / RESULTS).touch()
+        each.log.unlink()
+    (settings.state_dir / DELIVERIES).mkdir()
+    (settings.state_dir / DELIVERIES / f"2.{pending.token}").touch()
+    clock.move(60 * DAY_S)
+
+    rounds(Pruner(settings, clock), clock)
+
+    assert [] == [*delivered.path.iterdir()]
+    assert {"code", RESULTS} == {each.name for each in pending.path.iterdir()}
+    assert {"code", RESULTS} <= {each.name for each in running.path.iterdir()}
 
 
 @pytest.mark.parametrize("jump_s", [365 * DAY_S, -365 * DAY_S])

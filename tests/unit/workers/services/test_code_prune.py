@@ -10,9 +10,23 @@ import pytest
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.settings.settings import Settings
+from workers.services.code_prune import delete_code
 from workers.services.prune import Pruner
 
 NEVER = threading.Event()
+
+
+def test_the_manifest_goes_with_the_files(tmp_path: Path) -> None:
+    """The list of the files is deleted with them, and so is the directory of both, but not before a delivery."""
+    run = tmp_path / "1" / "1.a"
+    (run / "code" / "tree" / "deep").mkdir(parents=True)
+    (run / "code" / "manifest").touch()
+    os.utime(run, (0, 0))
+
+    assert 0 == delete_code(tmp_path, 1.0, None, NEVER, set(), lambda *name: name == ("1", "1.a"))
+    assert 1 == delete_code(tmp_path, 1.0, None, NEVER, set(), lambda *_: False)
+
+    assert [] == [*run.iterdir()]
 
 
 def test_code_that_cannot_be_deleted_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from gpuqueue.snapshot.take import take_snapshot
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import RunDir
 from workers.run.values import Held
-from workers.shim.code import BUNDLE, TREE, unpack
+from workers.shim.code import BUNDLE, MANIFEST, TREE, unpack
 from workers.steps.conclusion import NotStarted
 from workers.steps.fetch_code import FetchCode, unpacking
 
@@ -71,6 +71,7 @@ def test_limits_that_were_lowered_after_the_submit_stop_no_job(
         os.close(fd)
 
     assert {"a": "a" * 100, "b": "b" * 100} == {each.name: each.read_text() for each in (copy / TREE).iterdir()}
+    assert snapshot.text == (copy / MANIFEST).read_bytes()
 
 
 def test_a_manifest_that_leads_out_is_still_refused(tmp_path: Path, settings: Settings, store: BlobStore) -> None:

@@ -1,0 +1,159 @@
+"""Tests of the command that packs, in its own process: what it needs, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from fcntl import F_GETPIPE_SZ, fcntl
+from pathlib import Path
+
+import pytest
+from results_copy import Copy, contents
+
+from workers.results import command, progress
+from workers.results.command import pack_results
+from workers.results.errors import NoCopy, PackFailed
+
+PROGRAM = "import sys; from workers.cli import main; sys.argv = ['gpuqueue-worker', *sys.argv[1:]]; main()"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    """Return a copy of no code."""
+    return Copy(tmp_path / "run" / "code")
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Iterator[int]:
+    """Return an open file for the archive."""
+    fd = os.open(tmp_path / "output", os.O_WRONLY | os.O_CREAT)
+    yield fd
+    os.close(fd)
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """Run ``gpuqueue-worker pack``."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, "pack", *map(str, words)], capture_output=True, check=False, timeout=60
+    )
+
+
+def test_the_archive_goes_to_standard_output(copy: Copy, tmp_path: Path) -> None:
+    """The output has nothing else; what was left out is on standard error."""
+    copy.take()
+    copy.write("made", b"x")
+    copy.link("out", "/etc")
+
+    done = run(tmp_path / "run")
+
+    assert (0, 1) == (done.returncode, done.stderr.count(b"\n")), done.stderr
+    assert done.stderr.startswith(b"gpuqueue-worker: left out the link 'out'")
+    (tmp_path / "output").write_bytes(done.stdout)
+    assert {"made": (b"x", "644")} == contents(tmp_path / "output")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["run"], 1, b"the list of the job's files is missing"),
+        (["none", "--pattern", "*"], 3, b"there is no copy of the code of this run"),
+        (["run/code", "--pattern", "*"], 3, b"there is no copy of the code of this run"),
+        (["run", "--from", "results.tar"], 3, b"there is no archive 'results.tar' of this run"),
+        (["run", "--from", "code/tree/file"], 1, b"the archive of the results is damaged"),
+        (["run", "--pattern", "#"], 2, b"matches nothing"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_an_exit_code(
+    copy: Copy, tmp_path: Path, words: list[str], code: int, said: bytes
+) -> None:
+    """There is no traceback, and no archive that could be taken for a complete one."""
+    copy.write("file", b"x" * 600)
+
+    done = run(tmp_path / words[0], *words[1:])
+
+    assert (code, 1, b"") == (done.returncode, done.stderr.count(b"\n"), done.stdout), done.stderr
+    assert said in done.stderr
+
+
+def test_an_earlier_archive_is_read_from_the_run_directory(copy: Copy, tmp_path: Path, output: int) -> None:
+    """Its name is relative to the run directory, whether the copy is still there or not."""
+    copy.write("a")
+    copy.write("b")
+    copy.pack("*")
+    copy.archive.rename(tmp_path / "run" / "results.tar")
+    (copy.tree / "a").unlink()
+
+    pack_results(tmp_path / "run", ["a"], None, output, source="results.tar")
+
+    assert ["a"] == [*contents(tmp_path / "output")]
+
+
+@pytest.mark.parametrize("put", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo, Path.mkdir])
+def test_something_else_in_place_of_the_archive_is_not_read(
+    copy: Copy, tmp_path: Path, output: int, put: Callable[[Path], object]
+) -> None:
+    """A job that has the account of the worker can put anything there. No link is followed, and no pipe waited for."""
+    copy.write("file")
+    put(tmp_path / "run" / "results.tar")
+
+    with pytest.raises(NoCopy):
+        pack_results(tmp_path / "run", [], None, output, source="results.tar")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another account")
+def test_the_copy_of_another_account_is_not_read_without_the_launcher(copy: Copy, tmp_path: Path, output: int) -> None:
+    """Root could read it, but follows no names in a directory that another account can change."""
+    copy.write("file")
+    os.chown(copy.code, 54321, -1)
+
+    with pytest.raises(PackFailed, match="belongs to the user id 54321: call this as that account"):
+        pack_results(tmp_path / "run", ["*"], None, output)
+    with pytest.raises(PackFailed, match=r"the launcher .*none cannot be used: No such file"):
+        pack_results(tmp_path / "run", ["*"], str(tmp_path / "none"), output)
+
+
+@pytest.fixture
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """Return both ends of a pipe that has no room."""
+    reader, writer = os.pipe()
+    os.write(writer, bytes(fcntl(writer, F_GETPIPE_SZ)))
+    yield reader, writer
+    for fd in (reader, writer):
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def test_a_reader_that_does_not_read_is_given_up(
+    copy: Copy, tmp_path: Path, full_pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that blocks ends after a bounded time."""
+    monkeypatch.setattr(progress, "STALL_S", 1.0)
+    monkeypatch.setattr(command, "STALL_S", 1.0)
+    copy.write("file", b"x" * 600)
+
+    with pytest.raises(PackFailed, match="packing made no progress for 1 s"):
+        pack_results(tmp_path / "run", ["*"], None, full_pipe[1])
+
+
+def test_a_reader_that_is_gone_ends_it(copy: Copy, tmp_path: Path, full_pipe: tuple[int, int]) -> None:
+    """It ends before anything is written, so also during a long search."""
+    copy.write("file")
+    os.close(full_pipe[0])
+
+    with pytest.raises(BrokenPipeError):
+        pack_results(tmp_path / "run", ["none"], None, full_pipe[1])
+
+
+def test_a_pattern_that_takes_for_ever_is_given_up(
+    copy: Copy, tmp_path: Path, output: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patterns come from users, and some need exponential time."""
+    monkeypatch.setattr(progress, "STALL_S", 1.0)
+    monkeypatch.setattr(command, "STALL_S", 1.0)
+    copy.write("a" * 200)
+
+    with pytest.raises(PackFailed, match=r"packing made no progress for 1 s.* or a pattern is too complicated"):
+        pack_results(tmp_path / "run", ["*a" * 30 + "*b"], None, output)
