@@ -71,5 +71,6 @@ def device_plain(each: DeviceStatus, settings: Settings) -> dict[str, object]:
         "utilisation": each.utilisation,
         "temperature_c": each.temperature_c,
         "power_w": each.power_w,
+        "environments": None if each.environments is None else list(each.environments),
         "external_processes": [asdict(external) for external in each.external_processes],
     }
