@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.text.sanitize import brief, is_name, plain
+from gpuqueue.text.sanitize import brief, is_name, name_of, plain
 
 
 def programs(text: str) -> dict[str, str]:
@@ -40,17 +40,18 @@ def check_known(name: str, hosts: Iterable[Sequence[str] | None]) -> None:
         BadRequest: no host has it. The message has the names that hosts have.
 
     """
+    name_of("environment", name)
     offered = list(hosts)
     known = sorted({each for names in offered for each in names or ()})
     if name in known or None in offered or not offered:
         return
     if not known:
         raise BadRequest(
-            f"no host has the environment {plain(name)}, or any other: the setting environments of a host names them. "
+            f"no host has the environment {name}, or any other: the setting environments of a host names them. "
             "Name a Python by its path on the hosts with --python"
         )
     from difflib import get_close_matches  # noqa: PLC0415 - only for a name that is mistaken
 
     close = get_close_matches(name, known, n=1)
     meant = f" Did you mean {close[0]}?" if close else ""
-    raise BadRequest(f"no host has the environment {plain(name)}.{meant} There are {', '.join(map(plain, known))}")
+    raise BadRequest(f"no host has the environment {name}.{meant} There are {', '.join(map(plain, known))}")
