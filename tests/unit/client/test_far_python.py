@@ -100,7 +100,7 @@ def test_what_the_user_names_comes_before_the_lock(project: Path) -> None:
 def test_the_project_of_the_script_counts(
     project: Path, cwd: str, script: str, locks: list[str], projects: list[str], option: str | None
 ) -> None:
-    """It is the one that uv finds from the working directory, else that of the script, which uv is told."""
+    """It is the one that uv finds from the working directory, else that of the script, which an option names."""
     for each in ("src/deep", "lib"):
         (project / each).mkdir(parents=True)
     (project / cwd / script).touch()
