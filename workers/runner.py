@@ -1,4 +1,7 @@
-"""Puts the steps of a run together: check, fetch code, authorise, spawn, follow, read exit, judge, report."""
+"""Puts the steps of a run together.
+
+They are: check, choose Python, fetch code, authorise, spawn, follow, read exit, judge, report.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from workers.services.adoption import Adoption
 from workers.shim.client import Shims
 from workers.steps.authorise import authorise
 from workers.steps.check import check
+from workers.steps.choose_python import choose_python
 from workers.steps.conclusion import Conclusion, NotStarted
 from workers.steps.detach import Detached, pause
 from workers.steps.fetch_code import FetchCode
@@ -85,7 +89,8 @@ class Runner:
         """Start *run* and wait until its shim is gone. Return why it did not start, or None."""
         try:
             checked = check(run, self._admission)
-            ready = self._fetch_code.fetch(checked)
+            chosen = choose_python(checked, self._settings.environments)
+            ready = self._fetch_code.fetch(chosen)
             permit = authorise(ready, self._settings, self._queue, self._clock, self._stopping)
             shim = self._spawn.spawn(permit)
             follow_child(run, shim, self._stopping)

@@ -19,6 +19,7 @@ from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.script_args import words_before_args
 from gpuqueue.system.environment import travelling
 from gpuqueue.system.git_checkout import CheckoutReader
 from gpuqueue.text.sanitize import plain
@@ -102,8 +103,7 @@ def _argv(spec: JobSpec, name: JobName, args: Sequence[str] | None) -> tuple[str
         return spec.argv
     if spec.script is None:
         raise BadRequest(f"job {name} runs a command, not a script: submit it again with its new arguments")
-    kept = 1 if spec.interpreter is None else 2
-    return (*spec.argv[:kept], *validation.words("args", args))
+    return (*spec.argv[: words_before_args(spec)], *validation.words("args", args))
 
 
 def _environment(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
@@ -25,12 +25,14 @@ from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
     from gpuqueue.client import devices, notifications, placeholders, reads, snapshots
-    from gpuqueue.model import times
+    from gpuqueue.model import python_environments, times
     from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.queue.lease import DeviceStatus
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
     notifications = later("gpuqueue.client.notifications")
     placeholders = later("gpuqueue.client.placeholders")
+    python_environments = later("gpuqueue.model.python_environments")
     reads = later("gpuqueue.client.reads")
     snapshots = later("gpuqueue.client.snapshots")
     times = later("gpuqueue.model.times")
@@ -38,11 +40,15 @@ else:  # needed by few submits
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiteAnswers:
-    """What only the site can say about a request: the devices of names, the default memory, and its targets."""
+    """What only the site can say about a request: the devices of names, the default memory, and its targets.
+
+    ``environments`` returns the names of the Python environments of each host, None for a host that does not say.
+    """
 
     uuids_of: UuidsOf
     mem_bytes: Callable[[JobRequest], int]
     notifications: Callable[[JobRequest], tuple[Notification, ...]]
+    environments: Callable[[], Iterable[Sequence[str] | None]]
 
 
 def spec_of(connection: Connection, request: JobRequest, note: Callable[[str], None] | None = None) -> JobSpec:
@@ -59,6 +65,7 @@ def spec_of(connection: Connection, request: JobRequest, note: Callable[[str], N
         uuids_of=lambda names: devices.uuids_of(connection, names),
         mem_bytes=lambda asked: _mem_bytes(connection, asked),
         notifications=lambda asked: _notifications(connection, asked),
+        environments=lambda: environments_of(connection.queue.devices.all()),
     )
     with_code = request.snapshot is not None and request.snapshot is not False
     travel = Travel(with_code=True) if with_code else STAYS
@@ -86,6 +93,7 @@ def completed(
         cwd=directory,
         python=validation.path_or_none("python", request.python),
         travel=travel,
+        is_named=request.environment is not None,
     )
     device, placement = placed(request, site.uuids_of)
     meanwhile()  # its imports take as long as git, which runs in parallel
@@ -110,6 +118,7 @@ def completed(
         pty=validation.terminal(request.pty),
         script=script,
         interpreter=interpreter,
+        environment=_environment(request, site),
         waits=Waits(
             after=validation.dependencies(request.after),
             begin_at=None if request.begin is None else times.begin(request.begin),
@@ -153,6 +162,21 @@ def queued(
         if found is not None:
             found(job)
         return job
+
+
+def environments_of(devices: Iterable[DeviceStatus]) -> list[Sequence[str] | None]:
+    """Return the names of the environments of each device's host, None for a host that does not say."""
+    return [each.environments for each in devices]
+
+
+def _environment(request: JobRequest, site: SiteAnswers) -> str | None:
+    name = validation.text_or_none("environment", request.environment)
+    if name is None:
+        return None
+    if request.python is not None:
+        raise BadRequest("--python and --environment exclude each other: give one")
+    python_environments.check_known(name, site.environments())
+    return name
 
 
 def _mem_bytes(connection: Connection, request: JobRequest) -> int:

@@ -28,6 +28,7 @@ def job_to_plain(job: Job) -> Plain:
         "cwd": spec.cwd,
         "script": spec.script,
         "interpreter": spec.interpreter,
+        "environment": spec.environment,
         "mem_bytes": spec.mem_bytes,
         "gpus": spec.gpus,
         "device": spec.device.value if spec.device else None,

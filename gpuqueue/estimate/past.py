@@ -20,6 +20,7 @@ from gpuqueue.model.device import PeakSource
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import EndingKind, Record, Run
+from gpuqueue.model.script_args import words_before_args
 from gpuqueue.text.units import MIB
 
 #: The largest number of newest runs with the same arguments that count, and the number that is needed.
@@ -128,7 +129,7 @@ def _whose(script: Script, job: Job) -> Whose | None:
 
 def _seen(script: Script, record: Record) -> Iterator[PastRun]:
     spec = record.job.spec
-    words = spec.argv[2:] if spec.interpreter is not None else spec.argv[1:]
+    words = spec.argv[words_before_args(spec) :]
     for run in reversed(record.runs):
         if run.ending is None or run.ended_at is None:
             continue

@@ -49,6 +49,7 @@ class NewJob:
     pty: Window | None = None
     script: str | None = None
     interpreter: str | None = None
+    environment: str | None = None
     snapshot: str | None = None
     waits: Waits = NO_WAITS
     retries: Retries = NO_RETRIES

@@ -58,6 +58,8 @@ class JobRequest:
             also says whether users may type on the terminal. The log is the terminal's output.
         warm: Whether the script works in a Python that has already imported ``torch``, so that it may start warm.
         python: The interpreter of a ``.py`` script. By default that of the active environment.
+        environment: The name of a Python environment of the hosts, in place of *python*. Each host has its own path for
+            it (setting ``environments``), and only hosts that have it can start the job.
         after: Dependencies, the jobs that must end first: ids, or texts such as ``"12:any"``.
         begin: The earliest start: a time, or a text such as ``"2h"`` or ``"16:00"``.
         hold: Whether the job is held from the start.
@@ -103,6 +105,7 @@ class JobRequest:
     pty: bool | Window = False
     warm: bool = False
     python: str | None = None
+    environment: str | None = None
     after: str | int | Dependency | Sequence[str | int | Dependency] = ()
     begin: str | datetime | None = None
     hold: bool = False

@@ -78,6 +78,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("warm", "warm", _FLAG, "true or false"),
     ("script", "script", _TEXT_OR_NONE, "text"),
     ("interpreter", "interpreter", _TEXT_OR_NONE, "text"),
+    ("environment", "environment", _TEXT_OR_NONE, "text"),
     ("snapshot", "snapshot", _TEXT_OR_NONE, "text"),
     ("the command", "argv", (tuple,), "a tuple of words"),
     ("the environment", "env", (Mapping,), "a mapping of names to values"),
@@ -117,6 +118,7 @@ class JobSpec:
     - ``script`` and ``interpreter`` are set if the job is a Python script. ``snapshot`` is the text of a
       :class:`~gpuqueue.model.code_snapshot.CodeSnapshot` if the code travels with the job: the job then runs in a
       directory of its own, and ``cwd`` is where it was submitted. ``git`` is the checkout of ``cwd`` at submit.
+    - ``environment`` is the name of a Python environment, whose program each host knows by its setting.
     - With ``warm``, the submitter states that a warm interpreter may become the first process.
     - ``pty`` is the size of the job's terminal, None for output to a file. ``separate_stderr`` writes standard error to
       a file of its own.
@@ -146,6 +148,7 @@ class JobSpec:
     pty: Window | None = None
     script: str | None = None
     interpreter: str | None = None
+    environment: str | None = None
     snapshot: str | None = None
     waits: Waits = NO_WAITS
     retries: Retries = NO_RETRIES
@@ -183,7 +186,8 @@ class JobSpec:
             raise BadRequest(f"the working directory {brief(self.cwd)} is not absolute")
         if self.snapshot is not None:
             code_snapshot.CodeSnapshot.parse(self.snapshot)
-        for what, word in (("user", self.account.name), ("pool", self.pool or "x")):
+        python = "x" if self.environment is None else self.environment
+        for what, word in (("user", self.account.name), ("pool", self.pool or "x"), ("environment", python)):
             name_of(f"usable {what} name", word)
         texts = (*self.argv, self.cwd, self.name, self.account.host, *self.env, *self.env.values())
         if "\0" in "".join(texts):

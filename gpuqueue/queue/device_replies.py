@@ -60,6 +60,7 @@ def device_status(
             utilisation=sample.utilisation,
             temperature_c=sample.temperature_c,
             power_w=sample.power_w,
+            environments=plain.texts("environments") if plain.has("environments") else None,
         )
 
 

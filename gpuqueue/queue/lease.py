@@ -270,6 +270,8 @@ class DeviceStatus:
     utilisation: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
+    #: Names of the Python environments of its host; None if the worker does not say (an older version).
+    environments: tuple[str, ...] | None = None
 
     @property
     def drained(self) -> str | None:

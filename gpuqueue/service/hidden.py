@@ -1,7 +1,7 @@
 """Jobs, runs and explanations without the arguments of a job: for callers who may not see them. Pure.
 
-Arguments are the command, the directory, the code and the values of a sweep. The reasons why a job could not start name
-them too, so only reasons that certainly hold none of them stay.
+Arguments are the command, its Python, the directory, the code and the values of a sweep. The reasons why a job could
+not start name them too, so only reasons that certainly hold none of them stay.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def _spec(spec: JobSpec) -> JobSpec:
         env=_unswept(spec.env),
         script=None,
         interpreter=None,
+        environment=None,
         git=None,
         snapshot=None,
         notifications=(),

@@ -9,7 +9,7 @@ from dataclasses import fields
 
 from gpuqueue.client import notifications, placeholders
 from gpuqueue.client.retry import spec_again
-from gpuqueue.client.submit import default_mem_bytes, queued
+from gpuqueue.client.submit import default_mem_bytes, environments_of, queued
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
@@ -17,6 +17,7 @@ from gpuqueue.model.api import NewJob, RetryRequest
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.python_environments import check_known
 from gpuqueue.service.call import Call
 from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.service.uploads import check_held, share
@@ -77,6 +78,8 @@ def spec_of(call: Call, wanted: NewJob) -> JobSpec:
     if wanted.device is None and not wanted.placement.devices:
         values["device"] = call.connection.settings.default_device
     notifications.judge(call.connection, wanted.notifications)
+    if wanted.environment is not None:
+        check_known(wanted.environment, environments_of(call.connection.queue.devices.all()))
     if call.connection.settings.run_as is RunAs.SUBMITTER and call.account.uid == 0:
         raise Refused("no job runs as root here: submit as the account whose job it is")
     if wanted.snapshot is not None:

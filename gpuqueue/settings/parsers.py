@@ -13,6 +13,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.notification import targets
 from gpuqueue.model.placement import Preference
+from gpuqueue.model.python_environments import programs
 from gpuqueue.text.sanitize import brief, is_name, name_of
 from gpuqueue.text.units import parse_bytes, parse_duration
 
@@ -274,6 +275,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "snapshot_file_limit_bytes": parse_bytes,
     "snapshot_files": _files,
     "snapshot_user_limit_bytes": parse_bytes,
+    "environments": programs,
     "keep_environments_s": _duration_or_none,
     "keep_secrets": _flag,
     "keep_audit_s": _duration_or_none,

@@ -149,6 +149,8 @@ class Settings:
     snapshot_files: int = 20_000
     #: Most that the snapshots of one user may have together.
     snapshot_user_limit_bytes: int = 10 * 2**30
+    #: Python programs of this machine, by the names that ``submit --environment`` takes.
+    environments: Mapping[str, str] = field(default_factory=dict)
     #: How long the environment of an ended job is kept for ``retry``; None: for ever.
     keep_environments_s: float | None = 30 * 86400.0
     #: Whether the secrets of that environment are kept as long. Otherwise they are removed when the job ends.

@@ -18,7 +18,8 @@ else:
     shutil = later("shutil")
 
 
-#: The interpreter of a script on another machine, if the user names none: the first one on the PATH there.
+#: The interpreter of a script on another machine, if the user names none: the first one on the PATH there. A worker
+#: replaces it by the one of the job's environment, if the job has one.
 FAR_PYTHON = "python3"
 
 
@@ -78,11 +79,18 @@ def script_command(
 
 
 def command_of(
-    command: str | Sequence[str], args: Sequence[str], *, cwd: Path, python: str | None, travel: Travel = STAYS
+    command: str | Sequence[str],
+    args: Sequence[str],
+    *,
+    cwd: Path,
+    python: str | None,
+    travel: Travel = STAYS,
+    is_named: bool = False,
 ) -> tuple[tuple[str, ...], str | None, str | None]:
     """Return the command line, the script if *command* names one, and the Python that runs the script, if any.
 
-    *travel* says where the command will run. The interpreter of another machine cannot be checked here.
+    *travel* says where the command will run. The interpreter of another machine cannot be checked here, nor that of an
+    environment, which the host knows by its name (*is_named*).
 
     Raises:
         BadRequest: the script or the interpreter does not exist, or the script cannot be run.
@@ -90,7 +98,7 @@ def command_of(
     """
     if not isinstance(command, str):
         return (*command, *args), None, None
-    if travel.is_far:
+    if travel.is_far or is_named:
         chosen = python or FAR_PYTHON
     else:
         chosen = interpreter(os.environ) if python is None else _named_interpreter(python)

@@ -69,6 +69,8 @@ def travelling(environ: Mapping[str, str], *, is_far: bool = False) -> dict[str,
 def _is_of_one_machine(name: str, value: str) -> bool:
     if name == "PYTHONPATH":  # of directories in the code
         return any(os.path.isabs(each) for each in value.split(os.pathsep))  # noqa: PTH117 - pathlib is slow to import
+    if name == "UV" or name.startswith("UV_"):  # directories of uv, not its indexes
+        return value.startswith("/")
     return name in OF_ONE_MACHINE or name in OURS_THAT_TRAVEL or name.startswith(_OF_ONE_MACHINE)
 
 

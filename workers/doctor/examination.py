@@ -12,7 +12,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 from workers.devices.nvml_calls import Session
 from workers.devices.nvml_diagnostics import CardFacts, DriverFacts, DriverState, card_facts, driver_facts
-from workers.doctor import cards, driver, launcher, orphans, python, runs, visibility
+from workers.doctor import cards, driver, environments, launcher, orphans, python, runs, visibility
 from workers.doctor.driver_environment import read_surroundings
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ INSTALLATION_S = 20.0
 #: The checks of each section.
 ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
     "host": (*driver.CHECKS, *cards.CHECKS, *visibility.CHECKS, *launcher.CHECKS),
-    "python": python.CHECKS,
+    "python": (*python.CHECKS, *environments.CHECKS),
     "runs": (*runs.CHECKS, *orphans.CHECKS),
 }
 
@@ -36,9 +36,11 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
     opening = TimedCall(lambda: driver_facts(session), DRIVER_S)
     live = TimedCall(lambda: runs.facts_of(settings), POLL_S)
     launching = TimedCall(lambda: launcher.facts_of(settings), INSTALLATION_S)
+    offered = TimedCall(lambda: environments.facts_of(settings), POLL_S)
     outlived = TimedCall(lambda: orphans.facts_of(settings), POLL_S)
     yield from _reported("runs", live, runs.CHECKS)
     yield from _reported("runs", outlived, orphans.CHECKS)
+    yield from _reported("python", offered, environments.CHECKS)
     yield from _reported("host", launching, launcher.CHECKS)
     try:
         facts = _with_cards(session, opening.result())

@@ -48,7 +48,13 @@ class Adoption:
         """
         address = address_towards(self._settings.redis_url)
         self._queue.devices.announce(
-            offer, worker=self._worker, pid=os.getpid(), boot_id=boot_id(), near=self._near, address=address
+            offer,
+            worker=self._worker,
+            pid=os.getpid(),
+            boot_id=boot_id(),
+            near=self._near,
+            address=address,
+            environments=sorted(self._settings.environments),
         )
         for run in self._runs.all():
             # A run that has not asked for its start yet will ask, and learn then whether its claim is still valid.

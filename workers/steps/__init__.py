@@ -1,4 +1,4 @@
-"""The steps of one run, in order: check, fetch code, authorise, spawn, follow, read exit, judge, report.
+"""The steps of one run, in order: check, choose Python, fetch code, authorise, spawn, follow, read exit, judge, report.
 
 Each step takes the value that the step before it returned. ``workers.runner`` puts them together; start reading there.
 A step that finds that the run must not start raises ``NotStarted``.

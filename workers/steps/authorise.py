@@ -1,4 +1,4 @@
-"""The third step: asks the queue for permission to start."""
+"""The fourth step: asks the queue for permission to start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second step: puts the code that came with the job into the run directory, where the first process unpacks it."""
+"""The third step: puts the code that came with the job into the run directory, where the first process unpacks it."""
 
 from __future__ import annotations
 

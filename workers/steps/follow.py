@@ -1,4 +1,4 @@
-"""The fifth step: waits until the shim of a run is gone."""
+"""The sixth step: waits until the shim of a run is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seventh step: measures an ended run, and decides its final ending."""
+"""The eighth step: measures an ended run, and decides its final ending."""
 
 from __future__ import annotations
 

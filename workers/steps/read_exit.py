@@ -1,4 +1,4 @@
-"""The sixth step: reads the exit of a run whose shim is gone, and ends what is left of a run without an exit."""
+"""The seventh step: reads the exit of a run whose shim is gone, and ends what is left of a run without an exit."""
 
 from __future__ import annotations
 

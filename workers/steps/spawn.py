@@ -1,4 +1,4 @@
-"""The fourth step: writes the shim's spec and starts the shim, which starts the job."""
+"""The fifth step: writes the shim's spec and starts the shim, which starts the job."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from gpuqueue.client import Client
 def gpus(*, as_json: bool) -> None:
     """List the devices with allocated memory, memory of external processes, free memory and reservations.
 
+    Below are the Python environments of each host, for submit --environment.
+
     \b
     Examples:
       gpuqueue gpus

@@ -167,6 +167,15 @@ def pools(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Item
     return _starting(incomplete, ((pool, "") for pool in sorted({each.pool for each in _devices()} - {""})))
 
 
+def environments(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
+    """Complete the name of a Python environment by those that hosts have."""
+    where: dict[str, set[str]] = {}
+    for each in _devices():
+        for name in each.environments or ():
+            where.setdefault(name, set()).add(each.host)
+    return _starting(incomplete, ((name, ", ".join(sorted(where[name]))) for name in sorted(where)))
+
+
 def files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
     """Let the shell complete a file."""
     return [shell_completion.CompletionItem(incomplete, type="file")]

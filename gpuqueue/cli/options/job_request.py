@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuqueue.cli.completion.candidates import directories, files, tags
+from gpuqueue.cli.completion.candidates import directories, environments, files, tags
 from gpuqueue.cli.options import placement
 from gpuqueue.cli.options.dependencies import WAIT_OPTIONS, report_found
 from gpuqueue.cli.options.fields import Option, field, with_options
@@ -134,6 +134,12 @@ _OPTIONS: tuple[Option, ...] = (
         metavar="PATH",
         help="Interpreter of a .py script. Default: the active environment's.",
         shell_complete=files,
+    ),
+    click.option(
+        "--environment",
+        metavar="NAME",
+        help="Python environment of the hosts, by its name in their settings.",
+        shell_complete=environments,
     ),
     click.option(
         "--tag",

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.device_table import device_table
 from gpuqueue.cli.output.drains import drain_lines, drain_plain, jobs_on, reserved_lines
+from gpuqueue.cli.output.environment_lines import environment_lines
 from gpuqueue.cli.output.host_refusals import refusal_lines
 from gpuqueue.cli.output.silent_hosts import kept_until, silent_lines
 from gpuqueue.cli.output.terminal_width import terminal_width
@@ -25,7 +26,7 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, labels: Label
     """Return the table of devices and the lines below it; *labels* gives the labels of their jobs."""
     called = labels(jobs_on(found))
     table = device_table(found, settings.heartbeat_s, terminal_width(), called)
-    hosts = (*silent_lines(found, settings), *refusal_lines(found))
+    hosts = (*silent_lines(found, settings), *refusal_lines(found), *environment_lines(found))
     return "\n".join((table, *drain_lines(found), *reserved_lines(found, called), *hosts))
 
 
@@ -71,5 +72,6 @@ def device_plain(each: DeviceStatus, settings: Settings) -> dict[str, object]:
         "utilisation": each.utilisation,
         "temperature_c": each.temperature_c,
         "power_w": each.power_w,
+        "environments": None if each.environments is None else list(each.environments),
         "external_processes": [asdict(external) for external in each.external_processes],
     }

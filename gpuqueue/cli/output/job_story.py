@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuqueue.cli.output.code_lines import code_lines
 from gpuqueue.cli.output.render import (
     asked_of,
     device_label,
@@ -19,9 +20,7 @@ from gpuqueue.cli.output.render import (
     when,
 )
 from gpuqueue.cli.output.terminal_width import TINY, hanging
-from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Activity, Peak, PeakSource, Timeline
-from gpuqueue.model.git import Checkout
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.notification import Delivery, Outcome
 from gpuqueue.model.run import Note, Record, Run, RunDevice
@@ -30,9 +29,6 @@ from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.cli.output.live_run import Live
-    from gpuqueue.model import code_snapshot
-else:  # few jobs have one
-    code_snapshot = later("gpuqueue.model.code_snapshot")
 
 #: Width of a label of `story`, in columns; and the labels whose text is not wrapped, so that it can be copied.
 _LABEL, _COPIED = 13, {"command", "directory", "log"}
@@ -77,8 +73,7 @@ def _request_lines(record: Record) -> list[str]:
         f"  user       {plain(spec.account.name)} on {plain(spec.account.host)}",
         f"  command    {plain(spec.command)}",
         f"  directory  {plain(spec.cwd)}",
-        *([f"  git        {checkout_of(spec.git)}"] if spec.git else []),
-        *([f"  code       {_code_of(spec.snapshot)}"] if spec.snapshot else []),
+        *code_lines(spec),
         f"  asked      {size_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
@@ -90,13 +85,6 @@ def _request_lines(record: Record) -> list[str]:
         *_notification_lines(record),
         *([f"  retry of   job {spec.retry_of}"] if spec.retry_of is not None else []),
     ]
-
-
-def _code_of(text: str) -> str:
-    """Return a snapshot of code in words."""
-    snapshot = code_snapshot.CodeSnapshot.parse(text)
-    below = "" if snapshot.directory == "." else f", in {plain(snapshot.directory)}"
-    return f"a copy of its own, snapshot {snapshot.address[:12]}{below}"
 
 
 def _why(job: Job) -> str:
@@ -132,12 +120,6 @@ def _verdict(record: Record) -> str | None:
     from gpuqueue.estimate.verdict import asked_and_used  # noqa: PLC0415 - lazy import: tables do not need it
 
     return asked_and_used(record)
-
-
-def checkout_of(git: Checkout) -> str:
-    """Return commit, branch and state of a git checkout: ``3442fefc16a1 on main, nothing changed``."""
-    changes = {True: "with changes that are not committed", False: "nothing changed", None: "changes not known"}
-    return f"{git.commit[:12]}" + (f" on {plain(git.branch)}" if git.branch else "") + f", {changes[git.dirty]}"
 
 
 def _wait_lines(job: Job) -> list[str]:

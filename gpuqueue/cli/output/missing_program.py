@@ -10,10 +10,11 @@ from gpuqueue.system.command_line import missing_program
 def warn_if_no_program(job: Job) -> None:
     """Warn if the program of *job* cannot be started on this machine.
 
-    A placeholder in its name is not checked, nor a job with a copy of its code, whose program may be in that copy.
+    A placeholder in its name is not checked, nor a job with a copy of its code, whose program may be in that copy, nor
+    one with an environment, whose program the host knows.
     """
     spec = job.spec
-    if spec.snapshot is not None or (spec.array is not None and "{" in spec.argv[0]):
+    if spec.snapshot is not None or spec.environment is not None or (spec.array is not None and "{" in spec.argv[0]):
         return
     missing = missing_program(spec.argv, cwd=spec.cwd, env=spec.env)
     if missing is not None:

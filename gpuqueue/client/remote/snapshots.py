@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpuqueue.client.remote import far_python
 from gpuqueue.client.snapshots import Note, noted, taken
 from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.model.api import ContentPart, ContentParts, NewSnapshot, SnapshotLimits, SnapshotState
@@ -26,18 +27,25 @@ MOST_MANIFEST_BYTES = 7 * 2**19
 TRIES = 3
 
 
-def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None) -> JobSpec:
-    """Return *spec* with a snapshot of its code, which the service has then.
+def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None, *, is_far: bool) -> JobSpec:
+    """Return *spec* with a snapshot of its code, which the service has then. If *is_far*, its Python is of the hosts.
 
     Raises:
-        BadRequest: a directory does not exist.
+        BadRequest: a directory does not exist, or the request names a Python of this machine.
         Refused: the snapshot is too large, or a file in it must not travel.
 
     """
     found: SnapshotLimits = link.get(SnapshotLimits, "/snapshots/limits")
     limits = Limits(total_bytes=found.total_bytes, file_bytes=found.file_bytes, files=found.files)
     snapshot = taken(request, spec, limits)
-    return noted(spec, snapshot, _send(link, snapshot), note)
+    if not is_far:
+        return noted(spec, snapshot, _send(link, snapshot), note)
+    spec = far_python.chosen(request, spec, snapshot)
+    spec = noted(spec, snapshot, _send(link, snapshot), note)
+    line = far_python.in_words(spec)
+    if note is not None and line is not None:
+        note(line)
+    return spec
 
 
 def _send(link: Link, snapshot: Snapshot) -> int:

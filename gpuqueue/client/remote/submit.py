@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.remote.link import WARNING, Link
-from gpuqueue.client.submit import SiteAnswers, completed
+from gpuqueue.client.submit import SiteAnswers, completed, environments_of
 from gpuqueue.codec.wire import to_plain
+from gpuqueue.errors import Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.job import Job
@@ -47,7 +48,8 @@ def submit_request(
     """Submit *wanted*; the service adds the account, the default memory and what it knows about devices.
 
     The code travels if *wanted* asks for it; if it does not say, it travels to a service on another machine (setting
-    ``snapshot``). *note* is called with a line about the code, *found* with a job that already has the *dedupe* key.
+    ``snapshot``). *note* is called with lines about the code and its Python, *found* with a job that already has the
+    *dedupe* key.
     """
     default_bytes = link.settings.default_mem_bytes
     is_open = wanted.mem is None and default_bytes is None and not wanted.exclusive
@@ -56,13 +58,14 @@ def submit_request(
         # The spec needs a value; if the memory is open, it is left out below, and the service decides.
         mem_bytes=lambda asked: MIB if is_open else _mem_bytes(asked, default_bytes),
         notifications=lambda asked: notifications.parsed(asked.on_end, asked.on_fail),
+        environments=lambda: _environments(link),
     )
     is_far = not link.url.startswith("unix:")
     with_code = is_far and link.settings.snapshot if wanted.snapshot is None else wanted.snapshot is not False
     travel = Travel(with_code=with_code, is_far=is_far and with_code)
     made = completed(wanted, link.settings, link.account, site, lambda: None, travel)
     if with_code:
-        made = snapshots.sent(link, wanted, made, note)
+        made = snapshots.sent(link, wanted, made, note, is_far=is_far)
     return submit_spec(link, made, found, without=("mem_bytes",) if is_open else ())
 
 
@@ -124,6 +127,14 @@ def edit_of(link: Link, wanted: JobEdit) -> JobEdit:
         begin = times.begin(wanted.begin)
         wanted = replace(wanted, begin="now" if begin is None else begin.isoformat())
     return wanted
+
+
+def _environments(link: Link) -> Sequence[Sequence[str] | None]:
+    """Return the names of each host's environments; nothing for a token that sees no devices: the service decides."""
+    try:
+        return environments_of(devices.RemoteDevices(link).list())
+    except Refused:
+        return ()
 
 
 def _mem_bytes(asked: JobRequest, default_bytes: int | None) -> int:

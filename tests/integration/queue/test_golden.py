@@ -90,6 +90,7 @@ def test_a_device_that_a_worker_announced_is_known_for_ever(queue: JobQueue, cli
     )
     assert ("nodeA", "nodeA/GPU-1/0011aabb", 4711) == (status.host, status.worker, status.worker_pid)
     assert (512 * MIB, 3 * GIB, 8, "big") == (status.headroom_bytes, status.external_bytes, status.slots, status.pool)
+    assert None is status.environments  # a worker of the first version does not say
     (external,) = status.external_processes
     assert (7, 3 * GIB, "bob", "python notebook.py") == (
         external.pid,

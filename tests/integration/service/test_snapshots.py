@@ -94,8 +94,9 @@ def test_the_work_tree_travels_once(served: ServedSite, client: Client, project:
     paths = [line.split("\t")[-1] for line in text.splitlines()[1:]]
     assert [".gitignore", "new.py", "src/train.py"] == paths
     assert ("src", job.spec.snapshot) == (snapshot.directory, again.spec.snapshot)
-    assert notes[-1].startswith(f"code: 3 files of {project}, ")
-    assert "(0B of it new)" in more[-1]
+    assert notes[-2].startswith(f"code: 3 files of {project}, ")
+    assert "(0B of it new)" in more[-2]
+    assert "python: python3 of the host" == notes[-1] == more[-1]
 
 
 def test_nothing_of_this_machine_is_in_the_spec(client: Client, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 from factories import make_device
 
 from gpuqueue.cli.output.device_table import device_table
+from gpuqueue.cli.output.environment_lines import environment_lines
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.lease import DeviceReservation, DeviceStatus
 from gpuqueue.text.units import GIB
@@ -79,3 +80,11 @@ def test_a_pipe_gets_all_of_it() -> None:
     assert head.split() == every.split()
     assert "trainer-17" in row
     assert "NVIDIA H100 80GB HBM3" in row
+
+
+def test_each_host_with_environments_has_a_line() -> None:
+    """The names are for ``submit --environment``. A host without any, or of an older version, has no line."""
+    torch = replace(CARD, environments=("jax", "torch-2.6"))
+    found = (torch, torch, replace(CARD, host="b", environments=()), replace(CARD, host="c"))
+
+    assert ["environments of trainer-17: jax, torch-2.6"] == [*environment_lines(found)]

@@ -4,6 +4,7 @@ from datetime import datetime, timezone
 
 from factories import make_spec
 
+from gpuqueue.cli.output.code_lines import code_lines
 from gpuqueue.cli.output.job_story import _notification_lines, _pause, memory_line
 from gpuqueue.cli.output.render import when
 from gpuqueue.model.device import Timeline
@@ -70,3 +71,13 @@ def test_each_notification_is_shown_with_its_outcome() -> None:
         "  on fail    d: given up after 5 tries: no route",
         "  on fail    json://…",
     ] == printed
+
+
+def test_what_runs_the_job_is_shown() -> None:
+    """`show` names the environment, and the snapshot with the directory in it."""
+    spec = make_spec(environment="torch-2.6", snapshot=f"{'a' * 64}:src")
+
+    assert ["  python     environment torch-2.6", f"  code       a copy of its own, snapshot {'a' * 12}, in src"] == [
+        *code_lines(spec)
+    ]
+    assert [] == code_lines(make_spec())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,6 +49,7 @@ SAMPLES: dict[str, Any] = {
     "pty": Window(columns=80, rows=24),
     "warm": True,
     "python": "/bin/sh",
+    "environment": "torch-2.6",
     "after": "12:any",
     "begin": "2030-01-01",
     "hold": True,
@@ -96,7 +97,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     environ = {"CONFIG": "/dev/null", "STATE_DIR": str(tmp_path), "NOTIFY": "team=json://x", "GIT": "false"}
     return SimpleNamespace(
         settings=Settings.load({f"GPUQUEUE_{name}": value for name, value in environ.items()}),
-        queue=SimpleNamespace(senders=SimpleNamespace(all=list)),
+        queue=SimpleNamespace(senders=SimpleNamespace(all=list), devices=SimpleNamespace(all=list)),
         account=Account(name="ada", uid=1, host="nodeA"),
     )
 
@@ -154,7 +155,8 @@ def test_each_field_reaches_the_spec_and_its_json(site: Any) -> None:
 
     seen = set().union(*found.values())
     assert {each.name for each in fields(JobSpec)} - NOT_REQUESTED == seen - NOT_REQUESTED
-    whole = spec(site, tags=["a"], retries=1, on_end="team", after="12", warm=True, separate_stderr=True, git=True)
+    whole = spec(site, tags=["a"], retries=1, on_end="team", after="12", git=True, environment="a")
+    whole = replace(whole, warm=True, separate_stderr=True)
     keys = set(json.loads(encode_spec(whole)))
     assert {each.name for each in fields(JobSpec)} - keys == {"retry_of"}
     assert keys - {each.name for each in fields(JobSpec)} == {"v"}

@@ -132,6 +132,7 @@ def test_every_field_of_version_1_loads_for_ever() -> None:
         {"umask": 0o077},
         {"warm": True},
         {"separate_stderr": True},
+        {"environment": "torch-2.6"},
     ],
     ids=str,
 )

@@ -76,3 +76,10 @@ def test_a_sweep_shows_only_the_number_of_its_members() -> None:
     assert ((), 10, 2) == (shown.array.axes, len(shown.array), shown.array.at_once)
     assert {"COLOUR": "blue"} == shown.env
     assert None is hidden.without_arguments(JOB).spec.array
+
+
+def test_the_environment_of_a_job_is_hidden_like_its_command() -> None:
+    """The name of an environment says what a job runs with."""
+    job = replace(JOB, spec=make_spec(environment="torch-2.6"))
+
+    assert None is hidden.without_arguments(job).spec.environment

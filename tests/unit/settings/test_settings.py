@@ -222,6 +222,36 @@ def test_a_target_that_makes_no_sense_is_refused_without_its_secret(tmp_path: Pa
     assert "secret" not in str(refused.value)
 
 
+def test_environments_are_a_table_in_the_file_and_words_in_the_environment(tmp_path: Path) -> None:
+    """The Python programs of a host have names, and a name has one program."""
+    file = tmp_path / "config.toml"
+    file.write_text('[environments]\n"torch-2.6" = "/opt/t26/bin/python"\njax = "/opt/jax/bin/python3"\n')
+    both = {"torch-2.6": "/opt/t26/bin/python", "jax": "/opt/jax/bin/python3"}
+    words = " ".join(f"{name}={path}" for name, path in both.items())
+
+    from_file = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
+
+    assert both == from_file.environments == Settings.load({**HERE, "GPUQUEUE_ENVIRONMENTS": words}).environments
+    assert {} == Settings.load(HERE).environments
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("torch", "'torch' is no environment: write torch-2.6="),
+        ("to/rch=/opt/python", "'to/rch=/opt/python' is no environment"),
+        ("torch=bin/python", "environment torch: 'bin/python' is no absolute path"),
+        ("torch=/opt/torch/", "'/opt/torch/' is no absolute path of a .*: write torch=/opt/torch/bin/python"),
+        ("a=/x/python a=/y/python", "environment a is named twice"),
+        ("a=/my envs/python", "'envs/python' is no environment: .* without spaces"),
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_refused(words: str, said: str) -> None:
+    """The error names the setting, the entry and the right form."""
+    with pytest.raises(BadRequest, match=rf"setting environments .*{said}"):
+        Settings.load({**HERE, "GPUQUEUE_ENVIRONMENTS": words})
+
+
 def test_a_misspelled_variable_is_reported_with_what_was_meant() -> None:
     """``GPUQUEUE_HOST_LOST_AFTR=1h`` had no effect and no message."""
     found = unknown_variables(

@@ -59,3 +59,17 @@ def test_passwords_of_the_queues_servers_do_not_travel() -> None:
     environ = {"PGPASSWORD": "p", "REDISCLI_AUTH": "r", "GPUQUEUE_REDIS_URL": "redis://:r@here/0", "HOME": "/home/ada"}
 
     assert {"HOME": "/home/ada"} == travelling(environ)
+
+
+def test_the_directories_of_uv_stay_and_its_indexes_travel() -> None:
+    """On another machine uv has its own cache and Pythons. Where packages come from is the user's choice."""
+    environ = {
+        "UV": "/home/ada/.local/bin/uv",
+        "UV_CACHE_DIR": "/home/ada/cache",
+        "UV_PROJECT_ENVIRONMENT": "/home/ada/envs/x",
+        "UV_INDEX": "https://pypi.example.org/simple",
+        "UV_OFFLINE": "1",
+    }
+
+    assert {"UV_INDEX", "UV_OFFLINE"} == set(travelling(environ, is_far=True))
+    assert environ == travelling(environ)

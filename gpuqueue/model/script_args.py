@@ -1,0 +1,26 @@
+"""The words of a job's command line before the arguments of its script. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuqueue.model.job_spec import JobSpec
+
+#: The field ``interpreter`` of a script that uv runs, and the start of its command line.
+UV_INTERPRETER = "uv run"
+UV_RUN = ("uv", "run", "--frozen")
+#: The Python of the project, as uv finds it.
+UV_PYTHON = "python"
+
+
+def words_before_args(spec: JobSpec) -> int:
+    """Return how many words of the command come before the arguments of the script.
+
+    They are ``./run.sh``, ``PYTHON train.py`` or ``uv run --frozen [--project=DIR] python train.py``. A job without a
+    script has one such word, its program.
+    """
+    if spec.interpreter is None:
+        return 1
+    before = spec.argv.index(UV_PYTHON) if spec.interpreter == UV_INTERPRETER and UV_PYTHON in spec.argv else 0
+    return before + 2
