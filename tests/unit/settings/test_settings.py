@@ -84,6 +84,16 @@ def test_a_log_may_grow_and_stay_for_ever(tmp_path: Path) -> None:
     assert (2**20, 7 * 86400.0) == (found.log_limit_bytes, found.keep_logs_s)
 
 
+def test_results_may_be_large_and_stay_for_ever() -> None:
+    """The value `none` removes the limit on size and age of results. By default they have 10 GiB and 30 days."""
+    found = Settings.load(HERE)
+    assert (10 * 2**30, 30 * 86400.0) == (found.results_limit_bytes, found.keep_results_s)
+    found = Settings.load({**HERE, "GPUQUEUE_RESULTS_LIMIT": "none", "GPUQUEUE_KEEP_RESULTS": "none"})
+    assert (None, None) == (found.results_limit_bytes, found.keep_results_s)
+    with pytest.raises(BadRequest, match="at least 1M"):
+        Settings.load({**HERE, "GPUQUEUE_RESULTS_LIMIT": "1K"})
+
+
 def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
     """An unknown key is refused, so that a misspelled setting is not ignored silently."""
     file = tmp_path / "config.toml"
