@@ -236,6 +236,41 @@ class LogStream(str, Enum):
         return self.value
 
 
+class RelayKind(str, Enum):
+    """What the service asks the relay of a worker host for."""
+
+    #: What is new in the log of a run, now, and for the next 30 s as it is written.
+    LOG = "log"
+    #: The files that a run has made or changed in its copy of the code, as an archive.
+    FILES = "files"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelayRequest:
+    """What the service asks the relay of a worker host for. ``patterns`` choose among the files of a run."""
+
+    id: str
+    kind: RelayKind
+    job: int
+    token: str
+    patterns: tuple[str, ...] = ()
+
+
+class DeliveredFile(str, Enum):
+    """A file of a run's output, or the record of its growth over time."""
+
+    LOG = "log"
+    STDERR = "stderr"
+    LOG_TIMES = "log.times"
+    STDERR_TIMES = "stderr.times"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgressRequest:
     """The ids of the jobs whose progress is asked for."""
