@@ -22,6 +22,10 @@ class NotHere(Refused):
     """What the request names is not there, or not any more. Clients of the service see the class Refused."""
 
 
+class TooSlow(Refused):
+    """The body of a request comes too slowly. Clients of the service see the class Refused."""
+
+
 class TooLarge(Refused):
     """What was sent is above a limit of the site. Clients of the service see the class Refused."""
 
@@ -30,6 +34,7 @@ class TooLarge(Refused):
 _STATUS: tuple[tuple[type[GpuQueueError], HTTPStatus], ...] = (
     (Forbidden, HTTPStatus.FORBIDDEN),
     (NotHere, HTTPStatus.NOT_FOUND),
+    (TooSlow, HTTPStatus.REQUEST_TIMEOUT),
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (errors.Impossible, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.BadRequest, HTTPStatus.BAD_REQUEST),
