@@ -18,10 +18,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import stat
 from collections.abc import Iterator
 
+from gpuqueue.client.run_logs import COMPLETE, TOKEN
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.model.api import DeliveredFile
 from gpuqueue.service.problems import TooLarge
@@ -31,12 +31,11 @@ from gpuqueue.system.logs import MOST_TIMES_BYTES
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import format_bytes
 
-COMPLETE, RESULTS, PARTIAL, FAILED, USER = "complete", "results.tar", "results.partial", "results-failed", "user"
+RESULTS, PARTIAL, FAILED, USER = "results.tar", "results.partial", "results-failed", "user"
 #: Share of the disk that stays free.
 LEAST_FREE = 0.05
 #: Bytes of a block in ``st_blocks`` of stat(2), on every file system.
 _BLOCK_BYTES = 512
-_TOKEN = re.compile(r"[0-9]{1,9}\.[A-Za-z0-9]{1,64}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOGS = frozenset({DeliveredFile.LOG, DeliveredFile.STDERR})
@@ -135,7 +134,7 @@ class Delivered:
     @contextlib.contextmanager
     def _folder(self, run: HostRun, user: str) -> Iterator[int]:
         """Open the directory of *run*, and make it if it is missing. Nobody else writes there meanwhile."""
-        if not _TOKEN.fullmatch(run.token):
+        if not TOKEN.fullmatch(run.token):
             raise BadRequest(f"{brief(run.token)} is no token of a run")
         self._top.mkdir(mode=0o700, exist_ok=True)
         with contextlib.ExitStack() as stack:

@@ -78,6 +78,11 @@ def content_of(problem: Problem) -> bytes:
     return json.dumps(to_plain(problem)).encode("ascii")
 
 
+def header(text: str) -> str:
+    """Return *text* as the value of a header: ASCII on one line."""
+    return " ".join(text.split()).encode("ascii", "replace").decode("ascii")
+
+
 def answer_of(error: GpuQueueError) -> Response:
     """Return the answer for *error*."""
     problem = problem_of(error)
