@@ -36,6 +36,8 @@ THREADS = 16
 DISK_THREADS = 4
 #: Most results that arrive at a time: of one host, and of all. The others are sent again later.
 RESULTS_OF_HOST, RESULTS = 2, 16
+#: Most archives of files that are sent at a time: to one account, and to all.
+ARCHIVES_OF_ACCOUNT, ARCHIVES = 4, 32
 #: Key of a request's scope for the size of its body.
 BODY_BYTES = "gpuqueue.body_bytes"
 
@@ -51,6 +53,7 @@ class Site:
         self.uploads = Uploads(settings)
         self.relays = Relays()
         self.delivered, self.host_runs = Delivered(settings), HostRuns()
+        self.archives = Slots(ARCHIVES_OF_ACCOUNT, ARCHIVES, "archives of files are sent")
         self.results = Slots(RESULTS_OF_HOST, RESULTS, "results arrive")
         #: Set when the service is about to stop: streams end, and their clients come back to the next one.
         self.closing = asyncio.Event()

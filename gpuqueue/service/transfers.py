@@ -90,7 +90,7 @@ class Transfer:
             else:
                 await self._wait()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the stream: the client needs no more of it."""
         self._parts.clear()
         self.fail("the client has gone")

@@ -167,8 +167,8 @@ def test_the_number_of_polls_and_of_requests_is_bounded(monkeypatch: pytest.Monk
         assert "too many requests wait for host gpu2: ask again later" == await site.log(RUN, goes_on=True)
         found = await polls[2]
         assert [("*.pt",)] * 3 == [each.patterns for each in found]
-        transfers_[0].close()
-        site.files(RUN, ()).close()
+        await transfers_[0].close()
+        await site.files(RUN, ()).close()
         site.close()
 
     within(main)
@@ -198,7 +198,7 @@ def test_files_go_from_the_relay_to_the_client() -> None:
         await sent
         with pytest.raises(NotHere):
             request.transfer.begin()
-        transfer.close()
+        await transfer.close()
         assert None is site.find("gpu2", found.id)
 
     within(main)
@@ -244,7 +244,7 @@ def test_a_relay_that_waits_for_a_client_ends_with_it() -> None:
         sending = asyncio.ensure_future(send())
         for _ in range(100):
             await asyncio.sleep(0)
-        transfer.close()
+        await transfer.close()
         with pytest.raises(NotHere, match="nobody waits"):
             await sending
         assert {} == site._hosts
