@@ -1,6 +1,6 @@
 """Where the log of a run is on this machine: in the run's own directory, or as another host has delivered it.
 
-:mod:`gpuqueue.service.delivered` describes the directory of the deliveries.
+:mod:`gpuqueue.system.deliveries` describes the directory of the deliveries.
 """
 
 from __future__ import annotations
@@ -9,17 +9,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.lazy.imports import pattern
+from gpuqueue.system.deliveries import COMPLETE, TOKEN
 from gpuqueue.system.logs import LOG
 
 if TYPE_CHECKING:
     from gpuqueue.model.run import Run
     from gpuqueue.settings.settings import Settings
-
-#: The name of the file beside a delivered log that is whole.
-COMPLETE = "complete"
-#: A token of a run, which also names a directory.
-TOKEN = pattern(r"[0-9]{1,9}\.[A-Za-z0-9]{1,64}")
 
 
 def own_log(settings: Settings, run: Run) -> Path | None:

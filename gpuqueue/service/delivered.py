@@ -1,15 +1,6 @@
 """Keeps what the relays of other hosts deliver: the logs and the results of their runs.
 
-::
-
-    JOB/TOKEN/log, stderr           the output, with holes where the host has cut it
-    JOB/TOKEN/log.times, ...        its growth over time
-    JOB/TOKEN/complete              an empty file: the run has ended, and its logs are whole
-    JOB/TOKEN/results.tar           the files that the job asked to keep
-    JOB/TOKEN/results-failed        why there are none
-    JOB/TOKEN/user                  a link to the name of the job's user, which is no file
-
-All of it belongs to the service, with modes 0600 and 0700. No link is followed below the top. The readers are
+:mod:`gpuqueue.system.deliveries` describes the directory. No link is followed below its top. The readers are
 :mod:`gpuqueue.client.logs` and :mod:`gpuqueue.service.routes.files`; the recorder deletes what is old.
 """
 
@@ -21,17 +12,16 @@ import os
 import stat
 from collections.abc import Iterator
 
-from gpuqueue.client.run_logs import COMPLETE, TOKEN
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.model.api import DeliveredFile
 from gpuqueue.service.problems import TooLarge
 from gpuqueue.service.relays import HostRun
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.deliveries import COMPLETE, FAILED, PARTIAL, RESULTS, TOKEN, USER
 from gpuqueue.system.logs import MOST_TIMES_BYTES
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import format_bytes
 
-RESULTS, PARTIAL, FAILED, USER = "results.tar", "results.partial", "results-failed", "user"
 #: Share of the disk that stays free.
 LEAST_FREE = 0.05
 #: Bytes of a block in ``st_blocks`` of stat(2), on every file system.

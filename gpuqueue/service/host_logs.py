@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuqueue.client.run_logs import TOKEN, delivered_log, is_whole, own_log, time_of
+from gpuqueue.client.run_logs import delivered_log, is_whole, own_log, time_of
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Run
 from gpuqueue.service.relays import HostRun
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.deliveries import TOKEN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

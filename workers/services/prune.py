@@ -1,8 +1,8 @@
 """Deletes what is kept of jobs that ended long ago, once an hour and at a limited rate.
 
 One worker per host at a time prunes logs, then holds them to the limit of each user, and then deletes the copies of
-code of ended runs. The recorder, which has the history database, deletes environments and audit entries there, and code
-snapshots.
+code of ended runs. The recorder, which has the history database, deletes environments and audit entries there, code
+snapshots, and the logs and results that other hosts have delivered to the service.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOGS, TIMES
 from workers.run.directory import USER
 from workers.services.code_prune import delete_code
+from workers.services.delivered_prune import DeliveredPruner
 from workers.services.run_tree import names_in, opened
 from workers.services.user_logs import UserLogs
 
@@ -95,7 +96,7 @@ class Pruner:
 
 
 class HistoryPruner:
-    """Deletes old environments and audit entries from the history, and unused code snapshots.
+    """Deletes old environments and audit entries from the history, unused code snapshots, and old deliveries.
 
     Several pruners may run at once.
     """
@@ -103,6 +104,7 @@ class HistoryPruner:
     def __init__(self, settings: Settings, clock: Clock, database: HistoryDatabase, queue: JobQueue) -> None:
         self._settings, self._queue = settings, queue
         self._clock = _SteadyClock(clock)
+        self._delivered = DeliveredPruner(settings, queue)
         #: What is removed, how long it is kept, and the function that removes some of it.
         self._kept: tuple[tuple[str, float | None, Callable[[datetime], int]], ...] = (
             ("environments of jobs that ended", settings.keep_environments_s, database.forget_environments),
@@ -123,6 +125,7 @@ class HistoryPruner:
             from workers.services.snapshot_prune import collect_snapshots  # noqa: PLC0415 - the workers need none of it
 
             found += collect_snapshots(self._settings, self._queue)
+            found += self._delivered.prune(now.timestamp(), stopping)
         for what, keep_s, forget in self._kept:
             if now is not None and keep_s is not None:
                 gone = _forgotten(partial(forget, now - timedelta(seconds=keep_s)), stopping)

@@ -11,14 +11,13 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from gpuqueue.client.run_logs import TOKEN, own_log
+from gpuqueue.client.run_logs import own_log
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import FILES_RUN, FILES_SOURCE, FilesSource
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Run
-from gpuqueue.service import delivered
 from gpuqueue.service.archives import Archive, Packed, Source, begun
 from gpuqueue.service.call import Call
 from gpuqueue.service.problems import NotHere
@@ -27,6 +26,7 @@ from gpuqueue.service.routes.described import route
 from gpuqueue.service.routes.logs import run_record
 from gpuqueue.service.site import Site, site_of
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system import deliveries
 from gpuqueue.system.safe_open import is_regular, read_small
 from gpuqueue.text.sanitize import brief, in_one_line, plain
 from gpuqueue.text.units import format_duration
@@ -109,14 +109,14 @@ def _place(call: Call, name: str, attempt: int | None) -> _Place:
         raise NotHere(f"job {job.label} ran {where}: its code did not travel, copy files from there")
     directory = _run_directory(settings, run)
     here = [] if directory is None else [directory]
-    there = [settings.delivered_dir / str(run.job_id) / run.token] if TOKEN.fullmatch(run.token) else []
+    there = [settings.delivered_dir / str(run.job_id) / run.token] if deliveries.TOKEN.fullmatch(run.token) else []
     return _Place(
         account=call.caller.account,
         job=job,
         run=run,
         directory=directory,
-        kept=tuple(each / delivered.RESULTS for each in (*here, *there)),
-        failures=(*(each / FAILED for each in here), *(each / delivered.FAILED for each in there)),
+        kept=tuple(each / deliveries.RESULTS for each in (*here, *there)),
+        failures=(*(each / FAILED for each in here), *(each / deliveries.FAILED for each in there)),
     )
 
 
@@ -125,7 +125,7 @@ def _run_directory(settings: Settings, run: Run) -> Path | None:
     if run.log_path:
         path = own_log(settings, run)
         return None if path is None else path.parent
-    is_here = run.host == settings.host and TOKEN.fullmatch(run.token) is not None
+    is_here = run.host == settings.host and deliveries.TOKEN.fullmatch(run.token) is not None
     return settings.runs_dir / str(run.job_id) / run.token if is_here else None
 
 
