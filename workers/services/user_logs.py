@@ -54,7 +54,7 @@ class UserLogs:
     """Enforces the limit on one host, and remembers for which users it has nothing to cut."""
 
     def __init__(self, is_ended: Callable[[Collection[str]], bool] = lambda names: "claim" not in names) -> None:
-        """Cut the logs of runs that have ended: *is_ended* tells by the names in the directory of a run."""
+        """Cut the logs of runs that have ended: *is_ended* decides by the names in the directory of a run."""
         self._is_ended = is_ended
         self._uncut: set[str] = set()
 

@@ -90,7 +90,7 @@ def test_the_log_of_a_run_that_goes_on_stays(tmp_path: Path, queue: JobQueue) ->
     assert (["log", "user"], []) == (names(goes_on), names(before))
 
 
-def test_nothing_is_deleted_of_a_run_that_the_store_cannot_tell_of(tmp_path: Path, queue: JobQueue) -> None:
+def test_no_log_that_may_grow_is_deleted_while_the_store_is_away(tmp_path: Path, queue: JobQueue) -> None:
     """A log that may still grow stays while the store is away. A whole one goes."""
     settings = settings_of(tmp_path, keep_logs="10d")
     away = JobQueue(f"unix://{tmp_path}/nothing.sock")
