@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from gpuqueue.errors import JobNotFound
 from gpuqueue.model.access import Action
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.service.call import Call
@@ -65,21 +64,11 @@ def code_of(call: Call, host: str, job_id: int) -> Manifest:
 
     """
     call.must(Action.SERVE_JOBS)
-    try:
-        record = call.connection.queue.jobs.record(job_id)
-    except JobNotFound:
-        record = None
+    record = call.connection.queue.jobs.record(job_id)
     run = None if record is None else record.last_run
-    if (
-        record is None
-        or run is None
-        or not record.job.state.is_active
-        or (run.host, run.attempt)
-        != (
-            host,
-            record.job.attempt,
-        )
-    ):
+    if record is None or run is None or not record.job.state.is_active:
+        raise NotHere(f"no run of job {job_id} goes on at host {host}")
+    if (run.host, run.attempt) != (host, record.job.attempt):
         raise NotHere(f"no run of job {job_id} goes on at host {host}")
     if record.job.spec.snapshot is None:
         raise NotHere(f"the code of job {job_id} did not travel with it")
