@@ -126,7 +126,7 @@ class LogsGroup(Protocol):
     def path_or_none(self, record: Record) -> Path | None:
         """Return None: no path is known."""
 
-    def tail(self, *, stderr: bool = False) -> Tail:
+    def tail(self, *, stderr: bool = False, warn: Callable[[str], None] | None = None) -> Tail:
         """Return a reader of a job's output, or of its standard error if that is separate. It has no log yet."""
 
     def turn(self, tail: Tail, record: Record, *, run: int | None = None) -> None:

@@ -28,6 +28,9 @@ class Tail(Protocol):
     def skip_to_time(self, since: datetime) -> bool:
         """Skip the content written before *since*. Return whether the position is known."""
 
+    def warn(self, text: str) -> None:
+        """Warn that the newest part of the log may be missing, once for each *text*."""
+
     def rest(self) -> Iterator[bytes]:
         """Yield the bytes written since the last call."""
 

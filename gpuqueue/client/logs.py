@@ -11,6 +11,7 @@ from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.log_places import with_run
 from gpuqueue.client.patience import ABSENCES, Patience
+from gpuqueue.client.run_logs import delivered_log, is_whole, own_log, time_of
 from gpuqueue.client.wait import POLL_S, HeldMessage, recorded
 from gpuqueue.errors import HistoryUnreachable, Refused, Unreachable
 from gpuqueue.lazy.imports import later
@@ -34,7 +35,10 @@ FOLLOW_S = 0.1
 
 
 class Logs:
-    """The logs of jobs that are on this machine and readable by this account."""
+    """The logs of jobs that are on this machine and readable by this account.
+
+    Those of other hosts are here as far as they were delivered to the service of this machine.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -69,9 +73,12 @@ class Logs:
             raise Refused(f"the log of job {label} is not there any more: {path}{kept}")
         return path
 
-    def tail(self, *, stderr: bool = False) -> LogTail:
-        """Return a reader of a job's output, or of its standard error if that is separate. It has no log yet."""
-        return LogTail(STDERR if stderr else LOG)
+    def tail(self, *, stderr: bool = False, warn: Callable[[str], None] | None = None) -> LogTail:
+        """Return a reader of a job's output, or of its standard error if that is separate. It has no log yet.
+
+        *warn* is called if the newest part of a log on another host may be missing.
+        """
+        return LogTail(STDERR if stderr else LOG, warn)
 
     def turn(self, tail: Tail, record: Record, *, run: int | None = None) -> None:
         """Point *tail* to the log of run number *run* in *record*, by default the newest.
@@ -80,7 +87,9 @@ class Logs:
             Refused: as for :meth:`path`.
 
         """
-        tail.turn_to(self.path_in(record, run=run))
+        path = self.path_in(record, run=run)
+        tail.turn_to(path)
+        self._warn(path, tail)
 
     def end(self, record: Record, most_bytes: int, *, stderr: bool = False) -> bytes:
         """Return at most the last *most_bytes* of the newest run's output, or nothing if it cannot be read."""
@@ -92,7 +101,7 @@ class Logs:
     def path_or_none(self, record: Record) -> Path | None:
         """Return the path of the log of the newest run in *record*, or None if there is none on this machine."""
         run = next((run for run in reversed(record.runs) if run.log_path), None)
-        return Path(run.log_path) if run and run.log_path and self._has(run) else None
+        return None if run is None else self._place(run)
 
     def _log_path_of(self, record: Record) -> Path | None:
         if record.job.spec.array is not None:
@@ -102,22 +111,20 @@ class Logs:
         return None if run is None else self._is_here(run, record.job)
 
     def _is_here(self, run: Run, job: Job) -> Path:
-        if not self._has(run):
+        path = self._place(run)
+        if path is None:
             raise Refused(f"the log of job {job.label} is on host {run.host}: {run.log_path}")
-        return Path(run.log_path or "")
+        return path
 
-    def _has(self, run: Run) -> bool:
-        """Return whether the log of *run* is here: another host may share the directory of the runs, as containers do.
+    def _place(self, run: Run) -> Path | None:
+        """Return where the log of *run* is on this machine: in the run's directory, or delivered by another host."""
+        settings = self._connection.settings
+        return own_log(settings, run) or delivered_log(settings, run)
 
-        The path has the token of the run, so no other machine has another file there.
-        """
-        settings, path = self._connection.settings, Path(run.log_path or "")
-        if run.host == settings.host:
-            return True
-        try:
-            return settings.runs_dir in path.parents and path.exists()
-        except OSError:
-            return False
+    def _warn(self, path: Path, tail: Tail) -> None:
+        """Warn of a log of another host that was not delivered whole: only a service can ask for the rest."""
+        if self._connection.settings.delivered_dir in path.parents and not is_whole(path):
+            tail.warn(f"the log is on another host: this is what was delivered of it until {time_of(path)}")
 
     def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:
         """Return the progress of the running jobs of *jobs* that report it in their logs, by job id.
@@ -226,9 +233,11 @@ class Logs:
         """Return the terminal of the running job whose log *tail* reads, or None if it has none any more.
 
         Raises:
-            Refused: the terminal cannot be opened, or is another account's.
+            Refused: the terminal cannot be opened, or is another account's or on another host.
 
         """
+        if tail.path is not None and self._connection.settings.delivered_dir in tail.path.parents:
+            raise Refused(f"job {job} runs on another host, and its terminal is there")
         try:
             return terminals.LocalTerminal(tail.path, tail)
         except (FileNotFoundError, ConnectionRefusedError):
@@ -244,8 +253,9 @@ class Logs:
         newest = runs.Record(job=job)
         try:
             newest = reads.newest(self._connection, job.label)
-            path = newest.last_run.log_path if newest.last_run is not None else None
-            is_all = not whole if tail.path is None else path == str(tail.path)
+            last = newest.last_run
+            path = self._place(last) if last is not None and last.log_path else None
+            is_all = not whole if tail.path is None else path == tail.path
             return newest if is_all else reads.show(self._connection, job.label)
         except HistoryUnreachable:
             return newest
@@ -262,6 +272,7 @@ class Logs:
             is_first = tail.path is None
             yield from tail.rest()
             tail.turn_to(path)
+            self._warn(path, tail)
             if not is_first and again is not None:
                 again(run)
 

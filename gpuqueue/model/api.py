@@ -22,6 +22,9 @@ from gpuqueue.model.run import Record
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.model.warning_signal import EarlySignal
 
+#: Headers of an archive of files: the number of the run, and a FilesSource.
+FILES_RUN, FILES_SOURCE = "gpuqueue-run", "gpuqueue-source"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewJob:
@@ -232,6 +235,53 @@ class LogStream(str, Enum):
     #: Standard output, and standard error unless that is separate.
     LOG = "log"
     STDERR = "stderr"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class FilesSource(str, Enum):
+    """Where the files of a run come from: the value of the header ``Gpuqueue-Source``."""
+
+    #: The run's copy of the code, as it is now.
+    DIRECTORY = "directory"
+    #: The files that were kept after the run.
+    KEPT = "kept"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class RelayKind(str, Enum):
+    """What the service asks the relay of a worker host for."""
+
+    #: What is new in the log of a run, now, and for the next 30 s as it is written.
+    LOG = "log"
+    #: The files that a run has made or changed in its copy of the code, as an archive.
+    FILES = "files"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelayRequest:
+    """What the service asks the relay of a worker host for. ``patterns`` choose among the files of a run."""
+
+    id: str
+    kind: RelayKind
+    job: int
+    token: str
+    patterns: tuple[str, ...] = ()
+
+
+class DeliveredFile(str, Enum):
+    """A file of a run's output, or the record of its growth over time."""
+
+    LOG = "log"
+    STDERR = "stderr"
+    LOG_TIMES = "log.times"
+    STDERR_TIMES = "stderr.times"
 
     def __str__(self) -> str:
         return self.value

@@ -9,16 +9,19 @@ from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.logs import Logs
 from gpuqueue.client.wait import RECORD_S, recorded_now
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.access import Action
 from gpuqueue.model.job import Job
-from gpuqueue.model.run import Record
+from gpuqueue.model.run import Record, Run
 from gpuqueue.service.call import Call
 from gpuqueue.service.events import event
+from gpuqueue.service.host_logs import Wanted, wanted, warning
 from gpuqueue.system.logs import LogTail
 
 #: Most bytes of output in one step. The rest comes with the next step, so that one log does not hold up others.
 MOST_BYTES = 1024 * 1024
+#: How often another host is asked for the log of a run that goes on, in seconds. It sends what is new for 30 s.
+ASK_S = 10.0
 
 
 class FollowedLog:
@@ -39,6 +42,19 @@ class FollowedLog:
         #: Whether the job has ended and the history lags: the next step comes soon.
         self.is_behind = False
         self._behind_until_s: float | None = None
+        #: The log that another host is to be asked for before the next step: see :meth:`asked`.
+        self.wanted: Wanted | None = None
+        #: The last request for the log of each run, and when it was made, on the monotonic clock.
+        self._asked: dict[int, tuple[Wanted, float]] = {}
+        #: The trouble with the last request, and that of the last warning.
+        self._trouble: str | None = None
+        self._warned: str | None = None
+
+    def asked(self, trouble: str | None) -> None:
+        """Note that the host was asked for the log that was wanted; *trouble* says why it did not deliver it."""
+        if self.wanted is not None:
+            self._asked[self.wanted.attempt] = self.wanted, time.monotonic()
+        self.wanted, self._trouble = None, trouble
 
     def output(self, _call: Call) -> list[str]:
         """Return the events of output that is new in the current log. The state of the job is not read."""
@@ -71,6 +87,8 @@ class FollowedLog:
             logs.path_in(Record(job=job))  # raises: an array has no log
         if job.attempt:
             found += self._runs(call, logs, job)
+        if self.wanted is not None:
+            return found
         found += self.output(call)
         if job.state.is_end and not self.has_more and self._is_newest(job):
             logs.path(self.name)  # raises if there is no log
@@ -96,18 +114,41 @@ class FollowedLog:
         runs = [run for run in record.runs if run.log_path]
         if self._tail.path is None and not self._whole:
             runs = runs[-1:]
-        for run in [each for each in runs if each.attempt > self._attempt]:
+        for run in [each for each in runs if each.attempt >= self._attempt]:
+            if self._is_wanted(call, job, run):
+                return found
+            if run.attempt == self._attempt:
+                continue
             if self._attempt:
                 found += self.output(call)
                 if self.has_more:
                     return found
                 found.append(event("run", call.run(run, job.spec.account)))
             path = logs.path_or_none(Record(job=job, runs=(run,)))
-            if path is None:
-                logs.path_in(Record(job=job, runs=(run,)))  # raises: the log lies on another host
-            self._tail.turn_to(path)
+            if path is None and self._trouble is not None:
+                raise Refused(f"the log of job {job.label} is on another host: {self._trouble}")
+            self._tail.turn_to(path or logs.path_in(Record(job=job, runs=(run,))))
             self._attempt = run.attempt
-        return found
+        return found + self._warning()
+
+    def _is_wanted(self, call: Call, job: Job, run: Run) -> bool:
+        """Return whether the host of *run* is to be asked for its log before it is read."""
+        asking = wanted(call.connection.settings, job, run)
+        if asking is None:
+            return False
+        before, at_s = self._asked.get(run.attempt, (None, 0.0))
+        is_old = time.monotonic() - at_s >= ASK_S
+        # Once more when the run has ended: its last lines may have come after the last answer.
+        is_due = before is None or (before.goes_on and (is_old or not asking.goes_on))
+        self.wanted = asking if is_due else None
+        return is_due
+
+    def _warning(self) -> list[str]:
+        """Return the event about a host that does not deliver, once for each text."""
+        trouble, path = self._trouble, self._tail.path
+        text = None if trouble is None or path is None else warning(trouble, path)
+        is_new, self._warned = text is not None and trouble != self._warned, trouble
+        return [event("warning", text)] if is_new else []
 
     def _resume(self, call: Call, logs: Logs) -> None:
         """Go to where an earlier stream was cut off."""

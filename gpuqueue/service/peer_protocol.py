@@ -8,6 +8,7 @@ those of :mod:`gpuqueue.service.connections`.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import struct
 from http import HTTPStatus
@@ -23,6 +24,9 @@ from gpuqueue.service.problems import MEDIA_TYPE, content_of, problem_at
 
 #: The layout of ``struct ucred``: pid, uid, gid.
 _UCRED = struct.Struct("3i")
+#: The requests of worker hosts whose bodies their routes read as they arrive, with bounds of their own
+#: (:mod:`gpuqueue.service.bodies`). What they have not read waits in the network.
+_STREAMED = re.compile(rb"/api/v1/host/(runs/[^/?]+/[^/?]+/results|requests/[^/?]+/content)")
 #: Most bytes of one request, with the frames of its chunks and with trailers.
 MOST_WIRE_BYTES = 2 * (connections.MOST_HEAD_BYTES + connections.MOST_BODY_BYTES)
 
@@ -46,6 +50,8 @@ class PeerProtocol(HttpToolsProtocol):
         self._wire_bytes = self._body_bytes = 0
         #: Whether a request has begun and is not whole, and whether its head is.
         self._has_begun = self._has_head = False
+        #: Whether the route bounds the body of the current request.
+        self._is_streamed = False
 
     # ---- the connection ----------------------------------------------------------------------------------------------
 
@@ -98,18 +104,18 @@ class PeerProtocol(HttpToolsProtocol):
             return
         if not self._has_head and self._wire_bytes > connections.MOST_HEAD_BYTES:
             self._refuse_head()
-        elif self._wire_bytes > MOST_WIRE_BYTES:
+        elif self._wire_bytes > MOST_WIRE_BYTES and not self._is_streamed:
             self._refuse_body()
         if self._refusal is not None:
             self._answer(*self._refusal)
-        elif self._deadline is None and (self._has_begun or self._is_idle()):
+        elif self._deadline is None and not self._is_streamed and (self._has_begun or self._is_idle()):
             self._expect(connections.REQUEST_S)
 
     def on_message_begin(self) -> None:
         """Begin to count the size of a request."""
         super().on_message_begin()
         self._wire_bytes = self._body_bytes = 0
-        self._has_begun, self._has_head = True, False
+        self._has_begun, self._has_head, self._is_streamed = True, False, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header. A trailer, which comes behind a body, is none."""
@@ -119,18 +125,24 @@ class PeerProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Check the size of the head, and that of the body as the head announces it."""
         self._has_head = True
+        is_streamed = (
+            self.parser.get_method() == b"PUT" and _STREAMED.fullmatch(self.url.partition(b"?")[0]) is not None
+        )
         size_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size_bytes > connections.MOST_HEAD_BYTES or len(self.headers) > connections.MOST_HEADERS:
             self._refuse_head()
-        elif _announced_bytes(self.headers) > connections.MOST_BODY_BYTES:
+        elif _announced_bytes(self.headers) > connections.MOST_BODY_BYTES and not is_streamed:
             self._refuse_body()
         else:
+            self._is_streamed = is_streamed
+            if is_streamed:
+                self._settle()
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Check the size of the body, as far as it has arrived."""
         self._body_bytes += len(body)
-        if self._body_bytes > connections.MOST_BODY_BYTES:
+        if self._body_bytes > connections.MOST_BODY_BYTES and not self._is_streamed:
             self._refuse_body()
         if self._refusal is None:
             super().on_body(body)
@@ -139,7 +151,7 @@ class PeerProtocol(HttpToolsProtocol):
         """End the time that a request may take."""
         self._settle()
         self._wire_bytes = 0
-        self._has_begun = self._has_head = False
+        self._has_begun = self._has_head = self._is_streamed = False
         if self._refusal is None:
             super().on_message_complete()
 

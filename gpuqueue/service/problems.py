@@ -11,13 +11,31 @@ from starlette.exceptions import HTTPException
 
 from gpuqueue import errors
 from gpuqueue.codec.wire import to_plain
-from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.model.access import Forbidden
 from gpuqueue.model.api import Problem
 
 MEDIA_TYPE = "application/problem+json"
+
+
+class NotHere(Refused):
+    """What the request names is not there, or not any more. Clients of the service see the class Refused."""
+
+
+class TooSlow(Refused):
+    """The body of a request comes too slowly. Clients of the service see the class Refused."""
+
+
+class TooLarge(Refused):
+    """What was sent is above a limit of the site. Clients of the service see the class Refused."""
+
+
 #: Status of each class of errors; the first one that fits counts.
 _STATUS: tuple[tuple[type[GpuQueueError], HTTPStatus], ...] = (
+    (Forbidden, HTTPStatus.FORBIDDEN),
+    (NotHere, HTTPStatus.NOT_FOUND),
+    (TooSlow, HTTPStatus.REQUEST_TIMEOUT),
+    (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (errors.Impossible, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.BadRequest, HTTPStatus.BAD_REQUEST),
     (errors.JobNotFound, HTTPStatus.NOT_FOUND),
@@ -31,8 +49,6 @@ _STATUS: tuple[tuple[type[GpuQueueError], HTTPStatus], ...] = (
 def problem_of(error: GpuQueueError) -> Problem:
     """Return *error* as a problem document. A class that clients do not know becomes one that they know."""
     status = next((each for kind, each in _STATUS if isinstance(error, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
-    if isinstance(error, Forbidden):
-        status = HTTPStatus.FORBIDDEN
     name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     return Problem(
         type=f"urn:gpuqueue:error:{name}",
@@ -60,6 +76,11 @@ def problem_at(status: HTTPStatus, detail: str) -> Problem:
 def content_of(problem: Problem) -> bytes:
     """Return *problem* as JSON."""
     return json.dumps(to_plain(problem)).encode("ascii")
+
+
+def header(text: str) -> str:
+    """Return *text* as the value of a header: ASCII on one line."""
+    return " ".join(text.split()).encode("ascii", "replace").decode("ascii")
 
 
 def answer_of(error: GpuQueueError) -> Response:

@@ -139,7 +139,7 @@ async def _served(
         await asyncio.sleep(0.01)
     ready()
     await asyncio.wait([asyncio.create_task(stop.wait()), *running], return_when=asyncio.FIRST_COMPLETED)
-    site.closing.set()
+    site.stop()
     for server in servers:
         server.should_exit = True
     await asyncio.gather(*running)

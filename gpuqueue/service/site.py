@@ -19,7 +19,11 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.access import AccessPolicy
 from gpuqueue.service.call import Call
 from gpuqueue.service.callers import Credentials, Identity
+from gpuqueue.service.delivered import Delivered
 from gpuqueue.service.ends import Ends
+from gpuqueue.service.host_runs import HostRuns
+from gpuqueue.service.relays import Relays
+from gpuqueue.service.slots import Slots
 from gpuqueue.service.uploads import Uploads
 from gpuqueue.settings.settings import Settings
 
@@ -28,6 +32,12 @@ T = TypeVar("T")
 #: Threads that serve requests. Each has a connection to the store. 16 suffice, since the store executes one command at
 #: a time.
 THREADS = 16
+#: Threads that write large results of hosts to the disk, so that a slow disk does not hold up other requests.
+DISK_THREADS = 4
+#: Most results that arrive at a time: of one host, and of all. The others are sent again later.
+RESULTS_OF_HOST, RESULTS = 2, 16
+#: Most archives of files that are sent at a time: to one account, and to all.
+ARCHIVES_OF_ACCOUNT, ARCHIVES = 4, 32
 #: Key of a request's scope for the size of its body.
 BODY_BYTES = "gpuqueue.body_bytes"
 
@@ -41,9 +51,14 @@ class Site:
         self.policy = AccessPolicy.parse(settings.admins, settings.access)
         self.ends = Ends(settings)
         self.uploads = Uploads(settings)
+        self.relays = Relays()
+        self.delivered, self.host_runs = Delivered(settings), HostRuns()
+        self.archives = Slots(ARCHIVES_OF_ACCOUNT, ARCHIVES, "archives of files are sent")
+        self.results = Slots(RESULTS_OF_HOST, RESULTS, "results arrive")
         #: Set when the service is about to stop: streams end, and their clients come back to the next one.
         self.closing = asyncio.Event()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
+        self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="disk")
         self._database = HistoryDatabase(settings.database_url)
         self._local = threading.local()
         self._connections: list[Connection] = []
@@ -67,6 +82,10 @@ class Site:
         """Return the result of *work* as JSON. It may return a whole Response instead."""
         return await self.work(request, lambda call: answered(work(call), status))
 
+    async def on_disk(self, work: Callable[[], T]) -> T:
+        """Call *work*, which writes something large, in a thread of its own pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
+
     def _call(self, credentials: Credentials, body_bytes: int | None, work: Callable[[Call], T]) -> T:
         caller = self.identity.caller(credentials, is_new=body_bytes is not None)
         if body_bytes is not None:
@@ -80,10 +99,16 @@ class Site:
             self._connections.append(found)
         return found
 
+    def stop(self) -> None:
+        """End streams, long polls and what waits for other hosts: the service is about to stop."""
+        self.closing.set()
+        self.relays.close()
+
     def close(self) -> None:
         """Close the connections. Requests that are being served are finished first."""
         self.ends.close()
         self._pool.shutdown()
+        self._disk.shutdown()
         for each in self._connections:
             each.close()
         self._database.close()

@@ -28,7 +28,7 @@ else:
 
 #: Shortest half-life, in seconds. Usage that decays faster than jobs run cannot order the queue.
 LEAST_HALF_LIFE_S = 3600.0
-#: Smallest log limit. A smaller log could not keep both a useful beginning and a useful end.
+#: Smallest limit of logs and results. A smaller log could not keep both a useful beginning and a useful end.
 LEAST_LOG_LIMIT_BYTES = 2**20
 #: Largest accepted count.
 MOST = 1000
@@ -102,16 +102,12 @@ def _size_or_zero(raw: str) -> int:
     return 0 if raw == "0" else parse_bytes(raw)
 
 
-def _size_or_none(raw: str) -> int | None:
-    return None if raw.lower() == "none" else parse_bytes(raw)
-
-
 def _log_limit(raw: str) -> int | None:
     if raw.lower() == "none":
         return None
     limit_bytes = parse_bytes(raw)
     if limit_bytes < LEAST_LOG_LIMIT_BYTES:
-        raise BadRequest(f"{raw!r} is too little for logs: give at least 1M, or none for no limit")
+        raise BadRequest(f"{raw!r} is too little: give at least 1M, or none for no limit")
     return limit_bytes
 
 
@@ -267,7 +263,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "user_log_limit_bytes": _log_limit,
     "keep_logs_s": _duration_or_none,
     "keep_code_s": _duration_or_none,
-    "results_limit_bytes": _size_or_none,
+    "results_limit_bytes": _log_limit,
     "keep_results_s": _duration_or_none,
     "keep_snapshots_s": _duration_or_none,
     "snapshot": _flag,

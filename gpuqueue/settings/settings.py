@@ -135,9 +135,9 @@ class Settings:
     #: How long the directory with a run's copy of the code, and with what it wrote there, is kept after the run's end;
     #: None: for ever.
     keep_code_s: float | None = 7 * 86400.0
-    #: Most that the kept results of one run may have; None: no limit.
+    #: Largest results of a run, the files that its job asked to keep; None: no limit.
     results_limit_bytes: int | None = 10 * 2**30
-    #: How long the kept results of a run are kept after they were packed; None: for ever.
+    #: How long the results of an ended run are kept; None: for ever.
     keep_results_s: float | None = 30 * 86400.0
     #: How long the snapshot of a job's code is kept at the service after its last use; None: for ever.
     keep_snapshots_s: float | None = 30 * 86400.0
@@ -225,6 +225,11 @@ class Settings:
     def logs_dir(self) -> Path:
         """Return the directory of the logs of gpuqueue's own processes."""
         return self.state_dir / "log"
+
+    @property
+    def delivered_dir(self) -> Path:
+        """Return the directory of the logs and results that other hosts have delivered to the service here."""
+        return self.state_dir / "delivered"
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> Settings:

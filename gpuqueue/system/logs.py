@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -31,7 +31,9 @@ class LogTail:
     *stream* is the name of the file to read: LOG, or STDERR for a separate standard error.
     """
 
-    def __init__(self, stream: str = LOG) -> None:
+    def __init__(self, stream: str = LOG, warn: Callable[[str], None] | None = None) -> None:
+        """Begin without a log. *warn* gets warnings about its content, each once."""
+        self._warn, self._warned = warn, ""
         #: Path of the run's log, even if another stream is read.
         self.path: Path | None = None
         self._stream = stream
@@ -45,6 +47,12 @@ class LogTail:
     def resume(self, path: Path, offset: int) -> None:
         """Continue in *path* at *offset*, which an earlier tail has reached."""
         self.path, self._offset = path, offset
+
+    def warn(self, text: str) -> None:
+        """Warn that the newest part of the log may be missing, once for each *text*."""
+        if self._warn is not None and text != self._warned:
+            self._warn(text)
+        self._warned = text
 
     @property
     def offset(self) -> int:

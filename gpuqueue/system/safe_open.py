@@ -49,6 +49,14 @@ def open_regular(path: Path | str, *, any_owner: bool = False) -> int:
     raise Unreadable(f"{name} is no file")
 
 
+def is_regular(path: Path) -> bool:
+    """Return whether *path* is a regular file now, and neither a link nor anything else."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
 def read_small(path: Path | str, most_bytes: int = MOST_BYTES, *, any_owner: bool = False) -> bytes:
     """Return the content of the file *path*.
 

@@ -136,7 +136,7 @@ class Caller:
         def sent(case: schemathesis.Case, name: str | None, token_id: str | None) -> None:
             path = case.path_parameters
             known = {"name": name, "job_id": name and name.partition("_")[0], "token_id": token_id, "host": self.host}
-            path.update({each: known[each] for each in path if known[each] is not None})
+            path.update({each: known[each] for each in path if known.get(each) is not None})
             if operation.path.endswith("/jobs/wait") and isinstance(case.body, dict):
                 waits_long = isinstance(case.body.get("timeout_s"), (int, float)) and 0 < case.body["timeout_s"] < 100
                 case.body.update({"timeout_s": 0.05} if waits_long else {})

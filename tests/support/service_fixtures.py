@@ -55,7 +55,7 @@ class ServedSite:
     #: Settings of the service, beside those that each site needs.
     chosen: Mapping[str, str] = field(default_factory=dict)
     #: Constants of the service's modules, by module and name.
-    bounds: Mapping[str, float] = field(default_factory=dict)
+    bounds: Mapping[str, float | str] = field(default_factory=dict)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -158,7 +158,7 @@ def served() -> Iterator[ServedSite]:
 
 
 @contextmanager
-def serving(bounds: Mapping[str, float] | None = None, **chosen: str) -> Iterator[ServedSite]:
+def serving(bounds: Mapping[str, float | str] | None = None, **chosen: str) -> Iterator[ServedSite]:
     """Run a site with its service, which has the settings *chosen*, such as ``GPUQUEUE_ADMINS``.
 
     *bounds* are constants of the service's modules, such as ``gpuqueue.service.connections:REQUEST_S``.

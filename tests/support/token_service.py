@@ -20,10 +20,19 @@ def main(words: list[str]) -> None:
     for each in constants:
         place, _, value = each.partition("=")
         module, _, name = place.partition(":")
-        setattr(import_module(module), name, int(value) if value.isdigit() else float(value))
+        setattr(import_module(module), name, _constant(value))
     listen = Listen(path=Path(path), host="127.0.0.1", port=int(port), certificate=Path(certificate), key=Path(key))
     settings = Settings.load()
     serve(settings, SiteIdentity(settings), listen, lambda: print("ready", flush=True))  # noqa: T201
+
+
+def _constant(text: str) -> float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 if __name__ == "__main__":

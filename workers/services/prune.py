@@ -2,7 +2,7 @@
 
 One worker per host at a time prunes logs, then holds them to the limit of each user, and then deletes the copies of
 code and the packed results of ended runs. The recorder, which has the history database, deletes environments and audit
-entries there, and code snapshots.
+entries there, code snapshots, and the logs and results that other hosts have delivered to the service.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gpuqueue.system.logs import LOGS, TIMES
 from workers.results.names import is_pending
 from workers.run.directory import USER
 from workers.services.code_prune import delete_code
+from workers.services.delivered_prune import DeliveredPruner
 from workers.services.results_prune import delete_results
 from workers.services.run_tree import names_in, opened
 from workers.services.user_logs import UserLogs
@@ -102,7 +103,7 @@ class Pruner:
 
 
 class HistoryPruner:
-    """Deletes old environments and audit entries from the history, and unused code snapshots.
+    """Deletes old environments and audit entries from the history, unused code snapshots, and old deliveries.
 
     Several pruners may run at once.
     """
@@ -110,6 +111,7 @@ class HistoryPruner:
     def __init__(self, settings: Settings, clock: Clock, database: HistoryDatabase, queue: JobQueue) -> None:
         self._settings, self._queue = settings, queue
         self._clock = _SteadyClock(clock)
+        self._delivered = DeliveredPruner(settings, queue)
         #: What is removed, how long it is kept, and the function that removes some of it.
         self._kept: tuple[tuple[str, float | None, Callable[[datetime], int]], ...] = (
             ("environments of jobs that ended", settings.keep_environments_s, database.forget_environments),
@@ -130,6 +132,7 @@ class HistoryPruner:
             from workers.services.snapshot_prune import collect_snapshots  # noqa: PLC0415 - the workers need none of it
 
             found += collect_snapshots(self._settings, self._queue)
+            found += self._delivered.prune(now.timestamp(), stopping)
         for what, keep_s, forget in self._kept:
             if now is not None and keep_s is not None:
                 gone = _forgotten(partial(forget, now - timedelta(seconds=keep_s)), stopping)

@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from gpuqueue.system.logs import LOGS
@@ -53,13 +53,15 @@ class _Logs:
 class UserLogs:
     """Enforces the limit on one host, and remembers for which users it has nothing to cut."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_ended: Callable[[Collection[str]], bool] = lambda names: "claim" not in names) -> None:
+        """Cut the logs of runs that have ended: *is_ended* decides by the names in the directory of a run."""
+        self._is_ended = is_ended
         self._uncut: set[str] = set()
 
     def enforce(self, runs: os.PathLike[str], limit_bytes: int, stopping: threading.Event) -> None:
         """Cut logs of ended runs below *runs* of each user whose logs need more than *limit_bytes* on the disk."""
         with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
-            for user, logs in _by_user(top).items():
+            for user, logs in _by_user(top, self._is_ended).items():
                 excess, cut_bytes = logs.disk_bytes - limit_bytes, 0
                 for each in sorted(logs.ended):
                     if excess <= cut_bytes or stopping.is_set():
@@ -84,7 +86,7 @@ class UserLogs:
         log.warning("the logs of %s need %s, more than user_log_limit (%s): %s", in_one_line(user), *sizes, done)
 
 
-def _by_user(top: int) -> dict[str, _Logs]:
+def _by_user(top: int, is_ended: Callable[[Collection[str]], bool]) -> dict[str, _Logs]:
     """Return the logs below the open directory *top* of each user."""
     found: dict[str, _Logs] = defaultdict(_Logs)
     for job_id, token, run in _runs(top):
@@ -96,7 +98,7 @@ def _by_user(top: int) -> dict[str, _Logs]:
             info = os.stat(name, dir_fd=run, follow_symlinks=False)
             disk_bytes = info.st_blocks * _BLOCK_BYTES
             logs.disk_bytes += disk_bytes
-            if "claim" not in names and disk_bytes > CUT_BYTES and stat.S_ISREG(info.st_mode):
+            if is_ended(names) and disk_bytes > CUT_BYTES and stat.S_ISREG(info.st_mode):
                 logs.ended.append(_Log(info.st_mtime_ns, disk_bytes, (job_id, token, name)))
     return found
 

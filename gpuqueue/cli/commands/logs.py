@@ -100,7 +100,7 @@ def _print(client: Client, job_id: str, wanted: _Options, head: Callable[[], Non
             f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
             "gpuqueue submit --separate-stderr keeps it apart"
         )
-    tail = client.logs.tail(stderr=wanted.stderr)
+    tail = client.logs.tail(stderr=wanted.stderr, warn=_warn)
     try:
         client.logs.turn(tail, record, run=wanted.number)
     except Refused:  # --follow accepts a job that has no log yet
@@ -121,6 +121,11 @@ def _print(client: Client, job_id: str, wanted: _Options, head: Callable[[], Non
     for chunk in chunks:  # not sanitized: programs read logs too
         put(chunk)
     _report_refused(job_id, client.jobs.newest(job_id) if wanted.follow else record, wanted.number)
+
+
+def _warn(text: str) -> None:
+    """Print that the newest part of a log may be missing."""
+    print_message("gpuqueue", text)
 
 
 def _report_refused(job_id: str, record: Record, number: int | None) -> None:

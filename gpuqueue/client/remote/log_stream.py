@@ -88,6 +88,8 @@ class Following:
             self._report_state()
         elif name == "run" and self._again is not None:
             self._again(from_answer(runs.Run, plain))
+        elif name == "warning":
+            self._tail.warn(str(plain))
         elif name == "problem":
             raise error_of(str(plain["error"]), str(plain["detail"]), int(plain["exit_code"]))
         elif name == "end":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from gpuqueue.client.remote.link import Link, segment
+from gpuqueue.client.remote.link import WARNING, Link, segment
 from gpuqueue.lazy.frozen import dataclass
 
 #: Headers of a part of a log: the offset behind it, and whether the log says when it was written.
@@ -24,7 +24,9 @@ class RunLog:
 class RemoteTail:
     """Yields each byte of a job's log once. A tail of :class:`gpuqueue.client.log_places.Tail`."""
 
-    def __init__(self, link: Link, *, stderr: bool = False) -> None:
+    def __init__(self, link: Link, *, stderr: bool = False, warn: Callable[[str], None] | None = None) -> None:
+        """Begin without a log. *warn* gets warnings about its content, each once."""
+        self._warn, self._warned = warn, ""
         self.path: RunLog | None = None
         self.offset = 0
         self.stream = "stderr" if stderr else "log"
@@ -34,6 +36,12 @@ class RemoteTail:
         """Continue in the log of the run *path*. If it differs from the current one, start at its beginning."""
         if path != self.path:
             self.path, self.offset = path, 0
+
+    def warn(self, text: str) -> None:
+        """Warn that the newest part of the log may be missing, once for each *text*."""
+        if self._warn is not None and text != self._warned:
+            self._warn(text)
+        self._warned = text
 
     def check(self, path: RunLog) -> None:
         """Check that the log of *path* can be read.
@@ -75,4 +83,6 @@ class RemoteTail:
     def _read(self, place: RunLog, query: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
         asked = {"attempt": place.attempt, "stream": self.stream, **query}
         content, answer = self._link.answered("GET", f"/jobs/{segment(place.job)}/log", kind=bytes, query=asked)
+        if WARNING in answer.headers:
+            self.warn(answer.headers[WARNING])
         return content, answer.headers

@@ -55,9 +55,12 @@ class RemoteLogs:
         """Return None: no path is known."""
         return None
 
-    def tail(self, *, stderr: bool = False) -> RemoteTail:
-        """Return a reader of a job's output, or of its standard error if that is separate. It has no log yet."""
-        return RemoteTail(self._link, stderr=stderr)
+    def tail(self, *, stderr: bool = False, warn: Callable[[str], None] | None = None) -> RemoteTail:
+        """Return a reader of a job's output, or of its standard error if that is separate. It has no log yet.
+
+        *warn* is called if the newest part of a log on another host may be missing.
+        """
+        return RemoteTail(self._link, stderr=stderr, warn=warn)
 
     def turn(self, tail: Tail, record: Record, *, run: int | None = None) -> None:
         """Point *tail* to the log of run number *run* in *record*, by default the newest.

@@ -6,7 +6,7 @@ import ipaddress
 import threading
 from collections import OrderedDict
 
-from gpuqueue.model.caller import Caller, Via
+from gpuqueue.model.caller import Caller, CallerKind, Via
 
 #: Most accounts or addresses that are counted at a time. The one that called longest ago is forgotten first.
 _MOST = 10_000
@@ -63,7 +63,8 @@ class RequestRates:
 
     An account has *per_account* requests. An address has *per_address* requests that no account is responsible for:
     anonymous ones, and those with a token that is not valid. Users behind one proxy share its address, so the requests
-    of accounts do not count there. *bytes_per_account* limits the size of all requests of an account.
+    of accounts do not count there. *bytes_per_account* limits the size of all requests of an account. A worker host has
+    *per_host* requests, and the limits of what it delivers are those of each run.
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class RequestRates:
         *,
         per_account: float | None,
         per_address: float | None,
+        per_host: float | None = None,
         bytes_per_account: float | None = None,
         burst_bytes: float | None = None,
     ) -> None:
         self._accounts = Buckets(per_account)
         self._addresses = Buckets(per_address)
+        self._hosts = Buckets(per_host)
         self._bytes = Buckets(bytes_per_account, burst_bytes)
 
     def before(self, address: str, now_s: float) -> float:
@@ -90,10 +93,13 @@ class RequestRates:
         """Count a request of *caller*. Return 0, or after how many seconds the caller may try again."""
         if caller.via is Via.ANONYMOUS:
             return self._addresses.wait_s(network_of(caller.address), now_s)
-        return self._accounts.wait_s(f"{caller.kind}:{caller.account}", now_s)
+        counted = self._hosts if caller.kind is CallerKind.HOST else self._accounts
+        return counted.wait_s(f"{caller.kind}:{caller.account}", now_s)
 
     def sent(self, caller: Caller, now_s: float, body_bytes: int) -> float:
         """Count what *caller* has sent. Return 0, or after how many seconds the caller may send more."""
+        if caller.kind is CallerKind.HOST:
+            return 0.0
         return self._bytes.wait_s(f"{caller.kind}:{caller.account}", now_s, float(body_bytes))
 
 

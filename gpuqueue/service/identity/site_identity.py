@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 #: Requests per second of one address that no account is responsible for.
 PER_ADDRESS = 10.0
+#: Requests per second of one worker host, which sends what is new in the log of each run that somebody reads.
+PER_HOST = 1000.0
 #: Bytes per second that one account may send in the long run, and at once.
 BYTES_PER_ACCOUNT, BURST_BYTES = 4.0 * 2**20, 256.0 * 2**20
 
@@ -69,6 +71,7 @@ class SiteIdentity:
         self._rates = RequestRates(
             per_account=settings.request_rate,
             per_address=PER_ADDRESS,
+            per_host=PER_HOST,
             bytes_per_account=BYTES_PER_ACCOUNT,
             burst_bytes=BURST_BYTES,
         )

@@ -17,6 +17,8 @@ from gpuqueue.text.sanitize import brief
 #: The schemas of all types that the routes name.
 SCHEMAS = Schemas()
 _PROBLEM = {"description": "The error.", "content": {MEDIA_TYPE: {"schema": SCHEMAS.of(Problem)}}}
+OCTETS = "application/octet-stream"
+_OCTETS = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
 
 
 async def known_parameters_only(request: Request) -> None:
@@ -51,7 +53,10 @@ def route(
     status: int = 200,
     media_type: str = "application/json",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that serves a function at *path*. *answer* and *body* are types; None means nothing."""
+    """Return a decorator that serves a function at *path*. *answer* and *body* are types; None means nothing.
+
+    The bytes of a body may be none.
+    """
     done: dict[str, Any] = {"description": "Done."}
     if answer is not None:
         schema = {"type": "string"} if answer is bytes else SCHEMAS.of(answer)
@@ -59,7 +64,8 @@ def route(
     code = status if answer is not None or status != 200 else 204  # noqa: PLR2004 - OK, and no content
     extra: dict[str, Any] = {}
     if body is not None:
-        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": SCHEMAS.of(body)}}}
+        content = {"application/json": {"schema": SCHEMAS.of(body)}} if body is not bytes else _OCTETS
+        extra["requestBody"] = {"required": body is not bytes, "content": content}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         router.add_api_route(

@@ -27,7 +27,7 @@ from gpuqueue.model.run import Record
 from gpuqueue.queue.sender import Sender
 from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of_retry, submitted
-from gpuqueue.service.problems import problem_of
+from gpuqueue.service.problems import header, problem_of
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.site import answered, body_of, site_of
 from gpuqueue.system.environment import travelling
@@ -100,7 +100,7 @@ async def retry_spec(request: Request, name: str) -> Response:
 
 def _warned(answer: Response, warnings: list[str]) -> Response:
     if warnings:
-        answer.headers[WARNING] = _header("; ".join(warnings))
+        answer.headers[WARNING] = header("; ".join(warnings))
     return answer
 
 
@@ -151,15 +151,11 @@ async def show_job(request: Request, name: str, *, tolerant: bool = False) -> Re
         for each in absences:
             answer.headers[PARTIAL_ERROR], answer.headers[PARTIAL_ERROR_DETAIL] = (
                 problem_of(each).error,
-                _header(str(each)),
+                header(str(each)),
             )
         return answer
 
     return await site_of(request).answer(request, work)
-
-
-def _header(text: str) -> str:
-    return " ".join(text.split()).encode("ascii", "replace").decode("ascii")
 
 
 @route(router, "GET", "/jobs/{name}/newest", answer=Record)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from gpuqueue.client.logs import Logs
+from gpuqueue.client.remote.link import WARNING
 from gpuqueue.client.remote.log_tail import KNOWN, NEXT
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
@@ -17,6 +19,8 @@ from gpuqueue.model.api import LogStream, ProgressRequest
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import Record
 from gpuqueue.service.call import Call
+from gpuqueue.service.host_logs import Wanted, wanted, warning
+from gpuqueue.service.problems import header
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.site import body_of, site_of
 from gpuqueue.system.logs import LogTail, last_bytes
@@ -30,6 +34,7 @@ MOST_BYTES = 1024 * 1024
 class Part:
     """The part of a log that a request asks for."""
 
+    stream: str
     attempt: int | None
     offset: int
     most: int
@@ -52,13 +57,38 @@ async def read_log(  # noqa: PLR0913 - one parameter for each way to choose a pa
     last: Annotated[int | None, Query(ge=0, le=MOST_BYTES, description="Return only the last bytes.")] = None,
 ) -> Response:
     """Return a part of a run's output. The header ``Gpuqueue-Next-Offset`` says where the next part begins."""
-    part = Part(attempt=attempt, offset=offset, most=most, lines=lines, since=since, last=last)
-    return await site_of(request).answer(request, lambda call: _part(call, name, str(stream), part))
+    part = Part(stream=str(stream), attempt=attempt, offset=offset, most=most, lines=lines, since=since, last=last)
+    site = site_of(request)
+    found = await site.work(request, lambda call: _part_or_wanted(call, name, part))
+    if isinstance(found, Response):
+        return found
+    trouble = await site.relays.log(found.run, goes_on=found.goes_on)
+    return await site.work(request, lambda call: _delivered_part(call, name, part, trouble), is_first=False)
 
 
-def _part(call: Call, name: str, stream: str, part: Part) -> Response:
+def _part_or_wanted(call: Call, name: str, part: Part) -> Response | Wanted:
+    """Return the part of the log, or what to ask its host for first."""
+    record = run_record(call, name, part.attempt)
+    run = next((each for each in reversed(record.runs) if each.log_path), None)
+    asked = None if run is None else wanted(call.connection.settings, record.job, run)
+    return asked or _part(logs_of(call).path_in(record), part)
+
+
+def _delivered_part(call: Call, name: str, part: Part, trouble: str | None) -> Response:
+    """Return the part of a log of another host, with a warning if the host could not be asked for the newest part."""
+    record, logs = run_record(call, name, part.attempt), logs_of(call)
+    path = logs.path_or_none(record)
+    if path is None and trouble is not None:
+        raise Refused(f"the log of job {record.job.label} is on another host: {trouble}")
+    answer = _part(logs.path_in(record) if path is None else path, part)
+    if path is not None and trouble is not None:
+        answer.headers[WARNING] = header(warning(trouble, path))
+    return answer
+
+
+def _part(path: Path, part: Part) -> Response:
+    stream = part.stream
     tail = LogTail(stream)
-    path = logs_of(call).path_in(run_record(call, name, part.attempt))
     tail.resume(path, part.offset)
     known = True
     if part.last is not None:

@@ -76,12 +76,22 @@ async def follow_log(
     """Stream a job's output until its end.
 
     Events: ``job`` (its state), ``run`` (another run begins), ``output`` (a text; bytes that are not UTF-8 are lone
-    surrogates), ``end``, ``problem``. The id of an event ``output`` is a mark: a stream with it as ``Last-Event-ID``
-    goes on behind that output.
+    surrogates), ``warning`` (a text: the host of the run does not answer), ``end``, ``problem``. The id of an event
+    ``output`` is a mark: a stream with it as ``Last-Event-ID`` goes on behind that output.
     """
     log = FollowedLog(name, str(stream), mark, whole=whole)
-    first = await site_of(request).work(request, log.step)  # an error becomes an ordinary answer
+    first = await _step(request, log, is_first=True)  # an error becomes an ordinary answer
     return streamed(_followed(request, log, first))
+
+
+async def _step(request: Request, log: FollowedLog, *, is_first: bool = False) -> list[str]:
+    """Return the new events of *log*, once the host of its run has delivered what is new. No thread waits for that."""
+    site = site_of(request)
+    events = await site.work(request, log.step, is_first=is_first)
+    while log.wanted is not None:
+        log.asked(await site.relays.log(log.wanted.run, goes_on=log.wanted.goes_on))
+        events += await site.work(request, log.step, is_first=False)
+    return events
 
 
 async def _followed(request: Request, log: FollowedLog, first: list[str]) -> AsyncIterator[str]:
@@ -97,7 +107,7 @@ async def _followed(request: Request, log: FollowedLog, first: list[str]) -> Asy
             woken = time.monotonic() - before < OUTPUT_S
             if woken or time.monotonic() - read_at >= POLL_S:
                 read_at = time.monotonic()
-                events = await site.work(request, log.step, is_first=False)
+                events = await _step(request, log)
                 continue
         events = await site.work(request, log.output, is_first=False)
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 
+from gpuqueue.client.run_logs import own_log
 from gpuqueue.errors import Refused
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import TerminalInput, Whether
+from gpuqueue.model.run import Record
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.routes.logs import logs_of
@@ -40,9 +42,22 @@ def _typed(call: Call, name: str, wanted: TerminalInput) -> tuple[Whether, int]:
     owner = record.job.spec.account
     if wanted.window is None:  # one entry for each time that a terminal is attached or resized, not for each key
         call.must(Action.ATTACH, owner)
-        return _sent(logs_of(call).path_in(record), wanted), record.job.id
+        return _sent(_log_here(call, record), wanted), record.job.id
     with call.change(Action.ATTACH, "attach", record.job.label, owner=owner):
-        return _sent(logs_of(call).path_in(record), wanted), record.job.id
+        return _sent(_log_here(call, record), wanted), record.job.id
+
+
+def _log_here(call: Call, record: Record) -> Path:
+    """Return the path of the newest run's log, beside which the terminal is.
+
+    Raises:
+        Refused: it is on another host.
+
+    """
+    run = next((run for run in reversed(record.runs) if run.log_path), None)
+    if run is not None and own_log(call.connection.settings, run) is None:
+        raise Refused(f"job {record.job.label} runs on another host than the service, and its terminal is there")
+    return logs_of(call).path_in(record)
 
 
 def _sent(log: Path, wanted: TerminalInput) -> Whether:

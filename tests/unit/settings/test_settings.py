@@ -74,17 +74,24 @@ def test_caps_are_on_unless_the_site_says_no(tmp_path: Path) -> None:
 
 
 def test_a_log_may_grow_and_stay_for_ever(tmp_path: Path) -> None:
-    """The value `none` removes the limits on size and age of logs and results, in the environment and in the file."""
+    """The value `none` removes the limits on size and age of logs, in the environment and in the file."""
     file = tmp_path / "config.toml"
-    file.write_text('log_limit = "none"\nkeep_logs = "none"\nresults_limit = "none"\nkeep_results = "none"\n')
+    file.write_text('log_limit = "none"\nkeep_logs = "none"\n')
 
     found = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
     assert (None, None) == (found.log_limit_bytes, found.keep_logs_s)
-    assert (None, None) == (found.results_limit_bytes, found.keep_results_s)
     found = Settings.load({**HERE, "GPUQUEUE_LOG_LIMIT": "1M", "GPUQUEUE_KEEP_LOGS": "7d"})
     assert (2**20, 7 * 86400.0) == (found.log_limit_bytes, found.keep_logs_s)
-    found = Settings.load({**HERE, "GPUQUEUE_RESULTS_LIMIT": "1K", "GPUQUEUE_KEEP_RESULTS": "7d"})
-    assert (2**10, 7 * 86400.0) == (found.results_limit_bytes, found.keep_results_s)
+
+
+def test_results_may_be_large_and_stay_for_ever() -> None:
+    """The value `none` removes the limit on size and age of results. By default they have 10 GiB and 30 days."""
+    found = Settings.load(HERE)
+    assert (10 * 2**30, 30 * 86400.0) == (found.results_limit_bytes, found.keep_results_s)
+    found = Settings.load({**HERE, "GPUQUEUE_RESULTS_LIMIT": "none", "GPUQUEUE_KEEP_RESULTS": "none"})
+    assert (None, None) == (found.results_limit_bytes, found.keep_results_s)
+    with pytest.raises(BadRequest, match="at least 1M"):
+        Settings.load({**HERE, "GPUQUEUE_RESULTS_LIMIT": "1K"})
 
 
 def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:

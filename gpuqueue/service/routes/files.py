@@ -1,0 +1,204 @@
+"""The route by which the files of a run come back: those that its job has made or changed in its copy of the code."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from gpuqueue.client.run_logs import own_log
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.access import Action
+from gpuqueue.model.api import FILES_RUN, FILES_SOURCE, FilesSource
+from gpuqueue.model.job import Job
+from gpuqueue.model.run import Run
+from gpuqueue.service.archives import Archive, Packed, Source, begun
+from gpuqueue.service.call import Call
+from gpuqueue.service.problems import NotHere
+from gpuqueue.service.relays import HostRun
+from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.logs import run_record
+from gpuqueue.service.site import Site, site_of
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system import deliveries
+from gpuqueue.system.safe_open import is_regular, read_small
+from gpuqueue.text.sanitize import brief, in_one_line, plain
+from gpuqueue.text.units import format_duration
+
+log = logging.getLogger(__name__)
+
+router = APIRouter(tags=["files"])
+TAR = "application/x-tar"
+#: Most patterns in one request, and most characters of each.
+MOST_PATTERNS, MOST_PATTERN = 32, 1024
+#: The reason in a run directory why the files that were asked to be kept were not.
+FAILED = "results.failed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """Where the files of a run are. ``directory`` is its run directory, if that is on this host."""
+
+    account: str
+    job: Job
+    run: Run
+    directory: Path | None
+    #: The archives of kept files that there may be, and the reasons why there is none.
+    kept: tuple[Path, ...]
+    failures: tuple[Path, ...]
+
+
+@route(router, "GET", "/jobs/{name}/files", answer=bytes, media_type=TAR)
+async def fetch_files(
+    request: Request,
+    name: str,
+    run: Annotated[int | None, Query(ge=1, description="The run; by default the newest.")] = None,
+    patterns: Annotated[
+        list[str] | None,
+        Query(alias="pattern", description="Only files that match one of these, in the syntax of .gitignore."),
+    ] = None,
+) -> Response:
+    """Return an archive (tar) of the files that a run has made or changed in its copy of the code.
+
+    With patterns, all files that match one of them. The header ``Gpuqueue-Run`` has the number of the run, and
+    ``Gpuqueue-Source`` says where the files come from: the run's ``directory``, or what was ``kept`` after its end. An
+    archive without its end was cut short.
+    """
+    wanted = _checked(patterns or [])
+    site = site_of(request)
+    place = await site.work(request, lambda call: _place(call, name, run))
+    archive, source = await _found(site, place, wanted)
+    headers = {FILES_RUN: str(place.run.attempt), FILES_SOURCE: str(source), "X-Accel-Buffering": "no"}
+    return _ArchiveResponse(archive, headers, place.job.label)
+
+
+def _checked(patterns: list[str]) -> tuple[str, ...]:
+    if len(patterns) > MOST_PATTERNS:
+        raise BadRequest(f"{len(patterns)} patterns are too many: give at most {MOST_PATTERNS}")
+    for each in patterns:
+        if not each or len(each) > MOST_PATTERN or not each.isprintable():
+            raise BadRequest(f"{brief(each)} is no pattern: it has 1 to {MOST_PATTERN} printable characters")
+    return tuple(patterns)
+
+
+def _place(call: Call, name: str, attempt: int | None) -> _Place:
+    """Return where the files of a run are, for a caller who may read its output.
+
+    Raises:
+        Forbidden: the caller may not.
+        Refused: the job is an array.
+        NotHere: it has not run yet, or its code did not travel.
+
+    """
+    record = run_record(call, name, attempt)
+    job, run, settings = record.job, record.last_run, call.connection.settings
+    if job.spec.array is not None:
+        one = f"{job.id}_{next(iter(job.spec.array.indexes))}"
+        raise Refused(f"array {job.id} has no files of its own: name a member, such as {one}")
+    if run is None:
+        raise NotHere(f"job {job.label} ({job.state}) has no files yet: it has not run")
+    if job.spec.snapshot is None:
+        shows = call.may(Action.SEE_ARGUMENTS, job.spec.account)
+        where = f"in {plain(job.spec.cwd)} on {run.host}" if shows else f"in its directory on {run.host}"
+        raise NotHere(f"job {job.label} ran {where}: its code did not travel, copy files from there")
+    directory = _run_directory(settings, run)
+    here = [] if directory is None else [directory]
+    there = [settings.delivered_dir / str(run.job_id) / run.token] if deliveries.TOKEN.fullmatch(run.token) else []
+    return _Place(
+        account=call.caller.account,
+        job=job,
+        run=run,
+        directory=directory,
+        kept=tuple(each / deliveries.RESULTS for each in (*here, *there)),
+        failures=(*(each / FAILED for each in here), *(each / deliveries.FAILED for each in there)),
+    )
+
+
+def _run_directory(settings: Settings, run: Run) -> Path | None:
+    """Return the directory of *run* if it is on this host."""
+    if run.log_path:
+        path = own_log(settings, run)
+        return None if path is None else path.parent
+    is_here = run.host == settings.host and deliveries.TOKEN.fullmatch(run.token) is not None
+    return settings.runs_dir / str(run.job_id) / run.token if is_here else None
+
+
+async def _found(site: Site, place: _Place, patterns: tuple[str, ...]) -> tuple[Archive, FilesSource]:
+    """Return the archive, and where its files come from.
+
+    Raises:
+        NotHere: there are no files; the message says why, and what can be done.
+        TooManyRequests: too many archives are sent.
+
+    """
+    give_back = site.archives.take(place.account)
+    try:
+        return await _live_or_kept(site, place, patterns, give_back)
+    except BaseException:
+        give_back()
+        raise
+
+
+async def _live_or_kept(
+    site: Site, place: _Place, patterns: tuple[str, ...], at_end: Callable[[], None]
+) -> tuple[Archive, FilesSource]:
+    try:
+        return await begun(await _live(site, place, patterns), at_end), FilesSource.DIRECTORY
+    except NotHere as error:
+        why = str(error)
+    for each in place.kept:
+        if is_regular(each):
+            return await begun(await Packed.start(each.parent, patterns, each), at_end), FilesSource.KEPT
+    raise _absent(site.settings, place, why)
+
+
+async def _live(site: Site, place: _Place, patterns: tuple[str, ...]) -> Source:
+    if place.directory is None:
+        return site.relays.files(HostRun.of(place.run), patterns)
+    return await Packed.start(place.directory, patterns)
+
+
+def _absent(settings: Settings, place: _Place, why: str) -> NotHere:
+    """Return the error that there are no files of a run, neither in its directory, because of *why*, nor kept."""
+    label = place.job.label
+    for each in place.failures:
+        try:
+            reason = in_one_line(read_small(each, 4096).decode(errors="replace")).strip()
+        except (OSError, GpuQueueError):
+            continue
+        return NotHere(f"the files that job {label} asked to keep were not kept: {reason}")
+    if place.directory is None:
+        return NotHere(f"the files of job {label} are on another host: {why}")
+    if place.job.state.is_active and place.run.attempt == place.job.attempt:
+        return NotHere(f"job {label} has no copy of its code yet: {why}")
+    keep_s = settings.keep_code_s
+    kept = f"; it is kept for {format_duration(keep_s)} after the run (setting keep_code)" if keep_s is not None else ""
+    return NotHere(f"the copy of the code of job {label} is not there any more{kept}")
+
+
+class _ArchiveResponse(StreamingResponse):
+    """The answer with an archive. If that is cut short, the connection is closed before the answer is whole."""
+
+    def __init__(self, archive: Archive, headers: dict[str, str], label: str) -> None:
+        super().__init__(archive.content(), headers=headers, media_type=TAR)
+        self._archive, self._label = archive, label
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the archive, and end what makes it in any case."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._archive.close()
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the archive. After an error the answer stays incomplete, so the server closes the connection."""
+        try:
+            await super().stream_response(send)
+        except GpuQueueError as error:
+            log.warning("the files of job %s were cut short: %s", self._label, error)

@@ -1,0 +1,220 @@
+"""Routes for the relays of worker hosts, which deliver logs and results and fetch code. No person may use them.
+
+A host may name only runs of its own, and may read only the code of jobs that hold one of its devices. Its name is that
+of its access token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from gpuqueue.client.remote.log_tail import NEXT
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.access import Action
+from gpuqueue.model.api import DeliveredFile, RelayRequest
+from gpuqueue.service.bodies import LEAST_RATE, large_parts_of, parts_of, until_gone
+from gpuqueue.service.call import Call
+from gpuqueue.service.delivered import OtherOffset, ResultsFile
+from gpuqueue.service.host_runs import code_of
+from gpuqueue.service.problems import NotHere, TooLarge, answer_of
+from gpuqueue.service.relays import MOST_POLL_S, FilesRequest, HostRun, LogRequest
+from gpuqueue.service.routes.described import OCTETS, route
+from gpuqueue.service.site import Site, answered, site_of
+from gpuqueue.snapshot.site import blob_store_of
+from gpuqueue.snapshot.stream import stream_size_bytes, write_stream
+from gpuqueue.text.sanitize import in_one_line
+
+T = TypeVar("T")
+
+router = APIRouter(prefix="/host", tags=["hosts"])
+#: Most bytes of the reason of a failure.
+MOST_REASON_BYTES = 4096
+
+JobId = Annotated[int, Path(ge=1, le=2**53, description="The number of the job, also of a member of an array.")]
+Token = Annotated[str, Path(description="The token of the run, as in the name of its directory.")]
+
+
+async def _as_host(request: Request, work: Callable[[Call, str], T]) -> T:
+    """Return the result of *work*, which gets the call of a worker host and the host's name.
+
+    Raises:
+        NotAuthenticated: the caller is no worker host.
+
+    """
+
+    def checked(call: Call) -> T:
+        call.must(Action.SERVE_JOBS)
+        return work(call, call.caller.account)
+
+    return await site_of(request).work(request, checked)
+
+
+async def _run(request: Request, job_id: int, token: str) -> tuple[HostRun, str]:
+    """Return the run with *token* of the calling host, and its user.
+
+    Raises:
+        NotHere: the host has no such run.
+
+    """
+    runs = site_of(request).host_runs
+
+    def work(call: Call, host: str) -> tuple[HostRun, str]:
+        run = HostRun(host=host, job_id=job_id, token=token)
+        return run, runs.user_of(call, run)
+
+    return await _as_host(request, work)
+
+
+@route(router, "GET", "/jobs/{job_id}/code", answer=bytes, media_type=OCTETS)
+async def job_code(request: Request, job_id: JobId) -> Response:
+    """Return the code of a job that runs on this host, as the stream of a snapshot."""
+    manifest = await _as_host(request, lambda call, host: code_of(call, host, job_id))
+    content = write_stream(manifest, blob_store_of(site_of(request).settings).content)
+    return StreamingResponse(content, headers={"Content-Length": str(stream_size_bytes(manifest))}, media_type=OCTETS)
+
+
+@route(router, "PUT", "/runs/{job_id}/{token}/results", body=bytes)
+async def deliver_results(request: Request, job_id: JobId, token: Token) -> Response:
+    """Deliver the archive with the files that the job of a run asked to keep, whole. It replaces an earlier one."""
+    site, (run, user) = site_of(request), await _run(request, job_id, token)
+    give_back = site.results.take(run.host)
+    try:
+        opened = site.delivered.results(run, user)
+        results = await site.on_disk(opened.__enter__)
+        try:
+            await _receive(request, results)
+        finally:
+            await site.on_disk(partial(opened.__exit__, None, None, None))
+    finally:
+        give_back()
+    return answered(None)
+
+
+async def _receive(request: Request, results: ResultsFile) -> None:
+    site = site_of(request)
+    results.check(int(request.headers.get("content-length", 0)))
+    async for part in large_parts_of(request, least_rate=LEAST_RATE):
+        await site.on_disk(partial(results.write, part))
+    await site.on_disk(results.commit)
+
+
+@route(router, "PUT", "/runs/{job_id}/{token}/results-failed", body=bytes)
+async def deliver_failure(request: Request, job_id: JobId, token: Token) -> Response:
+    """Say why the files that the job of a run asked to keep could not be kept: a text of at most 4 KiB."""
+    site, (run, user) = site_of(request), await _run(request, job_id, token)
+    reason = await _reason(request)
+    await site.on_disk(lambda: site.delivered.fail_results(run, user, (reason or "").encode()))
+    return answered(None)
+
+
+@route(router, "PUT", "/runs/{job_id}/{token}/complete", body=bytes)
+async def complete_logs(request: Request, job_id: JobId, token: Token) -> Response:
+    """Say that a run has ended and that its logs were delivered whole. Nothing can be added to them from then on."""
+    site, (run, user) = site_of(request), await _run(request, job_id, token)
+    await site.on_disk(lambda: site.delivered.complete(run, user))
+    return answered(None)
+
+
+@route(router, "PUT", "/runs/{job_id}/{token}/{file}", body=bytes)
+async def deliver_log(
+    request: Request,
+    job_id: JobId,
+    token: Token,
+    file: DeliveredFile,
+    *,
+    offset: Annotated[int, Query(ge=0, le=2**53)],
+    replace: Annotated[bool, Query(description="Begin the file anew. Only with offset 0.")] = False,
+) -> Response:
+    """Deliver a part of a log, or of the record of its growth.
+
+    An offset behind the end of what was delivered makes a hole. If it is before that end, the status is 409 and the
+    header ``Gpuqueue-Next-Offset`` says where to go on.
+    """
+    if replace and offset:
+        raise BadRequest("a file that begins anew begins at offset 0")
+    site, content = site_of(request), await _body(request)
+
+    def work(call: Call, host: str) -> int:
+        run = HostRun(host=host, job_id=job_id, token=token)
+        user = site.host_runs.user_of(call, run)
+        return site.delivered.add(run, user, file, offset, content, from_start=replace)
+
+    try:
+        after = await _as_host(request, work)
+    except OtherOffset as refusal:
+        answer = answer_of(refusal)
+        answer.headers[NEXT] = str(refusal.next)
+        return answer
+    return Response(status_code=204, headers={NEXT: str(after)})
+
+
+@route(router, "GET", "/requests", answer=tuple[RelayRequest, ...])
+async def poll_requests(request: Request, timeout_s: Annotated[float, Query(ge=0, le=MOST_POLL_S)] = 20.0) -> Response:
+    """Return what the service asks this host for: at once if there is something, else when there is, or an empty list.
+
+    Each request is returned once. ``log``: somebody reads the log of the run. Send what is new now, then ``done``, and
+    send what is new each 0.25 s for the next 30 s. ``files``: send an archive of the run's files as its ``content``.
+    """
+    site, host = site_of(request), await _as_host(request, lambda _, host: host)
+    polling = asyncio.ensure_future(site.relays.poll(host, timeout_s))
+    leaving = asyncio.ensure_future(until_gone(request))
+    try:
+        await asyncio.wait({polling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return answered(polling.result() if polling.done() else ())
+    finally:
+        leaving.cancel()
+        polling.cancel()
+
+
+@route(router, "PUT", "/requests/{request_id}/content", body=bytes)
+async def send_content(request: Request, request_id: str) -> Response:
+    """Send the archive that a request of the kind ``files`` asks for. It goes to the client that waits for it."""
+    site, host = site_of(request), await _as_host(request, lambda _, host: host)
+    found = site.relays.find(host, request_id)
+    if not isinstance(found, FilesRequest):
+        raise NotHere("nobody waits for this request")
+    found.transfer.begin()
+    try:
+        async for part in parts_of(request):
+            await found.transfer.send(part)
+        found.transfer.finish()
+    finally:
+        found.transfer.fail(f"host {host} has stopped sending")
+    return answered(None)
+
+
+@route(router, "PUT", "/requests/{request_id}/done", body=bytes)
+async def end_request(request: Request, request_id: str) -> Response:
+    """End a request. The body is empty, or the reason why it cannot be answered: a text of at most 4 KiB."""
+    site, host = site_of(request), await _as_host(request, lambda _, host: host)
+    reason = await _reason(request)
+    found = site.relays.find(host, request_id)
+    if isinstance(found, LogRequest) and reason is None:
+        await site.work(request, partial(_begin, site, found.run), is_first=False)
+    if found is not None:
+        site.relays.done(found, reason)
+    return answered(None)
+
+
+def _begin(site: Site, run: HostRun, call: Call) -> None:
+    """Make the log of *run* if nothing was delivered of it: it is empty."""
+    site.delivered.begin(run, site.host_runs.user_of(call, run))
+
+
+async def _reason(request: Request) -> str | None:
+    """Return the text in the body of *request* on one line, or None if it is empty."""
+    content = await _body(request)
+    if len(content) > MOST_REASON_BYTES:
+        raise TooLarge(f"a reason has at most {MOST_REASON_BYTES} bytes")
+    return in_one_line(content.decode(errors="replace")).strip() or None
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body of *request*. ``PeerProtocol`` refuses one that is too large or comes too slowly."""
+    return b"".join([part async for part in parts_of(request)])

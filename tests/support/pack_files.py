@@ -1,0 +1,50 @@
+"""Packs files in the place of ``gpuqueue-worker pack``, for tests of the service: real files, simple patterns.
+
+A file ``trouble`` in the run directory makes it fail: a line with the exit code and the message, for the end of the
+archive, or ``before`` and the same for its beginning.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+import tarfile
+from pathlib import Path
+
+
+def main(words: list[str]) -> int:
+    """Write the archive to standard output."""
+    verb, run, *options = words
+    pairs = list(zip(options[::2], options[1::2], strict=True))
+    patterns = [value for name, value in pairs if name == "--pattern"]
+    kept = next((Path(value) for name, value in pairs if name == "--from"), None)
+    trouble = Path(run) / "trouble"
+    when, _, what = trouble.read_text().partition(" ") if trouble.exists() else ("", "", "0 ")
+    code, _, message = what.partition(" ")
+    tree = Path(run) / "code" / "tree"
+    if verb != "pack" or (kept is None and not tree.is_dir()):
+        print("there is no copy of the code", file=sys.stderr)  # noqa: T201
+        return 3
+    if when != "before":
+        _write(tree, kept, patterns)
+    print(message, end="", file=sys.stderr)  # noqa: T201
+    return int(code)
+
+
+def _write(tree: Path, kept: Path | None, patterns: list[str]) -> None:
+    def is_wanted(name: str) -> bool:
+        return not patterns or any(fnmatch.fnmatch(name, each) for each in patterns)
+
+    with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+        if kept is not None:
+            with tarfile.open(kept) as before:
+                for each in filter(lambda one: is_wanted(one.name), before):
+                    archive.addfile(each, before.extractfile(each))
+            return
+        for path in sorted(each for each in tree.rglob("*") if each.is_file()):
+            if is_wanted(str(path.relative_to(tree))):
+                archive.add(path, str(path.relative_to(tree)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
