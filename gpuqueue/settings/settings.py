@@ -205,8 +205,8 @@ class Settings:
         return str(self.launcher) if self.run_as is RunAs.SUBMITTER else None
 
     @property
-    def service_url(self) -> str | None:
-        """Return the URL of the HTTP service to use, or None to use the store directly.
+    def client_url(self) -> str | None:
+        """Return the URL of the HTTP service that clients use, or None to use the store directly.
 
         A store that the settings name takes precedence over the service of this machine.
         """
