@@ -147,6 +147,7 @@ class JobSpec:
     script: str | None = None
     interpreter: str | None = None
     snapshot: str | None = None
+    keep: tuple[str, ...] = ()
     waits: Waits = NO_WAITS
     retries: Retries = NO_RETRIES
     array: Array | None = None

@@ -271,6 +271,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "user_log_limit_bytes": _log_limit,
     "keep_logs_s": _duration_or_none,
     "keep_code_s": _duration_or_none,
+    "results_limit_bytes": parse_bytes,
     "keep_snapshots_s": _duration_or_none,
     "snapshot": _flag,
     "snapshot_limit_bytes": parse_bytes,

@@ -141,6 +141,8 @@ class Settings:
     #: How long the directory with a run's copy of the code, and with what it wrote there, is kept after the run's end;
     #: None: for ever.
     keep_code_s: float | None = 7 * 86400.0
+    #: Most that the kept files of one run may have together.
+    results_limit_bytes: int = 10 * 2**30
     #: How long the snapshot of a job's code is kept at the service after its last use; None: for ever.
     keep_snapshots_s: float | None = 30 * 86400.0
     #: Whether the code of a job travels with it to a service on another machine, if ``submit`` does not say.
