@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import threading
+from collections.abc import Collection
 
 from workers.services.run_tree import names_in, opened
 from workers.shim.code import DIRECTORY
@@ -19,9 +20,16 @@ PACE_S = 0.01
 
 
 def delete_code(
-    runs: os.PathLike[str], before_s: float, launcher: str | None, stopping: threading.Event, reported: set[str]
+    runs: os.PathLike[str],
+    before_s: float,
+    launcher: str | None,
+    stopping: threading.Event,
+    reported: set[str],
+    pending: Collection[str] = (),
 ) -> int:
     """Delete the code directories of the runs below *runs* that were settled before *before_s* (seconds since 1970).
+
+    The runs with a name ``JOB.TOKEN`` in *pending* are left out: their files are not delivered yet.
 
     The files belong to the submitter if jobs run as their submitters; *launcher* deletes them then. A failure is logged
     once for each run directory: *reported* has those that were logged. Return how many directories were deleted.
@@ -30,7 +38,7 @@ def delete_code(
     with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
         for name in sorted(each for each in names_in(top) if each.isdigit()):
             with contextlib.suppress(OSError), opened(name, top) as job:  # fails for a link or a missing directory
-                for token in names_in(job):
+                for token in (each for each in names_in(job) if f"{name}.{each}" not in pending):
                     deleted = False
                     with contextlib.suppress(OSError), opened(token, job) as run:
                         deleted = _delete_of(run, before_s, launcher, f"{name}/{token}", reported)

@@ -23,6 +23,7 @@ from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOGS, TIMES
+from workers.run import deliveries
 from workers.run.directory import USER
 from workers.services.code_prune import delete_code
 from workers.services.run_tree import names_in, opened
@@ -77,7 +78,8 @@ class Pruner:
                 self._user_logs.enforce(runs, limit_bytes, stopping)
             if alone and now is not None and self._settings.keep_code_s is not None:
                 before_s = now.timestamp() - self._settings.keep_code_s
-                delete_code(runs, before_s, self._settings.launcher_in_use, stopping, self._undeleted)
+                pending = deliveries.names(self._settings)
+                delete_code(runs, before_s, self._settings.launcher_in_use, stopping, self._undeleted, pending)
         if found:
             log.info("%d logs of runs that ended more than %.0f s ago were deleted", found, keep_s)
         return found
