@@ -45,9 +45,8 @@ class HostService:
         self.calls: list[str] = []
         #: Errors of this server: a host has not kept to the protocol.
         self.faults: list[BaseException] = []
-        #: Statuses for the next calls; and what is called with the call once its head was read.
-        self.refusals: list[int] = []
-        self.on_call: Callable[[str], None] = lambda _: None
+        #: Returns the status with which a call is refused; None if it is not.
+        self.refuse: Callable[[str], int | None] = lambda _: None
         #: Called for each part of a body, which is kept only after that.
         self.on_part: Callable[[str, int], None] = lambda _, __: None
 
@@ -166,8 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         assert parts.path.startswith(BASE), self.path
         call = f"{self.command} {self.path.removeprefix(BASE)}"
         self.service.calls.append(call)
-        self.service.on_call(call)
-        status = self.service.refusals.pop(0) if self.service.refusals else None
+        status = self.service.refuse(call)
         if status is None and self.headers["Authorization"] != f"Bearer {self.service.token}":
             status = 401
         if status is not None:

@@ -69,6 +69,8 @@ class Link:
 
     def __init__(self, settings: Settings, *, silence_s: float = SILENCE_S) -> None:
         self.url = settings.service_url or ""
+        #: The number of calls that the service has answered.
+        self.answers = 0
         self._settings = settings
         self._silence_s = silence_s
         self._connection: HTTPConnection | None = None
@@ -145,6 +147,7 @@ class Link:
         with self.troubles():
             answer = self._sent(method, path, body, headers or {}, timeout_s or self._silence_s)
             content = answer.read(MOST_ANSWER_BYTES)
+        self.answers += 1
         if answer.isclosed() and not answer.will_close:
             self._used_at_s = time.monotonic()
         else:

@@ -3,83 +3,27 @@
 from __future__ import annotations
 
 import os
-import select
-import subprocess
-import tempfile
 import threading
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpuqueue.errors import GpuQueueError, Unreadable
+from gpuqueue.errors import Unreadable
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.process import installed
 from gpuqueue.system.safe_open import open_regular, read_small
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import format_bytes
-from workers.relay.link import CHUNK_BYTES, Link, Refusal
+from workers.relay.link import Link, Refusal
+from workers.relay.packing import MOST_REASON_BYTES, RESULTS, PackFailed, Packing
 from workers.run.deliveries import Delivery
 from workers.run.files import put
 
-#: The kept files of a run, and the reason why there are none, in the run directory.
-RESULTS, FAILED = "results.tar", "results.failed"
-#: Longest reason, in bytes.
-MOST_REASON_BYTES = 4096
+#: The file with the reason why there are no kept files of a run, in the run directory.
+FAILED = "results.failed"
 #: Share of a disk that packing leaves free. Jobs need room for their logs.
 FREE_SHARE = 0.05
 #: How long the service may take to store an archive after its last byte, in seconds.
 STORED_S = 900.0
-#: How often a program that writes nothing is checked for the end of the relay, in seconds.
-STOP_POLL_S = 0.5
-#: Exit code of the packing program if there is no copy of the code.
-_NO_CODE = 3
 _TOO_LARGE = 413
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class PackFailed(GpuQueueError):
-    """The files of a run could not be packed. The next try may succeed, unless *is_final*."""
-
-    def __init__(self, what: str, *, is_final: bool = False) -> None:
-        super().__init__(what)
-        self.is_final = is_final
-
-
-class Stopped(Exception):
-    """The relay is to stop before the files are packed."""
-
-
-class Packing:
-    """The program that packs, as a process of its own: it may run as another account, and its memory ends with it."""
-
-    def __init__(self, command: Sequence[str] | None = None) -> None:
-        """Pack by *command*, by default ``gpuqueue-worker pack``."""
-        self._command = command
-
-    def packed(self, directory: Path, patterns: Sequence[str], stopping: threading.Event) -> Iterator[bytes]:
-        """Yield the archive of the files of the run in *directory* that match any of *patterns*.
-
-        Raises:
-            PackFailed: The archive is not complete.
-            Stopped: *stopping* is set.
-            OSError: The program cannot be started.
-
-        """
-        command = self._command or [installed("gpuqueue-worker"), "pack"]
-        words = [*command, str(directory), *(f"--pattern={each}" for each in patterns)]
-        with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd="/", start_new_session=True
-            )
-            with process:
-                try:
-                    yield from _output(process, stopping)
-                except BaseException:
-                    process.kill()
-                    raise
-            code = process.returncode
-            if code:
-                errors.seek(0)
-                raise PackFailed(_reason(errors.read(MOST_REASON_BYTES), code), is_final=code == _NO_CODE)
 
 
 class Results:
@@ -108,10 +52,11 @@ class Results:
         try:
             with os.fdopen(os.open(part, _NEW, 0o600), "wb") as file:
                 size_bytes = 0
-                for piece in self._packing.packed(directory, run.keep, stopping):
-                    size_bytes += len(piece)
-                    self._check_room(file.fileno(), size_bytes)
-                    file.write(piece)
+                with self._packing.archive(directory, run.keep, stopping) as archive:
+                    for piece in archive.pieces():
+                        size_bytes += len(piece)
+                        self._check_room(file.fileno(), size_bytes)
+                        file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
             part.rename(directory / RESULTS)
@@ -175,24 +120,3 @@ class Results:
         if disk.f_bavail < FREE_SHARE * disk.f_blocks:
             host = self._settings.host
             raise PackFailed(f"the disk of {host} is more than 95 % full, so no files were kept", is_final=True)
-
-
-def _output(process: subprocess.Popen[bytes], stopping: threading.Event) -> Iterator[bytes]:
-    """Yield what *process* writes, as soon as it is there."""
-    assert process.stdout is not None  # noqa: S101 - a pipe
-    poll = select.poll()
-    poll.register(process.stdout, select.POLLIN)
-    while not stopping.is_set():
-        if poll.poll(STOP_POLL_S * 1000):
-            part = os.read(process.stdout.fileno(), CHUNK_BYTES)
-            if not part:
-                return
-            yield part
-    raise Stopped
-
-
-def _reason(errors: bytes, code: int) -> str:
-    """Return the last line of the packing program's errors."""
-    lines = errors.decode(errors="replace").strip().splitlines()
-    words = lines[-1] if lines else f"the program that packs files ended with {code}"
-    return in_one_line(words.removeprefix("gpuqueue-worker: "))

@@ -66,10 +66,11 @@ def test_a_refusal_says_why_and_from_where_to_go_on(service: HostService, link: 
 @pytest.mark.parametrize("status", [302, 401, 403, 429, 500, 503])
 def test_what_may_work_later_is_no_refusal(service: HostService, link: Link, status: int) -> None:
     """A token that is not known yet, a service that restarts: the host must try again, and must drop nothing."""
-    service.refusals = [status]
+    service.refuse = lambda _: status
 
     with pytest.raises(ServiceAway, match=f"does not serve this host: refused with {status}"):
         link.put(LOG, b"x")
+    service.refuse = lambda _: None
     link.put(LOG, b"x")
 
 

@@ -18,7 +18,8 @@ from host_service import HostService
 
 from gpuqueue.settings.settings import Settings
 from workers.relay.link import Link
-from workers.relay.results import FAILED, RESULTS, PackFailed, Packing, Results, Stopped
+from workers.relay.packing import RESULTS, PackFailed, Packing, Stopped
+from workers.relay.results import FAILED, Results
 from workers.run.deliveries import Delivery
 
 NEVER = threading.Event()
