@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if path == "/requests":
             try:
-                found = self.service.polls.get(timeout=min(1.0, float(query["timeout_s"])))
+                found = self.service.polls.get(timeout=min(0.3, float(query["timeout_s"])))
             except queue.Empty:
                 found = []
             self._answer(200, json.dumps(found).encode())
@@ -239,11 +239,11 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def host_service(directory: Path, certificate: tuple[Path, Path] | None = None) -> Iterator[HostService]:
+def host_service(directory: Path, certificate: tuple[Path, Path] | None = None, port: int = 0) -> Iterator[HostService]:
     """Run a service that keeps what it gets in *directory*, with TLS if there is a *certificate* and its key."""
     service = HostService(directory)
     handler = type("Handler", (_Handler,), {"service": service})
-    server = _Server(("127.0.0.1", 0), handler)
+    server = _Server(("127.0.0.1", port), handler)
     server.faults = service.faults
     if certificate is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

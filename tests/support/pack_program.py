@@ -1,6 +1,7 @@
 """Packs the copy of the code of a run, in the place of ``gpuqueue-worker pack``, in tests of those who call it.
 
-A pattern ``exit=N`` ends it with that code after some bytes, and ``sleep=S`` makes it wait before its last bytes.
+A pattern ``exit=N`` ends it with that code after some bytes. With ``while=PATH`` it waits before its last bytes as long
+as that file is there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ def main() -> int:
     """Write the archive to standard output."""
     tree = Path(sys.argv[1]) / "code" / "tree"
     patterns = [word.removeprefix("--pattern=") for word in sys.argv[2:]]
-    said = dict(each.split("=") for each in patterns if "=" in each)
+    said = dict(each.split("=", 1) for each in patterns if "=" in each)
     if not tree.is_dir():
         sys.stderr.write("gpuqueue-worker: there is no copy of the code of this run any more\n")
         return 3
@@ -28,7 +29,9 @@ def main() -> int:
             sys.stdout.buffer.flush()
             sys.stderr.write("a warning\ngpuqueue-worker: the disk has failed\n")
             return int(said["exit"])
-        time.sleep(float(said.get("sleep", 0)))
+        sys.stdout.buffer.flush()
+        while "while" in said and Path(said["while"]).exists():
+            time.sleep(0.02)
     return 0
 
 

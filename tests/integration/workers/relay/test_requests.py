@@ -158,11 +158,10 @@ def test_what_the_service_may_not_name_is_ignored(
     assert settings.service_url == service.url
 
 
-@pytest.mark.usefixtures("directory")
-def test_so_many_requests_are_served_at_a_time(service: HostService, served: Requests) -> None:
+def test_so_many_requests_are_served_at_a_time(service: HostService, served: Requests, directory: Path) -> None:
     """Archives may take hours. They leave room for logs, and all together are bounded."""
     for number in range(requests.MOST_FILES):
-        service.ask(f"f{number}", "files", PLACE, "*.pt", "sleep=60")
+        service.ask(f"f{number}", "files", PLACE, "*.pt", f"while={directory}")
     until(lambda: requests.MOST_FILES == len(served._served), what="the archives")
 
     service.ask("more", "files", PLACE, "*.pt")

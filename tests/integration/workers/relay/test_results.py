@@ -133,7 +133,7 @@ def test_a_relay_that_stops_ends_the_packing(settings: Settings, directory: Path
     stopping.set()
 
     with pytest.raises(Stopped):
-        Results(settings, Packing(PACK)).pack(run("sleep=60"), stopping)
+        Results(settings, Packing(PACK)).pack(run(f"while={directory}"), stopping)
     assert set() == names(directory)
 
 
