@@ -89,10 +89,19 @@ def record(parent: int | None) -> None:
 
 
 @worker_commands.command()
+@parent_option
+def relay(parent: int | None) -> None:
+    """Send logs and kept files to the service, and serve its requests. Without a service: pack kept files."""
+    from workers.relay.relay import Relay  # noqa: PLC0415 - only here
+
+    Relay(Settings.load()).serve(_stop_signal(parent))
+
+
+@worker_commands.command()
 @devices_option
 @click.option("--no-recorder", is_flag=True, help="Do not start a recorder: one runs on another host.")
 def host(spec: str | None, *, no_recorder: bool) -> None:
-    """Serve every device of this machine: a worker for each, and the recorder."""
+    """Serve every device of this machine: a worker for each, the recorder, and the relay when there is work for it."""
     from workers.services.host import Host  # noqa: PLC0415 - only here
 
     settings = Settings.load()

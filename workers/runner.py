@@ -52,7 +52,7 @@ class Runner:
         self._shims = Shims()
         self._warm_pool = WarmPool(settings, self._shims, clock)
         self._stopping = SteadyEvent()
-        self._fetch_code = FetchCode(settings)
+        self._fetch_code = FetchCode(settings, self._stopping)
         self._spawn = Spawn(settings, clock, runs, self._shims, self._warm_pool)
         self._judge = Judge(admission, monitor, clock)
         self._report = Report(settings, queue, runs, admission.start_health, adoption, self._stopping)

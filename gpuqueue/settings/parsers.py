@@ -220,11 +220,20 @@ def _service(raw: str) -> str:
     raise BadRequest(f"{brief(redact.without_password(raw))} is no URL of a service: {_SERVICES}{other}")
 
 
+def _service_of_hosts(raw: str) -> str:
+    if raw.startswith("unix:"):
+        raise BadRequest("a worker host reaches the service over the network: write https://HOST:PORT")
+    return _service(raw)
+
+
 #: The parser of each setting, in the order of the reference page.
 READERS: dict[str, Callable[[str], Any]] = {
     "state_dir": _directory,
     "url": _service,
     "token_file": _directory,
+    "service_url": _service_of_hosts,
+    "service_token_file": _directory,
+    "service_ca": _directory,
     "redis_url": str,
     "database_url": str,
     "host": read_host,

@@ -62,6 +62,12 @@ class Settings:
     url: str = ""
     #: The file with the access token for ``https://``.
     token_file: Path | None = None
+    #: On a worker host that is not the host of the service: the service, to which this host sends logs and results.
+    service_url: str | None = None
+    #: The file with the token of this host, and the certificate of the authority that signed that of the service. None
+    #: for the second: those that this machine trusts.
+    service_token_file: Path | None = None
+    service_ca: Path | None = None
     #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, simulated ones such as ``sim:4x24G``, or GPUs
     #: together with the CPU: ``gpu,cpu``.
     devices: str = "auto"
@@ -211,8 +217,8 @@ class Settings:
         return str(self.launcher) if self.run_as is RunAs.SUBMITTER else None
 
     @property
-    def service_url(self) -> str | None:
-        """Return the URL of the HTTP service to use, or None to use the store directly.
+    def client_url(self) -> str | None:
+        """Return the URL of the HTTP service that clients use, or None to use the store directly.
 
         A store that the settings name takes precedence over the service of this machine.
         """

@@ -147,6 +147,29 @@ def last_bytes(path: Path, most: int) -> bytes:
         return b""
 
 
+def next_data(log: int, offset: int, most_bytes: int) -> tuple[int, bytes] | None:
+    """Return the next data of the open file *log*: where it begins, at or after *offset*, and at most *most_bytes*.
+
+    Return None if only a hole or the end of the file follows.
+
+    Raises:
+        OSError: the file cannot be read.
+
+    """
+    begin: int | None = offset
+    while begin is not None and (chunk := os.pread(log, most_bytes, begin)):
+        data = chunk[: _hole(log, begin) - begin]
+        if data:
+            return begin, data
+        begin = _data(log, begin)
+    return None
+
+
+def has_hole(log: int, begin: int, end: int) -> bool:
+    """Return whether bytes of the open file *log* from *begin* to *end* were removed, which leaves a hole."""
+    return _hole(log, begin) < end
+
+
 def _exists(path: Path) -> bool:
     return os.path.lexists(path)
 

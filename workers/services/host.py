@@ -1,4 +1,7 @@
-"""The host process of one machine: supervises a worker for each device, and the recorder. ``gpuqueue up`` starts it."""
+"""The host process of one machine: supervises a worker for each device, the recorder and the relay.
+
+``gpuqueue up`` starts it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuqueue.errors import StoreNotOpen
@@ -20,6 +24,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import installed
 from workers.devices.backend import DeviceBackend
+from workers.run import deliveries
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +37,8 @@ GRACE_SHARE = 1 / 7
 #: How long a process may take to exit before it is killed, in seconds.
 LEAVE_S = 15.0
 POLL_S = 0.1
+#: Time between two checks whether a process is needed, in seconds.
+NEEDED_S = 1.0
 
 
 @dataclass(slots=True)
@@ -44,6 +51,8 @@ class Child:
     started_s: float = 0.0
     failures: int = 0
     due_s: float = 0.0
+    #: Whether there is work for it. It is started only then, and may end by itself. None: it works always.
+    needed: Callable[[], bool] | None = None
 
 
 class Host:
@@ -61,19 +70,24 @@ class Host:
             for device in self._devices
         ]
         self._recorder = [Child("recorder", [*command, "record"])] if record else []
+        self._relay = [Child("relay", [*command, "relay"], needed=self._needs_relay)]
 
     def serve(self, stopping: threading.Event) -> None:
         """Start all processes, and restart those that end. Once *stopping* is set, end workers, then the recorder."""
         os.chdir("/")  # so that the directory of the caller can be removed or unmounted
         self._take_over()
-        children = [*self._recorder, *self._workers]
+        children = [*self._recorder, *self._workers, *self._relay]
         while not stopping.is_set():
             for child in children:
                 self._supervise(child)
             stopping.wait(POLL_S)
         # The recorder ends last, because it still has to record the last events of the workers.
-        for group in (self._workers, self._recorder):
+        for group in ([*self._workers, *self._relay], self._recorder):
             _leave(group)
+
+    def _needs_relay(self) -> bool:
+        """Return whether somebody may ask for the logs of this host, or a run has files to pack."""
+        return self._settings.service_url is not None or any(True for _ in deliveries.settled(self._settings))
 
     def _take_over(self) -> None:
         """Cancel the drains that ``down`` made, and withdraw the devices that this host no longer has."""
@@ -99,6 +113,9 @@ class Host:
 
     def _supervise(self, child: Child) -> None:
         now = time.monotonic()
+        if child.process is not None and child.process.poll() == 0 and child.needed is not None:
+            child.process = None  # it has done its work
+            child.due_s = now + NEEDED_S
         if child.process is not None and child.process.poll() is not None:
             code = child.process.returncode
             log.error("%s ended with %s", child.name, code)
@@ -108,6 +125,9 @@ class Host:
             child.due_s = now + pause_s(child.failures, self._settings.shim_grace_s)
             child.process = None
         if child.process is None and now >= child.due_s:
+            if child.needed is not None and not child.needed():
+                child.due_s = now + NEEDED_S
+                return
             child.started_s = now
             try:
                 child.process = self._spawn(child)

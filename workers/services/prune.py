@@ -23,7 +23,7 @@ from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOGS, TIMES
-from workers.results.names import is_pending
+from workers.run import deliveries
 from workers.run.directory import USER
 from workers.services.code_prune import delete_code
 from workers.services.delivered_prune import DeliveredPruner
@@ -55,7 +55,7 @@ class Pruner:
         self._settings = settings
         self._clock = _SteadyClock(clock)
         self._user_logs = UserLogs()
-        self._pending = partial(is_pending, settings.state_dir)
+        self._pending = partial(deliveries.is_pending, settings)
         #: The run directories whose code could not be deleted, which was logged.
         self._undeleted: set[str] = set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,49 @@ log = logging.getLogger(__name__)
 class FetchCode:
     """Fetches the code of one worker's runs."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, stopping: threading.Event) -> None:
         self._settings = settings
+        self._stopping = stopping
 
     def fetch(self, run: LiveRun) -> LiveRun:
         """Return *run* once its code is in its directory.
 
         Raises:
-            NotStarted: This host has no copy of the code, or no room for it.
+            NotStarted: This host cannot get the code, or has no room for it.
 
         """
         if run.spec is None or run.spec.snapshot is None:
             return run
         snapshot = CodeSnapshot.parse(run.spec.snapshot)
         try:
-            self._write(snapshot.address, run.directory.path / BUNDLE)
-        except GpuQueueError as error:
-            raise NotStarted(f"this host has no copy of the job's code: {error}", host_lacks=NO_EVIDENCE) from error
+            if self._settings.service_url is None:
+                self._copy(snapshot.address, run.directory.path / BUNDLE)
+            else:
+                self._fetch(run.held.job_id, snapshot.address, run.directory.path / BUNDLE)
         except OSError as error:
             raise NotStarted(f"the job's code cannot be copied: {error.strerror}", host_failed=True) from error
         return run
+
+    def _fetch(self, job_id: int, address: str, path: Path) -> None:
+        """Fetch the code from the service. If that fails for another reason than the job, this host is in trouble."""
+        from workers.relay.code import Stopped, fetch_code  # noqa: PLC0415 - few jobs need it, and it imports ssl
+        from workers.relay.link import Refusal  # noqa: PLC0415 - as above
+
+        try:
+            fetch_code(self._settings, job_id, address, path, self._stopping)
+        except Stopped:
+            raise NotStarted("the worker stops") from None
+        except Refusal as error:
+            raise NotStarted(f"the service has no code for this host: {error}", host_lacks=NO_EVIDENCE) from error
+        except GpuQueueError as error:
+            raise NotStarted(f"the job's code cannot be fetched: {error}", host_failed=True) from error
+
+    def _copy(self, address: str, path: Path) -> None:
+        """Write the code from the snapshots of this host."""
+        try:
+            self._write(address, path)
+        except GpuQueueError as error:
+            raise NotStarted(f"this host has no copy of the job's code: {error}", host_lacks=NO_EVIDENCE) from error
 
     def _write(self, address: str, path: Path) -> None:
         # These take a while to import, and few jobs need them.

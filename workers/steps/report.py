@@ -12,6 +12,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.run import deliveries
 from workers.run.failure_cause import host_refused
 from workers.run.start_health import NO_START, StartHealth
 from workers.services.adoption import Adoption
@@ -69,6 +70,7 @@ class Report:
             answered(partial(exclude, evidence=refusal.host_lacks), self._stopping)
         elif not refusal.stale:
             answered(lambda: self._queue.runs.release_claim(run.held.job_id, run.held.token, why), self._stopping)
+        deliveries.remove(self._settings, deliveries.Delivery(job_id=run.held.job_id, token=run.held.token))
         run.directory.discard()
         return NOT_STARTED
 

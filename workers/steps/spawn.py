@@ -14,6 +14,7 @@ from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.run import deliveries
 from workers.run.environment import environment
 from workers.run.values import ShimSpec
 from workers.shim.client import Shim, Shims, Unanswered
@@ -48,6 +49,7 @@ class Spawn:
         if spec is None or run.lock_fd is None:
             raise NotStarted("the run directory is locked by another process", host_failed=True)
         try:
+            self._note_delivery(run, spec)
             env = self._write_spec(run, spec, permit.until_s)
             shim = self._shim_of(run, spec, env, run.lock_fd)
         except OSError as error:
@@ -56,6 +58,12 @@ class Spawn:
         self._runs.wake()  # a short run may end before the sampler's next poll
         log.info("started %s: %s", run, spec.name)
         return shim
+
+    def _note_delivery(self, run: LiveRun, spec: JobSpec) -> None:
+        """Note that the relay will have something to do for *run*, before anything of it can be lost."""
+        if self._settings.service_url is not None or spec.keep:
+            held = run.held
+            deliveries.add(self._settings, deliveries.Delivery(job_id=held.job_id, token=held.token, keep=spec.keep))
 
     def _write_spec(self, run: LiveRun, spec: JobSpec, start_before: float) -> Mapping[str, str]:
         """Write the shim's spec and its first heartbeat, and return the run's environment."""

@@ -280,3 +280,18 @@ def test_jobs_run_as_the_worker_unless_the_site_says_otherwise() -> None:
 
     assert (None, Path("/s/runs")) == (single.launcher_in_use, single.runs_dir)
     assert ("/run/gpuqueue-launcher/launcher.sock", Path("/var/lib/runs")) == (team.launcher_in_use, team.runs_dir)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("unix:///run/gpuqueue/api.sock", "a worker host reaches the service over the network: write https://HOST"),
+        ("http://gpu.example.org", "plain HTTP shows the access token to the network"),
+        ("https://ann:secret@gpu.example.org", "the URL of a service has no password"),
+    ],
+)
+def test_a_worker_host_reaches_the_service_only_by_https(url: str, words: str) -> None:
+    """The token of a host goes to its service by TLS, or within this machine, and the URL has no secrets."""
+    with pytest.raises(BadRequest, match=words):
+        Settings.load({**HERE, "GPUQUEUE_SERVICE_URL": url})
+    assert "https://h:8443" == Settings.load({**HERE, "GPUQUEUE_SERVICE_URL": "https://h:8443/"}).service_url

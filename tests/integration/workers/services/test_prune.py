@@ -20,7 +20,8 @@ from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
-from workers.results.names import DELIVERIES, FAILED, RESULTS
+from workers.results.names import FAILED, RESULTS
+from workers.run.deliveries import DIRECTORY
 from workers.run.directory import RunDir
 from workers.run.values import Held
 from workers.services.prune import ROUND_S, HistoryPruner, Pruner
@@ -168,8 +169,8 @@ def test_nothing_goes_that_is_still_to_be_delivered(settings: Settings, clock: M
         (each.path / "code" / "tree").mkdir(parents=True)
         (each.path / RESULTS).touch()
         each.log.unlink()
-    (settings.state_dir / DELIVERIES).mkdir()
-    (settings.state_dir / DELIVERIES / f"2.{pending.token}").touch()
+    (settings.state_dir / DIRECTORY).mkdir()
+    (settings.state_dir / DIRECTORY / f"2.{pending.token}").touch()
     clock.move(60 * DAY_S)
 
     rounds(Pruner(settings, clock), clock)

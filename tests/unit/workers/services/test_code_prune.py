@@ -10,6 +10,8 @@ import pytest
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.settings.settings import Settings
+from workers.run import deliveries
+from workers.run.deliveries import Delivery
 from workers.services.code_prune import delete_code
 from workers.services.prune import Pruner
 
@@ -27,6 +29,28 @@ def test_the_manifest_goes_with_the_files(tmp_path: Path) -> None:
     assert 1 == delete_code(tmp_path, 1.0, None, NEVER, set(), lambda *_: False)
 
     assert [] == [*run.iterdir()]
+
+
+def test_code_that_is_not_delivered_yet_stays(tmp_path: Path) -> None:
+    """The code of a run goes once its kept files are delivered, and not before."""
+    environ = {"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_KEEP_CODE": "1h"}
+    settings = Settings.load(environ)
+    for job in ("1", "2"):
+        run = settings.runs_dir / job / "1.a"
+        (run / "code").mkdir(parents=True)
+        os.utime(run, (0, 0))
+    waiting = Delivery(job_id=1, token="1.a", keep=("*.pt",))
+    deliveries.add(settings, waiting)
+    pruner = Pruner(settings, SystemClock())
+
+    def left() -> list[str]:
+        pruner.round(NEVER)
+        return [each.parent.parent.name for each in settings.runs_dir.glob("*/*/code")]
+
+    left()  # the first round only records the clocks
+    assert ["1"] == left()
+    deliveries.remove(settings, waiting)
+    assert [] == left()
 
 
 def test_code_that_cannot_be_deleted_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,8 @@ from bounded import until
 
 from gpuqueue.settings.settings import Settings
 from workers.devices.simulated import SimulatedBackend
+from workers.run import deliveries
+from workers.run.deliveries import Delivery
 from workers.services.host import RESTART_PAUSES_S, Child, Host, pause_s
 
 
@@ -74,3 +76,22 @@ def test_a_process_that_cannot_be_started_is_tried_again_within_the_grace(tmp_pa
 
     assert child.process is None
     assert settings.shim_grace_s / 2 > child.due_s - time.monotonic()
+
+
+def test_a_process_that_is_needed_now_and_then_runs_only_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The relay of a host without a service is started when a run has files to pack, and ends by itself."""
+    settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
+    host = Host(settings, SimulatedBackend("here", "1x8G"), "sim:1x8G", record=False)
+    (child,) = host._relay
+    child.args = ["/bin/sh", "-c", "exit 0"]
+
+    host._supervise(child)
+    assert child.process is None
+    deliveries.add(settings, Delivery(job_id=1, token="1.a", keep=("*.pt",)))
+    until(lambda: _started_and_ended(host, child))
+    deliveries.remove(settings, Delivery(job_id=1, token="1.a"))
+    host._supervise(child)
+
+    assert child.process is None
+    assert 0 == child.failures
+    assert [] == caplog.messages

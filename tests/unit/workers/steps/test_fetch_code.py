@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from workers.steps.conclusion import NotStarted
 from workers.steps.fetch_code import FetchCode, unpacking
 
 UID = 1001
+NEVER = threading.Event()
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def test_limits_that_were_lowered_after_the_submit_stop_no_job(
     store.add_manifest(UID, snapshot.text)
 
     lowered = replace(settings, snapshot_limit_bytes=10, snapshot_file_limit_bytes=10, snapshot_files=1)
-    run = FetchCode(lowered).fetch(run_of(tmp_path, snapshot.address))
+    run = FetchCode(lowered, NEVER).fetch(run_of(tmp_path, snapshot.address))
     copy = tmp_path / "copy"
     copy.mkdir()
     fd = os.open(run.directory.path / BUNDLE, os.O_RDONLY)
@@ -80,4 +82,4 @@ def test_a_manifest_that_leads_out_is_still_refused(tmp_path: Path, settings: Se
     store.put(UID, address_of(text), len(text), [text], most_bytes=len(text))
 
     with pytest.raises(NotStarted, match="this host has no copy of the job's code"):
-        FetchCode(settings).fetch(run_of(tmp_path, address_of(text)))
+        FetchCode(settings, NEVER).fetch(run_of(tmp_path, address_of(text)))

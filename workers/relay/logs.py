@@ -1,0 +1,172 @@
+"""Sends the logs of runs to the service, whole or while they are written. A log may have a hole in its middle."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterator
+
+from gpuqueue.errors import Unreadable
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.logs import LOGS, TIMES, has_hole, next_data
+from gpuqueue.system.safe_open import open_regular
+from workers.relay.link import Link, Refusal
+from workers.run.deliveries import Delivery
+
+log = logging.getLogger(__name__)
+
+#: The files of a run that are sent.
+NAMES = tuple(name + suffix for name in LOGS for suffix in ("", TIMES))
+#: Most bytes in one request.
+PART_BYTES = 4 * 2**20
+#: A file of unknown progress that is larger is not sent before the service has said how much of it there is.
+PROBE_BYTES = 64 * 1024
+#: The last bytes sent are compared with the file before the next ones are: this many.
+MARK_BYTES = 1024
+#: How often in one call the service may say that it has more than was known.
+MOST_CONFLICTS = 3
+#: Runs whose progress is kept in memory. Without it the service is asked.
+MOST_RUNS = 1024
+#: Statuses of the service: it has more of the file, and the file is above its limit.
+_CONFLICT, _TOO_LARGE = 409, 413
+
+
+class RunLogs:
+    """The logs of one run, and how much of each was sent. Threads may share it."""
+
+    def __init__(self, settings: Settings, run: Delivery) -> None:
+        self.run = run
+        directory = run.run_directory(settings)
+        self._files = [_LogFile(f"{directory}/{name}", f"/runs/{run.job_id}/{run.token}/{name}") for name in NAMES]
+        self._lock = threading.Lock()
+
+    def send(self, link: Link, most_bytes: int | None = None) -> int:
+        """Send what is new now, at most about *most_bytes*, and return how many bytes that were.
+
+        Raises:
+            ServiceAway: The service does not answer. The next call goes on.
+            Refusal: The service does not take the logs of this run.
+            BadRequest: The token or the certificate on this host cannot be used.
+            OSError: A file cannot be read now.
+
+        """
+        sent_bytes = 0
+        with self._lock:
+            for file in self._files:
+                left_bytes = None if most_bytes is None else most_bytes - sent_bytes
+                if left_bytes is None or left_bytes > 0:
+                    sent_bytes += file.send(link, left_bytes)
+        return sent_bytes
+
+
+class LogProgress:
+    """The logs of runs of which something was sent. Threads may share it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._known: dict[str, RunLogs] = {}
+
+    def of(self, run: Delivery) -> RunLogs:
+        """Return the logs of *run*."""
+        with self._lock:
+            found = self._known.pop(run.name, None) or RunLogs(self._settings, run)
+            while len(self._known) >= MOST_RUNS:
+                del self._known[next(iter(self._known))]
+            self._known[run.name] = found
+            return found
+
+    def forget(self, run: Delivery) -> None:
+        """Forget how much of the logs of *run* was sent."""
+        with self._lock:
+            self._known.pop(run.name, None)
+
+
+class _LogFile:
+    """One file of a run. ``_offset`` is up to where it was sent, None if that is unknown."""
+
+    def __init__(self, path: str, url: str) -> None:
+        self._path = path
+        self._url = url
+        self._offset: int | None = None
+        #: The last bytes that were sent. If they have changed, the file was cut back and written again.
+        self._mark = b""
+        #: How often the service has refused a part in this call.
+        self._conflicts = 0
+        self._is_over = False
+
+    def send(self, link: Link, most_bytes: int | None) -> int:
+        """Send what is new, at most about *most_bytes*, and return how many bytes that were."""
+        sent_bytes = 0
+        with self._opened() as file:
+            if file is None or self._is_over:
+                return 0
+            try:
+                self._conflicts = 0
+                self._begin(link, file)
+                while (most_bytes is None or sent_bytes < most_bytes) and (part := self._next(link, file)):
+                    sent_bytes += self._send_part(link, *part)
+            except Refusal as refusal:
+                if refusal.status != _TOO_LARGE:
+                    raise
+                self._is_over = True
+                log.warning("%s: the service takes no more of it: %s", self._path, refusal)
+        return sent_bytes
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        try:
+            file = open_regular(self._path)
+        except FileNotFoundError:
+            yield None
+            return
+        except Unreadable as error:
+            if not self._is_over:
+                log.warning("%s is not sent: %s", self._path, error)
+            self._is_over = True
+            yield None
+            return
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+    def _begin(self, link: Link, file: int) -> None:
+        """Learn up to where an earlier relay has sent a large file."""
+        if self._offset is None:
+            self._offset = 0
+            if os.fstat(file).st_size > PROBE_BYTES:
+                self._send_part(link, 0, b"")
+
+    def _next(self, link: Link, file: int) -> tuple[int, bytes] | None:
+        """Return the next part to send. If the file was cut back, as on a disk without holes, begin again."""
+        offset = self._offset or 0
+        if offset > os.fstat(file).st_size or not self._is_as_sent(file):
+            link.put(f"{self._url}?offset=0&replace=true")
+            self._offset, self._mark, offset = 0, b"", 0
+        return next_data(file, offset, PART_BYTES)
+
+    def _is_as_sent(self, file: int) -> bool:
+        end = self._offset or 0
+        begin = end - len(self._mark)
+        # What is next to a hole was overwritten with a line about it. The service has the bytes that were there.
+        return os.pread(file, len(self._mark), begin) == self._mark or has_hole(file, begin, end + 1)
+
+    def _send_part(self, link: Link, begin: int, data: bytes) -> int:
+        """Send *data*, which begins at *begin*, and return its length; 0 if the service has it already."""
+        try:
+            link.put(f"{self._url}?offset={begin}&replace=false", data)
+        except Refusal as refusal:
+            # Sent by an earlier relay, or by this one, and the answer was lost.
+            self._conflicts += 1
+            there = refusal.next_offset
+            if refusal.status != _CONFLICT or there is None or there <= begin or self._conflicts > MOST_CONFLICTS:
+                raise
+            self._offset, self._mark = there, b""
+            return 0
+        before = self._mark if begin == self._offset else b""
+        self._offset = begin + len(data)
+        self._mark = (before + data[-MARK_BYTES:])[-MARK_BYTES:]
+        return len(data)

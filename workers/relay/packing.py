@@ -1,0 +1,122 @@
+"""Runs the program that packs the files of a run. It may run as another account, and its memory ends with it."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.system.process import installed
+from gpuqueue.text.sanitize import in_one_line
+from workers.shim.code import DIRECTORY
+
+#: The archive of the kept files of a run, in the run directory.
+RESULTS = "results.tar"
+#: Longest reason of a failure, in bytes.
+MOST_REASON_BYTES = 4096
+CHUNK_BYTES = 2**20
+#: How often a program that writes nothing is checked for the end of the relay, in seconds.
+STOP_POLL_S = 0.5
+#: Exit code of the program if there is no copy of the code.
+_NO_CODE = 3
+
+
+class PackFailed(GpuQueueError):
+    """The files of a run could not be packed. The next try may succeed, unless *is_final*."""
+
+    def __init__(self, what: str, *, is_final: bool = False) -> None:
+        super().__init__(what)
+        self.is_final = is_final
+
+
+class Stopped(GpuQueueError):
+    """The relay is to stop before the files are packed."""
+
+    def __init__(self) -> None:
+        super().__init__("the relay of this host stops: ask again")
+
+
+class Packing:
+    """Starts the program."""
+
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        """Pack by *command*, by default ``gpuqueue-worker pack``."""
+        self._command = command
+
+    @contextmanager
+    def archive(self, directory: Path, patterns: Sequence[str], stopping: threading.Event) -> Iterator[Archive]:
+        """Pack the files of the run in *directory* that match any of *patterns*; without any, those that it made.
+
+        If the copy of the code was deleted, they come from the kept files of the run.
+
+        Raises:
+            OSError: The program cannot be started.
+
+        """
+        words = [*(self._command or [installed("gpuqueue-worker"), "pack"]), str(directory)]
+        words += [f"--pattern={each}" for each in patterns]
+        if not (directory / DIRECTORY).is_dir() and os.path.lexists(directory / RESULTS):
+            words.append(f"--from={RESULTS}")
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd="/", start_new_session=True
+            )
+            with process:
+                try:
+                    yield Archive(process, errors, stopping)
+                finally:
+                    process.kill()
+
+
+class Archive:
+    """An archive while it is packed."""
+
+    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes], stopping: threading.Event) -> None:
+        self._process = process
+        self._errors = errors
+        self._stopping = stopping
+        assert process.stdout is not None  # noqa: S101 - a pipe
+        self._output = process.stdout.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._output, select.POLLIN)
+
+    def begins(self, timeout_s: float) -> bool:
+        """Wait up to *timeout_s* for the first bytes or the end of the program, and return whether there are any."""
+        return bool(self._poll.poll(timeout_s * 1000))
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the archive as soon as there is something of it.
+
+        Raises:
+            PackFailed: What was yielded is not the whole archive.
+            Stopped: The relay is to stop.
+
+        """
+        while not self._stopping.is_set():
+            if self._poll.poll(STOP_POLL_S * 1000):
+                part = os.read(self._output, CHUNK_BYTES)
+                if not part:
+                    self._check()
+                    return
+                yield part
+        raise Stopped
+
+    def _check(self) -> None:
+        code = self._process.wait()
+        if code:
+            self._errors.seek(0)
+            raise PackFailed(_reason(self._errors.read(), code), is_final=code == _NO_CODE)
+
+
+def _reason(errors: bytes, code: int) -> str:
+    """Return the last line of the program's errors."""
+    lines = errors[-MOST_REASON_BYTES:].decode(errors="replace").strip().splitlines()
+    words = lines[-1] if lines else f"the program that packs files ended with {code}"
+    return in_one_line(words.removeprefix("gpuqueue-worker: "))

@@ -1,0 +1,187 @@
+"""Serves what the service asks this host for: what is new in a log, and the files of a run.
+
+The host calls the service, never the other way round: a long poll returns the requests, and the answers are calls of
+their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+from gpuqueue.errors import BadRequest, GpuQueueError, Unreadable
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.json_fields import Fields
+from workers.relay.followed import Followed
+from workers.relay.link import Link, Refusal, ServiceAway
+from workers.relay.logs import LogProgress
+from workers.relay.packing import MOST_REASON_BYTES, PackFailed, Packing, Stopped
+from workers.relay.trouble import Trouble
+from workers.run.deliveries import Delivery, run_named
+from workers.threads.steady_clock import SteadyEvent
+
+log = logging.getLogger(__name__)
+
+#: How long the service may keep a long poll, and how long it may take to answer after that, in seconds.
+POLL_S, LATE_S = 20.0, 20.0
+#: Shortest time between two polls that returned nothing, in seconds.
+PAUSE_S = 1.0
+#: Longest pause while the service is away, in seconds. Somebody who reads a log then waits for it.
+MOST_PAUSE_S = 5.0
+#: Most requests that are served at a time, and most of them for files, which may take long.
+MOST, MOST_FILES = 8, 6
+#: Most patterns of a request, and longest one, in characters.
+MOST_PATTERNS, MOST_PATTERN = 32, 1024
+#: How long the first bytes of an archive are waited for before the answer begins, in seconds. Until then the reason of
+#: a failure is the whole answer.
+FIRST_S = 3.0
+#: The kinds of requests.
+LOG, FILES = "log", "files"
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One request of the service."""
+
+    id: str
+    kind: str
+    run: Delivery
+    patterns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plain: object) -> Request:
+        """Return the request in *plain*.
+
+        Raises:
+            Unreadable: It is no request that this host knows.
+
+        """
+        fields = Fields(plain, "a request of the service")
+        request_id, run = fields.text("id"), run_named(f"{fields.whole('job')}.{fields.text('token')}")
+        patterns = fields.texts("patterns") if fields.has("patterns") else ()
+        if not _ID.fullmatch(request_id):
+            raise fields.wrong("id", "a name")
+        if run is None:
+            raise fields.wrong("token", "that of a run")
+        if len(patterns) > MOST_PATTERNS or any(len(each) > MOST_PATTERN or "\0" in each for each in patterns):
+            raise fields.wrong("patterns", "a few short texts")
+        return cls(id=request_id, kind=fields.text("kind"), run=run, patterns=patterns)
+
+
+class Requests:
+    """The requests to this host. Each is served in a thread of its own, with a connection of its own."""
+
+    def __init__(self, settings: Settings, progress: LogProgress, packing: Packing, followed: Followed) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._packing = packing
+        self._followed = followed
+        self._served: dict[str, Request] = {}
+        self._ended = SteadyEvent()
+
+    def loop(self, stopping: threading.Event) -> None:
+        """Serve requests until *stopping* is set."""
+        words = "no requests of the service are served for now", "requests of the service are served again"
+        trouble = Trouble(*words, most_s=MOST_PAUSE_S)
+        with closing(Link(self._settings)) as link:
+            while not stopping.is_set():
+                began_s, pause_s = time.monotonic(), 0.0
+                try:
+                    found = link.get_list(f"/requests?timeout_s={POLL_S:g}", timeout_s=POLL_S + LATE_S)
+                    trouble.over()
+                    for request in _known(found):
+                        self._begin(request, stopping)
+                    if not found:
+                        pause_s = max(0.0, PAUSE_S - (time.monotonic() - began_s))
+                except (ServiceAway, Refusal, BadRequest) as error:
+                    pause_s = trouble.report(str(error))
+                if pause_s:
+                    stopping.wait(pause_s)
+
+    def _begin(self, request: Request, stopping: threading.Event) -> None:
+        """Serve a request in a new thread, once less than ``MOST`` are served."""
+        while len(self._served) >= MOST:
+            self._ended.wait(PAUSE_S)
+            self._ended.clear()
+            if stopping.is_set():
+                return
+        self._served[request.id] = request
+        name = f"gpuqueue-request-{request.id}"
+        try:
+            threading.Thread(target=self._serve, args=(request, stopping), name=name, daemon=True).start()
+        except RuntimeError:  # the host cannot create another thread
+            self._served.pop(request.id, None)
+            raise
+
+    def _serve(self, request: Request, stopping: threading.Event) -> None:
+        try:
+            with closing(Link(self._settings)) as link:
+                reason = self._reason_against(request, link, stopping)
+                if reason is not None:
+                    self._end(link, request, reason)
+        except Exception as error:
+            known = isinstance(error, (GpuQueueError, OSError))
+            log.warning("a request of the service for run %s failed: %s", request.run.name, error, exc_info=not known)
+        finally:
+            self._served.pop(request.id, None)
+            self._ended.set()
+
+    def _reason_against(self, request: Request, link: Link, stopping: threading.Event) -> str | None:
+        """Do what *request* wants. Return why that is not possible, "" if it was done, None if the service knows."""
+        if not request.run.run_directory(self._settings).is_dir():
+            return f"the run directory is no longer on {self._settings.host}"
+        try:
+            if request.kind == LOG:
+                self._progress.of(request.run).send(link)
+                self._followed.follow(request.run)
+                return ""
+            if request.kind == FILES:
+                return self._send_files(request, link, stopping)
+        except (PackFailed, Stopped, OSError) as error:
+            return str(error)
+        except Refusal as refusal:
+            return f"the service does not take it: {refusal}"
+        return f"{self._settings.host} has a version of gpuqueue without requests of the kind {request.kind}"
+
+    def _send_files(self, request: Request, link: Link, stopping: threading.Event) -> str | None:
+        """Send an archive as it is packed."""
+        if sum(each.kind == FILES for each in list(self._served.values())) > MOST_FILES:
+            return f"{self._settings.host} already sends the files of {MOST_FILES} runs: ask again later"
+        directory = request.run.run_directory(self._settings)
+        with self._packing.archive(directory, request.patterns, stopping) as archive:
+            pieces = archive.pieces()
+            first = next(pieces, b"") if archive.begins(FIRST_S) else b""
+            try:
+                link.put_pieces(f"/requests/{request.id}/content", self._all(request, first, pieces))
+            except (PackFailed, Stopped, Refusal):
+                return None
+        return ""
+
+    def _all(self, request: Request, first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the archive. After a failure the service gets its reason before it sees that the archive is cut off."""
+        yield first
+        try:
+            yield from rest
+        except (PackFailed, Stopped) as error:
+            with closing(Link(self._settings)) as link:
+                self._end(link, request, str(error))
+            raise
+
+    def _end(self, link: Link, request: Request, reason: str) -> None:
+        with contextlib.suppress(Refusal):  # nobody waits for it any more
+            link.put(f"/requests/{request.id}/done", reason.encode(errors="replace")[:MOST_REASON_BYTES])
+
+
+def _known(found: list[object]) -> Iterator[Request]:
+    for plain in found:
+        try:
+            yield Request.of(plain)
+        except Unreadable as error:
+            log.warning("the service asks for something unknown: %s", error)
