@@ -25,10 +25,11 @@ from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
     from gpuqueue.client import devices, notifications, placeholders, reads, snapshots
-    from gpuqueue.model import times
+    from gpuqueue.model import file_patterns, times
     from gpuqueue.model.job_request import JobRequest
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
+    file_patterns = later("gpuqueue.model.file_patterns")
     notifications = later("gpuqueue.client.notifications")
     placeholders = later("gpuqueue.client.placeholders")
     reads = later("gpuqueue.client.reads")
@@ -78,6 +79,8 @@ def completed(
 
     *travel* says whether the job's code, and its environment, are for another directory or machine.
     """
+    if request.keep:
+        file_patterns.of_request(request.keep, with_code=travel.with_code)
     directory = working_directory(validation.path_or_none("cwd", request.cwd))
     checkout = CheckoutReader(directory) if (settings.git if request.git is None else request.git) else None
     argv, script, interpreter = command_of(

@@ -79,6 +79,7 @@ def _spec(spec: JobSpec) -> JobSpec:
         interpreter=None,
         git=None,
         snapshot=None,
+        keep=(),
         notifications=(),
         waits=replace(spec.waits, dedupe=None),
         array=spec.array and replace(spec.array, axes=()),

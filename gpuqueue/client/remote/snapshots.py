@@ -37,7 +37,7 @@ def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None) -> J
     found: SnapshotLimits = link.get(SnapshotLimits, "/snapshots/limits")
     limits = Limits(total_bytes=found.total_bytes, file_bytes=found.file_bytes, files=found.files)
     snapshot = taken(request, spec, limits)
-    return noted(spec, snapshot, _send(link, snapshot), note)
+    return noted(request, spec, snapshot, _send(link, snapshot), note)
 
 
 def _send(link: Link, snapshot: Snapshot) -> int:

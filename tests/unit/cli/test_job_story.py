@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 
 from factories import make_spec
 
-from gpuqueue.cli.output.job_story import _notification_lines, _pause, memory_line
+from gpuqueue.cli.output.job_story import _notification_lines, _pause, memory_line, story
 from gpuqueue.cli.output.render import when
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
@@ -70,3 +70,14 @@ def test_each_notification_is_shown_with_its_outcome() -> None:
         "  on fail    d: given up after 5 tries: no route",
         "  on fail    json://…",
     ] == printed
+
+
+def test_the_files_to_keep_are_shown() -> None:
+    """`show` names the patterns of the files to keep, in one line that a terminal survives."""
+    spec = make_spec(snapshot=f"{'0' * 64}:.", keep=("results/**", "!*.tmp"))
+    printed = story(Record(job=Job(id=1, spec=spec, state=JobState.QUEUED, submitted_at=NOW), runs=()))
+
+    assert "  keep       results/**  !*.tmp" in printed.splitlines()
+    assert "  keep" not in story(
+        Record(job=Job(id=1, spec=make_spec(), state=JobState.QUEUED, submitted_at=NOW), runs=())
+    )

@@ -132,6 +132,7 @@ def test_every_field_of_version_1_loads_for_ever() -> None:
         {"umask": 0o077},
         {"warm": True},
         {"separate_stderr": True},
+        {"snapshot": f"{'0' * 64}:src", "keep": ("results/**", "!*.tmp")},
     ],
     ids=str,
 )

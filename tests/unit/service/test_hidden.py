@@ -76,3 +76,10 @@ def test_a_sweep_shows_only_the_number_of_its_members() -> None:
     assert ((), 10, 2) == (shown.array.axes, len(shown.array), shown.array.at_once)
     assert {"COLOUR": "blue"} == shown.env
     assert None is hidden.without_arguments(JOB).spec.array
+
+
+def test_the_code_and_what_is_kept_of_it_are_hidden() -> None:
+    """The names of files are arguments too."""
+    job = replace(JOB, spec=make_spec(snapshot=f"{'0' * 64}:src", keep=("secret-plan/**",)))
+
+    assert (None, ()) == (hidden.without_arguments(job).spec.snapshot, hidden.without_arguments(job).spec.keep)
