@@ -24,7 +24,7 @@ from gpuqueue.snapshot.stream import Source
 MOST_FILES = 200_000
 #: Most bytes of headers between two contents. A path has at most 1000 bytes.
 MOST_HEADER_BYTES = 64 * 1024
-_BLOCK_BYTES, _BUFFER_BYTES, _CHUNK_BYTES = tarfile.BLOCKSIZE, 2**16, 2**20
+_BLOCK_BYTES, _BUFFER_BYTES, _CHUNK_BYTES = tarfile.BLOCKSIZE, 2**16, 2**18
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _KINDS = {
     tarfile.LNKTYPE: "a hard link",
