@@ -26,6 +26,7 @@ COMMANDS = {
     "show": ("gpuqueue.cli.commands.show", "Show the request, the runs and the log of a job."),
     "why": ("gpuqueue.cli.commands.why", "Explain why a job waits, and when it may start."),
     "logs": ("gpuqueue.cli.commands.logs", "Print a job's output."),
+    "fetch": ("gpuqueue.cli.commands.fetch", "Bring files of a job's run here."),
     "wait": ("gpuqueue.cli.commands.wait", "Wait until jobs have ended."),
     "cancel": ("gpuqueue.cli.commands.cancel", "Cancel jobs and end all their processes."),
     "hold": ("gpuqueue.cli.commands.hold", "Keep waiting jobs from starting."),
@@ -81,7 +82,7 @@ CALLED_ELSEWHERE = {
 COLLECT_AT = 100_000
 #: Headings of the list of commands, in the order of the help. Commands without a heading come last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "wait"),
+    "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "fetch", "wait"),
     "Change jobs": ("cancel", "hold", "release", "edit", "move", "retry", "tag", "note"),
     "Planning": ("estimate", "simulate"),
     "History": ("history", "stats", "notify"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from gpuqueue.client.estimate import Estimator
-    from gpuqueue.client.groups import AccessGroup, DevicesGroup, HistoryGroup, LogsGroup
+    from gpuqueue.client.groups import AccessGroup, DevicesGroup, FilesGroup, HistoryGroup, LogsGroup
     from gpuqueue.client.job_group import JobsGroup
     from gpuqueue.client.remote.link import Link
     from gpuqueue.history.database import HistoryDatabase
@@ -90,6 +90,17 @@ class Client:
         from gpuqueue.client.logs import Logs  # noqa: PLC0415 - lazy import for startup time
 
         return Logs(self._connection)
+
+    @cached_property
+    def files(self) -> FilesGroup:
+        """Lists and fetches the files of jobs whose code travelled: those on this machine, or those of the service."""
+        if self._link is not None:
+            from gpuqueue.client.remote.files import RemoteFiles  # noqa: PLC0415 - lazy import for startup time
+
+            return RemoteFiles(self._link)
+        from gpuqueue.client.files import Files  # noqa: PLC0415 - lazy import for startup time
+
+        return Files(self._connection)
 
     @cached_property
     def access(self) -> AccessGroup:

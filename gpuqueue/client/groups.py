@@ -1,12 +1,13 @@
 """The groups of functions of a client, as interfaces: each has a direct implementation and one over the service.
 
 The group ``client.jobs`` is in job_group.py. The direct implementations (``jobs.py``, ``history.py``, ``devices.py``,
-``logs.py``) describe arguments and errors. A test (``tests/contract/test_client_connections.py``) holds both
-implementations to these methods.
+``logs.py``, ``files.py``) describe arguments and errors. A test (``tests/contract/test_client_connections.py``) holds
+both implementations to these methods.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.limits import LimitsInUse
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import EndingKind, Record, Run
+    from gpuqueue.model.run_files import Fetched, RunFile
     from gpuqueue.model.statistics import By, Course, Statistics
     from gpuqueue.queue.lease import DeviceStatus
 
@@ -153,6 +155,33 @@ class LogsGroup(Protocol):
 
     def terminal(self, job: int | str, tail: Tail) -> JobTerminal | None:
         """Return the terminal of the running job whose log *tail* reads, or None if it has none any more."""
+
+
+class FilesGroup(Protocol):
+    """The group ``client.files``."""
+
+    def fetch(
+        self,
+        job: int | str,
+        patterns: Sequence[str] = (),
+        *,
+        run: int | None = None,
+        to: str | os.PathLike[str] | None = None,
+        replace: bool = False,
+        seen: Callable[[int], None] | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> Fetched:
+        """Write files of a run into the directory *to*, by default those that the job made or changed."""
+
+    def list(
+        self,
+        job: int | str,
+        patterns: Sequence[str] = (),
+        *,
+        run: int | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> Sequence[RunFile]:
+        """Return the files that :meth:`fetch` would write."""
 
 
 class AccessGroup(Protocol):

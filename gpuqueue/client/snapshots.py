@@ -46,7 +46,7 @@ def kept(connection: Connection, request: JobRequest, spec: JobSpec, note: Note 
     for sha256 in missing:
         store.put(uid, sha256, sizes[sha256], snapshot.blob(sha256), most_bytes=limits.file_bytes)
     store.add_manifest(uid, snapshot.text, limits)
-    return noted(spec, snapshot, sum(sizes[each] for each in missing), note)
+    return noted(request, spec, snapshot, sum(sizes[each] for each in missing), note)
 
 
 def taken(request: JobRequest, spec: JobSpec, limits: Limits) -> Snapshot:
@@ -79,8 +79,11 @@ def _check_script(script: str, cwd: str, snapshot: Snapshot) -> None:
         )
 
 
-def noted(spec: JobSpec, snapshot: Snapshot, new_bytes: int, note: Note | None) -> JobSpec:
-    """Return *spec* with *snapshot*. Call *note* with what was left out, and with a line about what travels."""
+def noted(request: JobRequest, spec: JobSpec, snapshot: Snapshot, new_bytes: int, note: Note | None) -> JobSpec:
+    """Return *spec* with *snapshot* and the files to keep of *request*.
+
+    Call *note* with what was left out, and with a line about what travels.
+    """
     if note is not None:
         for each in snapshot.notes:
             note(each)
@@ -92,4 +95,4 @@ def noted(spec: JobSpec, snapshot: Snapshot, new_bytes: int, note: Note | None) 
         for word in spec.argv:
             if word.startswith(f"{snapshot.root}/"):
                 note(f"{plain(word)} is a path of the directory itself, not of the copy: write it from {snapshot.cwd}")
-    return replace(spec, snapshot=str(CodeSnapshot(snapshot.address, snapshot.cwd)))
+    return replace(spec, snapshot=str(CodeSnapshot(snapshot.address, snapshot.cwd)), keep=tuple(request.keep))

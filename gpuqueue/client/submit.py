@@ -25,11 +25,12 @@ from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
     from gpuqueue.client import devices, notifications, placeholders, reads, snapshots
-    from gpuqueue.model import python_environments, times
+    from gpuqueue.model import file_patterns, python_environments, times
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.queue.lease import DeviceStatus
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
+    file_patterns = later("gpuqueue.model.file_patterns")
     notifications = later("gpuqueue.client.notifications")
     placeholders = later("gpuqueue.client.placeholders")
     python_environments = later("gpuqueue.model.python_environments")
@@ -85,6 +86,8 @@ def completed(
 
     *travel* says whether the job's code, and its environment, are for another directory or machine.
     """
+    if request.keep:
+        file_patterns.of_request(request.keep, with_code=travel.with_code)
     directory = working_directory(validation.path_or_none("cwd", request.cwd))
     checkout = CheckoutReader(directory) if (settings.git if request.git is None else request.git) else None
     argv, script, interpreter = command_of(

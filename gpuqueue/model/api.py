@@ -54,6 +54,7 @@ class NewJob:
     interpreter: str | None = None
     environment: str | None = None
     snapshot: str | None = None
+    keep: tuple[str, ...] = ()
     waits: Waits = NO_WAITS
     retries: Retries = NO_RETRIES
     array: Array | None = None

@@ -81,6 +81,8 @@ class JobRequest:
             tree of *cwd* (*cwd* itself without git), or a directory that holds *cwd*. By default only to a service on
             another machine.
         snapshot_allow: Patterns of files that look like secrets and may travel all the same.
+        keep: Patterns, as in ``.gitignore``, of files in the job's copy of its code to keep longer than the copy:
+            ``["results/**"]``. Only if the code travels.
 
     """
 
@@ -122,3 +124,4 @@ class JobRequest:
     separate_stderr: bool = False
     snapshot: bool | str | os.PathLike[str] | None = None
     snapshot_allow: Sequence[str] = ()
+    keep: Sequence[str] = ()

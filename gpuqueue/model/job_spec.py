@@ -26,9 +26,10 @@ from gpuqueue.text.sanitize import brief, name_of
 from gpuqueue.text.units import MAX_BYTES, MAX_S
 
 if TYPE_CHECKING:
-    from gpuqueue.model import code_snapshot
+    from gpuqueue.model import code_snapshot, file_patterns
 else:  # few jobs have one
     code_snapshot = later("gpuqueue.model.code_snapshot")
+    file_patterns = later("gpuqueue.model.file_patterns")
 
 
 class Priority(IntEnum):
@@ -80,6 +81,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("interpreter", "interpreter", _TEXT_OR_NONE, "text"),
     ("environment", "environment", _TEXT_OR_NONE, "text"),
     ("snapshot", "snapshot", _TEXT_OR_NONE, "text"),
+    ("keep", "keep", (tuple,), "a tuple of patterns"),
     ("the command", "argv", (tuple,), "a tuple of words"),
     ("the environment", "env", (Mapping,), "a mapping of names to values"),
     ("waits", "waits", (Waits,), "a Waits"),
@@ -117,7 +119,8 @@ class JobSpec:
     - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
     - ``script`` and ``interpreter`` are set if the job is a Python script. ``snapshot`` is the text of a
       :class:`~gpuqueue.model.code_snapshot.CodeSnapshot` if the code travels with the job: the job then runs in a
-      directory of its own, and ``cwd`` is where it was submitted. ``git`` is the checkout of ``cwd`` at submit.
+      directory of its own, and ``cwd`` is where it was submitted. ``keep`` are patterns of files there to keep longer
+      than the directory. ``git`` is the checkout of ``cwd`` at submit.
     - ``environment`` is the name of a Python environment, whose program each host knows by its setting.
     - With ``warm``, the submitter states that a warm interpreter may become the first process.
     - ``pty`` is the size of the job's terminal, None for output to a file. ``separate_stderr`` writes standard error to
@@ -185,8 +188,7 @@ class JobSpec:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):
             raise BadRequest(f"the working directory {brief(self.cwd)} is not absolute")
-        if self.snapshot is not None:
-            code_snapshot.CodeSnapshot.parse(self.snapshot)
+        self._check_code()
         python = "x" if self.environment is None else self.environment
         for what, word in (("user", self.account.name), ("pool", self.pool or "x"), ("environment", python)):
             name_of(f"usable {what} name", word)
@@ -195,6 +197,12 @@ class JobSpec:
             raise BadRequest(
                 "an argument, the environment or a path holds a NUL character, which no process can be given"
             )
+
+    def _check_code(self) -> None:
+        if self.snapshot is not None:
+            code_snapshot.CodeSnapshot.parse(self.snapshot)
+        if self.keep:
+            file_patterns.of_request(self.keep, with_code=self.snapshot is not None)
 
     def _check_course(self) -> None:
         if self.retries.times and not self.requeue:

@@ -80,6 +80,7 @@ def _spec(spec: JobSpec) -> JobSpec:
         environment=None,
         git=None,
         snapshot=None,
+        keep=(),
         notifications=(),
         waits=replace(spec.waits, dedupe=None),
         array=spec.array and replace(spec.array, axes=()),

@@ -36,3 +36,23 @@ class SnapshotNotHeld(Refused):
 
 class UnpackFailed(GpuQueueError):
     """The snapshot could not be unpacked; what had been made was removed."""
+
+
+class ArchiveRefused(GpuQueueError):
+    """The archive of a run's files has what no service of ours sends; what was written before stays."""
+
+
+class ArchiveCutShort(GpuQueueError):
+    """The archive of a run's files ended before its end."""
+
+
+class FileDiffers(Refused):
+    """A file to fetch is there with another content, and must not be replaced."""
+
+
+class NotWritable(GpuQueueError):
+    """The directory for fetched files, or a file in it, cannot be written."""
+
+
+class NoSuchName(GpuQueueError):
+    """A fetched file cannot have this name here; the message follows the name. Other files can be written."""

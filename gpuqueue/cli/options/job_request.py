@@ -127,6 +127,12 @@ _OPTIONS: tuple[Option, ...] = (
         multiple=True,
         help="Send files that look like secrets and match PATTERN. Repeatable.",
     ),
+    click.option(
+        "--keep",
+        metavar="PATTERN",
+        multiple=True,
+        help="Keep files that match PATTERN, such as 'results/**', longer than the copy of the code. Repeatable.",
+    ),
     click.option("--no-cap", "cap", is_flag=True, callback=_not, help="Do not cap the job's memory at --mem."),
     click.option("--warm", is_flag=True, help="Run the script in a Python that has already imported torch."),
     click.option(

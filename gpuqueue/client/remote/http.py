@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MOST_LINE_BYTES, MOST_LINES = 16 * 1024, 100
 #: Largest answer that is read into memory, in bytes.
 MOST_BODY_BYTES = 256 * 1024 * 1024
+#: Largest piece of an answer that is read as it arrives, in bytes.
+MOST_PIECE_BYTES = 2**20
 
 
 class NoHttp(Exception):
@@ -87,16 +89,12 @@ class Answer:
             return
         if self.headers.get("transfer-encoding", "") == "chunked":
             while size := _size(_line(self._stream).partition(b";")[0], 16):
-                yield _exactly(self._stream, size)
+                yield from _in_pieces(self._stream, size)
                 _line(self._stream)
             while _line(self._stream):
                 pass
             return
-        left = _size(self.headers.get("content-length", "").encode(), 10)
-        while left:
-            piece = _exactly(self._stream, min(left, 2**20))
-            left -= len(piece)
-            yield piece
+        yield from _in_pieces(self._stream, _size(self.headers.get("content-length", "").encode(), 10))
 
 
 class HttpConnection:
@@ -185,6 +183,14 @@ def _line(stream: BufferedReader) -> bytes:
     if not line.endswith(b"\n"):
         raise NoHttp("the connection was closed" if len(line) < MOST_LINE_BYTES else "the answer is not HTTP")
     return line.rstrip(b"\r\n")
+
+
+def _in_pieces(stream: BufferedReader, size: int) -> Iterator[bytes]:
+    """Yield *size* bytes in pieces that memory can hold: a chunk may have any size."""
+    while size > 0:
+        piece = _exactly(stream, min(size, MOST_PIECE_BYTES))
+        size -= len(piece)
+        yield piece
 
 
 def _exactly(stream: BufferedReader, size: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -116,20 +117,41 @@ class Link:
             ServiceUnreachable: the service does not answer, or the stream was cut off.
 
         """
-        connection = self._connect()
-        try:
-            sent = {**self._headers(), **headers, "Accept": "text/event-stream"}
-            answer = connection.ask("GET", API + path + _query(query), sent, None, ANSWER_S)
-            if answer.status != 200:  # noqa: PLR2004 - OK
-                raise self._error(answer, answer.body())
+        sent = {**headers, "Accept": "text/event-stream"}
+        with self.opened(path, query, sent) as answer, self.reporting():
             rest = b""
             for piece in answer.pieces():
                 *lines, rest = (rest + piece).split(b"\n")
                 yield from lines
-        except (OSError, NoHttp) as error:
-            raise self._unreachable(error) from error
+
+    @contextmanager
+    def opened(
+        self, path: str, query: Mapping[str, Any] | None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[Answer]:
+        """Yield an answer whose body is read as it arrives, below ``reporting``. The connection is its own.
+
+        Raises:
+            ServiceUnreachable: the service does not answer.
+
+        """
+        connection = self._connect()
+        try:
+            with self.reporting():
+                sent = {**self._headers(), **(headers or {})}
+                answer = connection.ask("GET", API + path + _query(query), sent, None, ANSWER_S)
+                if answer.status != 200:  # noqa: PLR2004 - OK
+                    raise self._error(answer, answer.body())
+            yield answer
         finally:
             connection.close()
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Raise errors of a connection as ServiceUnreachable."""
+        try:
+            yield
+        except (OSError, NoHttp) as error:
+            raise self._unreachable(error) from error
 
     def close(self) -> None:
         """Close the connections."""

@@ -39,9 +39,9 @@ def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None, *, i
     limits = Limits(total_bytes=found.total_bytes, file_bytes=found.file_bytes, files=found.files)
     snapshot = taken(request, spec, limits)
     if not is_far:
-        return noted(spec, snapshot, _send(link, snapshot), note)
+        return noted(request, spec, snapshot, _send(link, snapshot), note)
     spec = far_python.chosen(request, spec, snapshot)
-    spec = noted(spec, snapshot, _send(link, snapshot), note)
+    spec = noted(request, spec, snapshot, _send(link, snapshot), note)
     line = far_python.in_words(spec)
     if note is not None and line is not None:
         note(line)

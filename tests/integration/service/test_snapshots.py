@@ -185,6 +185,14 @@ def test_no_snapshot_leaves_all_as_it_is(client: Client, project: Path) -> None:
     assert (None, str(project / "src"), []) == (job.spec.snapshot, job.spec.cwd, notes)
 
 
+def test_files_are_kept_only_of_code_that_travels(client: Client, project: Path) -> None:
+    """Patterns need a snapshot. A wrong pattern is refused before anything is sent."""
+    with pytest.raises(BadRequest, match="only a job whose code travels keeps files"):
+        submitted(client, project / "src", snapshot=False, keep=["results/**"])
+    with pytest.raises(BadRequest, match="it is empty"):
+        submitted(client, project / "src", keep=[""])
+
+
 def test_a_snapshot_of_another_user_cannot_be_used(served: ServedSite, client: Client, project: Path) -> None:
     """To know an address or a hash is no right: bob must send each file himself."""
     job, _ = submitted(client, project / "src")
@@ -249,12 +257,13 @@ def test_a_user_has_so_much_code(served: ServedSite, project: Path) -> None:
 
 
 def test_a_retry_has_the_same_code(client: Client, project: Path, ended: Callable[[Job], Job]) -> None:
-    """The files of the first submission run again, whatever was changed since."""
-    job, _ = submitted(client, project / "src")
+    """The files of the first submission run again, whatever was changed since, and the same files are kept."""
+    job, _ = submitted(client, project / "src", keep=["results/**", "*.csv"])
     ended(job)
     (project / "src" / "train.py").write_text("print(3)\n")
 
-    assert job.spec.snapshot == client.jobs.retry(job.id).spec.snapshot
+    again = client.jobs.retry(job.id).spec
+    assert (job.spec.snapshot, ("results/**", "*.csv")) == (again.snapshot, again.keep)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 from factories import make_spec
 
 from gpuqueue.cli.output.code_lines import code_lines
-from gpuqueue.cli.output.job_story import _notification_lines, _pause, memory_line
+from gpuqueue.cli.output.job_story import _notification_lines, _pause, memory_line, story
 from gpuqueue.cli.output.render import when
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
@@ -81,3 +81,14 @@ def test_what_runs_the_job_is_shown() -> None:
         *code_lines(spec)
     ]
     assert [] == code_lines(make_spec())
+
+
+def test_the_files_to_keep_are_shown() -> None:
+    """`show` names the patterns of the files to keep, in one line that a terminal survives."""
+    spec = make_spec(snapshot=f"{'0' * 64}:.", keep=("results/**", "!*.tmp"))
+    printed = story(Record(job=Job(id=1, spec=spec, state=JobState.QUEUED, submitted_at=NOW), runs=()))
+
+    assert "  keep       results/**  !*.tmp" in printed.splitlines()
+    assert "  keep" not in story(
+        Record(job=Job(id=1, spec=make_spec(), state=JobState.QUEUED, submitted_at=NOW), runs=())
+    )

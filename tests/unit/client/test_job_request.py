@@ -66,6 +66,7 @@ SAMPLES: dict[str, Any] = {
     "separate_stderr": True,
     "snapshot": True,
     "snapshot_allow": [".env"],
+    "keep": ["results/**"],
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "args": {"command": "train.py"},
@@ -74,6 +75,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "retry_on": {"retries": 3},
     "at_once": {"array": "0-3"},
     "sweep": {"command": ["true", "{lr}"]},
+    "keep": {"snapshot": True},
 }
 #: Fields that permit something, and so change no spec.
 PERMITS = {"snapshot_allow"}
@@ -155,7 +157,8 @@ def test_each_field_reaches_the_spec_and_its_json(site: Any) -> None:
 
     seen = set().union(*found.values())
     assert {each.name for each in fields(JobSpec)} - NOT_REQUESTED == seen - NOT_REQUESTED
-    whole = spec(site, tags=["a"], retries=1, on_end="team", after="12", git=True, environment="a")
+    code = {"snapshot": True, "keep": ["*.csv"], "environment": "a"}
+    whole = spec(site, tags=["a"], retries=1, on_end="team", after="12", git=True, **code)
     whole = replace(whole, warm=True, separate_stderr=True)
     keys = set(json.loads(encode_spec(whole)))
     assert {each.name for each in fields(JobSpec)} - keys == {"retry_of"}

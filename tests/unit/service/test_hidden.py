@@ -83,3 +83,10 @@ def test_the_environment_of_a_job_is_hidden_like_its_command() -> None:
     job = replace(JOB, spec=make_spec(environment="torch-2.6"))
 
     assert None is hidden.without_arguments(job).spec.environment
+
+
+def test_the_code_and_what_is_kept_of_it_are_hidden() -> None:
+    """The names of files are arguments too."""
+    job = replace(JOB, spec=make_spec(snapshot=f"{'0' * 64}:src", keep=("secret-plan/**",)))
+
+    assert (None, ()) == (hidden.without_arguments(job).spec.snapshot, hidden.without_arguments(job).spec.keep)

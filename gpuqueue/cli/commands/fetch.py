@@ -1,0 +1,132 @@
+"""The ``fetch`` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuqueue.cli.completion.candidates import directories
+from gpuqueue.cli.options.count import Count
+from gpuqueue.cli.options.job_id import job_id
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.client import Client
+from gpuqueue.console import print_message
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import later
+from gpuqueue.text.sanitize import plain
+from gpuqueue.text.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuqueue.cli.follow import bytes_line
+    from gpuqueue.model.run_files import Fetched, LeftOut, RunFile
+else:
+    bytes_line = later("gpuqueue.cli.follow.bytes_line")
+
+#: Most files that were left out and are named. The rest is counted.
+NAMED = 10
+#: Exit code if a file was left out.
+INCOMPLETE = 1
+
+
+@click.command()
+@job_id
+@click.argument("patterns", metavar="[PATTERN]…", nargs=-1)
+@click.option("--run", "number", metavar="N", type=Count(), help="Fetch from this run. Default: the newest.")
+@click.option("--to", metavar="DIR", help="Directory for the files. Default: results-ID.", shell_complete=directories)
+@click.option("--replace", is_flag=True, help="Replace files that are there with another content.")
+@click.option("--list", "only_list", is_flag=True, help="Print sizes and paths, and write no file.")
+@json_option
+def fetch(
+    job_id: str,
+    patterns: tuple[str, ...],
+    *,
+    number: int | None,
+    to: str | None,
+    replace: bool,
+    only_list: bool,
+    as_json: bool,
+) -> None:
+    """Bring files of a job whose code travelled here: those that it made or changed, or all that match a pattern.
+
+    Patterns have the syntax of .gitignore. Files that are there with the same content are skipped.
+
+    \b
+    Examples:
+      gpuqueue fetch 12
+      gpuqueue fetch 12 'results/**' '*.csv'
+      gpuqueue fetch 12 --to ~/runs/first
+      gpuqueue fetch --list 12 '**'
+      gpuqueue fetch 17_2
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if only_list and (to is not None or replace):
+        raise BadRequest("--list writes no file: leave out --to and --replace")
+    line = bytes_line.BytesLine()
+
+    def warn(text: str) -> None:
+        print_message("gpuqueue", text)
+
+    with Client() as client:
+        if only_list:
+            _print_list(client.files.list(job_id, patterns, run=number, warn=warn), as_json=as_json)
+            return
+        try:
+            found = client.files.fetch(job_id, patterns, run=number, to=to, replace=replace, seen=line.seen, warn=warn)
+        finally:
+            line.clear()
+    click.echo(json.dumps(fetched_to_plain(found), indent=2) if as_json else _summary(found))
+    if found.left_out:
+        _report_left_out(found.left_out)
+        sys.exit(INCOMPLETE)
+
+
+def fetched_to_plain(found: Fetched) -> dict[str, Any]:
+    """Return *found* as the ``--json`` output shows it."""
+    return {
+        "directory": found.directory,
+        "files": found.files,
+        "size_bytes": found.size_bytes,
+        "skipped": found.skipped,
+        "run": found.run,
+        "source": found.source,
+        "left_out": [{"path": each.path, "why": each.why} for each in found.left_out],
+    }
+
+
+def file_to_plain(found: RunFile) -> dict[str, Any]:
+    """Return *found* as the ``--json`` output of ``--list`` shows it."""
+    return {"path": found.path, "size_bytes": found.size_bytes, "target": found.target}
+
+
+def _print_list(found: Sequence[RunFile], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([file_to_plain(each) for each in found], indent=2))
+        return
+    sizes = ["link" if each.target is not None else format_bytes(each.size_bytes) for each in found]
+    width = max(map(len, sizes))
+    lines = (
+        f"{size:>{width}}  {plain(each.path)}" + (f" -> {plain(each.target)}" if each.target is not None else "")
+        for size, each in zip(sizes, found, strict=True)
+    )
+    click.echo("\n".join(lines))
+
+
+def _summary(found: Fetched) -> str:
+    """Return what was fetched, and where to, in one line."""
+    files = f"{found.files} file{'' if found.files == 1 else 's'}, {format_bytes(found.size_bytes)}"
+    if not found.files:
+        return "0 files"
+    if not found.skipped:
+        return f"{files}, in {plain(found.directory)}"
+    were = "all of them" if found.skipped == found.files else f"{found.skipped} of them"
+    return f"{files}, in {plain(found.directory)}; {were} there before"
+
+
+def _report_left_out(left_out: Sequence[LeftOut]) -> None:
+    for each in left_out[:NAMED]:
+        print_message("gpuqueue", f"not fetched: {plain(each.path)} {each.why}")
+    if len(left_out) > NAMED:
+        print_message("gpuqueue", f"not fetched: {len(left_out) - NAMED} more")

@@ -1,0 +1,90 @@
+"""The archive of a run on this host, from the program ``gpuqueue-worker pack``, which reads the run's directory."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Sequence
+from tempfile import TemporaryFile
+from typing import IO
+
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.snapshot.errors import ArchiveCutShort
+from gpuqueue.system.process import installed
+
+#: Exit code of the program if the run has no copy of its code, or none any more.
+NO_COPY = 3
+_FIRST_BYTES = 512
+
+
+class NoCopy(GpuQueueError):
+    """The run has no copy of its code, or none any more."""
+
+
+class PackedRun:
+    """The output of the program for the run *directory*, as a file that is read once.
+
+    With *kept*, the program reads the archive of that path instead of the directory.
+
+    Raises:
+        NoCopy: there is no copy of the code.
+        GpuQueueError: the program is not installed, or cannot read the directory.
+
+    """
+
+    def __init__(self, directory: str, patterns: Sequence[str], *, kept: str | None = None) -> None:
+        words = [f"--pattern={each}" for each in patterns] + ([f"--from={kept}"] if kept is not None else [])
+        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 - closed by close
+        try:
+            self._process = subprocess.Popen(
+                [installed("gpuqueue-worker"), "pack", *words, "--", directory],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise GpuQueueError(f"gpuqueue-worker cannot be run: {error.strerror}") from None
+        try:
+            self._first = self._output(_FIRST_BYTES)
+        except BaseException:
+            self.close()
+            raise
+        if not self._first:
+            code = self._process.wait()
+            trouble = self._trouble()
+            self.close()
+            raise NoCopy(trouble) if code == NO_COPY else GpuQueueError(f"the files cannot be read: {trouble}")
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most *size* bytes, none at the end.
+
+        Raises:
+            ArchiveCutShort: the program has failed.
+
+        """
+        if self._first:
+            found, self._first = self._first[:size], self._first[size:]
+            return found
+        found = self._output(size)
+        if not found and self._process.wait() != 0:
+            raise ArchiveCutShort(f"the archive was cut short: {self._trouble()}")
+        return found
+
+    def close(self) -> None:
+        """End the program if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._errors.close()
+
+    def _output(self, size: int) -> bytes:
+        return self._process.stdout.read(size) or b"" if self._process.stdout is not None else b""
+
+    def _trouble(self) -> str:
+        """Return the last line of the program's errors."""
+        self._errors.seek(0)
+        lines = self._errors.read(2**16).decode("utf-8", "replace").strip().splitlines()
+        return lines[-1].removeprefix("gpuqueue-worker: ") if lines else f"it exited with {self._process.returncode}"

@@ -1,0 +1,93 @@
+"""The group ``client.files`` over the service. The methods are those of :class:`gpuqueue.client.files.Files`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from gpuqueue.client.fetching import RunArchive, fetched, listed
+from gpuqueue.client.remote.link import WARNING, Link, segment
+from gpuqueue.model import job_ref, validation
+from gpuqueue.model.file_patterns import file_patterns
+
+if TYPE_CHECKING:
+    from gpuqueue.client.remote.http import Answer
+    from gpuqueue.model.run_files import Fetched, RunFile
+
+#: Headers of the answer: the number of the run, and whether its directory or the kept files were read.
+RUN, SOURCE = "gpuqueue-run", "gpuqueue-source"
+
+
+class RemoteFiles:
+    """The files of runs that the service can read, on any of its hosts."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def fetch(
+        self,
+        job: int | str,
+        patterns: Sequence[str] = (),
+        *,
+        run: int | None = None,
+        to: str | os.PathLike[str] | None = None,
+        replace: bool = False,
+        seen: Callable[[int], None] | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> Fetched:
+        """Write files of a run into the directory *to*, by default those that the job made or changed."""
+        with self._archive(job, patterns, run, warn) as archive:
+            return fetched(archive, to, replace=replace, seen=seen)
+
+    def list(
+        self,
+        job: int | str,
+        patterns: Sequence[str] = (),
+        *,
+        run: int | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> Sequence[RunFile]:
+        """Return the files that :meth:`fetch` would write. The whole archive is read for it."""
+        with self._archive(job, patterns, run, warn) as archive:
+            return listed(archive)
+
+    @contextmanager
+    def _archive(
+        self, job: int | str, patterns: Sequence[str], number: int | None, warn: Callable[[str], None] | None
+    ) -> Iterator[RunArchive]:
+        name, wanted = str(job_ref.one_job(job)), file_patterns("patterns", patterns)
+        query = {"run": None if number is None else validation.count("run", number), "pattern": wanted}
+        with self._link.opened(f"/jobs/{segment(name)}/files", query) as answer:
+            if warn is not None and WARNING in answer.headers:
+                warn(answer.headers[WARNING])
+            run = answer.headers.get(RUN, "")
+            yield RunArchive(
+                label=name,
+                patterns=wanted,
+                source=answer.headers.get(SOURCE, ""),
+                content=_Body(self._link, answer),
+                run=int(run) if run.isascii() and run.isdigit() else None,
+            )
+
+
+class _Body:
+    """The body of an answer, as a file that is read once. At most one piece of it is in memory."""
+
+    def __init__(self, link: Link, answer: Answer) -> None:
+        self._link, self._pieces = link, answer.pieces()
+        self._rest = memoryview(b"")
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most *size* bytes, none at the end.
+
+        Raises:
+            ServiceUnreachable: the connection was lost.
+
+        """
+        if not self._rest:
+            with self._link.reporting():
+                self._rest = memoryview(next(self._pieces, b""))
+        found, self._rest = bytes(self._rest[:size]), self._rest[size:]
+        return found
