@@ -16,6 +16,7 @@ from contextlib import closing
 
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreadable
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.file_patterns import file_patterns
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.json_fields import Fields
 from workers.relay.followed import Followed
@@ -36,8 +37,6 @@ PAUSE_S = 1.0
 MOST_PAUSE_S = 5.0
 #: Most requests that are served at a time, and most of them for files, which may take long.
 MOST, MOST_FILES = 8, 6
-#: Most patterns of a request, and longest one, in characters.
-MOST_PATTERNS, MOST_PATTERN = 32, 1024
 #: How long the first bytes of an archive are waited for before the answer begins, in seconds. Until then the reason of
 #: a failure is the whole answer.
 FIRST_S = 3.0
@@ -70,9 +69,10 @@ class Request:
             raise fields.wrong("id", "a name")
         if run is None:
             raise fields.wrong("token", "that of a run")
-        if len(patterns) > MOST_PATTERNS or any(len(each) > MOST_PATTERN or "\0" in each for each in patterns):
-            raise fields.wrong("patterns", "a few short texts")
-        return cls(id=request_id, kind=fields.text("kind"), run=run, patterns=patterns)
+        try:
+            return cls(id=request_id, kind=fields.text("kind"), run=run, patterns=file_patterns("patterns", patterns))
+        except BadRequest:
+            raise fields.wrong("patterns", "a few patterns of files") from None
 
 
 class Requests:

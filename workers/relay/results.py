@@ -113,7 +113,7 @@ class Results:
 
     def _check_room(self, file: int, size_bytes: int) -> None:
         limit_bytes = self._settings.results_limit_bytes
-        if size_bytes > limit_bytes:
+        if limit_bytes is not None and size_bytes > limit_bytes:
             limit = format_bytes(limit_bytes)
             raise PackFailed(f"the kept files need more than {limit} (setting results_limit)", is_final=True)
         disk = os.fstatvfs(file)

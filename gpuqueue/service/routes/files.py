@@ -12,10 +12,11 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gpuqueue.client.run_logs import own_log
-from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import FILES_RUN, FILES_SOURCE, FilesSource
+from gpuqueue.model.file_patterns import file_patterns
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Run
 from gpuqueue.service.archives import Archive, Packed, Source, begun
@@ -28,15 +29,13 @@ from gpuqueue.service.site import Site, site_of
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system import deliveries
 from gpuqueue.system.safe_open import is_regular, read_small
-from gpuqueue.text.sanitize import brief, in_one_line, plain
+from gpuqueue.text.sanitize import in_one_line, plain
 from gpuqueue.text.units import format_duration
 
 log = logging.getLogger(__name__)
 
 router = APIRouter(tags=["files"])
 TAR = "application/x-tar"
-#: Most patterns in one request, and most characters of each.
-MOST_PATTERNS, MOST_PATTERN = 32, 1024
 #: The reason in a run directory why the files that were asked to be kept were not.
 FAILED = "results.failed"
 
@@ -70,21 +69,12 @@ async def fetch_files(
     ``Gpuqueue-Source`` says where the files come from: the run's ``directory``, or what was ``kept`` after its end. An
     archive without its end was cut short.
     """
-    wanted = _checked(patterns or [])
+    wanted = file_patterns("pattern", patterns or [])
     site = site_of(request)
     place = await site.work(request, lambda call: _place(call, name, run))
     archive, source = await _found(site, place, wanted)
     headers = {FILES_RUN: str(place.run.attempt), FILES_SOURCE: str(source), "X-Accel-Buffering": "no"}
     return _ArchiveResponse(archive, headers, place.job.label)
-
-
-def _checked(patterns: list[str]) -> tuple[str, ...]:
-    if len(patterns) > MOST_PATTERNS:
-        raise BadRequest(f"{len(patterns)} patterns are too many: give at most {MOST_PATTERNS}")
-    for each in patterns:
-        if not each or len(each) > MOST_PATTERN or not each.isprintable():
-            raise BadRequest(f"{brief(each)} is no pattern: it has 1 to {MOST_PATTERN} printable characters")
-    return tuple(patterns)
 
 
 def _place(call: Call, name: str, attempt: int | None) -> _Place:
