@@ -35,7 +35,7 @@ class Client:
     def __init__(self, settings: Settings | None = None, *, connection: Connection | None = None) -> None:
         self.settings = connection.settings if connection is not None else settings or Settings.load()
         self._link: Link | None = None
-        url = self.settings.service_url if connection is None else None
+        url = self.settings.client_url if connection is None else None
         if url is not None:
             from gpuqueue.client.remote.link import Link  # noqa: PLC0415 - lazy import for startup time
 

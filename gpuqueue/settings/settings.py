@@ -7,7 +7,6 @@ names the source of each value.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -62,6 +61,18 @@ class Settings:
     url: str = ""
     #: The file with the access token for ``https://``.
     token_file: Path | None = None
+    #: On a worker host that is not the host of the service: the service, to which this host sends logs and results.
+    service_url: str | None = None
+    #: The file with the token of this host.
+    service_token_file: Path | None = None
+    #: The certificate of the authority that signed that of the service. None: one that this machine trusts.
+    service_ca: Path | None = None
+    #: Whether this host records the history. A host that has joined does not: the host of the service does.
+    record: bool = True
+    #: The store as other hosts reach it, with its password: what the service tells hosts that join. None: none may.
+    hosts_redis_url: str | None = field(default=None, repr=False)
+    #: The certificate of the authority that signed that of the store. Hosts that join get it. None: they trust one.
+    hosts_redis_ca: Path | None = None
     #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, simulated ones such as ``sim:4x24G``, or GPUs
     #: together with the CPU: ``gpu,cpu``.
     devices: str = "auto"
@@ -205,15 +216,15 @@ class Settings:
         return str(self.launcher) if self.run_as is RunAs.SUBMITTER else None
 
     @property
-    def service_url(self) -> str | None:
-        """Return the URL of the HTTP service to use, or None to use the store directly.
+    def client_url(self) -> str | None:
+        """Return the URL of the HTTP service that clients use, or None to use the store directly.
 
         A store that the settings name takes precedence over the service of this machine.
         """
         if self.url:
             return self.url
         named = [name for name in ("redis_url", "state_dir") if self.origins.get(name, "default") != "default"]
-        return f"unix://{SYSTEM_SOCKET}" if not named and _is_socket(SYSTEM_SOCKET) else None
+        return f"unix://{SYSTEM_SOCKET}" if not named and sources.is_socket(SYSTEM_SOCKET) else None
 
     @property
     def logs_dir(self) -> Path:
@@ -280,10 +291,3 @@ class Settings:
         except BadRequest:  # reported already, with the shares
             members = {}
         return limiting.Limits.parse(self.limits, self.pool_limits, members)
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - one system call of each command
-    except (OSError, ValueError):
-        return False

@@ -18,7 +18,7 @@ def refuse_beside_service(settings: Settings, command: str) -> None:
         Refused: this machine has a service, and the settings name no other store or state directory.
 
     """
-    if not settings.url and settings.service_url is not None:
+    if not settings.url and settings.client_url is not None:
         raise Refused(
             f"this machine has a queue for everybody (service at {SYSTEM_SOCKET}), and gpuqueue {command} is for its "
             f"administrator: {_AS_SERVICE} {command}. For a queue of your own, set GPUQUEUE_STATE_DIR"

@@ -95,7 +95,7 @@ def test_a_service_with_another_certificate_gets_no_token(
         client.devices.list()
 
     assert str(refused.value) == (
-        f"the certificate of the service at {client.settings.service_url} is not trusted: "
+        f"the certificate of the service at {client.settings.client_url} is not trusted: "
         "set SSL_CERT_FILE to the certificate of the authority that signed it"
     )
     with pytest.raises(Refused, match=r"is not trusted: set SSL_CERT_FILE.*Nothing was stored"):
