@@ -7,12 +7,13 @@ from pathlib import Path
 
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.system.users_group import INSTALLED
 
 ETC = Path("/etc/gpuqueue")
 #: The settings of host, workers, recorder and service.
 CONFIG = ETC / "config.toml"
 #: The record of what ``gpuqueue install`` has made.
-RECORD = ETC / "installed.json"
+RECORD = INSTALLED
 STATE = Path("/var/lib/gpuqueue")
 #: The directories of the runs. Submitters enter theirs, so it is not below the state directory.
 RUNS = Path("/var/lib/gpuqueue-runs")

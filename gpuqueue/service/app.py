@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from gpuqueue.service import problems
-from gpuqueue.service.routes import access, changes, devices, history, jobs, logs, snapshots, streams, terminal
+from gpuqueue.service.routes import access, changes, devices, history, jobs, join, logs, snapshots, streams, terminal
 from gpuqueue.service.routes.described import SCHEMAS, known_parameters_only
 from gpuqueue.service.site import Site
 from gpuqueue.version import VERSION
@@ -34,6 +34,7 @@ def application(site: Site | None) -> FastAPI:
         terminal,
         snapshots,
         access,
+        join,
     ):  # /jobs/wait goes before /jobs/{name}
         api.include_router(each.router)
     app.include_router(api)
