@@ -227,6 +227,11 @@ class Settings:
         return f"unix://{SYSTEM_SOCKET}" if not named and sources.is_socket(SYSTEM_SOCKET) else None
 
     @property
+    def has_history(self) -> bool:
+        """Return whether this machine uses a history database. A host that has joined does not."""
+        return self.record or self.origins.get("database_url", "default") != "default"
+
+    @property
     def logs_dir(self) -> Path:
         """Return the directory of the logs of gpuqueue's own processes."""
         return self.state_dir / "log"
