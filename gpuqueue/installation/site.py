@@ -38,6 +38,13 @@ class SystemSite:
     group: str
     #: The directory of the programs ``gpuqueue`` and ``gpuqueue-worker``.
     programs: Path
+    #: Whether this machine runs the service. A worker host that has joined does not.
+    serves: bool = True
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Return the units of this machine, in the order of their start."""
+        return ("gpuqueue-launcher", "gpuqueue", *(("gpuqueue-serve",) if self.serves else ()))
 
     def check(self) -> None:
         """Check that the names and paths can be written into units.
