@@ -1,4 +1,4 @@
-"""What a worker host and the service of its site tell each other when the host joins. Pure."""
+"""What a worker host and the service of its site exchange when the host joins. Pure."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Settings:
     service_ca: Path | None = None
     #: Whether this host records the history. A host that has joined does not: the host of the service does.
     record: bool = True
-    #: The store as other hosts reach it, with its password: what the service tells hosts that join. None: none may.
+    #: The store as other hosts reach it, with its password: what the service gives to hosts that join. None: none may.
     hosts_redis_url: str | None = field(default=None, repr=False)
     #: The certificate of the authority that signed that of the store. Hosts that join get it. None: they trust one.
     hosts_redis_ca: Path | None = None
