@@ -33,9 +33,7 @@ USERS_GROUP = "gpuqueue-users"
 @click.command()
 @click.argument("url", metavar="URL")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File with the token of this host.")
-@click.option(
-    "--token", metavar="TEXT", help="The token, which other users can then see; - reads standard input."
-)
+@click.option("--token", metavar="TEXT", help="The token, which other users can then see; - reads standard input.")
 @click.option("--ca", type=click.Path(path_type=Path), metavar="FILE", help="Certificate of the service's authority.")
 @click.option("--account", default="gpuqueue", show_default=True, help="Account of the workers.")
 @click.option("--group", help=f"Group whose members may run jobs. [default: that of the site, or {USERS_GROUP}]")
