@@ -124,6 +124,11 @@ class SiteLab:
         self.units[host, name].end(signal.SIGKILL)
         self.units[host, name].start()
 
+    def restart(self, host: str, name: str) -> None:
+        """Restart a unit. Running jobs go on."""
+        self.units[host, name].end(signal.SIGTERM)
+        self.units[host, name].start()
+
     def kill_on(self, host: str, words: str) -> list[int]:
         """Kill the processes of the service account whose command line has *words*, and return their pids."""
         found = self.machines[host].root("pgrep", "-u", "gpuqueue", "-f", words).stdout.split()
@@ -145,6 +150,15 @@ class SiteLab:
         environ = (f"GPUQUEUE_URL={self.url}", "SSL_CERT_FILE=/etc/site-ca.pem")
         inside = ("sh", "-c", f'cd {cwd} && exec "$@"', "sh", "env", *environ, "gpuqueue", *words)
         return self.done(self.machines["laptop"].person(person, *inside), code)
+
+    def as_person(self, machine: str, person: str, words: str) -> str:
+        """Run a shell command as a person in the home on a machine, and return its output."""
+        return self.done(self.machines[machine].person(person, "sh", "-c", words))
+
+    def delivered(self, job: int) -> set[str]:
+        """Return the names of the files of a job that its host has sent to the service."""
+        place = f"/var/lib/gpuqueue/delivered/{job}"
+        return set(self.machines["server"].root("find", place, "-type", "f", "-printf", "%f\n").stdout.split())
 
     def findings(self, host: str) -> list[dict[str, str]]:
         """Return what ``gpuqueue doctor`` finds on a machine, as the service account."""
