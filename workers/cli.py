@@ -99,7 +99,7 @@ def relay(parent: int | None) -> None:
 
 @worker_commands.command()
 @devices_option
-@click.option("--no-recorder", is_flag=True, help="Do not start a recorder: one runs on another host.")
+@click.option("--no-recorder", is_flag=True, help="Do not start a recorder: one runs on another host (setting record).")
 def host(spec: str | None, *, no_recorder: bool) -> None:
     """Serve every device of this machine: a worker for each, the recorder, and the relay when there is work for it."""
     from workers.services.host import Host  # noqa: PLC0415 - only here
@@ -107,7 +107,7 @@ def host(spec: str | None, *, no_recorder: bool) -> None:
     settings = Settings.load()
     spec = spec or settings.devices
     backend = choose(spec, settings.host, settings.runs_dir)
-    Host(settings, backend, spec, record=not no_recorder).serve(_stop_signal(None))
+    Host(settings, backend, spec, record=settings.record and not no_recorder).serve(_stop_signal(None))
 
 
 @worker_commands.command()

@@ -60,7 +60,8 @@ COMMANDS = {
     "down": ("gpuqueue.cli.commands.down", "Wait for the running jobs, then stop the services."),
     "serve": ("gpuqueue.cli.commands.serve", "Run the HTTP service."),
     "install": ("gpuqueue.cli.commands.install", "Set up this machine for a team, as root."),
-    "uninstall": ("gpuqueue.cli.commands.uninstall", "Remove what install has made."),
+    "join": ("gpuqueue.cli.commands.join", "Let this machine serve a site of another, as root."),
+    "uninstall": ("gpuqueue.cli.commands.uninstall", "Remove what install or join has made."),
     "doctor": ("gpuqueue.cli.commands.doctor", "Find problems on this site, and suggest fixes."),
     "db": ("gpuqueue.cli.commands.db", "Maintain the history database."),
     "completion": ("gpuqueue.cli.commands.completion", "Print the completion script of a shell."),
@@ -88,7 +89,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "History": ("history", "stats", "notify"),
     "Devices": ("top", "gpus", "limits", "drain", "resume", "lost"),
     "Access": ("login", "logout", "whoami", "token", "audit"),
-    "This machine": ("up", "status", "down", "serve", "install", "uninstall", "doctor", "db", "completion"),
+    "This machine": ("up", "status", "down", "serve", "install", "join", "uninstall", "doctor", "db", "completion"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.model.job_spec import Account
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import SUPERUSER, current_account, is_superuser
@@ -48,8 +49,15 @@ class Connection:
 
     @property
     def database(self) -> HistoryDatabase:
-        """Return the history, connected on first use."""
+        """Return the history, connected on first use.
+
+        Raises:
+            HistoryUnreachable: this host has none, because it has joined a service.
+
+        """
         if self._database is None:
+            if not self.settings.has_history:
+                raise HistoryUnreachable("this host records no history (setting record)", "ask the service")
             from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - lazy import: sqlalchemy is slow to import
 
             self._database = HistoryDatabase(self.settings.database_url)

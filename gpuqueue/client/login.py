@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
-
-from gpuqueue.errors import NotAuthenticated, Refused, Unreachable, Unreadable
-from gpuqueue.lazy.imports import later
-from gpuqueue.settings.credentials import origin_of
+from gpuqueue.client.first_call import ServiceAddress, ask, no_service
+from gpuqueue.errors import NotAuthenticated, Refused, Unreadable
 from gpuqueue.text.json_fields import Fields
-from gpuqueue.text.sanitize import brief
 
-if TYPE_CHECKING:
-    from http import client as http
-else:
-    http = later("http.client")
-
-#: Path of the answer to who the caller is, below the address of the service.
-WHOAMI = "/api/v1/me"
-_TIMEOUT_S = 10.0
-_MOST_BYTES = 65536
-_OK, _UNAUTHORIZED = 200, 401
+#: Path of the answer to who the caller is, below that of the API.
+WHOAMI = "/me"
+_UNAUTHORIZED = 401
 
 
 def account_of(url: str, token: str) -> str:
@@ -34,25 +21,14 @@ def account_of(url: str, token: str) -> str:
         Unreadable: something else answers.
 
     """
-    parts = urlsplit(origin_of(url))
-    opened = http.HTTPSConnection if parts.scheme == "https" else http.HTTPConnection
-    connection = opened(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    service = ServiceAddress(url=url, token=token)
     try:
-        connection.request("GET", urlsplit(url).path.rstrip("/") + WHOAMI, headers={"Authorization": f"Bearer {token}"})
-        answer = connection.getresponse()
-        content = answer.read(_MOST_BYTES)
-    except (OSError, http.HTTPException) as error:
-        if type(error).__name__ == "SSLCertVerificationError":
-            from gpuqueue.client.remote.link import certificate_trouble  # noqa: PLC0415 - only for a bad certificate
-
-            raise Refused(f"{certificate_trouble(origin_of(url), error)}. Nothing was stored") from error
-        raise Unreachable(f"the service at {origin_of(url)} does not answer: {brief(str(error))}") from error
-    finally:
-        connection.close()
-    if answer.status == _UNAUTHORIZED:
-        raise NotAuthenticated(f"{origin_of(url)} does not accept this token: it is unknown, expired or revoked")
+        reply = ask(service, WHOAMI)
+    except Refused as error:
+        raise Refused(f"{error}. Nothing was stored") from error
+    if reply.status == _UNAUTHORIZED:
+        raise NotAuthenticated(f"{service.origin} does not accept this token: it is unknown, expired or revoked")
     try:
-        found = Fields(json.loads(content if answer.status == _OK else b"null"), "the answer").text("account")
-    except (ValueError, Unreadable):
-        raise Unreadable(f"{origin_of(url)} is no gpuqueue service: it answers {answer.status}") from None
-    return found
+        return Fields(reply.content if reply.is_ok else None, "the answer").text("account")
+    except Unreadable:
+        raise no_service(service, reply) from None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
-from gpuqueue.doctor import history, machines, processes, queue, state, store, values
+from gpuqueue.doctor import history, machines, processes, queue, service, state, store, values
 from gpuqueue.model.finding import Check, Finding, Grade, examined, name_of, problem, unknown
 from gpuqueue.queue.diagnostics import QueueFacts, queue_facts
 from gpuqueue.system.process import is_locked
@@ -37,10 +37,11 @@ ROOMS: Mapping[str, Sequence[Callable[..., object]]] = {
     "store": store.CHECKS,
     "queue": queue.CHECKS,
     "history": history.CHECKS,
+    "service": service.CHECKS,
     "processes": processes.CHECKS,
 }
 #: All sections, in the order of the report. A section depends on those before it.
-ORDER = ("settings", "state", "host", "python", "store", "queue", "history", "processes", "runs")
+ORDER = ("settings", "state", "host", "python", "store", "queue", "history", "service", "processes", "runs")
 
 
 def examine(environ: Mapping[str, str], *, deep: bool = False) -> Iterator[tuple[str, list[Finding]]]:
@@ -65,6 +66,7 @@ class _Examination:
         self._machines = TimedCall(lambda: machines.ask(environ, deep=deep), machines_s)
         self._store = TimedCall(lambda: store.store_facts(settings), POLL_S)
         self._database = TimedCall(lambda: history.facts_of(settings, integrity_s=integrity_s), POLL_S + integrity_s)
+        self._service = TimedCall(lambda: service.service_facts(settings), POLL_S + service.PATIENCE_S)
         self._state = TimedCall(lambda: state.state_facts(settings), POLL_S)
         self._processes = TimedCall(lambda: processes.process_facts(settings, environ), POLL_S)
         self._moving = TimedCall(lambda: is_locked(settings.state_dir / "up.lock"), POLL_S)
@@ -85,6 +87,7 @@ class _Examination:
             "history": lambda: _section(
                 "history", self._database.result, history.CHECKS, lambda why: history.away(settings, why)
             ),
+            "service": self._of_service,
             "processes": lambda: _section("processes", self._about_processes, processes.CHECKS, _processes_unseen),
             "runs": lambda: self._of_machines("runs"),
         }
@@ -96,6 +99,15 @@ class _Examination:
             yield from self._machines.result().of(section)
         except CallFailed as why:
             yield replace(machines.absent(str(why)), section=section, check="machines")
+
+    def _of_service(self) -> Iterator[Finding]:
+        """Yield the findings about the service. A host that has not joined one has none."""
+        try:
+            facts = self._service.result()
+        except CallFailed as why:
+            yield replace(service.away(self._settings, why), section="service", check=name_of(service.answers))
+        else:
+            yield from examined("service", facts, service.CHECKS) if facts is not None else ()
 
     def _about_queue(self) -> queue.Facts:
         running = _or_none(self._processes.result)

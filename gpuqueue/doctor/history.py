@@ -31,13 +31,22 @@ class Facts:
 
 
 def facts_of(settings: Settings, *, integrity_s: float) -> Facts:
-    """Return the facts about the history."""
+    """Return the facts about the history.
+
+    Raises:
+        HistoryUnreachable: this host has none.
+
+    """
+    if not settings.has_history:
+        raise HistoryUnreachable("this host records no history")
     database = database_facts(settings.database_url, integrity_s=integrity_s)
     return Facts(database=database, free_bytes=None if database.path is None else free_bytes(database.path.parent))
 
 
 def away(settings: Settings, why: CallFailed) -> Finding:
     """Return a finding on why the history is unreachable, with a remedy."""
+    if not settings.has_history:
+        return ok("none here: the host of the service records it (record = false)")
     words, known = str(why), why.cause if isinstance(why.cause, HistoryUnreachable) else None
     if "malformed" in words or "not a database" in words:  # SQLite's words for a damaged file
         return problem(known.what if known else words, _recover(settings.database_url.partition(":///")[2]))

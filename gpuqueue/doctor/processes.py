@@ -178,6 +178,8 @@ def recorder(facts: ProcessFacts) -> Findings:
         return ()
     if facts.recorder:
         return ok("runs")
+    if not facts.settings.record:
+        return ok("none: the host of the service records the history (record = false)")
     log = facts.settings.logs_dir / "recorder.log"
     return note(
         "none runs here", f"right if one runs elsewhere (host --no-recorder); else it ends again and again: {log}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.errors import GpuQueueError, Refused, StoreUnreachable, unusable
+from gpuqueue.errors import GpuQueueError, Refused, StoreNotOpen, StoreUnreachable, unusable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.recovery.reopen import Opened
 
-#: Time limit for the workers to announce their devices, in seconds.
+#: Time limit for the workers to announce their devices, and for another host to open the store, in seconds.
 READY_S = 60.0
 #: Time limit for the host process to stop, in seconds.
 LEAVE_S = 40.0
@@ -113,7 +113,17 @@ class Machine:
         return "started" if started else "was running"
 
     def open_queue(self) -> Opened | None:
-        """Open the store for gpuqueue, and rebuild lost data from the history. Return None if it was open already."""
+        """Open the store for gpuqueue, and rebuild lost data from the history. Return None if it was open already.
+
+        A host that records no history waits until another host has opened the store.
+
+        Raises:
+            StoreNotOpen: it waited for too long.
+
+        """
+        if not self.settings.record:
+            self._await_open()
+            return None
         from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - lazy import for startup time
         from gpuqueue.recovery.reopen import open_queue  # noqa: PLC0415 - lazy import for startup time
 
@@ -121,6 +131,15 @@ class Machine:
         opened = open_queue(self.queue, database, lease_s=self.settings.lease_s, settings=self.settings)
         database.close()
         return opened
+
+    def _await_open(self) -> None:
+        deadline = time.monotonic() + READY_S
+        while self.queue.epoch() is None:
+            if time.monotonic() > deadline:
+                raise StoreNotOpen(
+                    "the store is not open: a recorder opens it, on the host of the service. Does gpuqueue run there?"
+                )
+            time.sleep(POLL_S)
 
     def host_running(self) -> ProcessIdentity | None:
         """Return the identity of this machine's host process, or None if it does not run."""

@@ -103,12 +103,14 @@ class File:
     purpose: str
     #: Whether the site may edit it. An edited file counts as present.
     editable: bool = False
+    #: Whether ``uninstall`` without ``--purge`` keeps a file that the site has edited.
+    keeps_changes: bool = True
     forced: bool = False
 
     @property
     def lasting(self) -> bool:
         """Whether only ``uninstall --purge`` removes it: a file that the site has changed."""
-        return self.editable and self._content() != self.text
+        return self.editable and self.keeps_changes and self._content() != self.text
 
     @property
     def name(self) -> str:
@@ -144,6 +146,8 @@ class File:
             return self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return self.text
+        except PermissionError:
+            raise Refused(f"{self.path} cannot be read by this account: use sudo") from None
 
     def make(self) -> None:
         """Write the file atomically."""

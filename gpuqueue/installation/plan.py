@@ -1,4 +1,4 @@
-"""The steps in their order, and the record of what was made."""
+"""What is checked, made and removed, and the record of what was made."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpuqueue.errors import GpuQueueError, Refused
-from gpuqueue.installation.accounts import ServiceAccount, UsersGroup
-from gpuqueue.installation.files import Directory, File, Owned
+from gpuqueue.installation.files import File, Owned
 from gpuqueue.installation.services import (
     STARTED,
     Units,
@@ -25,65 +24,46 @@ from gpuqueue.installation.services import (
     running_jobs,
     take_down,
 )
-from gpuqueue.installation.site import CONFIG, ETC, RECORD, RUNS, STATE, UNITS, SystemSite
+from gpuqueue.installation.site import CONFIG, ETC, RECORD, UNITS, SystemSite
 from gpuqueue.installation.step import State, Step
-from gpuqueue.installation.units import config_text, unit_texts
+from gpuqueue.installation.steps import steps_of, steps_of_host
 from gpuqueue.settings.settings import Settings
 
 #: The libraries of the service (extra ``service``).
 SERVICE_LIBRARIES = ("fastapi", "httptools", "uvicorn", "uvloop")
 
 
-def steps_of(site: SystemSite, *, force: bool = False) -> list[Step]:
-    """Return what a site in system mode consists of, in the order in which it is made, without the running units."""
-    account = site.account
-    settings = Owned(group=account, mode=0o640)
-    units = [
-        File(
-            path=UNITS / f"{name}.service", text=text, owned=Owned(mode=0o644), purpose="unit of systemd", forced=force
-        )
-        for name, text in unit_texts(site).items()
-    ]
-    return [
-        ServiceAccount(account),
-        UsersGroup(site.group),
-        Directory(
-            path=STATE,
-            owned=Owned(owner=account, group=account, mode=0o700),
-            purpose="store, history, logs of the services",
-        ),
-        Directory(
-            path=RUNS,
-            owned=Owned(owner=account, group=account, mode=0o711),
-            purpose="directories and logs of the runs",
-        ),
-        File(path=CONFIG, text=config_text(), owned=settings, purpose="settings; yours to change", editable=True),
-        *units,
-    ]
-
-
 def refuse_unsafe(programs: Path) -> None:
     """Check that only root can change this installation and that the service account can read it.
 
     Raises:
-        Refused: others than root can change it, others cannot read it, or the service's libraries are missing.
+        Refused: others than root can change it, or others cannot read it.
 
     """
     for path in (programs, Path(sys.executable).resolve(), Path(os.__file__), Path(__file__)):
         closed = next((each for each in path.parents if not each.stat().st_mode & stat.S_IXOTH), None)
         if closed is not None:
             raise Refused(f"{closed} is closed to the service account: install gpuqueue and its Python elsewhere")
-    missing = [name for name in SERVICE_LIBRARIES if find_spec(name) is None]
-    if missing:
-        raise Refused(
-            f"the service needs {', '.join(missing)}: install gpuqueue with its extra: pip install '.[service]'"
-        )
     words = [str(programs / "gpuqueue-worker"), "launcher", "--check"]
     environ = {"PATH": os.defpath}  # no PYTHONPATH: the services have none
     done = subprocess.run(words, env=environ, cwd="/", capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["gpuqueue-worker launcher --check failed"]
         raise Refused(lines[-1].removeprefix("gpuqueue-worker: "))
+
+
+def refuse_without_libraries() -> None:
+    """Check that the libraries of the service are installed.
+
+    Raises:
+        Refused: some are missing.
+
+    """
+    missing = [name for name in SERVICE_LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise Refused(
+            f"the service needs {', '.join(missing)}: install gpuqueue with its extra: pip install '.[service]'"
+        )
 
 
 def refuse_other_settings() -> None:
@@ -111,18 +91,27 @@ def to_do(steps: Sequence[Step]) -> list[tuple[Step, State]]:
     return [(step, step.state()) for step in steps]
 
 
-def running_units(states: Sequence[tuple[Step, State]]) -> Units:
+def running_units(site: SystemSite, states: Sequence[tuple[Step, State]]) -> Units:
     """Return the step that starts the units, after those of *states*."""
-    return Units(any(isinstance(step, File) and state is not State.THERE for step, state in states))
+    return Units(site.units, any(isinstance(step, File) and state is not State.THERE for step, state in states))
 
 
 class Record:
-    """What ``gpuqueue install`` has made on this machine, in a file."""
+    """What ``gpuqueue install`` or ``gpuqueue join`` has made on this machine, in a file.
 
-    def __init__(self, account: str, group: str, made: Sequence[str] = ()) -> None:
+    *joined* is the address of the service that this machine has joined, empty if it runs its own.
+    """
+
+    def __init__(self, account: str, group: str, made: Sequence[str] = (), joined: str = "") -> None:
         self.account = account
         self.group = group
         self.made = list(made)
+        self.joined = joined
+
+    @property
+    def has_units(self) -> bool:
+        """Return whether units were made, and not only what an uninstall keeps."""
+        return any(Path(name).parent == UNITS for name in self.made)
 
     @classmethod
     def load(cls) -> Record | None:
@@ -134,7 +123,8 @@ class Record:
         """
         try:
             plain = json.loads(RECORD.read_text(encoding="utf-8"))
-            return cls(str(plain["account"]), str(plain["group"]), [str(each) for each in plain["made"]])
+            made = [str(each) for each in plain["made"]]
+            return cls(str(plain["account"]), str(plain["group"]), made, str(plain.get("joined", "")))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
@@ -161,19 +151,20 @@ class Record:
 
     def save(self) -> None:
         """Write the record."""
-        plain = {"account": self.account, "group": self.group, "made": self.made}
+        plain = {"account": self.account, "group": self.group, "made": self.made, "joined": self.joined}
         owned = Owned(mode=0o644)
         File(path=RECORD, text=f"{json.dumps(plain, indent=2)}\n", owned=owned, purpose="record").make()
 
 
-def install(site: SystemSite, states: Sequence[tuple[Step, State]]) -> None:
-    """Make what is missing, and correct what differs.
+def install(site: SystemSite, states: Sequence[tuple[Step, State]], joined: str = "") -> None:
+    """Make what is missing, and correct what differs. *joined* is the address of the service that this host joins.
 
     Raises:
         GpuQueueError: a step failed. The steps before it stay, and the next install goes on from there.
 
     """
     record = Record.load() or Record(site.account, site.group)
+    record.joined = joined
     for step, state in states:
         if state is State.THERE:
             continue
@@ -182,15 +173,20 @@ def install(site: SystemSite, states: Sequence[tuple[Step, State]]) -> None:
             record.add(step.name)
 
 
-def refuse_other_names(site: SystemSite) -> None:
-    """Check that this machine has no installation with other names.
+def refuse_other_installation(site: SystemSite, joined: str = "") -> None:
+    """Check that this machine has no installation of another kind, or with other names.
 
     Raises:
-        Refused: the record names another account or group.
+        Refused: it runs its own service, has joined another one than *joined*, or the account or group differs.
 
     """
     record = Record.load()
-    if record is not None and (record.account, record.group) != (site.account, site.group):
+    if record is None:
+        return
+    if (record.has_units or record.joined) and record.joined != joined:
+        there = f"has joined the service at {record.joined}" if record.joined else "runs a service of its own"
+        raise Refused(f"this machine {there}: gpuqueue uninstall first")
+    if (record.account, record.group) != (site.account, site.group):
         raise Refused(
             f"this machine has an installation with the account {record.account} and the group {record.group}: "
             "give these names, or gpuqueue uninstall --purge first"
@@ -199,11 +195,12 @@ def refuse_other_names(site: SystemSite) -> None:
 
 def removals(record: Record, site: SystemSite, *, purge: bool) -> tuple[list[Step], list[Step]]:
     """Return what uninstall removes, in this order, and what it keeps. Only what install has made is in it."""
-    made = [step for step in reversed(steps_of(site, force=True)) if step.name in record.made]
+    every = steps_of_host(site, None, force=True) if record.joined else steps_of(site, force=True)
+    made = [step for step in reversed(every) if step.name in record.made]
     kept = [step for step in made if step.lasting and not purge]
     removed = [step for step in made if step not in kept]
     started = has_systemd() and any(isinstance(step, File) and step.path.parent == UNITS for step in removed)
-    return ([Units(), *removed] if started else removed), kept
+    return ([Units(site.units), *removed] if started else removed), kept
 
 
 def refuse_while_busy(site: SystemSite, *, cancel: bool) -> None:
@@ -233,5 +230,8 @@ def uninstall(record: Record, site: SystemSite, removed: Sequence[Step], *, canc
     for step in removed:
         step.remove()
         record.remove(step.name)
+    if record.made and not record.has_units:
+        record.joined = ""
+        record.save()
     remove_sockets()
     forget_units()

@@ -14,7 +14,6 @@ from gpuqueue.errors import GpuQueueError, Unreachable
 from gpuqueue.installation.accounts import has_account
 from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, STATE, SystemSite
 from gpuqueue.installation.step import State
-from gpuqueue.installation.units import UNITS
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.settings.settings import Settings
 
@@ -33,8 +32,9 @@ def has_systemd() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The units, enabled and started."""
+    """The units *names*, enabled and started."""
 
+    names: tuple[str, ...]
     #: Whether a unit was written just now, and so must be started again.
     changed: bool = False
     lasting: bool = False
@@ -43,24 +43,24 @@ class Units:
     @property
     def what(self) -> str:
         """The thing and its purpose, in words."""
-        return f"{' '.join(UNITS)}: enabled and started by systemd"
+        return f"{' '.join(self.names)}: enabled and started by systemd"
 
     def state(self) -> State:
         """Return whether all of them are enabled and run."""
         done = not self.changed and all(
-            _systemctl(verb, "--quiet", *UNITS, check=False) for verb in ("is-enabled", "is-active")
+            _systemctl(verb, "--quiet", *self.names, check=False) for verb in ("is-enabled", "is-active")
         )
         return State.THERE if done else State.MISSING
 
     def make(self) -> None:
         """Enable and start them. Running jobs go on."""
         _systemctl("daemon-reload")
-        _systemctl("enable", "--quiet", *UNITS)
-        _systemctl("restart", *UNITS)
+        _systemctl("enable", "--quiet", *self.names)
+        _systemctl("restart", *self.names)
 
     def remove(self) -> None:
         """Stop and disable them."""
-        _systemctl("disable", "--now", "--quiet", *reversed(UNITS))
+        _systemctl("disable", "--now", "--quiet", *reversed(self.names))
 
 
 def _systemctl(*words: str, check: bool = True) -> bool:
@@ -73,7 +73,7 @@ def _systemctl(*words: str, check: bool = True) -> bool:
     done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)  # noqa: S607
     if check and done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
-        raise GpuQueueError(f"systemctl {words[0]} failed: {reason}: see systemctl status {' '.join(UNITS)}")
+        raise GpuQueueError(f"systemctl {words[0]} failed: {reason}: see systemctl status 'gpuqueue*'")
     return done.returncode == 0
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.system.users_group import INSTALLED
 
 ETC = Path("/etc/gpuqueue")
 #: The settings of host, workers, recorder and service.
 CONFIG = ETC / "config.toml"
 #: The record of what ``gpuqueue install`` has made.
-RECORD = ETC / "installed.json"
+RECORD = INSTALLED
 STATE = Path("/var/lib/gpuqueue")
 #: The directories of the runs. Submitters enter theirs, so it is not below the state directory.
 RUNS = Path("/var/lib/gpuqueue-runs")
@@ -37,6 +38,13 @@ class SystemSite:
     group: str
     #: The directory of the programs ``gpuqueue`` and ``gpuqueue-worker``.
     programs: Path
+    #: Whether this machine runs the service. A worker host that has joined does not.
+    serves: bool = True
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Return the units of this machine, in the order of their start."""
+        return ("gpuqueue-launcher", "gpuqueue", *(("gpuqueue-serve",) if self.serves else ()))
 
     def check(self) -> None:
         """Check that the names and paths can be written into units.

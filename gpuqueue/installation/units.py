@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS, STATE, SystemSite
 
-#: The units, in the order of their start.
-LAUNCHER, HOST, SERVICE = UNITS = ("gpuqueue-launcher", "gpuqueue", "gpuqueue-serve")
-
 _CONFIG = """\
 # Settings of gpuqueue on this machine: of its host process, workers, recorder and service.
 # Written once by `gpuqueue install`, then yours. After a change: systemctl restart gpuqueue gpuqueue-serve
@@ -40,7 +37,7 @@ WantedBy=multi-user.target
 _HOST = """\
 # Written by `gpuqueue install`. For changes: systemctl edit gpuqueue
 [Unit]
-Description=gpuqueue: store, recorder and workers of this GPU server
+Description=gpuqueue: {parts} of this GPU server
 After=network-online.target gpuqueue-launcher.service
 Wants=network-online.target gpuqueue-launcher.service
 StartLimitIntervalSec=0
@@ -93,7 +90,7 @@ def config_text() -> str:
 
 
 def unit_texts(site: SystemSite) -> dict[str, str]:
-    """Return the text of each unit by its name."""
+    """Return the text of each unit of this machine by its name."""
     words = {
         "account": site.account,
         "group": site.group,
@@ -101,18 +98,20 @@ def unit_texts(site: SystemSite) -> dict[str, str]:
         "config": CONFIG,
         "run": RUN.name,
         "launcher_run": LAUNCHER_RUN.name,
+        "parts": "store, recorder and workers" if site.serves else "workers",
     }
-    return {name: text.format(**words) for name, text in zip(UNITS, (_LAUNCHER, _HOST, _SERVICE), strict=True)}
+    texts = (_LAUNCHER, _HOST, *((_SERVICE,) if site.serves else ()))
+    return {name: text.format(**words) for name, text in zip(site.units, texts, strict=True)}
 
 
 def by_hand(site: SystemSite) -> tuple[str, ...]:
-    """Return the commands that start the three processes on a machine without systemd."""
+    """Return the commands that start the processes of the units on a machine without systemd."""
     account, programs = site.account, site.programs
     become = f"setpriv --reuid={account} --regid={account} --init-groups env HOME={STATE} GPUQUEUE_CONFIG={CONFIG}"
+    service = (f"install -d -o {account} {RUN}", f"{become} {programs}/gpuqueue serve &")
     return (
         f"install -d {LAUNCHER_RUN}",
         f"{programs}/gpuqueue-worker launcher --account {account} --group {site.group} &",
         f"{become} {programs}/gpuqueue up --foreground &",
-        f"install -d -o {account} {RUN}",
-        f"{become} {programs}/gpuqueue serve &",
+        *(service if site.serves else ()),
     )

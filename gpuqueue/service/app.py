@@ -16,6 +16,7 @@ from gpuqueue.service.routes import (
     history,
     host,
     jobs,
+    join,
     logs,
     snapshots,
     streams,
@@ -48,6 +49,7 @@ def application(site: Site | None) -> FastAPI:
         snapshots,
         access,
         host,
+        join,
     ):  # /jobs/wait goes before /jobs/{name}
         api.include_router(each.router)
     app.include_router(api)

@@ -14,16 +14,15 @@ from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.notification import targets
 from gpuqueue.model.placement import Preference
 from gpuqueue.model.python_environments import programs
+from gpuqueue.settings import addresses
 from gpuqueue.text.sanitize import brief, is_name, name_of
 from gpuqueue.text.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model import access
     from gpuqueue.model import slots as slotting
-    from gpuqueue.text import redact
 else:
     access = later("gpuqueue.model.access")
-    redact = later("gpuqueue.text.redact")
     slotting = later("gpuqueue.model.slots")
 
 #: Shortest half-life, in seconds. Usage that decays faster than jobs run cannot order the queue.
@@ -32,10 +31,6 @@ LEAST_HALF_LIFE_S = 3600.0
 LEAST_LOG_LIMIT_BYTES = 2**20
 #: Largest accepted count.
 MOST = 1000
-
-
-#: The forms of the setting ``url``.
-_SERVICES = "write unix:///PATH or https://HOST:PORT"
 
 
 class OnPartition(str, Enum):
@@ -197,44 +192,18 @@ def _directory(raw: str) -> Path:
     return path
 
 
-def _service(raw: str) -> str:
-    """Return the URL of the HTTP service. Plain HTTP is accepted only on this machine: a token must not be readable."""
-    from urllib.parse import urlsplit  # noqa: PLC0415 - only for a client of the service
-
-    try:
-        parts = urlsplit(raw)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        raise BadRequest(f"{brief(redact.without_password(raw))} is no URL of a service: {_SERVICES}") from None
-    if parts.username is not None or parts.query or parts.fragment:
-        raise BadRequest(f"the URL of a service has no password and no parameters: {_SERVICES}")
-    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
-        return raw
-    if parts.scheme == "https" and host:
-        return raw.rstrip("/")
-    if parts.scheme == "http" and host in {"localhost", "127.0.0.1", "::1"}:
-        return raw.rstrip("/")
-    if parts.scheme == "http":
-        raise BadRequest("plain HTTP shows the access token to the network: write https://")
-    other = ". The address of a store belongs in redis_url" if parts.scheme in {"redis", "rediss"} else ""
-    raise BadRequest(f"{brief(redact.without_password(raw))} is no URL of a service: {_SERVICES}{other}")
-
-
-def _service_of_hosts(raw: str) -> str:
-    if raw.startswith("unix:"):
-        raise BadRequest("a worker host reaches the service over the network: write https://HOST:PORT")
-    return _service(raw)
-
-
 #: The parser of each setting, in the order of the reference page.
 READERS: dict[str, Callable[[str], Any]] = {
     "state_dir": _directory,
-    "url": _service,
+    "url": addresses.service,
     "token_file": _directory,
-    "service_url": _service_of_hosts,
+    "service_url": addresses.service_of_hosts,
     "service_token_file": _directory,
     "service_ca": _directory,
+    "record": _flag,
     "redis_url": str,
+    "hosts_redis_url": addresses.store_of_hosts,
+    "hosts_redis_ca": _directory,
     "database_url": str,
     "host": read_host,
     "devices": str,

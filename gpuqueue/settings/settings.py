@@ -7,7 +7,6 @@ names the source of each value.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -64,10 +63,16 @@ class Settings:
     token_file: Path | None = None
     #: On a worker host that is not the host of the service: the service, to which this host sends logs and results.
     service_url: str | None = None
-    #: The file with the token of this host, and the certificate of the authority that signed that of the service. None
-    #: for the second: those that this machine trusts.
+    #: The file with the token of this host.
     service_token_file: Path | None = None
+    #: The certificate of the authority that signed that of the service. None: one that this machine trusts.
     service_ca: Path | None = None
+    #: Whether this host records the history. A host that has joined does not: the host of the service does.
+    record: bool = True
+    #: The store as other hosts reach it, with its password: what the service gives to hosts that join. None: none may.
+    hosts_redis_url: str | None = field(default=None, repr=False)
+    #: The certificate of the authority that signed that of the store. Hosts that join get it. None: they trust one.
+    hosts_redis_ca: Path | None = None
     #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, simulated ones such as ``sim:4x24G``, or GPUs
     #: together with the CPU: ``gpu,cpu``.
     devices: str = "auto"
@@ -225,7 +230,12 @@ class Settings:
         if self.url:
             return self.url
         named = [name for name in ("redis_url", "state_dir") if self.origins.get(name, "default") != "default"]
-        return f"unix://{SYSTEM_SOCKET}" if not named and _is_socket(SYSTEM_SOCKET) else None
+        return f"unix://{SYSTEM_SOCKET}" if not named and sources.is_socket(SYSTEM_SOCKET) else None
+
+    @property
+    def has_history(self) -> bool:
+        """Return whether this machine uses a history database. A host that has joined does not."""
+        return self.record or self.origins.get("database_url", "default") != "default"
 
     @property
     def logs_dir(self) -> Path:
@@ -297,10 +307,3 @@ class Settings:
         except BadRequest:  # reported already, with the shares
             members = {}
         return limiting.Limits.parse(self.limits, self.pool_limits, members)
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - one system call of each command
-    except (OSError, ValueError):
-        return False

@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -104,6 +105,14 @@ def embedded_socket(state_dir: Path) -> Path:
     return directory / "store.sock"
 
 
+def is_socket(path: str) -> bool:
+    """Return whether a unix socket is at *path*."""
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - one system call of each command
+    except (OSError, ValueError):
+        return False
+
+
 def _given(
     environ: Mapping[str, str], from_file: Mapping[str, Any], faults: list[BadRequest]
 ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -151,7 +160,7 @@ def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str
     except BadRequest as error:
         faults.append(error)
         socket_path = state_dir / "store" / "store.sock"
-    over_network = not values.get("redis_url", "unix:").startswith("unix:")
+    over_network = "hosts_redis_url" in values or not values.get("redis_url", "unix:").startswith("unix:")
     return {
         "redis_url": f"unix://{socket_path}",
         "host_lost_after_s": HOST_LOST_AFTER_OVER_NETWORK_S if over_network else HOST_LOST_AFTER_S,

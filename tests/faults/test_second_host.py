@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from bounded import until
-from lab import HOSTS, Lab
+from lab import HOSTS, PASSWORD, Lab, certificate, documented_rule
 from own_store import OwnStore
 from private_postgres import Server
 
@@ -20,30 +19,10 @@ from gpuqueue.queue.connect import connect
 
 pytestmark = pytest.mark.full
 
-HOW_TO = Path(__file__).parents[2] / "docs" / "explanation" / "identity.md"
-PASSWORD = "lab-secret"  # noqa: S105 - of a store that lives for one test
 #: Notes its start and its end in a file, and ends once its gate exists.
 JOB = """note() { echo "$GPUQUEUE_JOB_ID $GPUQUEUE_ATTEMPT $1"; }
 note start >>"$1"; while [ ! -e "$2/$3" ]; do sleep 0.1; done; note end >>"$1"
 """
-
-
-def certificate(place: Path, address: str) -> tuple[str, str]:
-    """Return a certificate for the store's address, and its key."""
-    made, key = str(place / "store.pem"), str(place / "store.key")
-    what = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=store")
-    where = ("-addext", f"subjectAltName=IP:{address}", "-out", made, "-keyout", key)
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl program to make a certificate with")
-    subprocess.run([openssl, "req", *what, *where], check=True, capture_output=True)
-    return made, key
-
-
-def documented_rule() -> list[str]:
-    """Return the words of the access rule in the documentation, with the password of this test."""
-    (rule,) = (line for line in HOW_TO.read_text().splitlines() if line.startswith("ACL SETUSER"))
-    return rule.replace("PASSWORD", PASSWORD).split()
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pytest
 from bounded import until
 from forked_command import BIN
 from link import IP
@@ -17,11 +19,32 @@ from link import IP
 from gpuqueue.system.process import ProcessIdentity
 
 HOSTS = ("h1", "h2")
+#: Password of the store.
+PASSWORD = "lab-secret"  # noqa: S105 - of a store that lives for one test
+_RULES = Path(__file__).parents[2] / "docs" / "explanation" / "identity.md"
 
 
 def ip(*words: str) -> None:
     """Run ``ip`` with these words."""
     subprocess.run([IP, *words], check=True, capture_output=True)
+
+
+def certificate(place: Path, address: str) -> tuple[str, str]:
+    """Return a certificate for the store's address, and its key."""
+    made, key = str(place / "store.pem"), str(place / "store.key")
+    what = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=store")
+    where = ("-addext", f"subjectAltName=IP:{address}", "-out", made, "-keyout", key)
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl program to make a certificate with")
+    subprocess.run([openssl, "req", *what, *where], check=True, capture_output=True)
+    return made, key
+
+
+def documented_rule() -> list[str]:
+    """Return the words of the access rule in the documentation, with the password of this test."""
+    (rule,) = (line for line in _RULES.read_text().splitlines() if line.startswith("ACL SETUSER"))
+    return rule.replace("PASSWORD", PASSWORD).split()
 
 
 class Lab:
@@ -62,14 +85,18 @@ class Lab:
         ip("-n", name, "link", "set", "lo", "up")
         return name
 
+    def namespace(self, who: str) -> str:
+        """Return the name of a network namespace."""
+        return f"{self._name}{who}"
+
     def command(self, who: str, *words: str) -> list[str]:
         """Return a command line that runs a program in a namespace."""
-        return [IP, "netns", "exec", f"{self._name}{who}", *words]
+        return [IP, "netns", "exec", self.namespace(who), *words]
 
-    def relay(self, port: int, path: str, *certificate: str) -> None:
-        """Make a unix socket reachable at a port of the namespace ``db``."""
+    def relay(self, port: int, path: str, *certificate: str, address: str = "") -> None:
+        """Make a unix socket reachable at a port of the namespace ``db``: for all, or at *address* only."""
         program = str(Path(__file__).with_name("lab_relay.py"))
-        words = self.command("db", sys.executable, program, self.address, str(port), path, *certificate)
+        words = self.command("db", sys.executable, program, address or self.address, str(port), path, *certificate)
         process = subprocess.Popen(words, stdout=subprocess.PIPE)
         self._stack.callback(_end, process)
         assert process.stdout is not None

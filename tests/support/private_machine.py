@@ -1,6 +1,7 @@
 """A machine for one test: its own accounts, /etc, /run, /opt, /home and /var/lib, its own processes, no systemd.
 
-Control groups are hidden from it, because they would be those of the real machine. /tmp is that of the real machine.
+Control groups are hidden from it, because they would be those of the real machine. /tmp and the network are those of
+the real machine, unless it is in a network namespace: then it shares no directory that anybody writes to.
 
 It is made of a mount and a pid namespace, so nothing of it is left after the test, even if the test is killed. gpuqueue
 is installed in /opt/gpuqueue, where only root can write. Tests that use it are skipped where they are not root.
@@ -18,6 +19,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+from link import IP
 from service_site import _closed
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,7 @@ while [ "$1" != -- ]; do
 done
 shift
 for each in /run /opt /home /var/lib /sys/fs/cgroup; do mount -t tmpfs -o mode=755 none "$each"; done
+[ -z "$OWN_TMP" ] || mount -t tmpfs -o mode=1777 none /tmp
 sed -i -E 's/^#?\s*(SYS_[UG]ID_MIN)\s.*/\1 310/; s/^#?\s*(SYS_[UG]ID_MAX)\s.*/\1 390/' /etc/login.defs
 exec "$@"
 """
@@ -82,15 +85,18 @@ for program, module in (("gpuqueue", "gpuqueue.__main__"), ("gpuqueue-worker", "
 class PrivateMachine:
     """Runs commands on the machine, as root or as a person."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, network: str | None = None) -> None:
+        """Make the machine. *base* is an empty directory, *network* the name of a network namespace."""
         packages = [each for each in sys.path if each.endswith("-packages") and Path(each).is_dir()]
         needed = [sys.base_prefix, str(ROOT), *packages]
         closed = {str(found) for each in needed if (found := _closed(Path(each))) is not None}
-        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        inside = [] if network is None else [IP, "netns", "exec", network]
+        command = [*inside, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         mounts = ["/bin/sh", "-c", MOUNTS, "sh", str(base), *sorted(closed), "--", *needed, "--"]
         self._process = subprocess.Popen(
             [*command, *mounts, sys.executable, "-I", "-S", "-c", INIT],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "OWN_TMP": "" if network is None else "yes"},
         )  # fmt: skip
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -106,7 +112,7 @@ class PrivateMachine:
     def enter(self, *words: str) -> list[str]:
         """Return the command that runs *words* on this machine as root."""
         own = ["env", "-i", f"PATH={PATH}", "HOME=/root", "LANG=C.UTF-8", *words]
-        return ["nsenter", "--target", self._init, "--mount", "--pid", "--", *own]
+        return ["nsenter", "--target", self._init, "--mount", "--pid", "--net", "--", *own]
 
     def root(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a program as root."""
@@ -127,14 +133,19 @@ class PrivateMachine:
         """Run a program as the person *name*."""
         return self._run(self.command_of(name, *words))
 
-    def add_person(self, name: str, *groups: str) -> int:
+    def add_person(self, name: str, *groups: str, uid: int | None = None) -> int:
         """Add an account with a private home to *groups*, and return its uid."""
-        uid = 60_000 + secrets.randbelow(4000)  # apart from the accounts of tests beside this one
+        uid = uid or 60_000 + secrets.randbelow(4000)  # apart from the accounts of tests beside this one
         words = ["-m", "-k", "", "-u", str(uid), "-s", "/bin/sh", "-U", "-G", ",".join(groups), name]
         done = self.root("useradd", *words)
         assert 0 == done.returncode, done.stderr
         self.root("chmod", "700", f"/home/{name}")
         return uid
+
+    def write(self, path: str, text: str, *, owner: str = "root", mode: str = "644") -> None:
+        """Write a file."""
+        words = ["sh", "-c", 'cat > "$1" && chown "$2" "$1" && chmod "$3" "$1"', "sh", path, owner, mode]
+        subprocess.run(self.enter(*words), input=text, text=True, check=True, timeout=100)
 
     def text(self, path: str) -> str:
         """Return the content of a file."""
@@ -159,12 +170,17 @@ class PrivateMachine:
                 each.close()
 
 
-@pytest.fixture
-def machine_of_its_own() -> Iterator[PrivateMachine]:
-    """Return a machine with gpuqueue in /opt, on which nothing is set up."""
+def skip_without_root() -> None:
+    """Skip the test if this process cannot make machines."""
     missing = [each for each in ("unshare", "nsenter", "setpriv", "useradd") if shutil.which(each) is None]
     if os.geteuid() != 0 or missing:
         pytest.skip(f"only root can make namespaces and accounts; not installed: {', '.join(missing) or 'nothing'}")
+
+
+@pytest.fixture
+def machine_of_its_own() -> Iterator[PrivateMachine]:
+    """Return a machine with gpuqueue in /opt, on which nothing is set up."""
+    skip_without_root()
     base = Path(mkdtemp(prefix="gpuqueue-machine-"))
     try:
         machine = PrivateMachine(base)

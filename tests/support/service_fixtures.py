@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import pytest
 from factories import make_offer, serve
@@ -121,6 +125,23 @@ class ServedSite:
             recorder.mend()
             while recorder.record(0):
                 pass
+
+
+def ask(
+    served: ServedSite, path: str, token: str | None = None, *, method: str = "GET", body: Any = None
+) -> tuple[int, Any]:
+    """Return the status and the JSON of an answer over TLS."""
+    context = ssl.create_default_context(cafile=served.directory / "cert.pem")
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    with closing(http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=60)) as link:
+        link.request(method, f"/api/v1{path}", None if body is None else json.dumps(body), headers)
+        answer = link.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+
+
+def mine(served: ServedSite, name: str = "mine") -> str:
+    """Return a token that the site's fixture has made."""
+    return (served.directory / name).read_text()
 
 
 def _write_tokens(settings: Settings, directory: Path) -> None:

@@ -103,14 +103,14 @@ def tokens_over(settings: Settings, names: Iterable[tuple[int, str]]) -> frozens
     """Return the tokens of the runs that are certainly over, according to both the store and the history.
 
     The store alone is not enough: a store that lost its data knows no token, and the run directories must stay until
-    the queue is rebuilt from them.
+    the queue is rebuilt from them. On a host without a history no run is certainly over.
     """
     pairs = list(names)
     known = store_states(settings.redis_url, {job_id for job_id, _ in pairs}) if pairs else {}
     if known is None:
         return frozenset()
     unknown_there = [(job_id, token) for job_id, token in pairs if job_id not in known or known[job_id].token != token]
-    if not unknown_there:
+    if not unknown_there or not settings.has_history:
         return frozenset()
     from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - slow import, not needed on a healthy machine
 

@@ -6,6 +6,7 @@ import click
 
 from gpuqueue.cli.output.machine import report
 from gpuqueue.embedded import history_tables
+from gpuqueue.errors import Refused
 from gpuqueue.settings.settings import Settings
 
 
@@ -28,4 +29,7 @@ def upgrade() -> None:
       gpuqueue db upgrade
       GPUQUEUE_DATABASE_URL=postgresql://db/gpuqueue gpuqueue db upgrade
     """  # noqa: D301 - \b is click's mark for lines to keep
-    report("history", "ready", f"tables at revision {history_tables.prepare(Settings.load().database_url)}")
+    settings = Settings.load()
+    if not settings.has_history:
+        raise Refused("this host records no history (setting record): upgrade on the host of the service")
+    report("history", "ready", f"tables at revision {history_tables.prepare(settings.database_url)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from gpuqueue.installation import plan
 from gpuqueue.installation.services import has_systemd
 from gpuqueue.installation.site import SystemSite
 from gpuqueue.installation.step import State, Step
+from gpuqueue.installation.steps import steps_of
 from gpuqueue.installation.units import by_hand
 from gpuqueue.system.process import installed
 
@@ -42,23 +44,40 @@ def install(account: str, group: str, *, dry_run: bool, yes: bool, force: bool) 
     site.check()
     if not dry_run:
         refuse_unless_root("install")
+    plan.refuse_without_libraries()
     plan.refuse_unsafe(site.programs)
-    plan.refuse_other_names(site)
+    plan.refuse_other_installation(site)
     plan.refuse_other_settings()
-    states = plan.to_do(plan.steps_of(site, force=force))
-    if has_systemd():
-        units = plan.running_units(states)
-        states.append((units, units.state()))
-    for step, state in states:
-        show(VERBS[state], step)
-    if all(state is State.THERE for _, state in states):
-        click.echo("nothing to do")
-        return
-    if dry_run:
+    states = planned(site, steps_of(site, force=force))
+    if not show_all(states) or dry_run:
         return
     confirm(yes=yes)
     plan.install(site, states)
-    _report(site)
+    report_done(site)
+
+
+def planned(site: SystemSite, steps: Sequence[Step]) -> list[tuple[Step, State]]:
+    """Return each step with its state, and the units that run at the end.
+
+    Raises:
+        Refused: something else is in the place of one.
+
+    """
+    states = plan.to_do(steps)
+    if has_systemd():
+        units = plan.running_units(site, states)
+        states.append((units, units.state()))
+    return states
+
+
+def show_all(states: Sequence[tuple[Step, State]]) -> bool:
+    """Print a line about each step. Return whether there is something to do."""
+    for step, state in states:
+        show(VERBS[state], step)
+    is_done = all(state is State.THERE for _, state in states)
+    if is_done:
+        click.echo("nothing to do")
+    return not is_done
 
 
 def refuse_unless_root(command: str) -> None:
@@ -93,10 +112,12 @@ def confirm(*, yes: bool) -> None:
         raise Refused("nothing was changed")
 
 
-def _report(site: SystemSite) -> None:
+def report_done(site: SystemSite) -> None:
+    """Print what is left to do."""
     click.echo("done")
     if not has_systemd():
-        click.echo("systemd does not run here. Start the three processes as root with:")
+        number = "three" if site.serves else "two"
+        click.echo(f"systemd does not run here. Start the {number} processes as root with:")
         for line in by_hand(site):
             click.echo(f"  {line}")
     print_message("gpuqueue", f"let people run jobs with: usermod -a -G {site.group} NAME")

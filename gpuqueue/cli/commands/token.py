@@ -69,6 +69,8 @@ def create(name: str, scopes: tuple[str, ...], expires: str, user: str | None, h
         made = client.access.make_token(wanted)
     until = "does not expire" if made.token.expires_at is None else f"expires {render.when(made.token.expires_at)}"
     print_message("gpuqueue", f"token {made.token.id} of {_whose(made.token)} {until}; it is not shown again")
+    if host is not None:
+        print_message("gpuqueue", f"on {plain(host)}, as root: gpuqueue join https://HOST:PORT --token-file FILE")
     click.echo(made.text)
 
 

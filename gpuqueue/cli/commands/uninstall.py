@@ -18,9 +18,10 @@ from gpuqueue.system.process import installed
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def uninstall(*, purge: bool, cancel_jobs: bool, dry_run: bool, yes: bool) -> None:
-    """Stop the services and remove what `gpuqueue install` made, but not state, history and logs. Needs root.
+    """Stop the services and remove what `install` or `join` made, but not state, history and logs. Needs root.
 
-    Prints what it will do, and asks. Refuses while jobs run.
+    Prints what it will do, and asks. Refuses while jobs run. On a host that has joined, token and settings are removed
+    even if they were changed, since they have passwords of the site.
 
     \b
     Examples:
@@ -33,7 +34,7 @@ def uninstall(*, purge: bool, cancel_jobs: bool, dry_run: bool, yes: bool) -> No
         click.echo(f"nothing to do: there is no {RECORD}")
         return
     programs = Path(installed("gpuqueue-worker")).parent
-    site = SystemSite(account=record.account, group=record.group, programs=programs)
+    site = SystemSite(account=record.account, group=record.group, programs=programs, serves=not record.joined)
     removed, kept = plan.removals(record, site, purge=purge)
     for step in removed:
         show("remove", step)

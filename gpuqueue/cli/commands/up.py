@@ -73,9 +73,9 @@ def up(devices: str | None, *, foreground: bool) -> None:
 def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
     """Start the services that do not run yet; return the host process, or None if it ran already."""
     with machine.alone():
-        history_tables.refuse_newer(
-            machine.settings.database_url
-        )  # before anything starts: workers would run jobs that nobody can record
+        if machine.settings.record:
+            # before anything starts: workers would run jobs that nobody can record
+            history_tables.refuse_newer(machine.settings.database_url)
         running = machine.host_running()
         if running is not None:
             _refresh(machine, devices, running)
@@ -109,8 +109,12 @@ def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedP
 def _prepare_history(machine: Machine) -> None:
     """Create or upgrade the tables of the history.
 
-    An unreachable history is an error only for a new store, which needs the highest job id from it.
+    An unreachable history is an error only for a new store, which needs the highest job id from it. A host that records
+    no history needs none.
     """
+    if not machine.settings.record:
+        report("history", "elsewhere", "the host of the service records it")
+        return
     try:
         report("history", "ready", f"tables at revision {history_tables.prepare(machine.settings.database_url)}")
     except HistoryUnreachable as error:
@@ -139,7 +143,7 @@ def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity) -> No
         report("store", "restarted", machine.status().store)
     database_url = machine.settings.database_url
     try:
-        if not history_tables.exist(database_url):
+        if machine.settings.record and not history_tables.exist(database_url):
             report("history", "created", f"tables at revision {history_tables.prepare(database_url)}")
     except HistoryUnreachable as error:
         _report_away(error)

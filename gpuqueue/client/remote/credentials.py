@@ -10,6 +10,8 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.settings import credentials as stored_logins
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuqueue.settings.settings import Settings
 
 #: Largest file of a token that is read, in bytes.
@@ -24,8 +26,16 @@ def token_for(url: str, settings: Settings) -> str | None:
 
     """
     path = settings.token_file
-    if path is None:
-        return stored_logins.token_for(url)
+    return stored_logins.token_for(url) if path is None else token_in(path)
+
+
+def token_in(path: Path) -> str:
+    """Return the token in the file *path*.
+
+    Raises:
+        BadRequest: the file cannot be read, others may read it, or it has no token.
+
+    """
     try:
         with path.open("rb") as file:
             if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:

@@ -236,10 +236,13 @@ class Link:
         return ServiceUnreachable(f"the service at {self.url} does not answer: {why}{question}")
 
 
-def certificate_trouble(url: str, error: BaseException) -> str:
-    """Return what is wrong with the certificate of the service, and what to do if its authority is not known."""
+def certificate_trouble(url: str, error: BaseException, naming: str = "set SSL_CERT_FILE to") -> str:
+    """Return what is wrong with the certificate of the service, and what to do if its authority is not known.
+
+    *naming* says how to name the certificate of the authority.
+    """
     if getattr(error, "verify_code", None) in _UNKNOWN_AUTHORITY:
-        remedy = "set SSL_CERT_FILE to the certificate of the authority that signed it"
+        remedy = f"{naming} the certificate of the authority that signed it"
         return f"the certificate of the service at {url} is not trusted: {remedy}"
     return f"the certificate of the service at {url} is not valid: {getattr(error, 'verify_message', error)}"
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import ssl
 from collections.abc import Iterator
-from contextlib import closing
-from typing import Any
 from urllib.parse import quote
 
 import pytest
-from service_fixtures import ServedSite, serving
+from service_fixtures import ServedSite, ask, mine, serving
 
 from gpuqueue.client import Client
 from gpuqueue.model.access_token import TokenRequest
@@ -48,23 +43,6 @@ def owner(served: ServedSite) -> Iterator[Client]:
     """Return a client of this account, an admin, on the machine of the service."""
     with served.client("unix") as opened:
         yield opened
-
-
-def ask(
-    served: ServedSite, path: str, token: str | None = None, *, method: str = "GET", body: Any = None
-) -> tuple[int, Any]:
-    """Return the status and the JSON of an answer over TLS."""
-    context = ssl.create_default_context(cafile=served.directory / "cert.pem")
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    with closing(http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=60)) as link:
-        link.request(method, f"/api/v1{path}", None if body is None else json.dumps(body), headers)
-        answer = link.getresponse()
-        return answer.status, json.loads(answer.read() or b"null")
-
-
-def mine(served: ServedSite, name: str = "mine") -> str:
-    """Return a token that the site's fixture has made."""
-    return (served.directory / name).read_text()
 
 
 @pytest.mark.parametrize("path", LISTS)

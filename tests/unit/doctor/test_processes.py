@@ -166,3 +166,11 @@ def test_settings_that_only_clients_read_are_not_compared() -> None:
 
     assert Grade.OK is found(facts, "settings").grade
     assert Grade.NOTE is found(make_facts(environ={**ENVIRON, "GPUQUEUE_HEARTBEAT": "3s"}), "settings").grade
+
+
+def test_a_host_that_has_joined_needs_no_recorder() -> None:
+    """The host of the service records the history."""
+    joined = Settings.load({**ENVIRON, "GPUQUEUE_RECORD": "false"})
+
+    assert Grade.OK is found(make_facts(settings=joined, recorder=False), "recorder").grade
+    assert Grade.NOTE is found(make_facts(recorder=False), "recorder").grade

@@ -295,3 +295,38 @@ def test_a_worker_host_reaches_the_service_only_by_https(url: str, words: str) -
     with pytest.raises(BadRequest, match=words):
         Settings.load({**HERE, "GPUQUEUE_SERVICE_URL": url})
     assert "https://h:8443" == Settings.load({**HERE, "GPUQUEUE_SERVICE_URL": "https://h:8443/"}).service_url
+
+
+def test_a_store_that_other_hosts_reach_has_long_leases_on_every_host() -> None:
+    """The service's host may reach the store over a socket, and has the leases of the others all the same."""
+    here = Settings.load({**HERE, "GPUQUEUE_HOSTS_REDIS_URL": "rediss://u:p@h:6379/0"})
+    there = Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "rediss://u:p@h:6379/0"})
+
+    assert here.embedded
+    assert here.lease_s == there.lease_s > Settings.load(HERE).lease_s
+    assert "u:p" not in repr(here)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("unix:///run/store.sock", "other hosts cannot reach a store at 'unix:///run/store.sock'"),
+        ("rediss://", "other hosts cannot reach a store"),
+        ("https://u:hunter2@h", "other hosts cannot reach a store"),
+        ("rediss://u:hunter2@h:port", "is no address of a store"),
+    ],
+)
+def test_the_store_of_other_hosts_has_a_network_address(url: str, says: str) -> None:
+    """An address that only this machine can use is refused, and no message shows a password."""
+    with pytest.raises(BadRequest, match=says) as refused:
+        Settings.load({**HERE, "GPUQUEUE_HOSTS_REDIS_URL": url})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_host_reaches_the_service_over_a_network() -> None:
+    """A socket, plain HTTP and a password are refused."""
+    found = Settings.load({**HERE, "GPUQUEUE_SERVICE_URL": "https://h:8443/", "GPUQUEUE_RECORD": "false"})
+    assert ("https://h:8443", False, True) == (found.service_url, found.record, Settings.load(HERE).record)
+    for bad in ("unix:///run/gpuqueue/api.sock", "http://h", "https://u:p@h"):
+        with pytest.raises(BadRequest, match="GPUQUEUE_SERVICE_URL"):
+            Settings.load({**HERE, "GPUQUEUE_SERVICE_URL": bad})

@@ -1,0 +1,57 @@
+"""What a worker host and the service of its site exchange when the host joins. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from datetime import datetime
+
+from gpuqueue.lazy.frozen import dataclass
+
+#: The settings that must have the same values on all hosts of a site: fields of the settings and of HostSettings.
+#: Leases and heartbeats are judged by other hosts, and a host must not send more of a log than the service stores.
+SHARED = ("host_lost_after_s", "heartbeat_s", "loss_limit", "on_partition", "log_limit_bytes")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostSettings:
+    """What a worker host has in common with its site: the settings that all hosts need, and what the site knows of it.
+
+    ``host`` is the name of the host, from its token, and ``token_expires_at`` None if the token does not expire.
+    ``group`` has the people who may run jobs; None if the site has no such group.
+    """
+
+    host: str
+    version: str
+    now: datetime
+    token_expires_at: datetime | None
+    group: str | None
+    host_lost_after_s: float
+    heartbeat_s: float
+    loss_limit: int
+    on_partition: str
+    log_limit_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JoinRequest:
+    """A host that joins. ``dry_run``: it looks first, gets no password, and is not recorded."""
+
+    version: str
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Joined:
+    """What a host that joins gets. ``redis_url`` has the password of the store; it is empty in a dry run.
+
+    ``redis_ca`` is the certificate (PEM) of the authority of the store. None: an authority that the host trusts.
+    """
+
+    settings: HostSettings
+    redis_url: str = field(default="", repr=False)
+    redis_ca: str | None = None
+
+
+def fit(one: str, other: str) -> bool:
+    """Return whether hosts of these two versions can work for one site: the major and the minor number are the same."""
+    return one.split(".")[:2] == other.split(".")[:2]

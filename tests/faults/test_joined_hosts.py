@@ -1,0 +1,159 @@
+"""A team works from a laptop on GPU hosts that have joined the service of their site, without any shared disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bounded import until
+from lab import HOSTS, Lab
+from own_store import OwnStore
+from private_machine import skip_without_root
+from private_postgres import Server
+from site_lab import ETC, SiteLab
+
+#: Makes a repository with a submodule, with changed, untracked and ignored files, in the directory proj.
+TREE = r"""
+set -e
+git config --global user.name alice; git config --global user.email alice@example.org
+git config --global protocol.file.allow always
+git init -q lib && cd lib && echo committed > part.txt && git add . && git commit -qm one && cd ..
+git init -q proj && cd proj
+echo committed > a.txt && echo ignored.txt > .gitignore && mkdir src && echo committed > src/c.txt
+git submodule --quiet add ../lib lib
+cat > run.sh <<'END'
+id -un
+find . -type f ! -name .gitmodules | LC_ALL=C sort | while read -r each; do echo "$each $(head -1 "$each")"; done
+mkdir results && head -c 3000000 /dev/urandom > results/model.bin && echo scratch > scratch
+sha256sum results/model.bin
+n=0; until [ -e ~/go ]; do n=$((n + 1)); echo "line $n"; sleep 0.05; done
+exit 3
+END
+git add . && git commit -qm one
+echo changed > a.txt && echo new > b.txt && echo no > ignored.txt && echo changed > lib/part.txt && rm src/c.txt
+"""
+#: What the job sees of it.
+EXPECTED = ["./.gitignore ignored.txt", "./a.txt changed", "./b.txt new", "./lib/part.txt changed", "./run.sh id -un"]
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def site(own_store: OwnStore, postgres_server: Server, tmp_path: Path) -> Iterator[SiteLab]:
+    """Return a site with its service and its people, and two GPU hosts that have joined it."""
+    skip_without_root()
+    try:
+        lab = Lab(tmp_path)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    try:
+        with postgres_server.database() as database:
+            made = SiteLab(lab, tmp_path, own_store.url, database)
+            try:
+                made.set_up()
+                for host in HOSTS:
+                    made.join(host)
+                until(lambda: all(each in made.cli("alice", "gpus") for each in HOSTS), what="devices", timeout_s=100)
+                yield made
+            finally:
+                made.close()  # before its database is dropped
+    finally:
+        lab.close()
+
+
+class Followed:
+    """The file into which a follower writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def grow(self) -> None:
+        """Wait until more lines have come."""
+        seen = self._path.read_bytes().count(b"line ")
+        until(lambda: self._path.read_bytes().count(b"line ") > seen + 5, what="more output", timeout_s=60)
+
+
+def test_hosts_that_have_joined_run_jobs_and_have_no_history(site: SiteLab) -> None:
+    """Jobs of a laptop run on both, as their submitter. No host has a history, or the password of one."""
+    words = ("--no-snapshot", "-C", "/tmp", "--", "sh", "-c", 'test "$(id -un)" = alice')
+    jobs = [int(site.cli("alice", "submit", "--mem", "64M", "--device", f"{each}:0", *words)) for each in HOSTS]
+    site.cli("alice", "wait", *map(str, jobs))
+    assert [[host] for host in HOSTS] == [[run["host"] for run in site.show("alice", job)["runs"]] for job in jobs]
+
+    for host in HOSTS:
+        machine = site.machines[host]
+        assert "postgresql" not in machine.text(f"{ETC}/config.toml")
+        assert "" == machine.root("find", "/var/lib/gpuqueue", "-name", "history.db*").stdout
+        found = [each for each in site.findings(host) if each["section"] in {"store", "service", "history"}]
+        assert not [each for each in found if each["grade"] in {"problem", "warning"}], found
+        about_service = {each["check"] for each in found if each["section"] == "service"}
+        assert {"answers", "token", "clock", "common"} == about_service
+        again = machine.gpuqueue("join", site.url, "--token-file", "/root/token", "--ca", "/etc/site-ca.pem", "--yes")
+        assert "nothing to do" == again.stdout.splitlines()[-1], again
+    joins = site.done(site.machines["server"].gpuqueue("audit", "--action", "join"))
+    assert all(host in joins for host in HOSTS)
+
+
+def test_the_work_of_a_laptop_comes_back_whatever_dies(site: SiteLab, tmp_path: Path) -> None:
+    """A dirty tree runs as it is; its log is followed while worker, relay and service die; the host goes, all stays."""
+    site.as_person("laptop", "alice", TREE)
+    job = int(site.cli("alice", "submit", "--mem", "64M", "--device", "h1:0", "--keep", "results/**",
+                       "--", "sh", "run.sh", cwd="proj"))  # fmt: skip
+    followed = tmp_path / "followed"
+    with followed.open("wb") as out:
+        follower = subprocess.Popen(site.command("alice", "logs", "-f", str(job)), stdout=out, stderr=out)
+    lines = Followed(followed)
+    lines.grow()
+
+    assert len(site.kill_on("h1", "gpuqueue-worker run")) == 1
+    lines.grow()
+    assert site.kill_on("h1", "gpuqueue-worker relay")
+    lines.grow()
+    site.die("server", "gpuqueue-serve")
+    lines.grow()
+    for words in (("logs", str(job)), ("fetch", str(job)), ("cancel", str(job))):
+        refused = site.cli("bob", *words, code=5)
+        assert "line 1" not in refused
+        assert "results" not in refused
+
+    site.as_person("h1", "alice", "touch go")
+    site.cli("alice", "wait", str(job), code=3)
+    assert 0 == follower.wait(timeout=60)
+    until(lambda: site.delivered(job) >= {"complete", "results.tar"}, what="the delivery", timeout_s=60)
+    site.power_off("h1")
+
+    log = site.cli("alice", "logs", str(job))
+    assert followed.read_text() == log
+    head, _, rest = log.partition("line 1\n")
+    assert ["alice", *EXPECTED] == head.splitlines()[:-1]
+    numbers = [int(line.split()[1]) for line in f"line 1\n{rest}".splitlines()]
+    assert [*range(1, len(numbers) + 1)] == numbers
+    site.cli("alice", "fetch", str(job), "--to", "got")
+    digest = site.as_person("laptop", "alice", "cd got && find . -type f && sha256sum results/model.bin")
+    assert ["./results/model.bin", head.splitlines()[-1]] == digest.splitlines()
+    for words in (("logs", str(job)), ("fetch", str(job))):
+        assert "results" not in site.cli("bob", *words, code=5)
+    assert 1 == len(site.show("alice", job)["runs"])
+
+
+def test_forty_jobs_run_where_their_environment_is(site: SiteLab) -> None:
+    """Both hosts name the environment, and on one of them its program is missing: all jobs succeed on the other."""
+    for host in HOSTS:
+        site.add_settings(host, '[environments]\ntorch = "/opt/torch/bin/python"\n')
+    site.machines["h1"].root("sh", "-c", "mkdir -p /opt/torch/bin && ln -s /usr/bin/env /opt/torch/bin/python")
+    for host in HOSTS:
+        site.restart(host, "gpuqueue")
+    until(lambda: "torch" in site.cli("alice", "gpus"), what="the environment", timeout_s=60)
+    site.as_person("laptop", "alice", "mkdir -p small && echo 'print(1)' > small/train.py")
+
+    words = ("submit", "--mem", "64M", "--environment", "torch", "--array", "0-39", "train.py")
+    array = int(site.cli("alice", *words, cwd="small"))
+    site.cli("alice", "wait", str(array))
+
+    found = json.loads(site.cli("alice", "history", "--json", "--limit", "100"))
+    members = [each for each in found if each["runs"]]
+    assert 40 == len(members)
+    assert {("succeeded", "h1")} == {(each["state"], each["runs"][-1]["host"]) for each in members}

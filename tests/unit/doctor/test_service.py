@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from gpuqueue.doctor.service import CHECKS, ServiceFacts, away, service_facts
+from gpuqueue.errors import NotAuthenticated, Unreachable
+from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.model.joining import SHARED, HostSettings
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.timed_call import CallFailed
+from gpuqueue.version import VERSION
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+HERE = Settings.load(
+    {
+        "GPUQUEUE_CONFIG": os.devnull,
+        "GPUQUEUE_STATE_DIR": "/s",
+        "GPUQUEUE_HOST": "nodeB",
+        "GPUQUEUE_SERVICE_URL": "https://gpu.example.org",
+        "GPUQUEUE_REDIS_URL": "rediss://u:p@store/0",
+        "GPUQUEUE_RECORD": "false",
+    }
+)
+
+
+def make_facts(**there: object) -> ServiceFacts:
+    """Return the facts of a host that is well, with changes to what the service says."""
+    shared = {name: getattr(HERE, name) for name in SHARED}
+    said = HostSettings(
+        host="nodeB",
+        version=VERSION,
+        now=NOW,
+        token_expires_at=None,
+        group=None,
+        **{**shared, "on_partition": str(HERE.on_partition)},
+    )
+    return ServiceFacts(settings=HERE, there=replace(said, **there), now=NOW, asked_s=0.1)  # type: ignore[arg-type]
+
+
+def found(facts: ServiceFacts, check: str) -> Finding:
+    """Return the first finding of one check."""
+    return next(each for each in examined("service", facts, CHECKS) if each.check == check)
+
+
+def test_a_host_that_has_joined_and_is_well_needs_nothing() -> None:
+    """All checks pass, and a machine that has joined no service has none."""
+    assert {Grade.OK} == {each.grade for each in examined("service", make_facts(), CHECKS)}
+    assert service_facts(replace(HERE, service_url=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("check", "there", "grade", "says"),
+    [
+        ("answers", {"version": "99.0.0"}, Grade.WARNING, "gpuqueue 99.0.0 at https://gpu.example.org, and this is"),
+        ("token", {"host": "nodeC"}, Grade.PROBLEM, "the token is for the host nodeC, and this is nodeB"),
+        ("token", {"token_expires_at": NOW + timedelta(days=2)}, Grade.WARNING, "expires in 2d 00:00:00"),
+        ("token", {"token_expires_at": NOW + timedelta(days=90)}, Grade.OK, "expires in 90d 00:00:00"),
+        ("clock", {"now": NOW + timedelta(seconds=60)}, Grade.WARNING, "60.0 s ahead of this machine's"),
+        ("clock", {"now": NOW - timedelta(seconds=60)}, Grade.WARNING, "60.0 s behind this machine's"),
+        ("common", {"host_lost_after_s": 300.0}, Grade.WARNING, "3720.0 here, and 300.0 at the service"),
+        ("common", {"on_partition": "keep"}, Grade.WARNING, "stop here, and keep at the service"),
+    ],
+)
+def test_what_differs_is_found(check: str, there: dict[str, object], grade: Grade, says: str) -> None:
+    """Each fault has its finding, and a remedy if it needs one."""
+    finding = found(make_facts(**there), check)
+
+    assert grade is finding.grade
+    assert says in finding.seen
+    assert bool(finding.remedy) == (grade is not Grade.OK)
+
+
+def test_a_token_that_the_service_does_not_take_is_made_anew() -> None:
+    """The remedy names the commands, on both machines."""
+    why = NotAuthenticated("https://gpu.example.org:443 does not accept this token: make one")
+    finding = away(HERE, CallFailed(str(why), why))
+
+    assert (Grade.PROBLEM, "https://gpu.example.org:443 does not accept this token") == (finding.grade, finding.seen)
+    assert "gpuqueue token create --host nodeB" in finding.remedy
+    assert "gpuqueue join https://gpu.example.org --token-file FILE" in finding.remedy
+
+
+def test_a_service_that_is_away_ends_no_job() -> None:
+    """The remedy says what goes on without it."""
+    why = Unreachable("the service at https://gpu.example.org:443 does not answer: timed out")
+
+    assert away(HERE, CallFailed(str(why), why)).remedy.startswith("jobs go on")
