@@ -285,7 +285,7 @@ def test_jobs_run_as_the_worker_unless_the_site_says_otherwise() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("unix:///run/gpuqueue/api.sock", "a worker host reaches the service over the network: write https://HOST"),
+        ("unix:///run/gpuqueue/api.sock", "a worker host reaches the service over a network: write https://HOST"),
         ("http://gpu.example.org", "plain HTTP shows the access token to the network"),
         ("https://ann:secret@gpu.example.org", "the URL of a service has no password"),
     ],

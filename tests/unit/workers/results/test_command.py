@@ -63,7 +63,7 @@ def test_the_archive_goes_to_standard_output(copy: Copy, tmp_path: Path) -> None
         (["run/code", "--pattern", "*"], 3, b"there is no copy of the code of this run"),
         (["run", "--from", "results.tar"], 3, b"there is no archive 'results.tar' of this run"),
         (["run", "--from", "code/tree/file"], 1, b"the archive of the results is damaged"),
-        (["run", "--pattern", "#"], 2, b"matches nothing"),
+        (["run", "--pattern", "#"], 2, b"it is a comment"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_an_exit_code(
