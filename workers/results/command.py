@@ -43,6 +43,7 @@ def pack_results(
     request = Request.of(patterns, rules_of(patterns))
     with _opened(run_dir) as run, _bounded():
         progress = Progress(output, lambda: signal.alarm(int(STALL_S)))
+        progress()
         if source is not None:
             with _archive(run, source) as archive:
                 return repack(archive, request, output, progress)
