@@ -27,7 +27,6 @@ class Slots:
 
         """
         if self._taken[name] >= self._most_of_one or self._taken.total() >= self._most:
-            self._taken += Counter()  # forgets names without a slot
             raise TooManyRequests(f"too many {self._what} at a time: try again later", AGAIN_S)
         self._taken[name] += 1
         is_given_back = False

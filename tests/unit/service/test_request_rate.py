@@ -40,6 +40,15 @@ def test_accounts_do_not_share_a_limit() -> None:
     assert 0.0 == rates.after(ada(kind=CallerKind.HOST), 0.0)
 
 
+def test_a_host_has_a_limit_of_its_own_and_none_for_bytes() -> None:
+    """It delivers the logs of many runs. What it may deliver is limited for each run."""
+    rates = RequestRates(per_account=1, per_address=1, per_host=50, bytes_per_account=1, burst_bytes=1)
+    host = ada(kind=CallerKind.HOST)
+
+    assert 100 == granted([rates.after(host, 0.0) for _ in range(200)])
+    assert [0.0, 0.0] == [rates.sent(host, 0.0, 10**9) for _ in range(2)]
+
+
 def test_tokens_that_are_not_valid_are_limited_by_address() -> None:
     """After too many of them, an address is not even looked up, and others are."""
     rates = RequestRates(per_account=None, per_address=5)
