@@ -16,7 +16,7 @@ def main() -> int:
     """Write the archive to standard output."""
     tree = Path(sys.argv[1]) / "code" / "tree"
     patterns = [word.removeprefix("--pattern=") for word in sys.argv[2:]]
-    said = dict(each.split("=", 1) for each in patterns if "=" in each)
+    chosen = dict(each.split("=", 1) for each in patterns if "=" in each)
     if not tree.is_dir():
         sys.stderr.write("gpuqueue-worker: there is no copy of the code of this run any more\n")
         return 3
@@ -24,13 +24,13 @@ def main() -> int:
         for path in sorted(tree.rglob("*")):
             if path.is_file() and (not patterns or any(path.match(each) for each in patterns)):
                 archive.add(path, path.relative_to(tree), recursive=False)
-        if "exit" in said:
+        if "exit" in chosen:
             sys.stdout.buffer.write(bytes(100_000))
             sys.stdout.buffer.flush()
             sys.stderr.write("a warning\ngpuqueue-worker: the disk has failed\n")
-            return int(said["exit"])
+            return int(chosen["exit"])
         sys.stdout.buffer.flush()
-        while "while" in said and Path(said["while"]).exists():
+        while "while" in chosen and Path(chosen["while"]).exists():
             time.sleep(0.02)
     return 0
 
