@@ -141,8 +141,8 @@ class Files:
 
     def _why_gone(self, job: Job, directory: Path) -> str:
         keep_s = self._connection.settings.keep_code_s
-        kept_for = f" for {format_duration(keep_s)} (setting keep_code)" if keep_s is not None else ""
-        gone = f"the copy of the code is kept{kept_for}"
+        until = f" for {format_duration(keep_s).removesuffix(' 00:00:00')} (setting keep_code)" if keep_s else ""
+        gone = f"the copy of the code is kept{until}"
         if not job.spec.keep:
             return f"{gone}. Submit with --keep to keep some of them longer"
         try:
