@@ -113,37 +113,42 @@ def test_files_come_from_the_program(host: Host, files: Files, tmp_path: Path) -
 def test_kept_files_are_there_after_the_copy(host: Host, files: Files) -> None:
     """If there is no copy of the code any more, the files come from those that were kept."""
     host.packs(archive([file("a")]), only_kept=True)
-    kept = host.run_dir / "results.tar"
-    kept.touch()
+    (host.run_dir / "results.tar").touch()
 
     assert ("kept", 1) == ((found := files.fetch(81)).source, found.files)
-    assert ["pack", f"--from={kept}", "--", str(host.run_dir)] == host.packed
+    assert ["pack", "--from=results.tar", "--", str(host.run_dir)] == host.packed
 
 
 def test_files_that_are_gone_are_explained(host: Host, files: Files) -> None:
-    """The message says after which setting, what to do, and why nothing was kept."""
+    """The message says after which setting, or why nothing was kept."""
     host.packs(code=3, errors="gpuqueue-worker: no copy")
+    with pytest.raises(Refused, match=r"^the copy of the code of job 81 is not there any more; it is kept for 7d"):
+        files.fetch(81)
+
+    (host.run_dir / "results.failed").write_text("they have 12G, above the limit of 10G\n")
     with pytest.raises(
-        Refused, match=r"any more: the copy of the code is kept for 7d \(setting keep_code\)\. Submit with"
+        Refused, match=r"^the files that job 81 asked to keep were not kept: they have 12G, above .* 10G$"
     ):
-        files.fetch(81)
-
-    host.with_spec(keep=("*.csv",))
-    with pytest.raises(Refused, match=r"keep_code\), and no files that match \*\.csv were kept"):
-        files.fetch(81)
-
-    (host.run_dir / "results.failed").write_text("the kept files have 12G, above the limit of 10G\n")
-    with pytest.raises(Refused, match=r"are not there any more: the kept files have 12G, above the limit of 10G$"):
         files.fetch(81)
 
 
 def test_a_run_that_has_not_begun_has_no_files(host: Host, files: Files) -> None:
     """Before the code is unpacked, the message says so."""
-    host.packs(code=3)
-    host.record = replace(host.record, runs=(replace(host.run, ended_at=None, ending=None),))
+    host.packs(code=3, errors="gpuqueue-worker: not unpacked")
+    job = replace(host.record.job, state=JobState.RUNNING, attempt=1)
+    host.record = replace(host.record, job=job, runs=(replace(host.run, ended_at=None, ending=None),))
 
-    with pytest.raises(Refused, match="job 81 has no files yet: its code is not unpacked"):
+    with pytest.raises(Refused, match="job 81 has no copy of its code yet: not unpacked"):
         files.list(81)
+
+
+def test_what_the_program_has_left_out_is_passed_on(host: Host, files: Files) -> None:
+    """Such as files that cannot be read: they are no error, and the user reads of them."""
+    host.packs(archive([file("a")]), errors="gpuqueue-worker: 2 files cannot be read\ngpuqueue-worker: a pipe")
+    lines: list[str] = []
+
+    assert 1 == files.fetch(81, warn=lines.append).files
+    assert ["2 files cannot be read", "a pipe"] == lines
 
 
 @pytest.mark.parametrize(
@@ -151,7 +156,7 @@ def test_a_run_that_has_not_begun_has_no_files(host: Host, files: Files) -> None
     [
         ((), {}, None, r"job 81 \(succeeded\) has no files yet: it has not run"),
         (None, {}, 7, "job 81 has no run 7: its runs are 1"),
-        (None, {"snapshot": None, "cwd": "/x"}, None, "job 81 ran in /x on .*: its code did not travel, so copy files"),
+        (None, {"snapshot": None, "cwd": "/x"}, None, "job 81 ran in /x on .*: its code did not travel, copy files"),
         (
             None,
             {"array": Array.asked("3-5", (), None)},
