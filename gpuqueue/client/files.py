@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ class Files:
         to: str | os.PathLike[str] | None = None,
         replace: bool = False,
         seen: Callable[[int], None] | None = None,
-        warn: Callable[[str], None] | None = None,  # noqa: ARG002 - a service warns
+        warn: Callable[[str], None] | None = None,
     ) -> Fetched:
         """Write files of a run into the directory *to*, by default those that the job made or changed.
 
@@ -57,7 +57,7 @@ class Files:
             to: A directory, which is made if it is missing. By default ``results-`` and the name of the job.
             replace: Whether to replace files that are there with another content.
             seen: Called with the number of bytes that have arrived.
-            warn: Called with a line if the files may not be the newest.
+            warn: Called with a line about what was left out, or if the files may not be the newest.
 
         Raises:
             JobNotFound: the job does not exist.
@@ -67,7 +67,7 @@ class Files:
             GpuQueueError: the archive is cut short or damaged, or the disk refuses. Files that are whole stay.
 
         """
-        with self._archive(job, patterns, run) as archive:
+        with self._archive(job, patterns, run, warn) as archive:
             return fetched(archive, to, replace=replace, seen=seen)
 
     def list(
@@ -76,7 +76,7 @@ class Files:
         patterns: Sequence[str] = (),
         *,
         run: int | None = None,
-        warn: Callable[[str], None] | None = None,  # noqa: ARG002 - as above
+        warn: Callable[[str], None] | None = None,
     ) -> Sequence[RunFile]:
         """Return the files that :meth:`fetch` would write. The whole archive is read for it.
 
@@ -84,17 +84,22 @@ class Files:
             GpuQueueError: as for :meth:`fetch`.
 
         """
-        with self._archive(job, patterns, run) as archive:
+        with self._archive(job, patterns, run, warn) as archive:
             return listed(archive)
 
     @contextmanager
-    def _archive(self, job: int | str, patterns: Sequence[str], number: int | None) -> Iterator[RunArchive]:
+    def _archive(
+        self, job: int | str, patterns: Sequence[str], number: int | None, warn: Callable[[str], None] | None
+    ) -> Iterator[RunArchive]:
         wanted = file_patterns("patterns", patterns)
         record = reads.newest(self._connection, job) if number is None else reads.show(self._connection, job)
         run, directory = self._run_of(record, number)
         packed, source = self._packed(record.job, run, directory, wanted)
         with closing(packed):
             yield RunArchive(label=record.job.label, patterns=wanted, source=source, content=packed, run=run.attempt)
+            if warn is not None:
+                for line in packed.notes():
+                    warn(line)
 
     def _run_of(self, record: Record, number: int | None) -> tuple[Run, Path]:
         """Return the run whose files are meant, and its directory.
@@ -113,7 +118,7 @@ class Files:
             raise Refused(f"job {job.label} ({job.state}) has no files yet: it has not run")
         if job.spec.snapshot is None:
             raise Refused(
-                f"job {job.label} ran in {plain(job.spec.cwd)} on {run.host}: its code did not travel, so copy files "
+                f"job {job.label} ran in {plain(job.spec.cwd)} on {run.host}: its code did not travel, copy files "
                 "from there"
             )
         directory = Path(run.log_path or "").parent
@@ -127,26 +132,23 @@ class Files:
 
         Raises:
             Refused: there are no files any more, or not yet.
+            GpuQueueError: they cannot be read.
 
         """
         try:
             return PackedRun(str(directory), patterns), "directory"
-        except NoCopy:
-            kept = directory / KEPT
-            if os.path.exists(kept):  # noqa: PTH110 - False also without permission
-                return PackedRun(str(directory), patterns, kept=str(kept)), "kept"
-        if run.ended_at is None:
-            raise Refused(f"job {job.label} has no files yet: its code is not unpacked")
-        raise Refused(f"the files of job {job.label} are not there any more: {self._why_gone(job, directory)}")
+        except NoCopy as error:
+            if os.path.exists(directory / KEPT):  # noqa: PTH110 - False also without permission
+                return PackedRun(str(directory), patterns, kept=KEPT), "kept"
+            raise Refused(self._why_gone(job, run, directory, str(error))) from None
 
-    def _why_gone(self, job: Job, directory: Path) -> str:
+    def _why_gone(self, job: Job, run: Run, directory: Path, why: str) -> str:
+        """Return why the run has no files, neither in its directory, because of *why*, nor kept ones."""
+        with suppress(OSError), (directory / NOT_KEPT).open("rb") as file:
+            reason = in_one_line(file.read(_MOST_REASON_BYTES).decode("utf-8", "replace")).strip()
+            return f"the files that job {job.label} asked to keep were not kept: {reason}"
+        if job.state.is_active and run.attempt == job.attempt:
+            return f"job {job.label} has no copy of its code yet: {why}"
         keep_s = self._connection.settings.keep_code_s
-        kept_for = f" for {format_duration(keep_s)} (setting keep_code)" if keep_s is not None else ""
-        gone = f"the copy of the code is kept{kept_for}"
-        if not job.spec.keep:
-            return f"{gone}. Submit with --keep to keep some of them longer"
-        try:
-            with (directory / NOT_KEPT).open("rb") as file:
-                return in_one_line(file.read(_MOST_REASON_BYTES).decode("utf-8", "replace").strip())
-        except OSError:
-            return f"{gone}, and no files that match {plain(' '.join(job.spec.keep))} were kept"
+        kept = f"; it is kept for {format_duration(keep_s)} after the run (setting keep_code)" if keep_s else ""
+        return f"the copy of the code of job {job.label} is not there any more{kept}"

@@ -14,7 +14,7 @@ from gpuqueue.system.process import installed
 
 #: Exit code of the program if the run has no copy of its code, or none any more.
 NO_COPY = 3
-_FIRST_BYTES = 512
+_FIRST_BYTES, _MOST_ERRORS_BYTES = 512, 2**16
 
 
 class NoCopy(GpuQueueError):
@@ -24,7 +24,7 @@ class NoCopy(GpuQueueError):
 class PackedRun:
     """The output of the program for the run *directory*, as a file that is read once.
 
-    With *kept*, the program reads the archive of that path instead of the directory.
+    With *kept*, the program reads the archive of that name there instead of the copy of the code.
 
     Raises:
         NoCopy: there is no copy of the code.
@@ -80,11 +80,16 @@ class PackedRun:
             self._process.stdout.close()
         self._errors.close()
 
+    def notes(self) -> list[str]:
+        """Return what the program has left out, line by line. To be called after its end."""
+        self._errors.seek(0)
+        lines = self._errors.read(_MOST_ERRORS_BYTES).decode("utf-8", "replace").strip().splitlines()
+        return [line.removeprefix("gpuqueue-worker: ") for line in lines]
+
     def _output(self, size: int) -> bytes:
         return self._process.stdout.read(size) or b"" if self._process.stdout is not None else b""
 
     def _trouble(self) -> str:
         """Return the last line of the program's errors."""
-        self._errors.seek(0)
-        lines = self._errors.read(2**16).decode("utf-8", "replace").strip().splitlines()
-        return lines[-1].removeprefix("gpuqueue-worker: ") if lines else f"it exited with {self._process.returncode}"
+        lines = self.notes()
+        return lines[-1] if lines else f"it exited with {self._process.returncode}"

@@ -58,7 +58,7 @@ def receive(source: Source, directory: str, *, replace: bool, seen: Callable[[in
                 raise ArchiveCutShort(f"{error}. {receiver.arrived()}: {_AGAIN}") from None
             receiver.make_links()
         except NotWritable as error:
-            raise NotWritable(f"{error}. {receiver.arrived()}: make room, then {_AGAIN}") from None
+            raise NotWritable(f"{error}. {receiver.arrived()}: once that is solved, {_AGAIN}") from None
         return receiver.received
 
 

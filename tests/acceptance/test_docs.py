@@ -26,6 +26,7 @@ from from_code import OTHER_CODES, PROGRAMS, leaves
 from gpuqueue import Client, codec
 from gpuqueue.cli.commands.doctor import MARKS
 from gpuqueue.cli.commands.doctor import _plain as doctor_plain
+from gpuqueue.cli.commands.fetch import fetched_to_plain, file_to_plain
 from gpuqueue.cli.commands.history import CSV_COLUMNS
 from gpuqueue.cli.commands.limits import limits_to_plain
 from gpuqueue.cli.commands.notify import target_to_plain
@@ -39,6 +40,7 @@ from gpuqueue.cli.why.as_json import why_to_plain
 from gpuqueue.client.access import Access
 from gpuqueue.client.devices import Devices
 from gpuqueue.client.estimate import Estimator
+from gpuqueue.client.files import Files
 from gpuqueue.client.history import History
 from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.logs import Logs
@@ -64,6 +66,7 @@ from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.limits import Bound, LimitsInUse
 from gpuqueue.model.measures import Limit, Measure, PoolLimits
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.model.run_files import Fetched, RunFile
 from gpuqueue.model.statistics import By, Figures, Statistics, figures_to_plain, statistics_to_plain
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
@@ -324,6 +327,8 @@ def keys_of_jobs() -> dict[str, list[str]]:
         "A peak": list(device["peak"]),
         "An activity": list(device["activity"]),
         "A timeline": list(codec.timeline_to_plain(Timeline(step_s=1.0, bytes=())) or ()),
+        "A fetch": list(fetched_to_plain(Fetched(files=0, size_bytes=0, directory="d", source="kept"))),
+        "A file of a run": list(file_to_plain(RunFile(path="a", size_bytes=0))),
         "CSV": list(CSV_COLUMNS),
     }
 
@@ -571,6 +576,7 @@ GROUPS = {
     "`client.history`": History,
     "`client.devices`": Devices,
     "`client.logs`": Logs,
+    "`client.files`": Files,
     "`client.access`": Access,
     "And of `client`": Client,
 }

@@ -17,11 +17,13 @@ from service_fixtures import ServedSite
 from gpuqueue.client import Client, groups, job_group
 from gpuqueue.client.access import Access
 from gpuqueue.client.devices import Devices
+from gpuqueue.client.files import Files
 from gpuqueue.client.history import History
 from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.logs import Logs
 from gpuqueue.client.remote.access import RemoteAccess
 from gpuqueue.client.remote.devices import RemoteDevices
+from gpuqueue.client.remote.files import RemoteFiles
 from gpuqueue.client.remote.history import RemoteHistory
 from gpuqueue.client.remote.jobs import RemoteJobs
 from gpuqueue.client.remote.logs import RemoteLogs
@@ -98,6 +100,7 @@ def old(served: ServedSite) -> Job:
         (groups.HistoryGroup, History, RemoteHistory),
         (groups.DevicesGroup, Devices, RemoteDevices),
         (groups.LogsGroup, Logs, RemoteLogs),
+        (groups.FilesGroup, Files, RemoteFiles),
         (groups.AccessGroup, Access, RemoteAccess),
     ],
     ids=lambda each: each.__name__,
@@ -125,7 +128,7 @@ def test_each_public_method_is_there_over_each_connection(group: type, here: typ
 def test_the_suite_covers_every_public_method() -> None:
     """Each method of each group is called in this file."""
     text = Path(__file__).read_text()
-    for kind in (Jobs, History, Devices, Logs, Access):
+    for kind in (Jobs, History, Devices, Logs, Files, Access):
         for name in vars(kind):
             if not name.startswith("_") and name not in ONLY_DIRECT:
                 assert f".{name}(" in text or f'"{name}"' in text, f"{kind.__name__}.{name} is not tested here"
@@ -282,6 +285,9 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "empty range": lambda client, *_: client.jobs.named("900000-900001"),
     "bad range": lambda client, *_: client.jobs.named("1-2", which="nonsense"),
     "log of waiting": lambda client, job, _: client.logs.turn(client.logs.tail(), client.jobs.newest(job.id)),
+    "files of no job's name": lambda client, *_: client.files.fetch("x"),
+    "files of several jobs": lambda client, *_: client.files.list("17_1-2"),
+    "bad patterns": lambda client, _, old: client.files.list(old.id, ["#"]),
     "follow unknown": lambda client, *_: list(client.logs.follow(10**9)),
     "wait unknown": lambda client, *_: client.jobs.wait(10**9, timeout_s=5),
     "wait too long": lambda client, job, _: client.jobs.wait(job.id, timeout_s=0.1),

@@ -23,7 +23,7 @@ from gpuqueue.cli.main import COMMANDS
 #: work, in tests/integration/cli/test_fast_commands.py.
 OURS = {
     **dict.fromkeys(("submit", "run"), Bound(20, 58)),
-    **dict.fromkeys(("queue", "show", "logs", "wait"), Bound(23, 60)),
+    **dict.fromkeys(("queue", "show", "logs", "fetch", "wait"), Bound(23, 60)),
     **dict.fromkeys(("cancel", "hold", "release", "move"), Bound(18, 48)),
     **dict.fromkeys(("edit", "limits", "drain", "lost", "resume"), Bound(18, 56)),
     **dict.fromkeys(("attach", "why", "tag", "note", "retry", "notify"), Bound(25, 80)),

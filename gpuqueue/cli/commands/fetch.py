@@ -67,6 +67,7 @@ def fetch(
     line = bytes_line.BytesLine()
 
     def warn(text: str) -> None:
+        line.clear()
         print_message("gpuqueue", text)
 
     with Client() as client:

@@ -34,6 +34,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "show": ("--json", "--plot"),
     "why": ("--json",),
     "logs": ("-n", "--since", "--stderr"),
+    "fetch": ("--run", "--to", "--replace", "--list", "--json"),
     "wait": ("--timeout", "--any", "--all", "--json"),
     "cancel": ("-u", "-n", "-s", "--tag", "--all", "-y"),
     "hold": ("-u", "-n", "--all", "-y"),

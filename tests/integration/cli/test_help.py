@@ -41,6 +41,7 @@ ACT = {
     "submit",
     "run",
     "attach",
+    "fetch",
     "cancel",
     "hold",
     "release",

@@ -286,8 +286,8 @@ def test_a_full_disk_is_one_line(new: Path, monkeypatch: pytest.MonkeyPatch) -> 
         received(archive([file("a"), file("r/b", bytes(20)), file("r/c")]), new)
 
     assert (
-        f"cannot write {new}/r/b: No space left on device. 1 file, 3B, arrived in {new}: make room, then run the same "
-        "command again, which keeps them"
+        f"cannot write {new}/r/b: No space left on device. 1 file, 3B, arrived in {new}: once that is solved, run the "
+        "same command again, which keeps them"
     ) == str(caught.value)
     assert {"a": "one"} == tree(new)
 
@@ -574,7 +574,7 @@ def prepared() -> Iterator[Path]:
 def check_inside(new: Path) -> None:
     """Check that nothing was made beside the directory, that no link of it leads out, and that what was there stays."""
     assert ["new"] == [each.name for each in new.parent.iterdir()]
-    assert ["deep"] == [each.name for each in new.parent.parent.iterdir()]
+    assert ["deep"] == [each.name for each in new.parents[1].iterdir()]
     assert not (new / STAGING).exists()
     assert ("mine", "b") == ((new / "A").read_text(), str((new / "c").readlink()))
     for each in new.rglob("*"):
@@ -594,6 +594,7 @@ def test_nothing_is_ever_written_outside_by_a_fetch(
         for content in (sent, sent[:cut]):
             with contextlib.suppress(ArchiveRefused, ArchiveCutShort, Refused):
                 received(content, new)
+            assert ["deep"] == [each.name for each in new.parents[1].iterdir()]
             check_inside(new)
 
 
