@@ -12,6 +12,7 @@ from pathlib import Path
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.snapshot import limits as size_limits
 from gpuqueue.snapshot.errors import InvalidManifest, SnapshotRefused
+from gpuqueue.snapshot.key_files import begins_like_key
 from gpuqueue.snapshot.limits import IGNORE_FILE, Limits, ignore_line
 from gpuqueue.snapshot.manifest import MAX_TEXT_BYTES, Entry, Kind, Manifest
 from gpuqueue.snapshot.names import path_fault, quoted
@@ -24,11 +25,15 @@ _TRIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A manifest, the path of a file for each blob, and a line for each path that was skipped."""
+    """A manifest, the path of a file for each blob, and a line for each path that was skipped.
+
+    ``keys`` are the paths of the files that begin like a private key.
+    """
 
     manifest: Manifest
     sources: dict[str, str]
     notes: tuple[str, ...]
+    keys: tuple[str, ...]
 
 
 def pack(tree: Tree, found: Sequence[tuple[str, os.stat_result]], limits: Limits) -> Packed:
@@ -45,7 +50,8 @@ def pack(tree: Tree, found: Sequence[tuple[str, os.stat_result]], limits: Limits
         fault = path_fault(path)
         if fault is not None:
             raise SnapshotRefused(f"the path {quoted(path)} {fault}: rename it, or leave it out in {IGNORE_FILE}")
-    entries = tuple(_entry(tree, path, about, limits) for path, about in known)
+    keys: list[str] = []
+    entries = tuple(_entry(tree, path, about, limits, keys) for path, about in known)
     try:
         manifest = Manifest(entries)
     except InvalidManifest as error:
@@ -56,7 +62,7 @@ def pack(tree: Tree, found: Sequence[tuple[str, os.stat_result]], limits: Limits
         raise SnapshotRefused(f"the paths together are too long. Leave out files by lines in {IGNORE_FILE}")
     sources = {each.sha256: each.path for each in entries if each.sha256 is not None}
     notes = tuple(f"skipped {quoted(path)}, which is no file" for path, about in found if not _has_kind(about))
-    return Packed(manifest, sources, notes)
+    return Packed(manifest, sources, notes, tuple(keys))
 
 
 def read_again(root: Path, path: str, sha256: str) -> Iterator[bytes]:
@@ -83,7 +89,8 @@ def _has_kind(about: os.stat_result) -> bool:
     return stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
 
 
-def _entry(tree: Tree, path: str, about: os.stat_result, limits: Limits) -> Entry:
+def _entry(tree: Tree, path: str, about: os.stat_result, limits: Limits, keys: list[str]) -> Entry:
+    """Return the entry of *path*. Add the path to *keys* if the file begins like a private key."""
     if stat.S_ISLNK(about.st_mode):
         target = _inside(tree.root, path, tree.target(path))
         try:
@@ -95,9 +102,11 @@ def _entry(tree: Tree, path: str, about: os.stat_result, limits: Limits) -> Entr
     for _ in range(_TRIES):
         with tree.opened(path) as (fd, before):
             size_limits.check([(path, before.st_size)], limits)
-            digest, size_bytes = _hash(fd, before.st_size)
+            digest, size_bytes, is_key = _read(fd, before.st_size)
             after = os.fstat(fd)
         if size_bytes == before.st_size and _state(before) == _state(after):
+            if is_key:
+                keys.append(path)
             executable = bool(after.st_mode & stat.S_IXUSR)
             return Entry(path=path, executable=executable, sha256=digest, size_bytes=size_bytes)
     raise SnapshotRefused(
@@ -110,13 +119,18 @@ def _state(about: os.stat_result) -> tuple[int, int, int]:
     return about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
-def _hash(fd: int, most_bytes: int) -> tuple[str, int]:
-    """Return the SHA-256 and the size of the open file, of which no more than *most_bytes* are read."""
-    digest, left_bytes = hashlib.sha256(), most_bytes
+def _read(fd: int, most_bytes: int) -> tuple[str, int, bool]:
+    """Return the SHA-256 and the size of the open file, and whether it begins like a private key.
+
+    No more than *most_bytes* are read.
+    """
+    digest, left_bytes, is_key = hashlib.sha256(), most_bytes, False
     while left_bytes and (part := os.read(fd, min(_CHUNK_BYTES, left_bytes))):
+        if left_bytes == most_bytes:
+            is_key = begins_like_key(part)
         digest.update(part)
         left_bytes -= len(part)
-    return digest.hexdigest(), most_bytes - left_bytes
+    return digest.hexdigest(), most_bytes - left_bytes, is_key
 
 
 def _inside(root: Path, path: str, target: str) -> str:

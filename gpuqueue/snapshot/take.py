@@ -15,7 +15,7 @@ from gpuqueue.snapshot.limits import DEFAULT, IGNORE_FILE, Limits
 from gpuqueue.snapshot.manifest import Manifest, address_of
 from gpuqueue.snapshot.names import quoted
 from gpuqueue.snapshot.pack import pack, read_again
-from gpuqueue.snapshot.secret_files import check_secrets
+from gpuqueue.snapshot.secret_files import check_keys, check_secrets
 from gpuqueue.snapshot.selection import Excluded, Selection
 from gpuqueue.snapshot.tree import Tree
 from gpuqueue.system.git_checkout import work_tree_of
@@ -92,6 +92,7 @@ def take_snapshot(
             selection = select_in_directory(tree, limits)
         check_secrets((path for path, _ in selection.found), allowed, allow_option)
         packed = pack(tree, selection.found, limits)
+    check_keys(packed.keys, allowed, allow_option)
     cwd = directory.relative_to(root).as_posix()
     text = packed.manifest.text()
     return Snapshot(

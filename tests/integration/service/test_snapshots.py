@@ -133,7 +133,11 @@ def test_what_is_too_large_or_secret_stays(client: Client, project: Path) -> Non
     with pytest.raises(Refused, match=r"\.env.*--snapshot-allow"):
         submitted(client, project / "src")
 
-    job, _ = submitted(client, project / "src", snapshot_allow=[".env"])
+    (project / "deploy").write_text("-----BEGIN PRIVATE " + "KEY-----\n")
+    with pytest.raises(Refused, match=r"private keys.*'deploy'.*--snapshot-allow"):
+        submitted(client, project / "src", snapshot_allow=[".env"])
+
+    job, _ = submitted(client, project / "src", snapshot_allow=[".env", "deploy"])
     assert job.spec.snapshot is not None
 
 
