@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.settings.sources import embedded_socket
+from gpuqueue.snapshot.hash_cache import usual_directory
 from gpuqueue.snapshot.limits import IGNORE_FILE
 from gpuqueue.snapshot.site import blob_store_of, limits_of
 from gpuqueue.snapshot.take import Snapshot, take_snapshot
@@ -58,7 +59,9 @@ def taken(request: JobRequest, spec: JobSpec, limits: Limits) -> Snapshot:
 
     """
     root = None if request.snapshot in {None, True} else Path(str(request.snapshot))
-    snapshot = take_snapshot(Path(spec.cwd), root=root, limits=limits, allowed=request.snapshot_allow)
+    snapshot = take_snapshot(
+        Path(spec.cwd), root=root, limits=limits, allowed=request.snapshot_allow, cache=usual_directory()
+    )
     if spec.script is not None:
         _check_script(spec.script, spec.cwd, snapshot)
     return snapshot

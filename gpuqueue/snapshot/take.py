@@ -11,6 +11,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.snapshot.directory import select_in_directory
 from gpuqueue.snapshot.errors import SnapshotRefused
 from gpuqueue.snapshot.git_tree import select_in_git
+from gpuqueue.snapshot.hash_cache import HashCache, forget
 from gpuqueue.snapshot.limits import DEFAULT, IGNORE_FILE, Limits
 from gpuqueue.snapshot.manifest import Manifest, address_of
 from gpuqueue.snapshot.names import quoted
@@ -29,7 +30,8 @@ class Snapshot:
     """A snapshot that was taken, whose files are still on this machine.
 
     ``cwd`` is the job's working directory relative to ``root``, with slashes, "." for the root itself. ``text`` is the
-    manifest's text and ``address`` its SHA-256. ``excluded`` and ``notes`` are for the user to read.
+    manifest's text and ``address`` its SHA-256. ``excluded`` and ``notes`` are for the user to read. ``cache`` is the
+    directory of the hash cache.
     """
 
     root: Path
@@ -41,6 +43,7 @@ class Snapshot:
     in_git: bool
     excluded: tuple[Excluded, ...]
     notes: tuple[str, ...]
+    cache: Path | None = None
 
     def blobs(self) -> dict[str, int]:
         """Return the size in bytes of each blob by its SHA-256."""
@@ -53,7 +56,11 @@ class Snapshot:
             SnapshotRefused: the file has changed since, or cannot be read.
 
         """
-        return read_again(self.root, self.sources[sha256], sha256)
+        try:
+            yield from read_again(self.root, self.sources[sha256], sha256)
+        except SnapshotRefused:
+            forget(self.cache, self.root)  # it may have named this content
+            raise
 
 
 def take_snapshot(
@@ -63,12 +70,14 @@ def take_snapshot(
     limits: Limits = DEFAULT,
     allowed: Sequence[str] = (),
     allow_option: str = ALLOW_OPTION,
+    cache: Path | None = None,
 ) -> Snapshot:
     """Take a snapshot for a job that works in *directory*.
 
     Takes the directory *root*; without it, the git work tree that holds *directory*, or else *directory* itself. If git
     ignores every file of *root*, the rules for directories without git apply. Files that look like secrets are refused
-    unless a pattern in *allowed* names them; *allow_option* is how a user adds one.
+    unless a pattern in *allowed* names them; *allow_option* is how a user adds one. *cache* is the directory of the
+    hash cache; without it, every file is read.
 
     Raises:
         BadRequest: a directory does not exist.
@@ -86,12 +95,11 @@ def take_snapshot(
             "directory that holds it"
         )
     with closing(Tree(root)) as tree:
-        selection = Selection(found=()) if work_tree is None else select_in_git(tree, work_tree, limits)
-        in_git = bool(selection.found) or root == work_tree
-        if not in_git:
-            selection = select_in_directory(tree, limits)
+        selection, in_git = _selected(tree, work_tree, limits)
         check_secrets((path for path, _ in selection.found), allowed, allow_option)
-        packed = pack(tree, selection.found, limits)
+        hashes = HashCache(cache, root)
+        packed = pack(tree, selection.found, limits, hashes)
+        hashes.save()
     check_keys(packed.keys, allowed, allow_option)
     cwd = directory.relative_to(root).as_posix()
     text = packed.manifest.text()
@@ -105,7 +113,17 @@ def take_snapshot(
         in_git=in_git,
         excluded=selection.excluded,
         notes=(*selection.notes, *packed.notes, *_note_on_empty_cwd(cwd, packed.manifest)),
+        cache=cache,
     )
+
+
+def _selected(tree: Tree, work_tree: Path | None, limits: Limits) -> tuple[Selection, bool]:
+    """Return the files of *tree* that travel, and whether git has selected them."""
+    if work_tree is not None:
+        selection = select_in_git(tree, work_tree, limits)
+        if selection.found or tree.root == work_tree:
+            return selection, True
+    return select_in_directory(tree, limits), False
 
 
 def _existing(directory: Path) -> Path:
