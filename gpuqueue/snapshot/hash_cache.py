@@ -41,11 +41,12 @@ _Row = list[object]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What reading a file once tells. ``is_key``: it begins like a private key."""
+    """What reading a file once tells: also whether it begins like a private key, and its object id, if asked for."""
 
     sha256: str
     size_bytes: int
     is_key: bool
+    git_id: str | None = None
 
 
 def usual_directory(environ: Mapping[str, str] | None = None) -> Path:
@@ -73,8 +74,8 @@ class HashCache:
         if row is None or row[:5] != _state(about):
             return None
         match row[5:]:
-            case [str(sha256), int(size_bytes), bool(is_key)]:
-                content = Content(sha256, size_bytes, is_key)
+            case [str(sha256), int(size_bytes), bool(is_key), None | str() as git_id]:
+                content = Content(sha256, size_bytes, is_key, git_id)
             case _:
                 return None
         self._found[path] = row

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.snapshot import limits as size_limits
-from gpuqueue.snapshot.contents import read
+from gpuqueue.snapshot.contents import Contents
 from gpuqueue.snapshot.errors import InvalidManifest, SnapshotRefused
-from gpuqueue.snapshot.hash_cache import HashCache
 from gpuqueue.snapshot.limits import IGNORE_FILE, Limits, ignore_line
 from gpuqueue.snapshot.manifest import MAX_TEXT_BYTES, Entry, Kind, Manifest
 from gpuqueue.snapshot.names import path_fault, quoted
@@ -24,21 +23,15 @@ _CHUNK_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A manifest, the path of a file for each blob, and a line for each path that was skipped.
-
-    ``keys`` are the paths of the files that begin like a private key.
-    """
+    """A manifest, the path of a file for each blob, and a line for each path that was skipped."""
 
     manifest: Manifest
     sources: dict[str, str]
     notes: tuple[str, ...]
-    keys: tuple[str, ...]
 
 
-def pack(tree: Tree, found: Sequence[tuple[str, os.stat_result]], limits: Limits, cache: HashCache) -> Packed:
-    """Return the snapshot of the paths *found* in *tree*. Limits are checked before any file is read.
-
-    Files that *cache* knows are not read.
+def pack(contents: Contents, found: Sequence[tuple[str, os.stat_result]], limits: Limits) -> Packed:
+    """Return the snapshot of the paths *found* in the tree of *contents*. Limits are checked before any file is read.
 
     Raises:
         SnapshotTooLarge: a limit is exceeded.
@@ -51,8 +44,7 @@ def pack(tree: Tree, found: Sequence[tuple[str, os.stat_result]], limits: Limits
         fault = path_fault(path)
         if fault is not None:
             raise SnapshotRefused(f"the path {quoted(path)} {fault}: rename it, or leave it out in {IGNORE_FILE}")
-    keys: list[str] = []
-    entries = tuple(_entry(tree, path, about, limits, cache, keys) for path, about in known)
+    entries = tuple(_entry(contents, path, about) for path, about in known)
     try:
         manifest = Manifest(entries)
     except InvalidManifest as error:
@@ -63,7 +55,7 @@ def pack(tree: Tree, found: Sequence[tuple[str, os.stat_result]], limits: Limits
         raise SnapshotRefused(f"the paths together are too long. Leave out files by lines in {IGNORE_FILE}")
     sources = {each.sha256: each.path for each in entries if each.sha256 is not None}
     notes = tuple(f"skipped {quoted(path)}, which is no file" for path, about in found if not _has_kind(about))
-    return Packed(manifest, sources, notes, tuple(keys))
+    return Packed(manifest, sources, notes)
 
 
 def read_again(root: Path, path: str, sha256: str) -> Iterator[bytes]:
@@ -90,19 +82,16 @@ def _has_kind(about: os.stat_result) -> bool:
     return stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
 
 
-def _entry(tree: Tree, path: str, about: os.stat_result, limits: Limits, cache: HashCache, keys: list[str]) -> Entry:
-    """Return the entry of *path*. Add the path to *keys* if the file begins like a private key."""
+def _entry(contents: Contents, path: str, about: os.stat_result) -> Entry:
     if stat.S_ISLNK(about.st_mode):
-        target = _inside(tree.root, path, tree.target(path))
+        target = _inside(contents.tree.root, path, contents.tree.target(path))
         try:
             return Entry(path=path, kind=Kind.LINK, target=target)
         except InvalidManifest as error:
             raise SnapshotRefused(
                 f"{error}. Leave it out by the line {ignore_line(path)} in {IGNORE_FILE}, or copy what it leads to"
             ) from None
-    content, executable = read(tree, path, limits, cache)
-    if content.is_key:
-        keys.append(path)
+    content, executable = contents.of(path)
     return Entry(path=path, executable=executable, sha256=content.sha256, size_bytes=content.size_bytes)
 
 

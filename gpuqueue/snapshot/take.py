@@ -8,8 +8,11 @@ from pathlib import Path
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.snapshot.commit_diff import CommitDiff
+from gpuqueue.snapshot.contents import Contents
 from gpuqueue.snapshot.directory import select_in_directory
 from gpuqueue.snapshot.errors import SnapshotRefused
+from gpuqueue.snapshot.git_ids import git_hash_of
 from gpuqueue.snapshot.git_tree import select_in_git
 from gpuqueue.snapshot.hash_cache import HashCache, forget
 from gpuqueue.snapshot.limits import DEFAULT, IGNORE_FILE, Limits
@@ -19,7 +22,7 @@ from gpuqueue.snapshot.pack import pack, read_again
 from gpuqueue.snapshot.secret_files import check_keys, check_secrets
 from gpuqueue.snapshot.selection import Excluded, Selection
 from gpuqueue.snapshot.tree import Tree
-from gpuqueue.system.git_checkout import work_tree_of
+from gpuqueue.system.git_checkout import commit_of, work_tree_of
 
 #: The option of the command line that allows files that look like secrets.
 ALLOW_OPTION = "--snapshot-allow"
@@ -30,8 +33,9 @@ class Snapshot:
     """A snapshot that was taken, whose files are still on this machine.
 
     ``cwd`` is the job's working directory relative to ``root``, with slashes, "." for the root itself. ``text`` is the
-    manifest's text and ``address`` its SHA-256. ``excluded`` and ``notes`` are for the user to read. ``cache`` is the
-    directory of the hash cache.
+    manifest's text and ``address`` its SHA-256. ``excluded`` and ``notes`` are for the user to read. ``diff``
+    is how the snapshot differs from the commit that git has checked out, None without one. ``cache`` is the directory
+    of the hash cache.
     """
 
     root: Path
@@ -43,6 +47,7 @@ class Snapshot:
     in_git: bool
     excluded: tuple[Excluded, ...]
     notes: tuple[str, ...]
+    diff: bytes | None = None
     cache: Path | None = None
 
     def blobs(self) -> dict[str, int]:
@@ -85,22 +90,17 @@ def take_snapshot(
         SnapshotRefused: a file cannot or should not be in a snapshot.
 
     """
-    directory, root = _existing(directory), None if root is None else _existing(root)
-    work_tree = work_tree_of(root or directory)
-    root = root or work_tree or directory
-    _check_root(root)
-    if not directory.is_relative_to(root):
-        raise BadRequest(
-            f"the working directory {quoted(str(directory))} is not in {quoted(str(root))}, which is to travel: name a "
-            "directory that holds it"
-        )
+    directory, root, work_tree = _placed(directory, root)
     with closing(Tree(root)) as tree:
-        selection, in_git = _selected(tree, work_tree, limits)
+        selection, work_tree = _selected(tree, work_tree, limits)
         check_secrets((path for path, _ in selection.found), allowed, allow_option)
+        commit = None if work_tree is None else commit_of(work_tree)
         hashes = HashCache(cache, root)
-        packed = pack(tree, selection.found, limits, hashes)
+        contents = Contents(tree, limits, hashes, commit and git_hash_of(commit))
+        packed = pack(contents, selection.found, limits)
         hashes.save()
-    check_keys(packed.keys, allowed, allow_option)
+        check_keys(contents.keys(), allowed, allow_option)
+        diff, note = _difference(work_tree, commit, packed.manifest, contents, allowed)
     cwd = directory.relative_to(root).as_posix()
     text = packed.manifest.text()
     return Snapshot(
@@ -110,20 +110,47 @@ def take_snapshot(
         text=text,
         address=address_of(text),
         sources=packed.sources,
-        in_git=in_git,
+        in_git=work_tree is not None,
         excluded=selection.excluded,
-        notes=(*selection.notes, *packed.notes, *_note_on_empty_cwd(cwd, packed.manifest)),
+        notes=(*selection.notes, *packed.notes, *_note_on_empty_cwd(cwd, packed.manifest), *note),
+        diff=diff,
         cache=cache,
     )
 
 
-def _selected(tree: Tree, work_tree: Path | None, limits: Limits) -> tuple[Selection, bool]:
-    """Return the files of *tree* that travel, and whether git has selected them."""
+def _placed(directory: Path, root: Path | None) -> tuple[Path, Path, Path | None]:
+    """Return *directory*, the root of the snapshot, and the git work tree that holds it; all without links."""
+    directory, root = _existing(directory), None if root is None else _existing(root)
+    work_tree = work_tree_of(root or directory)
+    root = root or work_tree or directory
+    _check_root(root)
+    if not directory.is_relative_to(root):
+        raise BadRequest(
+            f"the working directory {quoted(str(directory))} is not in {quoted(str(root))}, which is to travel: name a "
+            "directory that holds it"
+        )
+    return directory, root, work_tree
+
+
+def _selected(tree: Tree, work_tree: Path | None, limits: Limits) -> tuple[Selection, Path | None]:
+    """Return the files of *tree* that travel, and *work_tree* if git has selected them."""
     if work_tree is not None:
         selection = select_in_git(tree, work_tree, limits)
         if selection.found or tree.root == work_tree:
-            return selection, True
-    return select_in_directory(tree, limits), False
+            return selection, work_tree
+    return select_in_directory(tree, limits), None
+
+
+def _difference(
+    work_tree: Path | None, commit: str | None, manifest: Manifest, contents: Contents, allowed: Sequence[str]
+) -> tuple[bytes | None, tuple[str, ...]]:
+    """Return how the snapshot differs from its commit, if it has one, and a note if that cannot be found out."""
+    if work_tree is None or commit is None:
+        return None, ()
+    try:
+        return CommitDiff(contents.tree, work_tree, commit, allowed).text(manifest, contents.git_ids()), ()
+    except SnapshotRefused as error:
+        return None, (f"how the code differs from its commit is not recorded: {error}",)
 
 
 def _existing(directory: Path) -> Path:

@@ -48,9 +48,9 @@ def taken(root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
     """Return a function that takes a snapshot, and returns it and how many files were read."""
     count, read = [0], contents._read
 
-    def counted(fd: int, most_bytes: int) -> hash_cache.Content:
+    def counted(fd: int, most_bytes: int, git_hash: str | None) -> hash_cache.Content:
         count[0] += 1
-        return read(fd, most_bytes)
+        return read(fd, most_bytes, git_hash)
 
     monkeypatch.setattr(contents, "_read", counted)
 
