@@ -21,6 +21,7 @@ from gpuqueue.snapshot.errors import SnapshotRefused
 from gpuqueue.snapshot.git_commit import EXECUTABLE, FILE, LINK, SUBMODULE, CommitFiles, Committed
 from gpuqueue.snapshot.git_ids import git_hash_of, git_id_of
 from gpuqueue.snapshot.key_files import begins_like_key
+from gpuqueue.snapshot.limits import DIFF_BYTES
 from gpuqueue.snapshot.manifest import Entry, Manifest
 from gpuqueue.snapshot.names import path_fault
 from gpuqueue.snapshot.pack import read_again
@@ -28,12 +29,13 @@ from gpuqueue.snapshot.secret_files import is_allowed
 from gpuqueue.snapshot.tree import Tree
 from gpuqueue.text.sanitize import plain
 
-#: Largest text, in bytes: the list of files, and the differences.
-MOST_BYTES = 2**20
-_MOST_LIST_BYTES = 2**18
+#: Largest text, in bytes, and the part of it that the list of files may take.
+MOST_BYTES, _MOST_LIST_BYTES = DIFF_BYTES, 2**18
 #: Largest file whose difference is shown, and most bytes that git gets to compare.
 _MOST_FILE_BYTES, _MOST_COMPARED_BYTES = 2**20, 8 * 2**20
 _TOO_MUCH = "not shown: the differences are too long together"
+#: Room for the last line of a list that is cut, and for the empty line below it.
+_MORE_BYTES = 50
 _LEFT_OUT = "left out of the snapshot"
 _WORDS = {"A": "added", "M": "modified", "D": "deleted", _LEFT_OUT: "left out"}
 _MODES = {FILE, EXECUTABLE}
@@ -159,7 +161,7 @@ class CommitDiff:
         counts = Counter(_LEFT_OUT if each.hidden == _LEFT_OUT else each.status for each in changes)
         counted = ", ".join(f"{counts[what]} {word}" for what, word in _WORDS.items() if counts[what])
         lines = [f"difference to commit {self._commit}: {counted}\n{self._notes()}"]
-        room_bytes = _MOST_LIST_BYTES - 1000
+        room_bytes = _MOST_LIST_BYTES - len(lines[0].encode()) - _MORE_BYTES
         for number, each in enumerate(changes):
             line = f"{each.status}  {plain(each.path)}{f' ({each.hidden})' if each.hidden else ''}\n"
             room_bytes -= len(line.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -50,17 +51,30 @@ class Snapshot:
     diff: bytes | None = None
     cache: Path | None = None
 
+    @property
+    def diff_sha256(self) -> str | None:
+        """The SHA-256 of ``diff``, None without one."""
+        return None if self.diff is None else hashlib.sha256(self.diff).hexdigest()
+
     def blobs(self) -> dict[str, int]:
         """Return the size in bytes of each blob by its SHA-256."""
         return self.manifest.blobs()
 
+    def sends(self) -> dict[str, int]:
+        """Return what :meth:`blobs` does, and the size of ``diff``."""
+        own = {} if self.diff is None or self.diff_sha256 is None else {self.diff_sha256: len(self.diff)}
+        return {**self.blobs(), **own}
+
     def blob(self, sha256: str) -> Iterator[bytes]:
-        """Yield the blob with *sha256* from the disk, for sending.
+        """Yield the blob with *sha256*, one of ``sends``, from the disk, for sending.
 
         Raises:
             SnapshotRefused: the file has changed since, or cannot be read.
 
         """
+        if sha256 not in self.sources:
+            yield self.diff or b""
+            return
         try:
             yield from read_again(self.root, self.sources[sha256], sha256)
         except SnapshotRefused:

@@ -165,7 +165,7 @@ def test_large_and_binary_files_are_named_only(repository: Path, monkeypatch: py
 
 def test_a_long_list_is_cut_and_says_so(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of files has a limit, too."""
-    monkeypatch.setattr(commit_diff, "_MOST_LIST_BYTES", 1100)
+    monkeypatch.setattr(commit_diff, "_MOST_LIST_BYTES", 250)
     write(repository, *(f"many/{number:03}" for number in range(100)))
 
     text = diff_of(repository)

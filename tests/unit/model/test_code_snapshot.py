@@ -1,0 +1,33 @@
+"""Tests of the text by which a spec names a snapshot."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.code_snapshot import CodeSnapshot
+
+ADDRESS, DIFF = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{ADDRESS}:.", CodeSnapshot(ADDRESS)),
+        (f"{ADDRESS}:src/a+b:c", CodeSnapshot(ADDRESS, "src/a+b:c")),
+        (f"{ADDRESS}+{DIFF}:src", CodeSnapshot(ADDRESS, "src", DIFF)),
+    ],
+)
+def test_the_text_is_read_as_it_is_written(text: str, expected: CodeSnapshot) -> None:
+    """With and without a difference from a commit; the directory may have the separators."""
+    assert expected == CodeSnapshot.parse(text)
+    assert text == str(expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":.", f"{ADDRESS}", f"{ADDRESS}+:.", f"{ADDRESS}+b:.", f"+{DIFF}:.", f"{ADDRESS}+{DIFF}+{DIFF}:."]
+)
+def test_what_is_no_snapshot_is_refused(text: str) -> None:
+    """Each hash has 64 digits, and there is a directory."""
+    with pytest.raises(BadRequest):
+        CodeSnapshot.parse(text)
