@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from gpuqueue.client import listing, reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import Refused
-from gpuqueue.model.code_snapshot import CodeSnapshot, DeletedSnapshot, StoredSnapshot
+from gpuqueue.model.code_snapshot import CodeSnapshot, DeletedSnapshot, StoredSnapshot, address_word
 from gpuqueue.model.job import Job
 from gpuqueue.snapshot import held
 from gpuqueue.snapshot.blob_store import BlobStore
@@ -45,13 +45,15 @@ class Snapshots:
         """Delete a snapshot of this account. *address* may be cut to the digits that no other one begins with.
 
         Raises:
+            BadRequest: *address* has other characters, or fewer than six.
             Refused: there is no such snapshot, or a job of this account that has not ended needs it.
 
         """
+        word = address_word(address)
         store, uid = self._store(), self._connection.account.uid
         if store is None:
             raise SnapshotNotHeld("no snapshots are stored on this machine")
-        whole = held.resolve(store, uid, address)
+        whole = held.resolve(store, uid, word)
         needed = [(other, job.label) for other, job in self._needed()]
         jobs = [label for other, label in needed if other == whole]
         if jobs:
@@ -93,7 +95,11 @@ class Snapshots:
 
     def _needed(self) -> Iterator[tuple[str, Job]]:
         """Yield the jobs of this account that have a snapshot and have not ended, each with its address."""
-        account = self._connection.account
-        for job in listing.listing(self._connection, user=account.name).jobs:
-            if job.spec.snapshot is not None and job.spec.account.uid == account.uid:
-                yield CodeSnapshot.parse(job.spec.snapshot).address, job
+        uid = self._connection.account.uid
+        after: int | None = 0
+        while after is not None:
+            page = self._connection.queue.jobs.page(limit=listing.PAGE, after=after)
+            for job in page.jobs:
+                if job.spec.snapshot is not None and job.spec.account.uid == uid and not job.state.is_end:
+                    yield CodeSnapshot.parse(job.spec.snapshot).address, job
+            after = page.after

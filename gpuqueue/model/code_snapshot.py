@@ -11,6 +11,8 @@ from gpuqueue.text.sanitize import brief
 
 #: An address is the SHA-256 of the manifest, in hexadecimal digits.
 ADDRESS = pattern(r"[0-9a-f]{64}")
+#: What a user types: an address, or its first digits.
+_WORD = pattern(r"[0-9a-f]{6,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +74,15 @@ class DeletedSnapshot:
 
     address: str
     freed_bytes: int
+
+
+def address_word(word: str) -> str:
+    """Return *word*, the first digits of an address or all of it.
+
+    Raises:
+        BadRequest: it has other characters, or is too short.
+
+    """
+    if not _WORD.fullmatch(str(word)):
+        raise BadRequest(f"{brief(word)} is no address of a snapshot: give at least 6 of its hexadecimal digits")
+    return word

@@ -1,6 +1,6 @@
 """Describes how a snapshot differs from the commit that it was taken from: a list of files, and a unified diff.
 
-The text is kept with the snapshot, so that it can be read without the repository. It may not tell more than the
+The text is kept with the snapshot, so that it can be read without the repository. It may not show more than the
 snapshot does: of files that the snapshot does not have, only the names are in it, and nothing of files with private
 keys.
 

@@ -8,7 +8,7 @@ Times are only as fine as the clock of the file system. A file may be written ag
 read, and then nothing shows that it changed. So a file whose times are younger than a margin when the snapshot begins
 is not remembered. (git has the same rule for its index.)
 
-A damaged or foreign cache is ignored and replaced. Nothing here ever fails a snapshot.
+A cache that is damaged, or belongs to another account, is ignored and replaced. Nothing here ever fails a snapshot.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Row = list[object]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What reading a file once tells: also whether it begins like a private key, and its object id, if asked for."""
+    """What one read of a file yields: also whether it begins like a private key, and its object id, if asked for."""
 
     sha256: str
     size_bytes: int

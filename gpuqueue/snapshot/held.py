@@ -18,8 +18,6 @@ from gpuqueue.snapshot.names import quoted
 
 #: How recently a blob that stays was needed, in seconds: longer than a submit takes.
 RECENT_S = 60.0
-#: Fewest digits of an address that name a snapshot.
-_FEWEST_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +47,12 @@ def resolve(store: BlobStore, uid: int, word: str) -> str:
     """Return the address of the snapshot of the account *uid* that begins with *word*.
 
     Raises:
-        SnapshotNotHeld: there is none, or there are several, or *word* is too short.
+        SnapshotNotHeld: there is none, or there are several.
 
     """
     found = [each for each in store.held.of(uid) if each.startswith(word)]
-    if len(word) < _FEWEST_DIGITS or len(found) > 1:
-        raise SnapshotNotHeld(f"{quoted(word)} is too short for the address of a snapshot: give more digits of it")
+    if len(found) > 1:
+        raise SnapshotNotHeld(f"{len(found)} of your snapshots begin with {quoted(word)}: give more digits")
     if not found:
         raise SnapshotNotHeld(f"you have no snapshot {quoted(word)} here: gpuqueue snapshots lists those that you have")
     return found[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuqueue.client.remote.link import Link, segment
-from gpuqueue.model.code_snapshot import DeletedSnapshot, StoredSnapshot
+from gpuqueue.model.code_snapshot import DeletedSnapshot, StoredSnapshot, address_word
 
 
 class RemoteSnapshots:
@@ -20,7 +20,7 @@ class RemoteSnapshots:
 
     def delete(self, address: str) -> DeletedSnapshot:
         """Delete a snapshot of this account."""
-        return self._link.send("DELETE", f"/snapshots/{segment(address)}", kind=DeletedSnapshot)
+        return self._link.send("DELETE", f"/snapshots/{address_word(address)}", kind=DeletedSnapshot)
 
     def diff(self, job: int | str) -> bytes:
         """Return how the code of a job differs from the commit that it was taken from."""

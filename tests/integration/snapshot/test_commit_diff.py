@@ -109,7 +109,7 @@ def test_the_commit_and_the_difference_are_the_snapshot(tmp_path: Path, reposito
 
 
 @pytest.mark.parametrize("left_out", [False, True])
-def test_nothing_is_told_of_files_that_do_not_travel(repository: Path, *, left_out: bool) -> None:
+def test_files_that_do_not_travel_are_only_named(repository: Path, *, left_out: bool) -> None:
     """Of a file that was deleted, or that an ignore file leaves out, only the name is there."""
     write(repository, "private.txt", "secret.pem", content="password\n")
     if left_out:
@@ -127,7 +127,7 @@ def test_nothing_is_told_of_files_that_do_not_travel(repository: Path, *, left_o
     assert "password" not in text
 
 
-def test_a_private_key_in_the_commit_is_not_told(repository: Path) -> None:
+def test_a_private_key_in_the_commit_is_not_shown(repository: Path) -> None:
     """A key that was removed from a file does not leave with the lines before; one that is allowed does."""
     write(repository, "config.txt", content=KEY)
     commit(repository)
@@ -230,7 +230,7 @@ def test_without_a_commit_there_is_none(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_executable_bits_is_no_difference(repository: Path) -> None:
-    """If git is told to ignore the bit, so do we."""
+    """If git ignores the bit, so do we."""
     (repository / "train.py").chmod(0o755)
     assert ": 1 modified\nM  train.py\n" in diff_of(repository)
 

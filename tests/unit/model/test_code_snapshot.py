@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.model.code_snapshot import CodeSnapshot, address_word
 
 ADDRESS, DIFF = "a" * 64, "b" * 64
 
@@ -31,3 +31,11 @@ def test_what_is_no_snapshot_is_refused(text: str) -> None:
     """Each hash has 64 digits, and there is a directory."""
     with pytest.raises(BadRequest):
         CodeSnapshot.parse(text)
+
+
+@pytest.mark.parametrize("word", ["", "abcde", "../x", "ABCDEF", "abcdef*", "a" * 65, "abcdef\n"])
+def test_what_is_no_address_is_refused(word: str) -> None:
+    """A word for an address has 6 to 64 digits, and can be no path."""
+    with pytest.raises(BadRequest, match="at least 6 of its hexadecimal digits"):
+        address_word(word)
+    assert "abcdef" == address_word("abcdef")

@@ -134,9 +134,8 @@ def test_the_first_digits_are_enough(store: BlobStore) -> None:
     store.held.add(ALICE, twin, None)
 
     assert (address, twin) == (resolve(store, ALICE, address[:12]), resolve(store, ALICE, twin))
-    for word in (address[:8], address[:5], "", "..", "*"):
-        with pytest.raises(SnapshotNotHeld, match="too short"):
-            resolve(store, ALICE, word)
+    with pytest.raises(SnapshotNotHeld, match="2 of your snapshots begin with"):
+        resolve(store, ALICE, address[:8])
     with pytest.raises(SnapshotNotHeld, match="you have no snapshot 'ffffff"):
         resolve(store, ALICE, "ffffff")
 
