@@ -48,10 +48,9 @@ class Uploads:
         text = wanted.manifest.encode(errors="replace")
         manifest = read_manifest(text, limits)
         sizes = manifest.blobs()
-        missing = store.missing(uid, (*sizes, *([] if wanted.diff is None else [wanted.diff])))
-        self._count(store, uid, sum(sizes.get(each, 0) for each in missing) + len(text), add=False)
-        if not missing:
-            store.add_manifest(uid, text, limits, diff=wanted.diff)
+        self._count(store, uid, len(text), add=False)
+        missing = store.offer(uid, manifest, text, wanted.diff)
+        self._count(store, uid, sum(sizes.get(each, 0) for each in missing), add=False)
         return SnapshotState(address=manifest.address(), missing=tuple(missing))
 
     def received(self, call: Call, parts: tuple[ContentPart, ...]) -> None:

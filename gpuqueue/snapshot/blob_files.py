@@ -1,4 +1,4 @@
-"""Writes files and directories of the blob store so that they survive a power cut."""
+"""The files of the blob store: their names, and writing them so that they survive a power cut."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from gpuqueue.errors import BadRequest
 from gpuqueue.snapshot.errors import BlobRefused
+from gpuqueue.snapshot.manifest import SHA256
+from gpuqueue.text.sanitize import brief
 
 
 def copy(chunks: Iterable[bytes], file: BinaryIO, sha256: str, size_bytes: int) -> None:
@@ -48,3 +51,15 @@ def sync(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def checked(sha256: str) -> str:
+    """Return *sha256* if it is a hash. Then it cannot name another path.
+
+    Raises:
+        BadRequest: it is none.
+
+    """
+    if not SHA256.fullmatch(str(sha256)):
+        raise BadRequest(f"{brief(sha256)} is no SHA-256")
+    return sha256

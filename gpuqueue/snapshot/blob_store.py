@@ -27,13 +27,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.errors import GpuQueueError
 from gpuqueue.snapshot import blob_files
 from gpuqueue.snapshot.errors import BlobRefused, InvalidManifest, SnapshotNotHeld
 from gpuqueue.snapshot.held_marks import HeldMarks
 from gpuqueue.snapshot.limits import DEFAULT, DIFF_BYTES, Limits
-from gpuqueue.snapshot.manifest import MAX_TEXT_BYTES, SHA256, Manifest, address_of, read_manifest
-from gpuqueue.text.sanitize import brief
+from gpuqueue.snapshot.manifest import MAX_TEXT_BYTES, Manifest, address_of, read_manifest
 from gpuqueue.text.units import format_bytes
 
 _CHUNK_BYTES = 2**20
@@ -114,13 +113,33 @@ class BlobStore:
 
         """
         manifest = read_manifest(text, limits)
-        self._check_blobs(uid, manifest, diff)
-        address = address_of(text)
-        self.put(uid, address, len(text), [text], most_bytes=MAX_TEXT_BYTES)
-        for folder in {self._path(each).parent for each in (address, *manifest.blobs(), *_one(diff))}:
-            blob_files.sync(folder)
-        self.held.add(uid, address, diff)
+        lacking = self.offer(uid, manifest, text, diff)
+        if lacking:
+            raise _not_held(lacking)
         return manifest
+
+    def offer(self, uid: int, manifest: Manifest, text: bytes, diff: str | None = None) -> list[str]:
+        """Do what :meth:`add_manifest` does, unless the account *uid* must send blobs first: return these then.
+
+        *text* is that of *manifest*.
+
+        Raises:
+            InvalidManifest: a blob is not as long as the manifest says.
+
+        """
+        lacking = self._lacking(uid, manifest, diff)
+        if lacking:
+            return lacking
+        address = address_of(text)
+        synced_at_s = self.held.used_at_s(uid, address, diff)
+        if synced_at_s is None or self.missing(uid, [address]):
+            synced_at_s = None
+            self.put(uid, address, len(text), [text], most_bytes=MAX_TEXT_BYTES)
+        for folder in {self._path(each).parent for each in (address, *manifest.blobs(), *_one(diff))}:
+            if synced_at_s is None or folder.stat().st_mtime >= synced_at_s:  # it has new names
+                blob_files.sync(folder)
+        self.held.add(uid, address, diff)
+        return []
 
     def use(self, uid: int, address: str, limits: Limits = DEFAULT, *, diff: str | None = None) -> Manifest:
         """Return the manifest at *address*, which the account *uid* has sent with all of its blobs.
@@ -135,7 +154,9 @@ class BlobStore:
         if self.missing(uid, [address]):
             raise SnapshotNotHeld(f"you have no snapshot {address[:12]} here, or it was collected: submit it again")
         manifest = read_manifest(self.manifest_text(address), limits)
-        self._check_blobs(uid, manifest, diff)
+        lacking = self._lacking(uid, manifest, diff)
+        if lacking:
+            raise _not_held(lacking)
         self.held.add(uid, address, diff)
         return manifest
 
@@ -158,11 +179,7 @@ class BlobStore:
 
     def size_bytes_of(self, uid: int) -> int:
         """Return the size of all stored blobs that the account *uid* has sent, in bytes."""
-        found = 0
-        for mark in (self.users / str(int(uid))).glob("*/*"):
-            with contextlib.suppress(FileNotFoundError):
-                found += self._path(mark.name).stat().st_size
-        return found
+        return sum(about.st_size for about in self.sent(uid).values())
 
     def content(self, sha256: str) -> Iterator[bytes]:
         """Yield the blob with *sha256*. The caller decides who may read it.
@@ -222,12 +239,12 @@ class BlobStore:
         for sha256 in shas:
             self._mark(uid, sha256).unlink(missing_ok=True)
 
-    def sent(self, uid: int) -> dict[str, float]:
-        """Return the blobs that the account *uid* has sent, and when each was last needed, in seconds since 1970."""
+    def sent(self, uid: int) -> dict[str, os.stat_result]:
+        """Return the blobs that the account *uid* has sent. Each has the modification time of its last need."""
         found = {}
         for mark in (self.users / str(int(uid))).glob("*/*"):
             with contextlib.suppress(FileNotFoundError):
-                found[mark.name] = self._path(mark.name).stat().st_mtime
+                found[mark.name] = os.stat(self._name(mark.name))
         return found
 
     @contextlib.contextmanager
@@ -240,39 +257,43 @@ class BlobStore:
         finally:
             os.close(fd)
 
-    def _check_blobs(self, uid: int, manifest: Manifest, diff: str | None) -> None:
-        lacking = self.missing(uid, (*manifest.blobs(), *_one(diff)))
+    def _lacking(self, uid: int, manifest: Manifest, diff: str | None) -> list[str]:
+        """Return the blobs that the account must send. If there are none, check the lengths of all."""
+        sizes = manifest.blobs()
+        lacking = self.missing(uid, (*sizes, *_one(diff)))
         if lacking:
-            raise SnapshotNotHeld(f"{len(lacking)} blobs of the snapshot are missing, among them {lacking[0][:12]}")
-        if diff is not None and self._path(diff).stat().st_size > DIFF_BYTES:
+            return lacking
+        if diff is not None and os.stat(self._name(diff)).st_size > DIFF_BYTES:
             raise InvalidManifest(f"the difference from the commit has more than {DIFF_BYTES} bytes")
-        for sha256, size_bytes in manifest.blobs().items():
-            if self._path(sha256).stat().st_size != size_bytes:
+        for sha256, size_bytes in sizes.items():
+            if os.stat(self._name(sha256)).st_size != size_bytes:
                 raise InvalidManifest(f"the blob {sha256[:12]} is not as long as the manifest says")
+        return []
 
     def _renew(self, uid: int, sha256: str) -> bool:
         """Renew the time of the blob *sha256* if it is here and the account *uid* has sent it; return whether so."""
         try:
-            os.stat(self._mark(uid, sha256))
-            os.utime(self._path(sha256))
+            os.stat(f"{self.users}/{int(uid)}/{blob_files.checked(sha256)[:2]}/{sha256}")
+            os.utime(self._name(sha256))
         except FileNotFoundError:
             return False
         return True
 
+    def _name(self, sha256: str) -> str:
+        """Return the path of a blob as a text. A submit asks for thousands, and a ``Path`` takes ten times as long."""
+        checked = blob_files.checked(sha256)
+        return f"{self.blobs}/{checked[0]}/{checked[1]}/{checked}"
+
     def _path(self, sha256: str) -> Path:
-        checked = _checked(sha256)
-        return self.blobs / checked[0] / checked[1] / checked
+        return Path(self._name(sha256))
 
     def _mark(self, uid: int, sha256: str) -> Path:
-        return self.users / str(int(uid)) / _checked(sha256)[:2] / sha256
+        return self.users / str(int(uid)) / blob_files.checked(sha256)[:2] / sha256
+
+
+def _not_held(lacking: list[str]) -> SnapshotNotHeld:
+    return SnapshotNotHeld(f"{len(lacking)} blobs of the snapshot are missing, among them {lacking[0][:12]}")
 
 
 def _one(diff: str | None) -> tuple[str, ...]:
     return () if diff is None else (diff,)
-
-
-def _checked(sha256: str) -> str:
-    """Return *sha256* if it is a hash. Then it cannot name another path."""
-    if not SHA256.fullmatch(str(sha256)):
-        raise BadRequest(f"{brief(sha256)} is no SHA-256")
-    return sha256

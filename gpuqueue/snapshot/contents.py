@@ -52,9 +52,11 @@ class Contents:
         for _ in range(_TRIES):
             with self.tree.opened(path) as (fd, before):
                 content = self._known(path, before)
-                if content is None:
-                    size_limits.check([(path, before.st_size)], self._limits)
-                    content = _read(fd, before.st_size, self._git_hash)
+                if content is not None:
+                    self.found[path] = content
+                    return content, bool(before.st_mode & stat.S_IXUSR)
+                size_limits.check([(path, before.st_size)], self._limits)
+                content = _read(fd, before.st_size, self._git_hash)
                 after = os.fstat(fd)
             if content.size_bytes == before.st_size and _state(before) == _state(after):
                 self._cache.add(path, after, content)

@@ -20,7 +20,6 @@ import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import astuple
 from pathlib import Path
 
 from gpuqueue.lazy.frozen import dataclass
@@ -84,7 +83,8 @@ class HashCache:
     def add(self, path: str, about: os.stat_result, content: Content) -> None:
         """Remember the *content* of a file that was read, whose status was *about* before and after."""
         if self._path is not None and max(about.st_mtime_ns, about.st_ctime_ns) < self._since_ns:
-            self._found[path] = [*_state(about), *astuple(content)]
+            what = [content.sha256, content.size_bytes, content.is_key, content.git_id]
+            self._found[path] = [*_state(about), *what]
 
     def save(self) -> None:
         """Write the cache if it has changed. It then has the files of this snapshot only."""

@@ -76,7 +76,8 @@ def delete(store: BlobStore, uid: int, address: str, keep: Iterable[str]) -> int
     needed.update(diff for other, each in held.items() if other != address for diff in each.diffs)
     own = {*_blobs(store, [address]), *held[address].diffs}
     old_s = time.time() - GRACE_S
-    gone = [sha for sha, used_s in store.sent(uid).items() if sha not in needed and (sha in own or used_s < old_s)]
+    sent = store.sent(uid).items()
+    gone = [sha for sha, about in sent if sha not in needed and (sha in own or about.st_mtime < old_s)]
     with store.locked(alone=True):
         store.held.remove(uid, address)
         store.release(uid, gone)

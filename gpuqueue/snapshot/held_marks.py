@@ -36,6 +36,14 @@ class HeldMarks:
         for name in (address, *([f"{address}.{diff}"] if diff is not None else [])):
             (folder / name).touch(mode=0o600)
 
+    def used_at_s(self, uid: int, address: str, diff: str | None) -> float | None:
+        """Return when the account *uid* last used the snapshot with *diff*, in seconds since 1970; None if never."""
+        name = address if diff is None else f"{address}.{diff}"
+        try:
+            return (self._root / str(int(uid)) / name).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
     def of(self, uid: int) -> dict[str, Held]:
         """Return the snapshots of the account *uid* by address."""
         found: dict[str, Held] = {}
