@@ -49,13 +49,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _clean_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Wipe every setting of the person who runs the tests."""
     for name in list(os.environ):
         if name.startswith("GPUQUEUE_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("GPUQUEUE_CONFIG", os.devnull)
     monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))  # one for all: fonts are slow
 
 
 @pytest.fixture(scope="session")

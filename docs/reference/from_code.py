@@ -101,7 +101,7 @@ def purposes() -> list[str]:
 def _anchor(name: str) -> str:
     """Return the end of a command's anchor; of a group that is its first command's."""
     command = commands.get_command(click.Context(commands), name)
-    if isinstance(command, click.Group):
+    if isinstance(command, click.Group) and not command.invoke_without_command:
         return f"{name}-{command.list_commands(click.Context(command))[0]}"
     return name
 

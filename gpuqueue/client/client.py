@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from gpuqueue.client.estimate import Estimator
-    from gpuqueue.client.groups import AccessGroup, DevicesGroup, FilesGroup, HistoryGroup, LogsGroup
+    from gpuqueue.client.groups import (
+        AccessGroup,
+        DevicesGroup,
+        FilesGroup,
+        HistoryGroup,
+        LogsGroup,
+        SnapshotsGroup,
+    )
     from gpuqueue.client.job_group import JobsGroup
     from gpuqueue.client.remote.link import Link
     from gpuqueue.history.database import HistoryDatabase
@@ -101,6 +108,19 @@ class Client:
         from gpuqueue.client.files import Files  # noqa: PLC0415 - lazy import for startup time
 
         return Files(self._connection)
+
+    @cached_property
+    def snapshots(self) -> SnapshotsGroup:
+        """Lists and deletes the snapshots of code of this account, and says how one differs from its commit."""
+        if self._link is not None:
+            from gpuqueue.client.remote.stored_snapshots import (  # noqa: PLC0415 - lazy import for startup time
+                RemoteSnapshots,
+            )
+
+            return RemoteSnapshots(self._link)
+        from gpuqueue.client.stored_snapshots import Snapshots  # noqa: PLC0415 - lazy import for startup time
+
+        return Snapshots(self._connection)
 
     @cached_property
     def access(self) -> AccessGroup:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.access_token import AccessToken, MadeToken, TokenRequest
     from gpuqueue.model.array import Indexes
     from gpuqueue.model.audit import AuditEntry
+    from gpuqueue.model.code_snapshot import DeletedSnapshot, StoredSnapshot
     from gpuqueue.model.history_query import FoldedRow, Sort
     from gpuqueue.model.job import Job, JobState
     from gpuqueue.model.limits import LimitsInUse
@@ -208,3 +209,16 @@ class AccessGroup(Protocol):
         limit: int = 100,
     ) -> Sequence[AuditEntry]:
         """Return the newest *limit* entries of the audit log."""
+
+
+class SnapshotsGroup(Protocol):
+    """The group ``client.snapshots``."""
+
+    def list(self) -> Sequence[StoredSnapshot]:
+        """Return the snapshots of this account, the last used first."""
+
+    def delete(self, address: str) -> DeletedSnapshot:
+        """Delete a snapshot of this account that no job needs. The first digits of the address are enough."""
+
+    def diff(self, job: int | str) -> bytes:
+        """Return how the code of a job differs from the commit that it was taken from."""

@@ -65,7 +65,7 @@ def spec_again(
         waits=_waits(changes, changed),
         retry_of=before.id,
         tags=before.tags,
-        git=_checkout(connection, spec) if mine is None else None,
+        git=_checkout(connection, spec, is_caller=mine is None),
         array=None if spec.array is None else _failed(connection, before, spec.array, name),
     )
     if args is not None:
@@ -91,9 +91,14 @@ def _before(connection: Connection, job: int | str, name: JobName) -> Job:
     return before
 
 
-def _checkout(connection: Connection, spec: JobSpec) -> Checkout | None:
-    """Return the checkout of the job's directory now, None if the first submission recorded none."""
-    reads_git = connection.settings.git and spec.git is not None
+def _checkout(connection: Connection, spec: JobSpec, *, is_caller: bool) -> Checkout | None:
+    """Return the checkout of the job's directory now, None if the first submission recorded none.
+
+    The retry of a job with a snapshot runs the same code, and so has the same checkout.
+    """
+    if spec.snapshot is not None:
+        return spec.git
+    reads_git = is_caller and connection.settings.git and spec.git is not None
     return CheckoutReader(Path(spec.cwd)).seen() if reads_git else None
 
 

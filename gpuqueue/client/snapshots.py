@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.settings.sources import embedded_socket
-from gpuqueue.snapshot.limits import IGNORE_FILE
+from gpuqueue.snapshot.hash_cache import usual_directory
+from gpuqueue.snapshot.limits import DIFF_BYTES, IGNORE_FILE
 from gpuqueue.snapshot.site import blob_store_of, limits_of
 from gpuqueue.snapshot.take import Snapshot, take_snapshot
 from gpuqueue.text.sanitize import plain
@@ -41,12 +42,12 @@ def kept(connection: Connection, request: JobRequest, spec: JobSpec, note: Note 
         )
     store, limits = blob_store_of(settings), limits_of(settings)
     snapshot = taken(request, spec, limits)
-    uid, sizes = spec.account.uid, snapshot.blobs()
+    uid, sizes = spec.account.uid, snapshot.sends()
     missing = store.missing(uid, sizes)
     for sha256 in missing:
-        store.put(uid, sha256, sizes[sha256], snapshot.blob(sha256), most_bytes=limits.file_bytes)
-    store.add_manifest(uid, snapshot.text, limits)
-    return noted(request, spec, snapshot, sum(sizes[each] for each in missing), note)
+        store.put(uid, sha256, sizes[sha256], snapshot.blob(sha256), most_bytes=max(limits.file_bytes, DIFF_BYTES))
+    store.add_manifest(uid, snapshot.text, limits, diff=snapshot.diff_sha256)
+    return noted(request, spec, snapshot, sum(snapshot.blobs().get(each, 0) for each in missing), note)
 
 
 def taken(request: JobRequest, spec: JobSpec, limits: Limits) -> Snapshot:
@@ -58,7 +59,9 @@ def taken(request: JobRequest, spec: JobSpec, limits: Limits) -> Snapshot:
 
     """
     root = None if request.snapshot in {None, True} else Path(str(request.snapshot))
-    snapshot = take_snapshot(Path(spec.cwd), root=root, limits=limits, allowed=request.snapshot_allow)
+    snapshot = take_snapshot(
+        Path(spec.cwd), root=root, limits=limits, allowed=request.snapshot_allow, cache=usual_directory()
+    )
     if spec.script is not None:
         _check_script(spec.script, spec.cwd, snapshot)
     return snapshot
@@ -95,4 +98,5 @@ def noted(request: JobRequest, spec: JobSpec, snapshot: Snapshot, new_bytes: int
         for word in spec.argv:
             if word.startswith(f"{snapshot.root}/"):
                 note(f"{plain(word)} is a path of the directory itself, not of the copy: write it from {snapshot.cwd}")
-    return replace(spec, snapshot=str(CodeSnapshot(snapshot.address, snapshot.cwd)), keep=tuple(request.keep))
+    sent = CodeSnapshot(snapshot.address, snapshot.cwd, snapshot.diff_sha256)
+    return replace(spec, snapshot=str(sent), keep=tuple(request.keep))

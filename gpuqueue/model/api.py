@@ -200,9 +200,13 @@ class SnapshotLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewSnapshot:
-    """The manifest of a snapshot of code, as its canonical text."""
+    """The manifest of a snapshot of code, as its canonical text.
+
+    ``diff`` is the SHA-256 of a further blob: a text about how the files differ from a commit.
+    """
 
     manifest: str = field(repr=False)
+    diff: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.api import ContentPart, NewSnapshot, SnapshotState
-from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.model.code_snapshot import CodeSnapshot, DeletedSnapshot
 from gpuqueue.model.job_spec import Account
 from gpuqueue.service.call import Call
 from gpuqueue.settings.settings import Settings
 from gpuqueue.snapshot.blob_store import BlobStore
+from gpuqueue.snapshot.limits import DIFF_BYTES
 from gpuqueue.snapshot.manifest import read_manifest
 from gpuqueue.snapshot.parts import Parts
 from gpuqueue.snapshot.site import blob_store_of, limits_of
@@ -47,10 +48,9 @@ class Uploads:
         text = wanted.manifest.encode(errors="replace")
         manifest = read_manifest(text, limits)
         sizes = manifest.blobs()
-        missing = store.missing(uid, sizes)
-        self._count(store, uid, sum(sizes[each] for each in missing) + len(text), add=False)
-        if not missing:
-            store.add_manifest(uid, text, limits)
+        self._count(store, uid, len(text), add=False)
+        missing = store.offer(uid, manifest, text, wanted.diff)
+        self._count(store, uid, sum(sizes.get(each, 0) for each in missing), add=False)
         return SnapshotState(address=manifest.address(), missing=tuple(missing))
 
     def received(self, call: Call, parts: tuple[ContentPart, ...]) -> None:
@@ -61,7 +61,8 @@ class Uploads:
             Refused: the snapshots of the caller are too large together.
 
         """
-        uid, store, most_bytes = uid_of(call), blob_store_of(self._settings), self._settings.snapshot_file_limit_bytes
+        uid, store = uid_of(call), blob_store_of(self._settings)
+        most_bytes = max(self._settings.snapshot_file_limit_bytes, DIFF_BYTES)
         by_blob: dict[str, list[tuple[ContentPart, bytes]]] = {}
         for part in parts:
             by_blob.setdefault(part.sha256, []).append((part, _content(part)))
@@ -77,6 +78,18 @@ class Uploads:
             for _ in pool.map(receive, by_blob.values()):
                 pass
 
+    def deleted(self, call: Call, word: str) -> DeletedSnapshot:
+        """Delete the snapshot of the caller whose address begins with *word*.
+
+        Raises:
+            Refused: the caller has none, or a job that has not ended needs it.
+
+        """
+        done = call.client.snapshots.delete(word)
+        with self._lock:
+            self._sums.pop(uid_of(call), None)
+        return done
+
     def _count(self, store: BlobStore, uid: int, more_bytes: int, *, add: bool) -> None:
         """Check that the account *uid* may send *more_bytes*, and add them to its sum."""
         limit_bytes = self._settings.snapshot_user_limit_bytes
@@ -87,8 +100,8 @@ class Uploads:
         if sum_bytes + more_bytes > limit_bytes:
             raise Refused(
                 f"your snapshots of code have {format_bytes(sum_bytes)}, and {format_bytes(more_bytes)} more are above "
-                f"the limit of {format_bytes(limit_bytes)} (setting snapshot_user_limit): old ones are deleted after "
-                "the time of the setting keep_snapshots"
+                f"the limit of {format_bytes(limit_bytes)} (setting snapshot_user_limit): gpuqueue snapshots lists "
+                "them, and gpuqueue snapshots delete ADDRESS deletes one"
             )
         with self._lock:
             self._sums[uid] = sum_bytes + (more_bytes if add else 0), at
@@ -103,7 +116,8 @@ def check_held(call: Call, snapshot: CodeSnapshot) -> None:
 
     """
     settings = call.connection.settings
-    manifest = blob_store_of(settings).use(uid_of(call), snapshot.address, limits_of(settings))
+    store, limits = blob_store_of(settings), limits_of(settings)
+    manifest = store.use(uid_of(call), snapshot.address, limits, diff=snapshot.diff)
     check_directory(snapshot.directory, manifest)
 
 
@@ -115,7 +129,8 @@ def share(call: Call, snapshot: CodeSnapshot, owner: Account) -> None:
 
     """
     settings = call.connection.settings
-    blob_store_of(settings).share(owner.uid, uid_of(call), snapshot.address, limits_of(settings))
+    store, limits = blob_store_of(settings), limits_of(settings)
+    store.share(owner.uid, uid_of(call), snapshot.address, limits, diff=snapshot.diff)
 
 
 def uid_of(call: Call) -> int:

@@ -4,6 +4,7 @@
 
     blobs/a/b/SHA256       a blob, of mode 0600 below directories of mode 0700
     users/UID/ab/SHA256    an empty file: this account has sent this blob
+    held/UID/              the snapshots that this account has (see held_marks.py)
     lock                   held shared to renew blobs, exclusively to remove one
 
 A blob is written to a temporary file in its directory, checked, synced and renamed. The names are synced once for a
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import stat
 import tempfile
@@ -27,11 +27,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.snapshot import blob_files
 from gpuqueue.snapshot.errors import BlobRefused, InvalidManifest, SnapshotNotHeld
-from gpuqueue.snapshot.limits import DEFAULT, Limits
-from gpuqueue.snapshot.manifest import MAX_TEXT_BYTES, SHA256, Manifest, address_of, read_manifest
-from gpuqueue.text.sanitize import brief
+from gpuqueue.snapshot.held_marks import HeldMarks
+from gpuqueue.snapshot.limits import DEFAULT, DIFF_BYTES, Limits
+from gpuqueue.snapshot.manifest import MAX_TEXT_BYTES, Manifest, address_of, read_manifest
 from gpuqueue.text.units import format_bytes
 
 _CHUNK_BYTES = 2**20
@@ -54,8 +55,9 @@ class BlobStore:
         """
         self.root = root
         self.blobs, self.users, self._lock = root / "blobs", root / "users", root / "lock"
+        self.held = HeldMarks(root / "held")
         try:
-            for folder in (root, self.blobs, self.users):
+            for folder in (root, self.blobs, self.users, root / "held"):
                 folder.mkdir(mode=0o700, parents=folder is root, exist_ok=True)
             about = root.lstat()
             if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
@@ -82,15 +84,15 @@ class BlobStore:
             size, limit = format_bytes(size_bytes), format_bytes(most_bytes)
             raise BlobRefused(f"a blob of {size} is above the limit of {limit} for a file")
         path = self._path(sha256)
-        _make(path.parent)
+        blob_files.make(path.parent)
         fd, partial = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)  # of mode 0600
         try:
             with open(fd, "wb") as file:
-                _copy(chunks, file, sha256, size_bytes)
+                blob_files.copy(chunks, file, sha256, size_bytes)
                 file.flush()
                 os.fsync(fd)
             mark = self._mark(uid, sha256)
-            _make(mark.parent)
+            blob_files.make(mark.parent)
             with self.locked():
                 Path(partial).rename(path)
                 os.utime(path)  # it was written before a wait for the disk, and may replace one that was renewed since
@@ -100,8 +102,10 @@ class BlobStore:
                 Path(partial).unlink()
             raise
 
-    def add_manifest(self, uid: int, text: bytes, limits: Limits = DEFAULT) -> Manifest:
+    def add_manifest(self, uid: int, text: bytes, limits: Limits = DEFAULT, *, diff: str | None = None) -> Manifest:
         """Store the manifest *text* of a snapshot whose blobs the account *uid* has sent, and return the manifest.
+
+        *diff* is a further blob, the text about the difference from a commit.
 
         Raises:
             InvalidManifest: the text is no valid manifest within *limits*.
@@ -109,14 +113,35 @@ class BlobStore:
 
         """
         manifest = read_manifest(text, limits)
-        self._check_blobs(uid, manifest)
-        address = address_of(text)
-        self.put(uid, address, len(text), [text], most_bytes=MAX_TEXT_BYTES)
-        for folder in {self._path(each).parent for each in (address, *manifest.blobs())}:
-            _sync(folder)
+        lacking = self.offer(uid, manifest, text, diff)
+        if lacking:
+            raise _not_held(lacking)
         return manifest
 
-    def use(self, uid: int, address: str, limits: Limits = DEFAULT) -> Manifest:
+    def offer(self, uid: int, manifest: Manifest, text: bytes, diff: str | None = None) -> list[str]:
+        """Do what :meth:`add_manifest` does, unless the account *uid* must send blobs first: return these then.
+
+        *text* is that of *manifest*.
+
+        Raises:
+            InvalidManifest: a blob is not as long as the manifest says.
+
+        """
+        lacking = self._lacking(uid, manifest, diff)
+        if lacking:
+            return lacking
+        address = address_of(text)
+        synced_at_s = self.held.used_at_s(uid, address, diff)
+        if synced_at_s is None or self.missing(uid, [address]):
+            synced_at_s = None
+            self.put(uid, address, len(text), [text], most_bytes=MAX_TEXT_BYTES)
+        for folder in {self._path(each).parent for each in (address, *manifest.blobs(), *_one(diff))}:
+            if synced_at_s is None or folder.stat().st_mtime >= synced_at_s:  # it has new names
+                blob_files.sync(folder)
+        self.held.add(uid, address, diff)
+        return []
+
+    def use(self, uid: int, address: str, limits: Limits = DEFAULT, *, diff: str | None = None) -> Manifest:
         """Return the manifest at *address*, which the account *uid* has sent with all of its blobs.
 
         Call it before a job refers to the snapshot: all of it then stays for the grace of ``collect``.
@@ -129,30 +154,32 @@ class BlobStore:
         if self.missing(uid, [address]):
             raise SnapshotNotHeld(f"you have no snapshot {address[:12]} here, or it was collected: submit it again")
         manifest = read_manifest(self.manifest_text(address), limits)
-        self._check_blobs(uid, manifest)
+        lacking = self._lacking(uid, manifest, diff)
+        if lacking:
+            raise _not_held(lacking)
+        self.held.add(uid, address, diff)
         return manifest
 
-    def share(self, uid: int, other_uid: int, address: str, limits: Limits = DEFAULT) -> None:
+    def share(
+        self, uid: int, other_uid: int, address: str, limits: Limits = DEFAULT, *, diff: str | None = None
+    ) -> None:
         """Let the account *other_uid* use the snapshot at *address* of the account *uid*, as if it had sent it.
 
         Raises:
             SnapshotNotHeld: the account *uid* has not sent all of it, or it was collected.
 
         """
-        manifest = self.use(uid, address, limits)
+        manifest = self.use(uid, address, limits, diff=diff)
         if uid != other_uid:
-            for sha256 in (*manifest.blobs(), address):
+            for sha256 in (*manifest.blobs(), address, *_one(diff)):
                 mark = self._mark(other_uid, sha256)
-                _make(mark.parent)
+                blob_files.make(mark.parent)
                 mark.touch(mode=0o600)
+            self.held.add(other_uid, address, diff)
 
     def size_bytes_of(self, uid: int) -> int:
         """Return the size of all stored blobs that the account *uid* has sent, in bytes."""
-        found = 0
-        for mark in (self.users / str(int(uid))).glob("*/*"):
-            with contextlib.suppress(FileNotFoundError):
-                found += self._path(mark.name).stat().st_size
-        return found
+        return sum(about.st_size for about in self.sent(uid).values())
 
     def content(self, sha256: str) -> Iterator[bytes]:
         """Yield the blob with *sha256*. The caller decides who may read it.
@@ -190,20 +217,35 @@ class BlobStore:
         except FileNotFoundError:
             raise SnapshotNotHeld(f"the blob {sha256[:12]} is not here, or was collected: submit again") from None
 
-    def remove(self, sha256: str, before_s: float) -> int | None:
+    def remove(self, sha256: str, before_s: float, *, unless_sent: bool = False) -> int | None:
         """Remove the blob with *sha256*, and that accounts have sent it, if it was last needed before *before_s*.
 
-        Return its size in bytes, or None if the blob stays.
+        With *unless_sent*, it also stays if an account has sent it. Return its size in bytes, or None if it stays.
         """
         path = self._path(sha256)
         with self.locked(alone=True), contextlib.suppress(FileNotFoundError):  # another collection was faster
             about = path.stat()
-            if about.st_mtime < before_s:
+            marks = [user / sha256[:2] / sha256 for user in self.users.iterdir()]
+            if about.st_mtime < before_s and not (unless_sent and any(each.exists() for each in marks)):
                 path.unlink()
-                for user in self.users.iterdir():
-                    (user / sha256[:2] / sha256).unlink(missing_ok=True)
+                for mark in marks:
+                    mark.unlink(missing_ok=True)
+                self.held.remove_everywhere(sha256)
                 return about.st_size
         return None
+
+    def release(self, uid: int, shas: Iterable[str]) -> None:
+        """Forget that the account *uid* has sent the blobs *shas*. The caller holds the lock alone."""
+        for sha256 in shas:
+            self._mark(uid, sha256).unlink(missing_ok=True)
+
+    def sent(self, uid: int) -> dict[str, os.stat_result]:
+        """Return the blobs that the account *uid* has sent. Each has the modification time of its last need."""
+        found = {}
+        for mark in (self.users / str(int(uid))).glob("*/*"):
+            with contextlib.suppress(FileNotFoundError):
+                found[mark.name] = os.stat(self._name(mark.name))
+        return found
 
     @contextlib.contextmanager
     def locked(self, *, alone: bool = False) -> Iterator[None]:
@@ -215,66 +257,43 @@ class BlobStore:
         finally:
             os.close(fd)
 
-    def _check_blobs(self, uid: int, manifest: Manifest) -> None:
-        lacking = self.missing(uid, manifest.blobs())
+    def _lacking(self, uid: int, manifest: Manifest, diff: str | None) -> list[str]:
+        """Return the blobs that the account must send. If there are none, check the lengths of all."""
+        sizes = manifest.blobs()
+        lacking = self.missing(uid, (*sizes, *_one(diff)))
         if lacking:
-            raise SnapshotNotHeld(f"{len(lacking)} blobs of the snapshot are missing, among them {lacking[0][:12]}")
-        for sha256, size_bytes in manifest.blobs().items():
-            if self._path(sha256).stat().st_size != size_bytes:
+            return lacking
+        if diff is not None and os.stat(self._name(diff)).st_size > DIFF_BYTES:
+            raise InvalidManifest(f"the difference from the commit has more than {DIFF_BYTES} bytes")
+        for sha256, size_bytes in sizes.items():
+            if os.stat(self._name(sha256)).st_size != size_bytes:
                 raise InvalidManifest(f"the blob {sha256[:12]} is not as long as the manifest says")
+        return []
 
     def _renew(self, uid: int, sha256: str) -> bool:
         """Renew the time of the blob *sha256* if it is here and the account *uid* has sent it; return whether so."""
         try:
-            os.stat(self._mark(uid, sha256))
-            os.utime(self._path(sha256))
+            os.stat(f"{self.users}/{int(uid)}/{blob_files.checked(sha256)[:2]}/{sha256}")
+            os.utime(self._name(sha256))
         except FileNotFoundError:
             return False
         return True
 
+    def _name(self, sha256: str) -> str:
+        """Return the path of a blob as a text. A submit asks for thousands, and a ``Path`` takes ten times as long."""
+        checked = blob_files.checked(sha256)
+        return f"{self.blobs}/{checked[0]}/{checked[1]}/{checked}"
+
     def _path(self, sha256: str) -> Path:
-        checked = _checked(sha256)
-        return self.blobs / checked[0] / checked[1] / checked
+        return Path(self._name(sha256))
 
     def _mark(self, uid: int, sha256: str) -> Path:
-        return self.users / str(int(uid)) / _checked(sha256)[:2] / sha256
+        return self.users / str(int(uid)) / blob_files.checked(sha256)[:2] / sha256
 
 
-def _checked(sha256: str) -> str:
-    """Return *sha256* if it is a hash. Then it cannot name another path."""
-    if not SHA256.fullmatch(str(sha256)):
-        raise BadRequest(f"{brief(sha256)} is no SHA-256")
-    return sha256
+def _not_held(lacking: list[str]) -> SnapshotNotHeld:
+    return SnapshotNotHeld(f"{len(lacking)} blobs of the snapshot are missing, among them {lacking[0][:12]}")
 
 
-def _copy(chunks: Iterable[bytes], file: BinaryIO, sha256: str, size_bytes: int) -> None:
-    digest, left_bytes = hashlib.sha256(), size_bytes
-    for chunk in chunks:
-        left_bytes -= len(chunk)
-        if left_bytes < 0:
-            raise BlobRefused(f"more than the announced {size_bytes} bytes were sent")
-        digest.update(chunk)
-        file.write(chunk)
-    if left_bytes:
-        raise BlobRefused(f"{size_bytes - left_bytes} bytes were sent, but {size_bytes} were announced")
-    if digest.hexdigest() != sha256:
-        raise BlobRefused(f"the blob that was sent does not have the SHA-256 {sha256[:12]}…: submit again")
-
-
-def _make(folder: Path) -> None:
-    """Make *folder* and its parent, only for this account, if they are missing."""
-    for each in (folder.parent, folder):
-        try:
-            each.mkdir(mode=0o700)
-        except FileExistsError:
-            continue
-        _sync(each.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Wait until the names in *folder* are on the disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _one(diff: str | None) -> tuple[str, ...]:
+    return () if diff is None else (diff,)

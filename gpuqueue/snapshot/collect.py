@@ -25,12 +25,12 @@ class Collected:
     absent: tuple[str, ...] = ()
 
 
-def collect(store: BlobStore, keep: Iterable[str], *, grace_s: float = GRACE_S) -> Collected:
+def collect(store: BlobStore, keep: Iterable[str], *, diffs: Iterable[str] = (), grace_s: float = GRACE_S) -> Collected:
     """Remove the blobs that no snapshot at the addresses *keep* needs and that nobody has needed for *grace_s* seconds.
 
-    Get *keep* before the call. A job that is submitted during the call keeps its blobs: ``BlobStore.use`` and
-    ``add_manifest`` renew their times before the submit. A damaged manifest stops the collection; a missing one is
-    listed in ``absent``.
+    The blobs *diffs*, which describe differences from commits, stay as well. Get both before the call. A job that is
+    submitted during the call keeps its blobs: ``BlobStore.use`` and ``add_manifest`` renew their times before the
+    submit. A damaged manifest stops the collection; a missing one is listed in ``absent``.
 
     Raises:
         InvalidManifest: a manifest to keep is damaged; nothing was removed.
@@ -38,6 +38,7 @@ def collect(store: BlobStore, keep: Iterable[str], *, grace_s: float = GRACE_S) 
     """
     before_s = time.time() - grace_s
     needed, absent = _needed(store, keep)
+    needed.update(diffs)
     blobs = size_bytes = 0
     for path in _old(store, before_s):
         if path.name.startswith(PARTIAL):  # of an upload that a killed service left

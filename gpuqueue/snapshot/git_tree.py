@@ -9,34 +9,18 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
+from gpuqueue.snapshot import git_run
 from gpuqueue.snapshot.errors import SnapshotRefused
 from gpuqueue.snapshot.ignore import Ignored, IgnoreRules
 from gpuqueue.snapshot.limits import IGNORE_FILE, Limits
 from gpuqueue.snapshot.names import quoted
 from gpuqueue.snapshot.selection import Selection
 from gpuqueue.snapshot.tree import Tree
-from gpuqueue.text.sanitize import in_one_line
 
-#: Settings of the repository that would run programs or write to it.
-_SAFE = (
-    *("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "-c", f"core.hooksPath={os.devnull}"),
-    *("-c", "core.splitIndex=false", "-c", "submodule.recurse=false"),
-)
-#: No lock, no question, and no fetch of missing objects, for which the configuration may name any program.
-_ENVIRONMENT = {
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_ALLOW_PROTOCOL": "none",
-    "LC_ALL": "C",
-}
 #: Mode of a submodule in the index.
 _SUBMODULE = b"160000"
-#: Time limit of one call of git, in seconds. A network disk that does not answer would block it forever.
-_MOST_S = 300.0
 
 
 def select_in_git(tree: Tree, work_tree: Path, limits: Limits) -> Selection:
@@ -115,34 +99,6 @@ class _GitSelection:
         }
 
     def _git(self, folder: str, work_tree: Path, *words: str) -> str:
-        output, warnings = _run_git(self._tree.root / folder, work_tree, words)
+        output, warnings = git_run.in_work_tree(self._tree.root / folder, work_tree, words)
         self.notes.extend(note for note in warnings if note not in self.notes)
-        return output
-
-
-def _run_git(directory: Path, work_tree: Path, words: tuple[str, ...]) -> tuple[str, Iterator[str]]:
-    """Return the output of git in *directory*, and its warnings."""
-    import subprocess  # noqa: PLC0415 - imports slow down the start of a command
-
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # set in git hooks
-    # git finds the repository by itself, so that it checks the owner. It may not search above, or take a work tree that
-    # the configuration names.
-    environ |= {**_ENVIRONMENT, "GIT_WORK_TREE": str(work_tree), "GIT_CEILING_DIRECTORIES": str(work_tree.parent)}
-    try:
-        done = subprocess.run(
-            ["git", *_SAFE, *words],  # noqa: S607 - the user's git
-            cwd=directory,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_MOST_S,
-        )
-    except FileNotFoundError:
-        raise SnapshotRefused(f"{quoted(str(work_tree))} is a git work tree, but git is not installed") from None
-    except (OSError, subprocess.SubprocessError) as error:
-        raise SnapshotRefused(f"git cannot list {quoted(str(work_tree))}: {in_one_line(str(error))}") from None
-    errors = os.fsdecode(done.stderr)
-    if done.returncode:
-        raise SnapshotRefused(f"git cannot list {quoted(str(work_tree))}: {in_one_line(' '.join(errors.split()))}")
-    return os.fsdecode(done.stdout), (f"git: {in_one_line(line)}" for line in errors.splitlines())
+        return os.fsdecode(output)

@@ -15,6 +15,8 @@ from gpuqueue.text.units import MIB, format_apart, format_bytes
 
 #: File in a snapshot's directory with patterns of what to leave out, in the syntax of ``.gitignore``.
 IGNORE_FILE = ".gpuqueueignore"
+#: Largest text about the difference from a commit, in bytes.
+DIFF_BYTES = 2**20
 #: Most files that the message names.
 LARGEST = 10
 #: Longest path in the message, in characters, so that the end of the message, which says what to do, is not cut off.

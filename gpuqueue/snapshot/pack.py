@@ -1,4 +1,4 @@
-"""Reads and hashes the selected files once, and makes the manifest."""
+"""Makes the manifest of the selected files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.snapshot import limits as size_limits
+from gpuqueue.snapshot.contents import Contents
 from gpuqueue.snapshot.errors import InvalidManifest, SnapshotRefused
 from gpuqueue.snapshot.limits import IGNORE_FILE, Limits, ignore_line
 from gpuqueue.snapshot.manifest import MAX_TEXT_BYTES, Entry, Kind, Manifest
@@ -18,8 +19,6 @@ from gpuqueue.snapshot.names import path_fault, quoted
 from gpuqueue.snapshot.tree import Tree
 
 _CHUNK_BYTES = 2**20
-#: How often a file is read if it changes while it is read.
-_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class Packed:
     notes: tuple[str, ...]
 
 
-def pack(tree: Tree, found: Sequence[tuple[str, os.stat_result]], limits: Limits) -> Packed:
-    """Return the snapshot of the paths *found* in *tree*. Limits are checked before any file is read.
+def pack(contents: Contents, found: Sequence[tuple[str, os.stat_result]], limits: Limits) -> Packed:
+    """Return the snapshot of the paths *found* in the tree of *contents*. Limits are checked before any file is read.
 
     Raises:
         SnapshotTooLarge: a limit is exceeded.
@@ -45,7 +44,7 @@ def pack(tree: Tree, found: Sequence[tuple[str, os.stat_result]], limits: Limits
         fault = path_fault(path)
         if fault is not None:
             raise SnapshotRefused(f"the path {quoted(path)} {fault}: rename it, or leave it out in {IGNORE_FILE}")
-    entries = tuple(_entry(tree, path, about, limits) for path, about in known)
+    entries = tuple(_entry(contents, path, about) for path, about in known)
     try:
         manifest = Manifest(entries)
     except InvalidManifest as error:
@@ -83,40 +82,17 @@ def _has_kind(about: os.stat_result) -> bool:
     return stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
 
 
-def _entry(tree: Tree, path: str, about: os.stat_result, limits: Limits) -> Entry:
+def _entry(contents: Contents, path: str, about: os.stat_result) -> Entry:
     if stat.S_ISLNK(about.st_mode):
-        target = _inside(tree.root, path, tree.target(path))
+        target = _inside(contents.tree.root, path, contents.tree.target(path))
         try:
             return Entry(path=path, kind=Kind.LINK, target=target)
         except InvalidManifest as error:
             raise SnapshotRefused(
                 f"{error}. Leave it out by the line {ignore_line(path)} in {IGNORE_FILE}, or copy what it leads to"
             ) from None
-    for _ in range(_TRIES):
-        with tree.opened(path) as (fd, before):
-            size_limits.check([(path, before.st_size)], limits)
-            digest, size_bytes = _hash(fd, before.st_size)
-            after = os.fstat(fd)
-        if size_bytes == before.st_size and _state(before) == _state(after):
-            executable = bool(after.st_mode & stat.S_IXUSR)
-            return Entry(path=path, executable=executable, sha256=digest, size_bytes=size_bytes)
-    raise SnapshotRefused(
-        f"{quoted(path)} changes while it is read. Wait until nothing writes to it, or leave it out by the line "
-        f"{ignore_line(path)} in {IGNORE_FILE}"
-    )
-
-
-def _state(about: os.stat_result) -> tuple[int, int, int]:
-    return about.st_size, about.st_mtime_ns, about.st_ctime_ns
-
-
-def _hash(fd: int, most_bytes: int) -> tuple[str, int]:
-    """Return the SHA-256 and the size of the open file, of which no more than *most_bytes* are read."""
-    digest, left_bytes = hashlib.sha256(), most_bytes
-    while left_bytes and (part := os.read(fd, min(_CHUNK_BYTES, left_bytes))):
-        digest.update(part)
-        left_bytes -= len(part)
-    return digest.hexdigest(), most_bytes - left_bytes
+    content, executable = contents.of(path)
+    return Entry(path=path, executable=executable, sha256=content.sha256, size_bytes=content.size_bytes)
 
 
 def _inside(root: Path, path: str, target: str) -> str:

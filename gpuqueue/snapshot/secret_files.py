@@ -1,4 +1,7 @@
-"""Finds files that look like secrets by their names, so that they do not leave the submitter's machine by accident."""
+"""Finds files that look like secrets by their names, so that they do not leave the submitter's machine by accident.
+
+``key_files.py`` finds those that look like secrets by their content. The user allows both in the same way.
+"""
 
 from __future__ import annotations
 
@@ -54,17 +57,32 @@ def check_secrets(paths: Iterable[str], allowed: Sequence[str], option: str) -> 
         SnapshotRefused: there are such files; the message names them.
 
     """
-    found = [path for path in paths if may_be_secret(path) and not _is_allowed(path, allowed)]
+    _refuse("look like secrets", [path for path in paths if may_be_secret(path)], allowed, option)
+
+
+def check_keys(paths: Iterable[str], allowed: Sequence[str], option: str) -> None:
+    """Check that no file with a private key is among *paths*, as :func:`check_secrets` does for names.
+
+    Raises:
+        SnapshotRefused: there are such files; the message names them.
+
+    """
+    _refuse("hold private keys or passwords", paths, allowed, option)
+
+
+def is_allowed(path: str, allowed: Sequence[str]) -> bool:
+    """Return whether a pattern in *allowed* names *path*."""
+    name = path.rpartition("/")[2]
+    return any(path == each or fnmatchcase(path, each) or fnmatchcase(name, each) for each in allowed)
+
+
+def _refuse(what: str, paths: Iterable[str], allowed: Sequence[str], option: str) -> None:
+    found = [path for path in paths if not is_allowed(path, allowed)]
     if not found:
         return
     named = ", ".join(quoted(each) for each in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     raise SnapshotRefused(
-        f"these files look like secrets and would be sent: {named}{more}. Leave them out by lines in {IGNORE_FILE}, "
+        f"these files {what} and would be sent: {named}{more}. Leave them out by lines in {IGNORE_FILE}, "
         f"for example {ignore_line(found[0])}, or allow them: {option} {quoted(found[0])}"
     )
-
-
-def _is_allowed(path: str, allowed: Sequence[str]) -> bool:
-    name = path.rpartition("/")[2]
-    return any(path == each or fnmatchcase(path, each) or fnmatchcase(name, each) for each in allowed)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.snapshot.commit_diff import CommitDiff
+from gpuqueue.snapshot.contents import Contents
 from gpuqueue.snapshot.directory import select_in_directory
 from gpuqueue.snapshot.errors import SnapshotRefused
+from gpuqueue.snapshot.git_ids import git_hash_of
 from gpuqueue.snapshot.git_tree import select_in_git
+from gpuqueue.snapshot.hash_cache import HashCache, forget
 from gpuqueue.snapshot.limits import DEFAULT, IGNORE_FILE, Limits
 from gpuqueue.snapshot.manifest import Manifest, address_of
 from gpuqueue.snapshot.names import quoted
 from gpuqueue.snapshot.pack import pack, read_again
-from gpuqueue.snapshot.secret_files import check_secrets
+from gpuqueue.snapshot.secret_files import check_keys, check_secrets
 from gpuqueue.snapshot.selection import Excluded, Selection
 from gpuqueue.snapshot.tree import Tree
-from gpuqueue.system.git_checkout import work_tree_of
+from gpuqueue.system.git_checkout import commit_of, work_tree_of
 
 #: The option of the command line that allows files that look like secrets.
 ALLOW_OPTION = "--snapshot-allow"
@@ -29,7 +34,9 @@ class Snapshot:
     """A snapshot that was taken, whose files are still on this machine.
 
     ``cwd`` is the job's working directory relative to ``root``, with slashes, "." for the root itself. ``text`` is the
-    manifest's text and ``address`` its SHA-256. ``excluded`` and ``notes`` are for the user to read.
+    manifest's text and ``address`` its SHA-256. ``excluded`` and ``notes`` are for the user to read. ``diff``
+    is how the snapshot differs from the commit that git has checked out, None without one. ``cache`` is the directory
+    of the hash cache.
     """
 
     root: Path
@@ -41,19 +48,38 @@ class Snapshot:
     in_git: bool
     excluded: tuple[Excluded, ...]
     notes: tuple[str, ...]
+    diff: bytes | None = None
+    cache: Path | None = None
+
+    @property
+    def diff_sha256(self) -> str | None:
+        """The SHA-256 of ``diff``, None without one."""
+        return None if self.diff is None else hashlib.sha256(self.diff).hexdigest()
 
     def blobs(self) -> dict[str, int]:
         """Return the size in bytes of each blob by its SHA-256."""
         return self.manifest.blobs()
 
+    def sends(self) -> dict[str, int]:
+        """Return what :meth:`blobs` does, and the size of ``diff``."""
+        own = {} if self.diff is None or self.diff_sha256 is None else {self.diff_sha256: len(self.diff)}
+        return {**self.blobs(), **own}
+
     def blob(self, sha256: str) -> Iterator[bytes]:
-        """Yield the blob with *sha256* from the disk, for sending.
+        """Yield the blob with *sha256*, one of ``sends``, from the disk, for sending.
 
         Raises:
             SnapshotRefused: the file has changed since, or cannot be read.
 
         """
-        return read_again(self.root, self.sources[sha256], sha256)
+        if sha256 not in self.sources:
+            yield self.diff or b""
+            return
+        try:
+            yield from read_again(self.root, self.sources[sha256], sha256)
+        except SnapshotRefused:
+            forget(self.cache, self.root)  # it may have named this content
+            raise
 
 
 def take_snapshot(
@@ -63,12 +89,14 @@ def take_snapshot(
     limits: Limits = DEFAULT,
     allowed: Sequence[str] = (),
     allow_option: str = ALLOW_OPTION,
+    cache: Path | None = None,
 ) -> Snapshot:
     """Take a snapshot for a job that works in *directory*.
 
     Takes the directory *root*; without it, the git work tree that holds *directory*, or else *directory* itself. If git
     ignores every file of *root*, the rules for directories without git apply. Files that look like secrets are refused
-    unless a pattern in *allowed* names them; *allow_option* is how a user adds one.
+    unless a pattern in *allowed* names them; *allow_option* is how a user adds one. *cache* is the directory of the
+    hash cache; without it, every file is read.
 
     Raises:
         BadRequest: a directory does not exist.
@@ -76,22 +104,17 @@ def take_snapshot(
         SnapshotRefused: a file cannot or should not be in a snapshot.
 
     """
-    directory, root = _existing(directory), None if root is None else _existing(root)
-    work_tree = work_tree_of(root or directory)
-    root = root or work_tree or directory
-    _check_root(root)
-    if not directory.is_relative_to(root):
-        raise BadRequest(
-            f"the working directory {quoted(str(directory))} is not in {quoted(str(root))}, which is to travel: name a "
-            "directory that holds it"
-        )
+    directory, root, work_tree = _placed(directory, root)
     with closing(Tree(root)) as tree:
-        selection = Selection(found=()) if work_tree is None else select_in_git(tree, work_tree, limits)
-        in_git = bool(selection.found) or root == work_tree
-        if not in_git:
-            selection = select_in_directory(tree, limits)
+        selection, work_tree = _selected(tree, work_tree, limits)
         check_secrets((path for path, _ in selection.found), allowed, allow_option)
-        packed = pack(tree, selection.found, limits)
+        commit = None if work_tree is None else commit_of(work_tree)
+        hashes = HashCache(cache, root)
+        contents = Contents(tree, limits, hashes, commit and git_hash_of(commit))
+        packed = pack(contents, selection.found, limits)
+        hashes.save()
+        check_keys(contents.keys(), allowed, allow_option)
+        diff, note = _difference(work_tree, commit, packed.manifest, contents, allowed)
     cwd = directory.relative_to(root).as_posix()
     text = packed.manifest.text()
     return Snapshot(
@@ -101,10 +124,47 @@ def take_snapshot(
         text=text,
         address=address_of(text),
         sources=packed.sources,
-        in_git=in_git,
+        in_git=work_tree is not None,
         excluded=selection.excluded,
-        notes=(*selection.notes, *packed.notes, *_note_on_empty_cwd(cwd, packed.manifest)),
+        notes=(*selection.notes, *packed.notes, *_note_on_empty_cwd(cwd, packed.manifest), *note),
+        diff=diff,
+        cache=cache,
     )
+
+
+def _placed(directory: Path, root: Path | None) -> tuple[Path, Path, Path | None]:
+    """Return *directory*, the root of the snapshot, and the git work tree that holds it; all without links."""
+    directory, root = _existing(directory), None if root is None else _existing(root)
+    work_tree = work_tree_of(root or directory)
+    root = root or work_tree or directory
+    _check_root(root)
+    if not directory.is_relative_to(root):
+        raise BadRequest(
+            f"the working directory {quoted(str(directory))} is not in {quoted(str(root))}, which is to travel: name a "
+            "directory that holds it"
+        )
+    return directory, root, work_tree
+
+
+def _selected(tree: Tree, work_tree: Path | None, limits: Limits) -> tuple[Selection, Path | None]:
+    """Return the files of *tree* that travel, and *work_tree* if git has selected them."""
+    if work_tree is not None:
+        selection = select_in_git(tree, work_tree, limits)
+        if selection.found or tree.root == work_tree:
+            return selection, work_tree
+    return select_in_directory(tree, limits), None
+
+
+def _difference(
+    work_tree: Path | None, commit: str | None, manifest: Manifest, contents: Contents, allowed: Sequence[str]
+) -> tuple[bytes | None, tuple[str, ...]]:
+    """Return how the snapshot differs from its commit, if it has one, and a note if that cannot be found out."""
+    if work_tree is None or commit is None:
+        return None, ()
+    try:
+        return CommitDiff(contents.tree, work_tree, commit, allowed).text(manifest, contents.git_ids()), ()
+    except SnapshotRefused as error:
+        return None, (f"how the code differs from its commit is not recorded: {error}",)
 
 
 def _existing(directory: Path) -> Path:

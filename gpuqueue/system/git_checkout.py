@@ -56,6 +56,12 @@ def work_tree_of(directory: Path) -> Path | None:
     return found[0] if found is not None else None
 
 
+def commit_of(work_tree: Path) -> str | None:
+    """Return the commit that the git *work_tree* has checked out, or None if there is none yet."""
+    found = next(_repositories(work_tree), None)
+    return _head(found[1])[0] if found is not None and found[0] == work_tree else None
+
+
 def _repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the working tree and the git directory of each repository from *directory* upwards."""
     for each in (directory, *directory.parents):

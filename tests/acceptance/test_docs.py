@@ -44,8 +44,10 @@ from gpuqueue.client.files import Files
 from gpuqueue.client.history import History
 from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.logs import Logs
+from gpuqueue.client.stored_snapshots import Snapshots
 from gpuqueue.client.why import Why
 from gpuqueue.codec.access import access_token_to_plain, audit_entry_to_plain, me_to_plain
+from gpuqueue.codec.snapshots import stored_snapshot_to_plain
 from gpuqueue.doctor.examination import EXIT_CODES, ORDER
 from gpuqueue.doctor.examination import ROOMS as OUR_ROOMS
 from gpuqueue.errors import GpuQueueError
@@ -58,6 +60,7 @@ from gpuqueue.model.access_token import AccessToken
 from gpuqueue.model.array import Array
 from gpuqueue.model.audit import entry_of
 from gpuqueue.model.caller import CallerKind, anonymous
+from gpuqueue.model.code_snapshot import StoredSnapshot
 from gpuqueue.model.device import Peak, Timeline
 from gpuqueue.model.finding import Grade, name_of, ok, to_plain
 from gpuqueue.model.job import TRANSITIONS, Job, JobState, WaitReason
@@ -396,10 +399,12 @@ def keys_of_the_site() -> dict[str, list[str]]:
         made_by="ada",
         made_at=MOMENT,
     )
+    code = StoredSnapshot(address="3" * 64, files=1, size_bytes=1, used_at=MOMENT)
     return {
         "Who you are (whoami)": list(me_to_plain(Me.of(caller, AccessPolicy()))),
         "An access token": list(access_token_to_plain(token)),
         "A change (audit)": list(audit_entry_to_plain(entry)),
+        "A snapshot of code": list(stored_snapshot_to_plain(code)),
         "A device (gpus)": list(device_plain(device, Settings.load({}))),
         "A snapshot (top)": list(snapshot_to_plain(Snapshot(at=MOMENT, devices=(), jobs=()), Settings.load({}))),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
@@ -577,6 +582,7 @@ GROUPS = {
     "`client.devices`": Devices,
     "`client.logs`": Logs,
     "`client.files`": Files,
+    "`client.snapshots`": Snapshots,
     "`client.access`": Access,
     "And of `client`": Client,
 }

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from bounded import until
 from factories import make_offer, must_claim, serve
+from git_trees import make, write
 from service_fixtures import ServedSite
 
 from gpuqueue.client import Client, groups, job_group
@@ -27,7 +28,10 @@ from gpuqueue.client.remote.files import RemoteFiles
 from gpuqueue.client.remote.history import RemoteHistory
 from gpuqueue.client.remote.jobs import RemoteJobs
 from gpuqueue.client.remote.logs import RemoteLogs
+from gpuqueue.client.remote.stored_snapshots import RemoteSnapshots
+from gpuqueue.client.stored_snapshots import Snapshots
 from gpuqueue.errors import BadRequest, GpuQueueError, NotAuthenticated, Refused, ServiceUnreachable
+from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.run import Ending, Record, RunDevice
@@ -102,6 +106,7 @@ def old(served: ServedSite) -> Job:
         (groups.LogsGroup, Logs, RemoteLogs),
         (groups.FilesGroup, Files, RemoteFiles),
         (groups.AccessGroup, Access, RemoteAccess),
+        (groups.SnapshotsGroup, Snapshots, RemoteSnapshots),
     ],
     ids=lambda each: each.__name__,
 )
@@ -128,7 +133,7 @@ def test_each_public_method_is_there_over_each_connection(group: type, here: typ
 def test_the_suite_covers_every_public_method() -> None:
     """Each method of each group is called in this file."""
     text = Path(__file__).read_text()
-    for kind in (Jobs, History, Devices, Logs, Files, Access):
+    for kind in (Jobs, History, Devices, Logs, Files, Access, Snapshots):
         for name in vars(kind):
             if not name.startswith("_") and name not in ONLY_DIRECT:
                 assert f".{name}(" in text or f'"{name}"' in text, f"{kind.__name__}.{name} is not tested here"
@@ -181,6 +186,7 @@ READS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "progress": lambda client, job, _: client.logs.progress([job]),
     "follow": lambda client, _, old: b"".join(client.logs.follow(old.id)),
     "account": lambda client, *_: (client.account.name, client.account.uid),
+    "snapshots": lambda client, *_: list(client.snapshots.list()),
 }
 
 
@@ -281,6 +287,11 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "folded by peak": lambda client, *_: client.history.folded(sort="peak"),
     "bad pool": lambda client, *_: client.jobs.listing(states=["odd"]),
     "revoke unknown": lambda client, *_: client.access.revoke_token("aaaaaaaa"),
+    "unknown snapshot": lambda client, *_: client.snapshots.delete("abcdef0"),
+    "short address": lambda client, *_: client.snapshots.delete("abc"),
+    "no address": lambda client, *_: client.snapshots.delete("../x"),
+    "difference of no code": lambda client, job, _: client.snapshots.diff(job.id),
+    "difference of no job": lambda client, *_: client.snapshots.diff(10**9),
     "bad state": lambda client, *_: client.jobs.choose(state="odd"),
     "empty range": lambda client, *_: client.jobs.named("900000-900001"),
     "bad range": lambda client, *_: client.jobs.named("1-2", which="nonsense"),
@@ -441,6 +452,26 @@ def test_no_answer_has_the_secrets_of_a_job(served: ServedSite, direct: Client) 
 
     assert "hush" == direct.jobs.get(job.id).spec.env["API_KEY"]
     assert [("1", False)] * 4 == [(each.spec.env["A"], "API_KEY" in each.spec.env) for each in seen]
+
+
+def test_code_is_seen_and_deleted_from_anywhere(client: Client, direct: Client, tmp_path: Path) -> None:
+    """Each connection keeps the code alike, says how it differs from its commit, lists it, and deletes it."""
+    repository = make(tmp_path / "repository", "train.py")
+    write(repository, "train.py", content=f"# {tmp_path}\n")
+    job = client.jobs.submit("train.py", mem="1M", cwd=repository, snapshot=True)
+    assert job.spec.snapshot is not None
+    address = CodeSnapshot.parse(job.spec.snapshot).address
+
+    assert b"1 modified\nM  train.py\n" in client.snapshots.diff(job.id)
+    assert direct.snapshots.diff(job.id) == client.snapshots.diff(str(job.id))
+    (found,) = [each for each in client.snapshots.list() if each.address == address]
+    assert (1, (str(job.id),)) == (found.files, found.jobs)
+    assert found in direct.snapshots.list()
+    with pytest.raises(Refused, match=rf"job {job.id} needs the snapshot"):
+        client.snapshots.delete(address)
+    client.jobs.cancel(job.id)
+    assert address == client.snapshots.delete(address[:12]).address
+    assert address not in [each.address for each in direct.snapshots.list()]
 
 
 @pytest.fixture

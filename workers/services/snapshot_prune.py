@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from gpuqueue.errors import GpuQueueError, Unreachable
+from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.snapshot.collect import GRACE_S, collect
@@ -29,7 +30,13 @@ def collect_snapshots(settings: Settings, queue: JobQueue) -> int:
         if queue.epoch() is None:  # Redis is empty or is being rebuilt: it does not know all jobs
             return 0
         blobs = blob_store_of(settings)
-        found = collect(blobs, set(_used(queue)), grace_s=max(GRACE_S, settings.keep_snapshots_s))
+        used = set(_used(queue))
+        found = collect(
+            blobs,
+            {each.address for each in used},
+            diffs={each.diff for each in used if each.diff is not None},
+            grace_s=max(GRACE_S, settings.keep_snapshots_s),
+        )
         Parts(blobs).forget()
     except Unreachable:
         return 0
@@ -41,12 +48,12 @@ def collect_snapshots(settings: Settings, queue: JobQueue) -> int:
     return found.blobs
 
 
-def _used(queue: JobQueue) -> Iterator[str]:
-    """Yield the addresses of the snapshots of all jobs in the queue."""
+def _used(queue: JobQueue) -> Iterator[CodeSnapshot]:
+    """Yield the snapshots of all jobs in the queue."""
     after: int | None = 0
     while after is not None:
         page = queue.jobs.page(limit=PAGE, after=after)
         for job in page.jobs:
             if job.spec.snapshot is not None:
-                yield job.spec.snapshot.partition(":")[0]
+                yield CodeSnapshot.parse(job.spec.snapshot)
         after = page.after

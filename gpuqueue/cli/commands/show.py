@@ -18,9 +18,10 @@ from gpuqueue.model.run import Record
 
 if TYPE_CHECKING:
     from gpuqueue import codec
-    from gpuqueue.cli.output import job_story, live_run, log_end
+    from gpuqueue.cli.output import code_diff, job_story, live_run, log_end
 else:
     codec = later("gpuqueue.codec")
+    code_diff = later("gpuqueue.cli.output.code_diff")
     job_story = later("gpuqueue.cli.output.job_story")
     live_run = later("gpuqueue.cli.output.live_run")
     log_end = later("gpuqueue.cli.output.log_end")
@@ -34,18 +35,23 @@ SHOWN_LINES, PIPE_WIDTH = 8, 200
 @job_id
 @json_option
 @image_file.picture_option("a chart of the memory use")
-def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
+@click.option("--diff", is_flag=True, help="Print how the copy of its code differs from its commit.")
+def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
     """Show the request of a job, each run with device, ending and peak memory, and the end of the log.
 
     \b
     Examples:
       gpuqueue show 12
       gpuqueue show 12 --plot memory.png
+      gpuqueue show 12 --diff
       gpuqueue show 12 --json | jq .runs[-1].peak_bytes
     """  # noqa: D301 - \b is click's mark for lines to keep
-    if as_json and plot is not None:
-        raise BadRequest("--json and --plot exclude each other: choose one")
+    if as_json + diff + (plot is not None) > 1:
+        raise BadRequest("--json, --plot and --diff exclude each other: choose one")
     with Client() as client:
+        if diff:
+            code_diff.print_diff(client.snapshots.diff(job_id))
+            return
         record = client.jobs.show(job_id, away=report_history_away)
         is_text = not as_json and plot is None
         written = client.logs.end(record, log_end.LOG_BYTES) if is_text else b""

@@ -56,14 +56,14 @@ def _send(link: Link, snapshot: Snapshot) -> int:
             f"job does not need by lines in {IGNORE_FILE}"
         )
     sent_bytes = 0
+    body = NewSnapshot(manifest=snapshot.text.decode(), diff=snapshot.diff_sha256)
     for _ in range(TRIES):
-        body = NewSnapshot(manifest=snapshot.text.decode())
         state: SnapshotState = link.send("POST", "/snapshots", body, kind=SnapshotState)
         if not state.missing:
             return sent_bytes
         for batch in _batches(snapshot, state.missing):
             link.send("POST", "/snapshots/contents", ContentParts(parts=batch))
-        sent_bytes += sum(snapshot.blobs()[each] for each in state.missing)
+        sent_bytes += sum(snapshot.blobs().get(each, 0) for each in state.missing)
     raise GpuQueueError("the service does not keep the files that were sent: see its log")
 
 
@@ -84,7 +84,7 @@ def _batches(snapshot: Snapshot, missing: Sequence[str]) -> Iterator[tuple[Conte
 def _parts(snapshot: Snapshot, sha256: str) -> Iterator[tuple[ContentPart, int]]:
     """Yield the parts of a blob, each with its size in bytes. An empty blob has one part."""
     offset_bytes = 0
-    whole = ContentPart(sha256=sha256, size_bytes=snapshot.blobs()[sha256], content="")
+    whole = ContentPart(sha256=sha256, size_bytes=snapshot.sends()[sha256], content="")
     for chunk in snapshot.blob(sha256):
         content = base64.b64encode(chunk).decode("ascii")
         yield replace(whole, content=content, offset_bytes=offset_bytes), len(chunk)

@@ -1,11 +1,17 @@
-"""Routes by which the code of a job travels: its manifest first, then the blobs that the service does not have."""
+"""Routes by which the code of a job travels: its manifest first, then the blobs that the service does not have.
+
+And the routes of the group ``client.snapshots``, about the code that has arrived.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from fastapi import APIRouter, Request, Response
 
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import ContentParts, NewSnapshot, SnapshotLimits, SnapshotState
+from gpuqueue.model.code_snapshot import DeletedSnapshot, StoredSnapshot
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.site import body_of, site_of
@@ -50,5 +56,39 @@ async def send_contents(request: Request) -> Response:
     def work(call: Call) -> None:
         call.must(Action.SUBMIT)
         site_of(request).uploads.received(call, wanted.parts)
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/snapshots", answer=tuple[StoredSnapshot, ...])
+async def list_snapshots(request: Request) -> Response:
+    """List the snapshots of the caller, the last used first, and the jobs that need them."""
+
+    def work(call: Call) -> Sequence[StoredSnapshot]:
+        call.must(Action.SEE_ARGUMENTS, call.account)
+        return call.client.snapshots.list()
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "DELETE", "/snapshots/{address}", answer=DeletedSnapshot)
+async def delete_snapshot(request: Request, address: str) -> Response:
+    """Delete a snapshot of the caller that no job needs. The first digits of its address are enough."""
+
+    def work(call: Call) -> DeletedSnapshot:
+        with call.change(Action.SUBMIT, "snapshot-delete") as change:
+            change.add_detail(snapshot=address[:64])
+            return site_of(request).uploads.deleted(call, address)
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/jobs/{name}/diff", answer=bytes, media_type="application/octet-stream")
+async def job_diff(request: Request, name: str) -> Response:
+    """Return how the code of a job differs from the commit that it was taken from: a list, and a unified diff."""
+
+    def work(call: Call) -> Response:
+        call.must(Action.SEE_ARGUMENTS, call.owner_of(name))
+        return Response(call.client.snapshots.diff(name), media_type="application/octet-stream")
 
     return await site_of(request).answer(request, work)

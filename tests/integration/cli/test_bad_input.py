@@ -54,6 +54,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "gpus": ("--json",),
     "limits": ("--json",),
     "notify": ("--json",),
+    "snapshots": ("--json", "delete"),
     "drain": ("--all", "--reason"),
     "lost": ("--yes",),
     "resume": ("--all",),

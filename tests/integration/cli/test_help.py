@@ -34,6 +34,7 @@ READ = {
     "doctor": [],
     "whoami": [],
     "audit": [],
+    "snapshots": [],
 }
 #: Commands whose output is the job's own bytes or a shell script.
 RAW = {"logs", "completion"}

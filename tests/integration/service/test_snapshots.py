@@ -6,6 +6,7 @@ import base64
 import hashlib
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -22,6 +23,7 @@ from gpuqueue.model.api import ContentPart, ContentParts, NewSnapshot, SnapshotS
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobRequest
+from gpuqueue.snapshot import contents, hash_cache
 from gpuqueue.snapshot.site import blob_store_of
 from gpuqueue.snapshot.take import take_snapshot
 from gpuqueue.text.units import MIB
@@ -124,6 +126,22 @@ def test_a_large_file_comes_in_parts(served: ServedSite, client: Client, project
         assert content == stored.read()
 
 
+def test_an_unchanged_submit_reads_no_file_again(
+    client: Client, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The hashes are kept in the user's cache directory, and the second submit makes the same snapshot from them."""
+    real = time.time_ns
+    monkeypatch.setattr(hash_cache.time, "time_ns", lambda: real() + 10**10)  # the files are old enough by then
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first, _ = submitted(client, project / "src")
+    monkeypatch.setattr(contents, "_read", lambda *_: pytest.fail("a file was read again"))
+
+    second, _ = submitted(client, project / "src")
+
+    assert first.spec.snapshot == second.spec.snapshot
+    assert 1 == len([*(tmp_path / "cache" / "gpuqueue").iterdir()])
+
+
 def test_what_is_too_large_or_secret_stays(client: Client, project: Path) -> None:
     """The refusal names the file and what to do, and no job is made."""
     (project / "big.bin").write_bytes(bytes(3 * MIB + 1))
@@ -134,7 +152,11 @@ def test_what_is_too_large_or_secret_stays(client: Client, project: Path) -> Non
     with pytest.raises(Refused, match=r"\.env.*--snapshot-allow"):
         submitted(client, project / "src")
 
-    job, _ = submitted(client, project / "src", snapshot_allow=[".env"])
+    (project / "deploy").write_text("-----BEGIN PRIVATE " + "KEY-----\n")
+    with pytest.raises(Refused, match=r"private keys.*'deploy'.*--snapshot-allow"):
+        submitted(client, project / "src", snapshot_allow=[".env"])
+
+    job, _ = submitted(client, project / "src", snapshot_allow=[".env", "deploy"])
     assert job.spec.snapshot is not None
 
 

@@ -166,6 +166,20 @@ def test_a_pointer_of_lfs_stays_as_it_is_on_the_disk(repository: Path) -> None:
     assert pointer.encode() == b"".join(taken.blob(entry.sha256 or ""))
 
 
+def test_a_private_key_in_the_work_tree_is_refused(repository: Path) -> None:
+    """A tracked or untracked file with a private key is refused; an ignored one, and a left out one, do not matter."""
+    key = "-----BEGIN PRIVATE " + "KEY-----\nMIIE\n"
+    write(repository, "a.txt", "ignored", "left", content=key)
+    write(repository, ".gitignore", content="ignored\n")
+    write(repository, ".gpuqueueignore", content="left\n")
+    git(repository, "add", "--all")
+
+    with pytest.raises(SnapshotRefused, match=r"hold private keys or passwords and would be sent: 'a\.txt'\."):
+        take_snapshot(repository)
+
+    assert "a.txt" in paths(take_snapshot(repository, allowed=["*.txt"]))
+
+
 def test_files_and_directories_that_changed_places(repository: Path) -> None:
     """A tracked file that is now a directory gives its files, and a directory that is now a file is that file."""
     (repository / "train.py").unlink()

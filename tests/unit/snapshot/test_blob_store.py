@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import time
@@ -10,45 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from blob_stores import ALICE, BOB, age, files, manifest, send, sha
 
 from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.snapshot import blob_files
 from gpuqueue.snapshot.blob_store import BlobStore
 from gpuqueue.snapshot.collect import Collected, collect
 from gpuqueue.snapshot.errors import BlobRefused, InvalidManifest, SnapshotNotHeld
 from gpuqueue.snapshot.manifest import Entry, Manifest
-
-ALICE, BOB = 1001, 1002
-
-
-def sha(content: bytes) -> str:
-    """Return the SHA-256 of *content*."""
-    return hashlib.sha256(content).hexdigest()
-
-
-def send(store: BlobStore, uid: int, *contents: bytes) -> None:
-    """Send blobs as the account *uid*."""
-    for content in contents:
-        store.put(uid, sha(content), len(content), [content], most_bytes=100)
-
-
-def manifest(*contents: bytes) -> Manifest:
-    """Return a manifest with one file for each content."""
-    return Manifest(
-        tuple(Entry(path=f"f{n}", sha256=sha(each), size_bytes=len(each)) for n, each in enumerate(contents))
-    )
-
-
-def files(store: BlobStore) -> set[str]:
-    """Return the names of all files in the store, apart from its lock."""
-    return {each.name for each in store.root.rglob("*") if each.is_file()} - {"lock"}
-
-
-def age(store: BlobStore, seconds: float) -> None:
-    """Make all files of the store older."""
-    for each in store.root.rglob("*"):
-        if each.is_file():
-            at = each.stat().st_mtime - seconds
-            os.utime(each, (at, at))
 
 
 @pytest.fixture
@@ -210,6 +178,27 @@ def test_a_snapshot_survives_a_power_cut(store: BlobStore, monkeypatch: pytest.M
     assert f"rename {made.address()}" == done[last]
     folders = {each.parent.name for each in store.blobs.rglob("*") if each.is_file()}
     assert {f"sync {each}" for each in folders} <= set(done[last + 1 :])
+
+
+def test_only_new_names_are_synced_again(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot that is sent again costs no wait for the disk, apart from blobs that were sent since."""
+    send(store, ALICE, b"one", b"two")
+    text = manifest(b"one", b"two").text()
+    store.add_manifest(ALICE, text)
+    for each in store.blobs.rglob("*"):
+        if each.is_dir():
+            os.utime(each, (1, 1))
+    synced: list[str] = []
+    monkeypatch.setattr(blob_files, "sync", lambda folder: synced.append(folder.name))
+
+    store.add_manifest(ALICE, text)
+    assert [] == synced
+
+    (store.blobs / sha(b"one")[0] / sha(b"one")[1] / sha(b"one")).unlink()
+    send(store, ALICE, b"one")
+    store.add_manifest(ALICE, text)
+    assert sha(b"one")[1] in synced
+    assert sha(b"two")[1] not in synced
 
 
 def test_what_no_snapshot_needs_is_collected(store: BlobStore) -> None:

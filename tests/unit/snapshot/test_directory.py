@@ -155,6 +155,17 @@ def test_a_secret_is_refused_unless_allowed(tmp_path: Path) -> None:
     assert [".env"] == paths(take_snapshot(tmp_path, allowed=[".env"]))
 
 
+def test_a_private_key_is_refused_whatever_its_name_is(tmp_path: Path) -> None:
+    """A file that begins like a private key does not leave, unless it is allowed by name."""
+    write(tmp_path, "notes.txt", "train.py")
+    write(tmp_path, "deploy", content="-----BEGIN OPENSSH PRIVATE " + "KEY-----\nb3Bl\n")
+
+    with pytest.raises(SnapshotRefused, match=r"hold private keys .*: 'deploy'\..*--snapshot-allow 'deploy'"):
+        take_snapshot(tmp_path)
+
+    assert ["deploy", "notes.txt", "train.py"] == paths(take_snapshot(tmp_path, allowed=["deploy"]))
+
+
 def test_a_file_that_is_unreadable_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names the file and the reason. Root can read everything, so the system call fails here."""
     write(tmp_path, "sub/private.txt")

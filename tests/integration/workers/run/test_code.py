@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from bounded import until
+from git_trees import make
 from site_of_one import BIN, Site
 
 from gpuqueue.model.job import JobState
@@ -103,7 +104,8 @@ def test_code_goes_after_its_time_and_the_log_keeps_its_own(served: Site, projec
 
 @pytest.mark.full
 def test_a_snapshot_stays_as_long_as_a_job_needs_it(served: Site, project: Path) -> None:
-    """What a waiting job uses is never collected; what ended jobs used is, after its time."""
+    """What a waiting job uses is never collected, nor its difference from the commit; what ended jobs used is."""
+    make(project)
     waiting = submitted(served, project, "--hold")
     (project / "data").write_text("other")
     ended = submitted(served, project)
@@ -114,9 +116,11 @@ def test_a_snapshot_stays_as_long_as_a_job_needs_it(served: Site, project: Path)
     for path in store.blobs.rglob("*"):
         os.utime(path, (month_ago, month_ago))
 
-    assert 2 == collect_snapshots(served.settings, served.queue)  # the manifest and the changed file of the second job
+    # The manifest, the changed file and the difference of the second job.
+    assert 3 == collect_snapshots(served.settings, served.queue)
 
     assert store.manifest_text(used)
+    assert b"no difference to commit " == served.client.snapshots.diff(waiting)[:24]
     with pytest.raises(SnapshotNotHeld):
         store.manifest_text(unused)
     served.cli("release", str(waiting))
@@ -124,4 +128,4 @@ def test_a_snapshot_stays_as_long_as_a_job_needs_it(served: Site, project: Path)
 
 
 def _address(site: Site, job: int) -> str:
-    return str(site.client.jobs.get(job).spec.snapshot).partition(":")[0]
+    return str(site.client.jobs.get(job).spec.snapshot).partition(":")[0].partition("+")[0]
