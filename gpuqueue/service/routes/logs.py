@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from gpuqueue.client.log_places import with_run
 from gpuqueue.client.logs import Logs
 from gpuqueue.client.remote.link import WARNING
 from gpuqueue.client.remote.log_tail import KNOWN, NEXT
@@ -126,10 +126,7 @@ def run_record(call: Call, name: str, attempt: int | None) -> Record:
         return record
     if record.last_run is None or record.last_run.attempt != attempt:
         record = call.client.jobs.show(name)
-    runs = tuple(run for run in record.runs if run.attempt == attempt)
-    if not runs:
-        raise Refused(f"job {name} has no run {attempt}")
-    return replace(record, runs=runs)
+    return with_run(record, attempt)
 
 
 def logs_of(call: Call) -> Logs:
