@@ -23,6 +23,9 @@ MOST_HEAD_BYTES, MOST_HEADERS = 64 * 1024, 100
 MOST_BODY_BYTES = 4 * 1024 * 1024
 #: How long the handshake of TLS may take, in seconds.
 HANDSHAKE_S = 10.0
+#: How long the end of TLS may take, in seconds. A client that sends a body without an end learns only then that it was
+#: answered.
+SHUTDOWN_S = 5.0
 
 
 class Connections:

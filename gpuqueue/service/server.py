@@ -78,11 +78,12 @@ class Listen:
 
 
 class _Loop(uvloop.Loop):
-    """A loop with less patience for handshakes of TLS than the minute that uvicorn leaves them."""
+    """A loop with less patience for the beginning and the end of TLS than the minute and half of one by default."""
 
     async def create_server(self, *args: Any, **words: Any) -> Any:
         if words.get("ssl") is not None:
             words["ssl_handshake_timeout"] = connections.HANDSHAKE_S
+            words["ssl_shutdown_timeout"] = connections.SHUTDOWN_S
         return await super().create_server(*args, **words)
 
 
