@@ -77,7 +77,7 @@ def test_results_are_what_the_submitter_s_job_made(ran: Run, packed: Pack) -> No
     )
 
     assert {
-        "edited": (b"8\n", "644"),
+        "edited": (b"eight\n", "644"),
         "l": "-> run",
         "out/new": (b"made\n", "644"),
         "run": (b"#!\n", "755"),

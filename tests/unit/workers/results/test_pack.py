@@ -77,7 +77,7 @@ def test_what_tools_make_is_left_out_unless_a_pattern_names_it(copy: Copy) -> No
     assert ["node_modules/x/y"] == [*copy.pack("/node_modules/x")]
 
 
-def test_names_are_sorted_and_long_or_foreign_ones_survive(copy: Copy) -> None:
+def test_names_are_sorted_and_long_or_unusual_ones_survive(copy: Copy) -> None:
     """Names of more than 100 bytes, of other scripts, and equal but for their case."""
     names = ["Größe/数据.txt", "a-b", "a/b", "A/b", "/".join(["x" * 90] * 10), "b " * 60]
     for name in names:
