@@ -50,6 +50,7 @@ class NewJob:
     script: str | None = None
     interpreter: str | None = None
     snapshot: str | None = None
+    keep: tuple[str, ...] = ()
     waits: Waits = NO_WAITS
     retries: Retries = NO_RETRIES
     array: Array | None = None
