@@ -45,7 +45,9 @@ class SiteLab:
         lab.relay(5432, f"{parts.query['host']}/.s.PGSQL.5432", address="127.0.0.1")
         store = connect(store_url)
         store.execute_command(*documented_rule())
-        store.close()
+        store.execute_command("ACL", "SETUSER", "default", "resetpass", f">{PASSWORD}-of-the-administrator")
+        self._stack.callback(store.close)
+        self._stack.callback(store.execute_command, "ACL", "SETUSER", "default", "nopass")  # its fixture has none
         self._database_url = f"postgresql://gpuqueue@127.0.0.1:5432/{parts.database}"
         namespaces = {"server": "db", "h1": "h1", "h2": "h2", "laptop": "client"}
         self.machines = {name: self._machine(lab.namespace(each)) for name, each in namespaces.items()}
@@ -77,7 +79,7 @@ class SiteLab:
         self.add_settings("server", SERVER_SETTINGS, **lines)
         unit = f"{UNITS}/gpuqueue-serve.service"
         more = f"--listen {self.lab.address}:{PORT} --tls-cert {ETC}/host.pem --tls-key {ETC}/host.key"
-        self.done(server.root("sed", "-i", rf"s|gpuqueue serve\$|& {more}|", unit))
+        self.done(server.root("sed", "-i", f"s|gpuqueue serve$|& {more}|", unit))
         for name, machine in self.machines.items():
             groups = () if name == "laptop" else ("gpuqueue-users",)
             machine.root("groupadd", "--force", "--system", "gpuqueue-users")
@@ -103,13 +105,12 @@ class SiteLab:
         self.start(host, "gpuqueue-launcher", "gpuqueue")
         return done
 
-    def add_settings(self, host: str, text: str, **more: str) -> None:
+    def add_settings(self, machine_name: str, text: str, **more: str) -> None:
         """Add lines to the settings of a machine."""
         path = f"{ETC}/config.toml"
         lines = "".join(f'{name} = "{value}"\n' for name, value in more.items())
-        self.machines[host].write(
-            path, self.machines[host].text(path) + text + lines, owner="root:gpuqueue", mode="640"
-        )
+        machine = self.machines[machine_name]
+        machine.write(path, machine.text(path) + text + lines, owner="root:gpuqueue", mode="640")
 
     def start(self, host: str, *names: str) -> None:
         """Start units of a machine."""
@@ -183,8 +184,10 @@ class SiteLab:
         return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in paths)
 
     def close(self) -> None:
-        """End all machines."""
+        """End all machines, and with them all units."""
         self._stack.close()
+        for unit in self.units.values():
+            unit.ended()
 
 
 __all__ = ["ETC", "HOSTS", "RUNS", "UIDS", "SiteLab"]
