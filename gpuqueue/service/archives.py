@@ -44,13 +44,13 @@ class Packed:
         self._errors = asyncio.ensure_future(_beginning(process.stderr))
 
     @classmethod
-    async def start(cls, directory: Path, patterns: Sequence[str], kept: Path | None = None) -> Packed:
-        """Begin to pack files of the run *directory*, or those of the earlier archive *kept*."""
+    async def start(cls, directory: Path, patterns: Sequence[str], kept: str | None = None) -> Packed:
+        """Begin to pack files of the run *directory*, or those of the earlier archive *kept* in it."""
         words = [PROGRAM or installed("gpuqueue-worker"), "pack", str(directory)]
         for each in patterns:
             words += ["--pattern", each]
         if kept is not None:
-            words += ["--from", str(kept)]
+            words += ["--from", kept]
         process = await asyncio.create_subprocess_exec(
             *words,
             stdin=asyncio.subprocess.DEVNULL,

@@ -144,7 +144,7 @@ async def _live_or_kept(
         why = str(error)
     for each in place.kept:
         if is_regular(each):
-            return await begun(await Packed.start(each.parent, patterns, each), at_end), FilesSource.KEPT
+            return await begun(await Packed.start(each.parent, patterns, each.name), at_end), FilesSource.KEPT
     raise _absent(site.settings, place, why)
 
 
