@@ -106,7 +106,7 @@ def test_a_relay_that_is_killed_while_it_sends_loses_nothing(host: Host, service
     calls: list[str] = []
 
     def on_part(path: str, left: int) -> None:
-        if f"/runs/{PLACE}/{name}" in path and left < 2 * MIB and not killed.is_set():
+        if f"/runs/{PLACE}/{name}" in path and left < MIB and not killed.is_set():
             reached.set()
             assert killed.wait(60)
 

@@ -139,7 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
         if offset < size:
             self._problem(409, "the service has more of this file", {"Gpuqueue-Next-Offset": str(size)})
             return
-        if offset + int(self.headers["Content-Length"]) > self.service.log_limit_bytes:
+        stored_bytes = path.stat().st_blocks * 512 if size else 0
+        if stored_bytes + int(self.headers["Content-Length"]) > self.service.log_limit_bytes:
             self._problem(413, "the log is above the limit of the service")
             return
         with path.open("wb" if replace else "r+b" if path.exists() else "wb", buffering=0) as file:

@@ -19,14 +19,18 @@ log = logging.getLogger(__name__)
 
 #: The files of a run that are sent.
 NAMES = tuple(name + suffix for name in LOGS for suffix in ("", TIMES))
-#: Most bytes in one request.
-PART_BYTES = 4 * 2**20
+#: Bytes in one request, which a slow network must carry within 30 s.
+PART_BYTES = 2 * 2**20
 #: A file of unknown progress that is larger is not sent before the service has said how much of it there is.
 PROBE_BYTES = 64 * 1024
 #: The last bytes sent are compared with the file before the next ones are: this many.
 MARK_BYTES = 1024
 #: How often in one call the service may say that it has more than was known.
 MOST_CONFLICTS = 3
+#: If the service has no room for a log, it is sent anew if less than this share of what the service has is still here.
+LESS = 0.9
+#: Bytes of a block in ``st_blocks`` of stat(2), on every file system.
+_BLOCK_BYTES = 512
 #: Runs whose progress is kept in memory. Without it the service is asked.
 MOST_RUNS = 1024
 #: Statuses of the service: it has more of the file, and the file is above its limit.
@@ -93,6 +97,8 @@ class _LogFile:
         self._offset: int | None = None
         #: The last bytes that were sent. If they have changed, the file was cut back and written again.
         self._mark = b""
+        #: How many bytes of it the service stores; None if that is unknown.
+        self._there_bytes: int | None = 0
         #: How often the service has refused a part in this call.
         self._conflicts = 0
         self._is_over = False
@@ -103,16 +109,19 @@ class _LogFile:
         with self._opened() as file:
             if file is None or self._is_over:
                 return 0
-            try:
-                self._conflicts = 0
-                self._begin(link, file)
-                while (most_bytes is None or sent_bytes < most_bytes) and (part := self._next(link, file)):
+            self._conflicts = 0
+            self._begin(link, file)
+            while (most_bytes is None or sent_bytes < most_bytes) and (part := self._next(link, file)):
+                try:
                     sent_bytes += self._send_part(link, *part)
-            except Refusal as refusal:
-                if refusal.status != _TOO_LARGE:
-                    raise
-                self._is_over = True
-                log.warning("%s: the service takes no more of it: %s", self._path, refusal)
+                except Refusal as refusal:
+                    if refusal.status != _TOO_LARGE:
+                        raise
+                    if not self._is_less_here(file):
+                        self._is_over = True
+                        log.warning("%s: the service takes no more of it: %s", self._path, refusal)
+                        break
+                    self._begin_anew(link)
         return sent_bytes
 
     @contextlib.contextmanager
@@ -142,11 +151,18 @@ class _LogFile:
 
     def _next(self, link: Link, file: int) -> tuple[int, bytes] | None:
         """Return the next part to send. If the file was cut back, as on a disk without holes, begin again."""
-        offset = self._offset or 0
-        if offset > os.fstat(file).st_size or not self._is_as_sent(file):
-            link.put(f"{self._url}?offset=0&replace=true")
-            self._offset, self._mark, offset = 0, b"", 0
-        return next_data(file, offset, PART_BYTES)
+        if (self._offset or 0) > os.fstat(file).st_size or not self._is_as_sent(file):
+            self._begin_anew(link)
+        return next_data(file, self._offset or 0, PART_BYTES)
+
+    def _begin_anew(self, link: Link) -> None:
+        link.put(f"{self._url}?offset=0&replace=true")
+        self._offset, self._mark, self._there_bytes = 0, b"", 0
+
+    def _is_less_here(self, file: int) -> bool:
+        """Return whether the service has much that was cut from the file since it was sent, or may have."""
+        kept_bytes = os.fstat(file).st_blocks * _BLOCK_BYTES
+        return self._there_bytes is None or kept_bytes < LESS * self._there_bytes
 
     def _is_as_sent(self, file: int) -> bool:
         end = self._offset or 0
@@ -164,9 +180,11 @@ class _LogFile:
             there = refusal.next_offset
             if refusal.status != _CONFLICT or there is None or there <= begin or self._conflicts > MOST_CONFLICTS:
                 raise
-            self._offset, self._mark = there, b""
+            self._offset, self._mark, self._there_bytes = there, b"", None
             return 0
         before = self._mark if begin == self._offset else b""
         self._offset = begin + len(data)
         self._mark = (before + data[-MARK_BYTES:])[-MARK_BYTES:]
+        if self._there_bytes is not None:
+            self._there_bytes += len(data)
         return len(data)
