@@ -235,7 +235,8 @@ def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyP
         name = next((each for each in READERS if each.removesuffix("_bytes").removesuffix("_s") == key.strip("`")), "")
         text = default.strip("`").replace("STATE_DIR", str(settings.state_dir)).replace("~", "/home/ada")
         own_name = socket.gethostname()
-        special: dict[str, Any] = {"none": None, "empty": "", "no targets": {}, "this machine's host name": own_name}
+        special: dict[str, Any] = {"none": None, "empty": "", "this machine's host name": own_name}
+        special |= {"no targets": {}, "no environments": {}}
         value = special[text] if text in special else READERS[name](text)
         described[variable.strip("`")] = (key.strip("`"), value)
 

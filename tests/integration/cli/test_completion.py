@@ -55,7 +55,9 @@ def offered(site: Site, line: str) -> list[str]:
 @pytest.fixture
 def three(site: Site) -> Site:
     """Return a site where job 1 runs, job 2 waits and job 3, another user's, is held."""
-    serve(site.queue, make_offer(host=site.settings.host, pool="lab"))
+    offer = make_offer(host=site.settings.host, pool="lab")
+    serve(site.queue, offer)
+    site.queue.devices.announce(offer, worker="worker-GPU-0", pid=1, boot_id="boot", environments=["jax", "torch-2.6"])
     site.queue.requests.submit(make_spec())
     must_claim(site.queue, host=site.settings.host)
     site.queue.requests.submit(make_spec(mem_bytes=2**34, tags=("best",)))
@@ -81,6 +83,7 @@ def three(site: Site) -> Site:
         ("gpuqueue drain ", ["plain,0"]),
         ("gpuqueue submit --after ", ["plain,1", "plain,2", "plain,3"]),
         ("gpuqueue submit --pool ", ["plain,lab"]),
+        ("gpuqueue submit --environment t", ["plain,torch-2.6"]),
         ("gpuqueue submit --priority u", ["plain,urgent"]),
         ("gpuqueue submit --device ", ["plain,gpu", "plain,cpu", "plain,any", "plain,0"]),
         ("gpuqueue run --device-type ", ["plain,24G", "plain,Test"]),
