@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,10 @@ from schemathesis.specs.openapi.checks import (
 )
 from service_fixtures import ServedSite
 
+from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.snapshot.manifest import Entry, Manifest
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "openapi.json"
 #: What each answer must be: no failure of the service, and what the document says.
@@ -60,11 +64,12 @@ class Person:
     name: str
     site: ServedSite
     jobs: list[int] = field(default_factory=list)
+    address: str = ""
 
     def __post_init__(self) -> None:
         """Make an access token, and a session that uses it."""
         self.mark = f"{self.name}sSecret"
-        self.token = self.site.token(self.name, 1000 + len(self.name))
+        self.token = self.site.token(self.name, 1000 + ord(self.name[1]))  # a uid that nobody else here has
         self.session = requests.Session()
         self.session.headers["Authorization"] = f"Bearer {self.token}"
         self.session.trust_env = False
@@ -82,6 +87,22 @@ class Person:
         assert 201 == answer.status_code, answer.text
         self.jobs.append(answer.json()["id"])
         return self.jobs[-1]
+
+    def send_code(self) -> str:
+        """Send a snapshot with a secret in its file and in its difference from a commit; return its name in a spec."""
+        file, diff = f"{self.mark} of a file\n".encode(), f"{self.mark} of a difference\n".encode()
+        entry = Entry(path="train.py", sha256=sha256(file).hexdigest(), size_bytes=len(file))
+        manifest, diff_sha256 = Manifest((entry,)), sha256(diff).hexdigest()
+        parts = [
+            {"sha256": sha256(each).hexdigest(), "size_bytes": len(each), "content": b64encode(each).decode()}
+            for each in (file, diff)
+        ]
+        offer = {"manifest": manifest.text().decode(), "diff": diff_sha256}
+        for path, body in (("/snapshots/contents", {"parts": parts}), ("/snapshots", offer)):
+            answer = self.session.post(f"{self.base_url}/api/v1{path}", json=body, timeout=30)
+            assert answer.ok, answer.text
+        self.address = manifest.address()
+        return str(CodeSnapshot(self.address, ".", diff_sha256))
 
     def run_some(self) -> None:
         """Submit a job that ends, and one that runs. Nothing else may wait."""
@@ -105,9 +126,13 @@ class Person:
     def queue_some(self) -> None:
         """Submit a job that waits, one that is held, and an array."""
         self.submit()
-        self.submit(waits={"hold": True})
+        self.submit(waits={"hold": True}, snapshot=self.send_code())
         self.submit(array={"indexes": "0-3"})
         self.site.record()
+
+    def code(self) -> list[str]:
+        """Return the addresses of the snapshots that this person has."""
+        return [each["address"] for each in self.session.get(f"{self.base_url}/api/v1/snapshots", timeout=30).json()]
 
     def now(self) -> list[Any]:
         """Return the jobs with all their events. Why they wait is left out, which changes by itself."""
@@ -132,10 +157,16 @@ class Caller:
         generated = st.one_of(*[operation.as_strategy(generation_mode=each) for each in GenerationMode])
 
         @settings(search(examples), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-        @given(generated, st.sampled_from([None, *self.names]), st.sampled_from([None, *self.token_ids]))
-        def sent(case: schemathesis.Case, name: str | None, token_id: str | None) -> None:
+        @given(
+            generated,
+            st.sampled_from([None, *self.names]),
+            st.sampled_from([None, *self.token_ids]),
+            st.sampled_from([None, *(each.address for each in self.others)]),
+        )
+        def sent(case: schemathesis.Case, name: str | None, token_id: str | None, address: str | None) -> None:
             path = case.path_parameters
-            known = {"name": name, "job_id": name and name.partition("_")[0], "token_id": token_id, "host": self.host}
+            job_id = name and name.partition("_")[0]
+            known = {"name": name, "job_id": job_id, "token_id": token_id, "address": address, "host": self.host}
             path.update({each: known[each] for each in path if known.get(each) is not None})
             if operation.path.endswith("/jobs/wait") and isinstance(case.body, dict):
                 waits_long = isinstance(case.body.get("timeout_s"), (int, float)) and 0 < case.body["timeout_s"] < 100

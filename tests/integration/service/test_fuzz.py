@@ -34,7 +34,8 @@ def people() -> Iterator[dict[str, Person]]:
 def test_any_request_is_answered_as_described(people: dict[str, Person], name: str, examples: int) -> None:
     """No answer is a failure of the service, and each one conforms to the document.
 
-    No user sees a secret of another one, in whatever answer, and no job and no token of another user changes.
+    No user sees a secret of another one, in whatever answer, and no job, no token and no snapshot of another user
+    changes.
     """
     who = people[name]
     is_admin = name == "ann"
@@ -50,6 +51,7 @@ def test_any_request_is_answered_as_described(people: dict[str, Person], name: s
     assert before == [each.now() for each in others]
     for each in others:
         assert [] == list(secrets_taken(each.site, each))
+        assert [each.address] == each.code()
         answer = each.session.get(f"{each.base_url}/api/v1/me", timeout=30)
         assert each.name == answer.json()["account"]
 
