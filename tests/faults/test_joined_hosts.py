@@ -103,8 +103,8 @@ def test_the_work_of_a_laptop_comes_back_whatever_dies(site: SiteLab, tmp_path: 
     job = int(site.cli("alice", "submit", "--mem", "64M", "--device", "h1:0", "--keep", "results/**",
                        "--", "sh", "run.sh", cwd="proj"))  # fmt: skip
     followed = tmp_path / "followed"
-    with followed.open("wb") as out:
-        follower = subprocess.Popen(site.command("alice", "logs", "-f", str(job)), stdout=out, stderr=out)
+    with followed.open("wb") as out, (tmp_path / "warnings").open("wb") as warnings:
+        follower = subprocess.Popen(site.command("alice", "logs", "-f", str(job)), stdout=out, stderr=warnings)
     lines = Followed(followed)
     lines.grow()
 
