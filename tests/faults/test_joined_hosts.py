@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,8 +104,8 @@ def test_the_work_of_a_laptop_comes_back_whatever_dies(site: SiteLab, tmp_path: 
     job = int(site.cli("alice", "submit", "--mem", "64M", "--device", "h1:0", "--keep", "results/**",
                        "--", "sh", "run.sh", cwd="proj"))  # fmt: skip
     followed = tmp_path / "followed"
-    with followed.open("wb") as out:
-        follower = subprocess.Popen(site.command("alice", "logs", "-f", str(job)), stdout=out, stderr=out)
+    with followed.open("wb") as out, (tmp_path / "warnings").open("wb") as warnings:
+        follower = subprocess.Popen(site.command("alice", "logs", "-f", str(job)), stdout=out, stderr=warnings)
     lines = Followed(followed)
     lines.grow()
 
@@ -143,7 +144,8 @@ def test_forty_jobs_run_where_their_environment_is(site: SiteLab) -> None:
     """Both hosts name the environment, and on one of them its program is missing: all jobs succeed on the other."""
     for host in HOSTS:
         site.add_settings(host, '[environments]\ntorch = "/opt/torch/bin/python"\n')
-    site.machines["h1"].root("sh", "-c", "mkdir -p /opt/torch/bin && ln -s /usr/bin/env /opt/torch/bin/python")
+    make = f"mkdir -p /opt/torch/bin && ln -s {Path(sys.executable).resolve()} /opt/torch/bin/python"
+    site.done(site.machines["h1"].root("sh", "-c", make))
     for host in HOSTS:
         site.restart(host, "gpuqueue")
     until(lambda: "torch" in site.cli("alice", "gpus"), what="the environment", timeout_s=60)
@@ -157,3 +159,5 @@ def test_forty_jobs_run_where_their_environment_is(site: SiteLab) -> None:
     members = [each for each in found if each["runs"]]
     assert 40 == len(members)
     assert {("succeeded", "h1")} == {(each["state"], each["runs"][-1]["host"]) for each in members}
+    tried = site.machines["h2"].root("sh", "-c", "cat /var/lib/gpuqueue/log/*.log").stdout
+    assert "does not start: the environment torch is missing: there is no /opt/torch/bin/python" in tried
