@@ -14,7 +14,8 @@ from gpuqueue.client.fetching import RunArchive, fetched, listed
 from gpuqueue.client.log_places import with_run
 from gpuqueue.client.packing import NoCopy, PackedRun
 from gpuqueue.errors import Refused
-from gpuqueue.model.file_patterns import file_patterns
+from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.model.file_patterns import file_patterns, from_directory
 from gpuqueue.text.sanitize import in_one_line, plain
 from gpuqueue.text.units import format_duration
 
@@ -135,11 +136,12 @@ class Files:
             GpuQueueError: they cannot be read.
 
         """
+        from_top = from_directory(patterns, CodeSnapshot.parse(job.spec.snapshot or "").directory)
         try:
-            return PackedRun(str(directory), patterns), "directory"
+            return PackedRun(str(directory), from_top), "directory"
         except NoCopy as error:
             if os.path.exists(directory / KEPT):  # noqa: PTH110 - False also without permission
-                return PackedRun(str(directory), patterns, kept=KEPT), "kept"
+                return PackedRun(str(directory), from_top, kept=KEPT), "kept"
             raise Refused(self._why_gone(job, run, directory, str(error))) from None
 
     def _why_gone(self, job: Job, run: Run, directory: Path, why: str) -> str:

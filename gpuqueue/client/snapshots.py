@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.model.file_patterns import from_directory
 from gpuqueue.settings.sources import embedded_socket
 from gpuqueue.snapshot.hash_cache import usual_directory
 from gpuqueue.snapshot.limits import DIFF_BYTES, IGNORE_FILE
@@ -99,4 +100,4 @@ def noted(request: JobRequest, spec: JobSpec, snapshot: Snapshot, new_bytes: int
             if word.startswith(f"{snapshot.root}/"):
                 note(f"{plain(word)} is a path of the directory itself, not of the copy: write it from {snapshot.cwd}")
     sent = CodeSnapshot(snapshot.address, snapshot.cwd, snapshot.diff_sha256)
-    return replace(spec, snapshot=str(sent), keep=tuple(request.keep))
+    return replace(spec, snapshot=str(sent), keep=from_directory(request.keep, snapshot.cwd))

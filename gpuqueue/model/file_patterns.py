@@ -42,6 +42,23 @@ def of_request(value: object, *, with_code: bool) -> tuple[str, ...]:
     return found
 
 
+def from_directory(patterns: Sequence[str], directory: str) -> tuple[str, ...]:
+    """Return *patterns*, which a person wrote in *directory* of the copy, as they read at the top of the copy.
+
+    As in a ``.gitignore`` of the directory, a slash within a pattern ties it to the directory: ``results/**`` becomes
+    ``/src/results/**``. A slash at its beginning ties it to the top, and other patterns match at any depth.
+    """
+    below = "".join(f"\\{each}" if each in "\\*?[]! #" else each for each in directory)
+    return tuple(_below(each, "" if directory == "." else f"/{below}") for each in patterns)
+
+
+def _below(pattern: str, directory: str) -> str:
+    sign = "!" if pattern.startswith("!") else ""
+    rest = pattern.removeprefix("!")
+    is_tied = "/" in rest.rstrip("/") and not rest.startswith(("/", "**/"))
+    return f"{sign}{directory}/{rest.removeprefix('./')}" if is_tied else pattern
+
+
 def _fault(pattern: object) -> str | None:
     if not isinstance(pattern, str):
         return "it is no text"

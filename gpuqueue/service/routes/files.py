@@ -16,7 +16,8 @@ from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import FILES_RUN, FILES_SOURCE, FilesSource
-from gpuqueue.model.file_patterns import file_patterns
+from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.model.file_patterns import file_patterns, from_directory
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Run
 from gpuqueue.service.archives import Archive, Packed, Source, begun
@@ -46,6 +47,7 @@ class _Place:
 
     account: str
     job: Job
+    code: CodeSnapshot
     run: Run
     directory: Path | None
     #: The archives of kept files that there may be, and the reasons why there is none.
@@ -72,7 +74,7 @@ async def fetch_files(
     wanted = file_patterns("pattern", patterns or [])
     site = site_of(request)
     place = await site.work(request, lambda call: _place(call, name, run))
-    archive, source = await _found(site, place, wanted)
+    archive, source = await _found(site, place, from_directory(wanted, place.code.directory))
     headers = {FILES_RUN: str(place.run.attempt), FILES_SOURCE: str(source), "X-Accel-Buffering": "no"}
     return _ArchiveResponse(archive, headers, place.job.label)
 
@@ -103,6 +105,7 @@ def _place(call: Call, name: str, attempt: int | None) -> _Place:
     return _Place(
         account=call.caller.account,
         job=job,
+        code=CodeSnapshot.parse(job.spec.snapshot),
         run=run,
         directory=directory,
         kept=tuple(each / deliveries.RESULTS for each in (*here, *there)),

@@ -95,3 +95,27 @@ def test_results_come_back_over_each_connection(site: Site, project: Path, tmp_p
     direct = site.cli("fetch", job_id, check=False)
     assert (with_service.returncode, with_service.stderr) == (direct.returncode, direct.stderr)
     assert f"the copy of the code of job {job_id} is not there any more" in direct.stderr
+
+
+@pytest.mark.full
+def test_patterns_begin_in_the_directory_of_the_job(site: Site, project: Path, tmp_path: Path) -> None:
+    """A person in `sub` names files as seen from there. Their paths begin at the top of what travelled."""
+    (project / "sub").mkdir()
+    (project / "sub" / "run.sh").write_text("mkdir made && echo 1 > made/a && echo 2 > b\n")
+    site.start_recorder()
+    site.start_worker()
+    path = tmp_path / "api.sock"
+    site.spawn_command([GPUQUEUE, "serve", "--socket", str(path)])
+    until(lambda: answers(path), what="the service")
+    site.environ["GPUQUEUE_URL"] = f"unix://{path}"
+    words = ("--mem", "1M", "--cwd", str(project / "sub"), "--snapshot", str(project), "--keep", "made/**")
+    job_id = site.cli("submit", *words, "--", "sh", "run.sh").stdout.strip()
+    assert 0 == site.cli("wait", job_id).returncode
+
+    site.cli("fetch", job_id, "./made/*", "--to", str(tmp_path / "one"))
+    del site.environ["GPUQUEUE_URL"]  # now without the service
+    site.cli("fetch", job_id, "/sub/b", "--to", str(tmp_path / "other"))
+
+    assert {"sub/made/a": "1\n"} == fetched(tmp_path / "one")
+    assert {"sub/b": "2\n"} == fetched(tmp_path / "other")
+    assert "keep       /sub/made/**" in site.cli("show", job_id).stdout

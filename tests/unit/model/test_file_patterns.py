@@ -8,7 +8,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.file_patterns import MOST_CHARACTERS, MOST_PATTERNS, file_patterns
+from gpuqueue.model.file_patterns import MOST_CHARACTERS, MOST_PATTERNS, file_patterns, from_directory
 
 SNAPSHOT = f"{'0' * 64}:."
 
@@ -17,6 +17,27 @@ SNAPSHOT = f"{'0' * 64}:."
 def test_patterns_come_as_a_tuple(value: Any) -> None:
     """Patterns stay as they were typed."""
     assert tuple(value) == file_patterns("keep", value)
+
+
+@pytest.mark.parametrize(
+    ("directory", "pattern", "from_top"),
+    [
+        (".", "results/**", "/results/**"),
+        (".", "./a.txt", "/a.txt"),
+        (".", "*.csv", "*.csv"),
+        ("src", "results/**", "/src/results/**"),
+        ("src", "!results/*.tmp", "!/src/results/*.tmp"),
+        ("src/deep", "./a/b", "/src/deep/a/b"),
+        ("src", "*.csv", "*.csv"),
+        ("src", "results/", "results/"),
+        ("src", "/results/**", "/results/**"),
+        ("src", "**/out/a", "**/out/a"),
+        ("a[1] *", "b/c", "/a\\[1\\]\\ \\*/b/c"),
+    ],
+)
+def test_a_pattern_begins_where_the_job_ran(directory: str, pattern: str, from_top: str) -> None:
+    """A person in `src` writes `results/**` for what is below it, as in a `.gitignore` there."""
+    assert (from_top,) == from_directory([pattern], directory)
 
 
 @pytest.mark.parametrize(
