@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from bounded import until
 from lab import HOSTS, Lab
-from own_store import OwnStore
+from own_store import running_store
 from private_machine import skip_without_root
 from private_postgres import Server
 from site_lab import ETC, SiteLab
@@ -42,27 +43,25 @@ EXPECTED = ["./.gitignore ignored.txt", "./a.txt changed", "./b.txt new", "./lib
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 
-@pytest.fixture
-def site(own_store: OwnStore, postgres_server: Server, tmp_path: Path) -> Iterator[SiteLab]:
-    """Return a site with its service and its people, and two GPU hosts that have joined it."""
+@pytest.fixture(scope="module")
+def site(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SiteLab]:
+    """Return a site with its service and its people, and two GPU hosts that have joined it. The tests share it."""
     skip_without_root()
-    try:
-        lab = Lab(tmp_path)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no network namespaces here: {error}")
-    try:
-        with postgres_server.database() as database:
-            made = SiteLab(lab, tmp_path, own_store.url, database)
-            try:
-                made.set_up()
-                for host in HOSTS:
-                    made.join(host)
-                until(lambda: all(each in made.cli("alice", "gpus") for each in HOSTS), what="devices", timeout_s=100)
-                yield made
-            finally:
-                made.close()  # before its database is dropped
-    finally:
-        lab.close()
+    place = tmp_path_factory.mktemp("lab")
+    with ExitStack() as stack:
+        try:
+            lab = Lab(place)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no network namespaces here: {error}")
+        stack.callback(lab.close)
+        store, database = stack.enter_context(running_store()), stack.enter_context(postgres_server.database())
+        made = SiteLab(lab, place, store.url, database)
+        stack.callback(made.close)
+        made.set_up()
+        for host in HOSTS:
+            made.join(host)
+        until(lambda: all(each in made.cli("alice", "gpus") for each in HOSTS), what="devices", timeout_s=100)
+        yield made
 
 
 class Followed:
@@ -98,8 +97,34 @@ def test_hosts_that_have_joined_run_jobs_and_have_no_history(site: SiteLab) -> N
     assert all(host in joins for host in HOSTS)
 
 
+def test_forty_jobs_run_where_their_environment_is(site: SiteLab) -> None:
+    """Both hosts name the environment, and on one of them its program is missing: all jobs succeed on the other."""
+    for host in HOSTS:
+        site.add_settings(host, '[environments]\ntorch = "/opt/torch/bin/python"\n')
+    make = f"mkdir -p /opt/torch/bin && ln -s {Path(sys.executable).resolve()} /opt/torch/bin/python"
+    site.done(site.machines["h1"].root("sh", "-c", make))
+    for host in HOSTS:
+        site.restart(host, "gpuqueue")
+    until(lambda: "torch" in site.cli("alice", "gpus"), what="the environment", timeout_s=60)
+    site.as_person("laptop", "alice", "mkdir -p small && echo 'print(1)' > small/train.py")
+
+    words = ("submit", "--mem", "64M", "--environment", "torch", "--array", "0-39", "train.py")
+    array = int(site.cli("alice", *words, cwd="small"))
+    site.cli("alice", "wait", str(array))
+
+    found = json.loads(site.cli("alice", "history", "--json", "--limit", "100"))
+    members = [each for each in found if each["array_id"] == array and each["runs"]]
+    assert 40 == len(members)
+    assert {("succeeded", "h1")} == {(each["state"], each["runs"][-1]["host"]) for each in members}
+    tried = site.machines["h2"].root("sh", "-c", "cat /var/lib/gpuqueue/log/*.log").stdout
+    assert "does not start: the environment torch is missing: there is no /opt/torch/bin/python" in tried
+
+
 def test_the_work_of_a_laptop_comes_back_whatever_dies(site: SiteLab, tmp_path: Path) -> None:
-    """A dirty tree runs as it is; its log is followed while worker, relay and service die; the host goes, all stays."""
+    """A dirty tree runs as it is; its log is followed while worker, relay and service die; the host goes, all stays.
+
+    This test comes last: it ends a host.
+    """
     site.as_person("laptop", "alice", TREE)
     job = int(site.cli("alice", "submit", "--mem", "64M", "--device", "h1:0", "--keep", "results/**",
                        "--", "sh", "run.sh", cwd="proj"))  # fmt: skip
@@ -138,26 +163,3 @@ def test_the_work_of_a_laptop_comes_back_whatever_dies(site: SiteLab, tmp_path: 
     for words in (("logs", str(job)), ("fetch", str(job))):
         assert "results" not in site.cli("bob", *words, code=5)
     assert 1 == len(site.show("alice", job)["runs"])
-
-
-def test_forty_jobs_run_where_their_environment_is(site: SiteLab) -> None:
-    """Both hosts name the environment, and on one of them its program is missing: all jobs succeed on the other."""
-    for host in HOSTS:
-        site.add_settings(host, '[environments]\ntorch = "/opt/torch/bin/python"\n')
-    make = f"mkdir -p /opt/torch/bin && ln -s {Path(sys.executable).resolve()} /opt/torch/bin/python"
-    site.done(site.machines["h1"].root("sh", "-c", make))
-    for host in HOSTS:
-        site.restart(host, "gpuqueue")
-    until(lambda: "torch" in site.cli("alice", "gpus"), what="the environment", timeout_s=60)
-    site.as_person("laptop", "alice", "mkdir -p small && echo 'print(1)' > small/train.py")
-
-    words = ("submit", "--mem", "64M", "--environment", "torch", "--array", "0-39", "train.py")
-    array = int(site.cli("alice", *words, cwd="small"))
-    site.cli("alice", "wait", str(array))
-
-    found = json.loads(site.cli("alice", "history", "--json", "--limit", "100"))
-    members = [each for each in found if each["runs"]]
-    assert 40 == len(members)
-    assert {("succeeded", "h1")} == {(each["state"], each["runs"][-1]["host"]) for each in members}
-    tried = site.machines["h2"].root("sh", "-c", "cat /var/lib/gpuqueue/log/*.log").stdout
-    assert "does not start: the environment torch is missing: there is no /opt/torch/bin/python" in tried

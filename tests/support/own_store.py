@@ -8,6 +8,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,15 +64,24 @@ class OwnStore:
         self._server.stop()
 
 
-@pytest.fixture
-def own_store() -> Iterator[OwnStore]:
-    """Return a running store of the test's own."""
+@contextmanager
+def running_store() -> Iterator[OwnStore]:
+    """Run a store, and remove it with its data."""
     home = Path(tempfile.mkdtemp(prefix="gpuqueue-own-"))
     store = OwnStore(home)
     store.start()
-    yield store
-    store.stop()
-    shutil.rmtree(home, ignore_errors=True)
+    try:
+        yield store
+    finally:
+        store.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def own_store() -> Iterator[OwnStore]:
+    """Return a running store of the test's own."""
+    with running_store() as store:
+        yield store
 
 
 @pytest.fixture
