@@ -7,8 +7,9 @@ names the source of each value.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,10 +36,9 @@ SYSTEM_SOCKET = "/run/gpuqueue/api.sock"
 #: Least number of heartbeats in a lease: some may be late or get lost.
 HEARTBEATS_IN_A_LEASE = 5
 #: Longest time between two heartbeats, in seconds. The scripts count on a device for 15 s after its last heartbeat
-#: (SEEN_MS in queue/lua/shared/core.lua), and a heartbeat that is a little late must not make the device silent.
+#: (SEEN_MS in queue/lua/shared/core.lua), and one heartbeat may be a little late.
 LONGEST_HEARTBEAT_S = 10.0
-#: Last part of a lease, as a share and at most this many seconds. A shim without heartbeats ends its run before this
-#: part, so the run has ended when its job may start elsewhere.
+#: Last part of a lease, as a share and at most so many seconds. A shim without heartbeats ends its run before it.
 FENCE_SHARE, FENCE_MOST_S = 0.3, 120.0
 
 
@@ -71,10 +71,9 @@ class Settings:
     record: bool = True
     #: The store as other hosts reach it, with its password: what the service gives to hosts that join. None: none may.
     hosts_redis_url: str | None = field(default=None, repr=False)
-    #: The certificate of the authority that signed that of the store. Hosts that join get it. None: they trust one.
+    #: The certificate of the store's authority, which hosts that join get. None: they trust one.
     hosts_redis_ca: Path | None = None
-    #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, simulated ones such as ``sim:4x24G``, or GPUs
-    #: together with the CPU: ``gpu,cpu``.
+    #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, both (``gpu,cpu``), or simulated: ``sim:4x24G``.
     devices: str = "auto"
     #: The pool of this machine's devices. Jobs with ``--pool`` run only in their pool. Empty: none.
     pool: str = ""
@@ -90,8 +89,7 @@ class Settings:
     default_mem_bytes: int | None = None
     #: Device kind of a job when ``submit`` is given no ``--device``; None: a GPU wherever the queue knows of one.
     default_device: DeviceFilter | None = None
-    #: How long the jobs of a host without heartbeats are kept for it, before they may start elsewhere: the lease of a
-    #: run. The default is longer if the store is reached over a network.
+    #: How long the jobs of a host without heartbeats are kept for it: the lease of a run. Longer over a network.
     host_lost_after_s: float = sources.HOST_LOST_AFTER_S
     #: Time between two heartbeats of a worker.
     heartbeat_s: float = 10.0
@@ -143,8 +141,7 @@ class Settings:
     user_log_limit_bytes: int | None = 20 * 2**30
     #: How long the log of an ended run is kept; None: for ever.
     keep_logs_s: float | None = 30 * 86400.0
-    #: How long the directory with a run's copy of the code, and with what it wrote there, is kept after the run's end;
-    #: None: for ever.
+    #: How long a run's copy of the code, with what the job wrote there, is kept after its end; None: for ever.
     keep_code_s: float | None = 7 * 86400.0
     #: Largest results of a run, the files that its job asked to keep; None: no limit.
     results_limit_bytes: int | None = 10 * 2**30
@@ -269,6 +266,7 @@ class Settings:
 
     def _unfitting(self) -> Iterator[BadRequest]:
         """Yield the errors of values that contradict each other, or whose syntax no parser has checked yet."""
+        judged = partial(sources.faults_of, self.origins)
         shortest_s = HEARTBEATS_IN_A_LEASE * self.heartbeat_s
         if self.heartbeat_s > LONGEST_HEARTBEAT_S:
             yield BadRequest(
@@ -281,19 +279,11 @@ class Settings:
                 f"jobs would be lost: give it at least {shortest_s:g} s"
             )
         if self.shares or self.groups:
-            yield from self._judged(lambda: sharing.Shares.parse(self.shares, self.groups), "shares", "groups")
+            yield from judged(lambda: sharing.Shares.parse(self.shares, self.groups), "shares", "groups")
         if self.limits or self.pool_limits:
-            yield from self._judged(self.site_limits, "limits", "pool_limits")
+            yield from judged(self.site_limits, "limits", "pool_limits")
         if self.preempt:
-            yield from self._judged(lambda: preemption.parse_preempt(self.preempt), "preempt")
-
-    def _judged(self, judge: Callable[[], object], *names: str) -> Iterator[BadRequest]:
-        """Yield the error that *judge* raises, with the sources of the settings *names* that are not defaults."""
-        try:
-            judge()
-        except BadRequest as error:
-            given = [f"{name} ({self.origins[name]})" for name in names if self.origins[name] != "default"]
-            yield BadRequest(f"setting {' and '.join(given)}: {error}")
+            yield from judged(lambda: preemption.parse_preempt(self.preempt), "preempt")
 
     def site_limits(self) -> Limits:
         """Return the limits of this site.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,15 @@ def is_socket(path: str) -> bool:
         return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - one system call of each command
     except (OSError, ValueError):
         return False
+
+
+def faults_of(origins: Mapping[str, str], judge: Callable[[], object], *names: str) -> Iterator[BadRequest]:
+    """Yield the error that *judge* raises, with the sources of the settings *names* that are not defaults."""
+    try:
+        judge()
+    except BadRequest as error:
+        given = [f"{name} ({origins[name]})" for name in names if origins[name] != "default"]
+        yield BadRequest(f"setting {' and '.join(given)}: {error}")
 
 
 def _given(
