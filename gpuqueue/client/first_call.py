@@ -7,7 +7,6 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gpuqueue.client.remote.link import API, certificate_trouble, error_of
 from gpuqueue.errors import GpuQueueError, Refused, Unreachable, Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
@@ -18,8 +17,10 @@ if TYPE_CHECKING:
     import ssl
     from http import client as http
     from pathlib import Path
+
+    from gpuqueue.client.remote import link
 else:
-    http, ssl = later("http.client"), later("ssl")
+    http, link, ssl = later("http.client"), later("gpuqueue.client.remote.link"), later("ssl")
 
 TIMEOUT_S = 10.0
 #: Largest answer that is read, in bytes.
@@ -46,7 +47,7 @@ class Reply:
         """Return the error of a problem document, None without one."""
         try:
             name, detail, code = (self.content[each] for each in ("error", "detail", "exit_code"))
-            return error_of(str(name), short(plain(str(detail)), MOST_DETAIL), int(code))
+            return link.error_of(str(name), short(plain(str(detail)), MOST_DETAIL), int(code))
         except (TypeError, ValueError, KeyError):
             return None
 
@@ -88,13 +89,13 @@ def ask(service: ServiceAddress, path: str, body: object = None) -> Reply:
     content = None if body is None else json.dumps(body).encode("ascii")
     headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
     try:
-        where = urlsplit(service.url).path.rstrip("/") + API + path
+        where = urlsplit(service.url).path.rstrip("/") + link.API + path
         connection.request("GET" if content is None else "POST", where, content, headers)
         answer = connection.getresponse()
         text = answer.read(MOST_BYTES)
     except (OSError, http.HTTPException) as error:
         if type(error).__name__ == "SSLCertVerificationError":
-            raise Refused(certificate_trouble(service.origin, error, service.naming)) from error
+            raise Refused(link.certificate_trouble(service.origin, error, service.naming)) from error
         raise Unreachable(f"the service at {service.origin} does not answer: {brief(str(error))}") from error
     finally:
         connection.close()

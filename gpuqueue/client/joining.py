@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpuqueue.client.first_call import Reply, ServiceAddress, ask, no_service
-from gpuqueue.codec.wire import from_answer
 from gpuqueue.errors import NotAuthenticated, Refused, Unreadable
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.joining import HostSettings, Joined, JoinRequest, fit
 from gpuqueue.version import VERSION
+
+if TYPE_CHECKING:
+    from gpuqueue.codec import wire
+else:
+    wire = later("gpuqueue.codec.wire")
 
 T = TypeVar("T", HostSettings, Joined)
 
@@ -57,7 +62,7 @@ def _read(kind: type[T], service: ServiceAddress, reply: Reply) -> T:
     if not reply.is_ok:
         raise reply.error or no_service(service, reply)
     try:
-        found: T = from_answer(kind, reply.content)
+        found: T = wire.from_answer(kind, reply.content)
     except Unreadable:
         raise no_service(service, reply) from None
     return found

@@ -6,9 +6,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
-from gpuqueue.client.first_call import ServiceAddress
-from gpuqueue.client.joining import settings_of
-from gpuqueue.client.remote.credentials import token_in
 from gpuqueue.errors import BadRequest, GpuQueueError, NotAuthenticated
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, ok, problem, warning
@@ -50,6 +47,11 @@ def service_facts(settings: Settings) -> ServiceFacts | None:
     """
     if settings.service_url is None:
         return None
+    # Only a host that has joined a service needs these.
+    from gpuqueue.client.first_call import ServiceAddress  # noqa: PLC0415 - as above
+    from gpuqueue.client.joining import settings_of  # noqa: PLC0415 - as above
+    from gpuqueue.client.remote.credentials import token_in  # noqa: PLC0415 - as above
+
     if settings.service_token_file is None:
         raise BadRequest("there is no token of this host (setting service_token_file)")
     token = token_in(settings.service_token_file)

@@ -14,15 +14,16 @@ from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.notification import targets
 from gpuqueue.model.placement import Preference
 from gpuqueue.model.python_environments import programs
-from gpuqueue.settings import addresses
 from gpuqueue.text.sanitize import brief, is_name, name_of
 from gpuqueue.text.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model import access
     from gpuqueue.model import slots as slotting
+    from gpuqueue.settings import addresses
 else:
     access = later("gpuqueue.model.access")
+    addresses = later("gpuqueue.settings.addresses")
     slotting = later("gpuqueue.model.slots")
 
 #: Shortest half-life, in seconds. Usage that decays faster than jobs run cannot order the queue.
@@ -192,17 +193,29 @@ def _directory(raw: str) -> Path:
     return path
 
 
+def _service(raw: str) -> str:
+    return addresses.service(raw)
+
+
+def _service_of_hosts(raw: str) -> str:
+    return addresses.service_of_hosts(raw)
+
+
+def _store_of_hosts(raw: str) -> str:
+    return addresses.store_of_hosts(raw)
+
+
 #: The parser of each setting, in the order of the reference page.
 READERS: dict[str, Callable[[str], Any]] = {
     "state_dir": _directory,
-    "url": addresses.service,
+    "url": _service,
     "token_file": _directory,
-    "service_url": addresses.service_of_hosts,
+    "service_url": _service_of_hosts,
     "service_token_file": _directory,
     "service_ca": _directory,
     "record": _flag,
     "redis_url": str,
-    "hosts_redis_url": addresses.store_of_hosts,
+    "hosts_redis_url": _store_of_hosts,
     "hosts_redis_ca": _directory,
     "database_url": str,
     "host": read_host,

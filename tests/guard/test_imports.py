@@ -24,15 +24,15 @@ from gpuqueue.cli.main import COMMANDS
 OURS = {
     **dict.fromkeys(("submit", "run"), Bound(20, 58)),
     **dict.fromkeys(("queue", "show", "logs", "fetch", "wait"), Bound(23, 60)),
-    **dict.fromkeys(("cancel", "hold", "release", "move"), Bound(18, 48)),
+    **dict.fromkeys(("cancel", "hold", "release", "move"), Bound(18, 49)),
     **dict.fromkeys(("edit", "limits", "drain", "lost", "resume"), Bound(18, 56)),
     **dict.fromkeys(("attach", "why", "tag", "note", "retry", "notify"), Bound(25, 80)),
     **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 94)),
     "simulate": Bound(25, 54),
     **dict.fromkeys(("gpus", "up", "status", "down"), Bound(50, 115)),
     "db": Bound(13, 40),
-    **dict.fromkeys(("install", "uninstall"), Bound(40, 90)),
-    "doctor": Bound(50, 126),
+    **dict.fromkeys(("install", "join", "uninstall"), Bound(40, 90)),
+    "doctor": Bound(50, 130),
     "completion": Bound(5, 16),
     **dict.fromkeys(("login", "logout", "whoami", "token", "audit", "serve", "snapshots"), Bound(18, 66)),
 }
@@ -45,7 +45,7 @@ OTHERS = {
     "stats": (27, 31, 32, 34),
     **dict.fromkeys(("gpus", "up", "status", "down", "db"), (23, 31, 32, 36)),
     "simulate": (28, 32, 33, 35),
-    **dict.fromkeys(("install", "uninstall"), (34, 42, 43, 45)),
+    **dict.fromkeys(("install", "join", "uninstall"), (34, 42, 43, 45)),
     "doctor": (202, 215, 218, 204),
     "completion": (14, 15, 15, 15),
 }

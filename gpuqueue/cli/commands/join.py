@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import sys
 from pathlib import Path
 
@@ -139,6 +138,8 @@ def _certificate(path: Path) -> str:
         BadRequest: it cannot be read, or is no certificate.
 
     """
+    import ssl  # noqa: PLC0415 - slow to import, and not needed for --help
+
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_CA_BYTES).decode("ascii")
