@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.bench_submit import serve
+from benchmarks.bench_submit import environ_of, serve
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
@@ -130,9 +130,7 @@ def _git(tree: Path, *words: str) -> None:
 def _service(store: Store) -> Iterator[dict[str, str]]:
     """Run a service in front of *store*, and yield the environment of a user of it."""
     state, path = store.settings.state_dir, store.settings.state_dir / "api.sock"
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
-    environ |= {"GPUQUEUE_STATE_DIR": str(state), "GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_HOST": "bench"}
-    environ["XDG_CACHE_HOME"] = str(state / "cache")
+    environ = {**environ_of(store), "GPUQUEUE_HOST": "bench", "XDG_CACHE_HOME": str(state / "cache")}
     service = subprocess.Popen([GPUQUEUE, "serve", "--socket", str(path)], env=environ, stderr=subprocess.DEVNULL)
     try:
         until(path.exists, "the service", timeout_s=60)

@@ -187,7 +187,7 @@ def _array(store: Store) -> Figure:
 
 def _processes(store: Store, rounds: int) -> Iterator[Figure]:
     """Yield how long a user waits for a submit of one job, and for that of an array."""
-    run = partial(quiet, environ=_environ(store))
+    run = partial(quiet, environ=environ_of(store))
     job = ["--mem", "1M", "--", "true"]
     acts: dict[str, Callable[[], object]] = {
         "one": partial(run, [GPUQUEUE, "submit", *job]),
@@ -201,7 +201,7 @@ def _processes(store: Store, rounds: int) -> Iterator[Figure]:
         yield Figure(name=f"submit.{name}.process", value=took_s * 1e3, unit="ms", floor=floor, rounds=rounds)
 
 
-def _environ(store: Store) -> dict[str, str]:
+def environ_of(store: Store) -> dict[str, str]:
     """Return the environment of a user of *store*."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
     environ |= {"GPUQUEUE_STATE_DIR": str(store.settings.state_dir), "GPUQUEUE_CONFIG": os.devnull}

@@ -59,7 +59,7 @@ class CommitDiff:
     """The difference between *commit* and the snapshot of *tree*, a git work tree or a directory of one.
 
     Files in *tree* that the snapshot does not have are left out of it. *allowed* are the patterns of secrets that may
-    travel.
+    travel. ``depends_on_disk``: the text has more than what follows from the commit, the snapshot and *allowed*.
     """
 
     def __init__(self, tree: Tree, work_tree: Path, commit: str, allowed: Sequence[str]) -> None:
@@ -71,6 +71,7 @@ class CommitDiff:
         """
         self._tree, self._commit, self._allowed = tree, commit, allowed
         self._files = CommitFiles(tree, work_tree, commit)
+        self.depends_on_disk = bool(self._files.unknown)
 
     def text(self, manifest: Manifest, git_ids: Mapping[str, str]) -> bytes:
         """Return the difference to the snapshot with *manifest*. *git_ids* has the object ids of its files by path.
@@ -116,6 +117,7 @@ class CommitDiff:
         if old.mode == SUBMODULE:
             return "a submodule"
         is_left_out = path_fault(path) is None and self._tree.stat(path) is not None
+        self.depends_on_disk |= is_left_out
         return _LEFT_OUT if is_left_out else ""
 
     def _fill(self, changes: list[_Change], entries: dict[str, Entry]) -> None:
@@ -149,6 +151,7 @@ class CommitDiff:
         try:
             change.after = self._content(entry)
         except SnapshotRefused:
+            self.depends_on_disk = True
             return "not shown: the file has changed since"
         return None
 

@@ -2,7 +2,7 @@
 
 The cache is one file for each directory, in the cache directory of the user. A file counts as unchanged if its device,
 inode, size, modification time and change time are as they were. No program can set a change time, so a file that is
-written and gets its old modification time back is read again.
+written and gets its old modification time back is read again. The cache also has the last difference from a commit.
 
 Times are only as fine as the clock of the file system. A file may be written again within the same tick after it was
 read, and then nothing shows that it changed. So a file whose times are younger than a margin when the snapshot begins
@@ -30,7 +30,7 @@ MARGIN_S = 2.0
 MOST_BYTES = 16 * 2**20
 #: Most directories that are remembered. The least recently used cache is deleted first.
 MOST_FILES = 64
-_HEADER, _PREFIX = b"gpuqueue-hashes 1 ", "hashes-"
+_HEADER, _PREFIX = b"gpuqueue-hashes 2 ", "hashes-"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -64,8 +64,9 @@ class HashCache:
         """Read the cache of *root* in *directory*; None: nothing is remembered."""
         self._since_ns = time.time_ns() - int(MARGIN_S * 1e9)
         self._path = None if directory is None else _path(directory, root)
-        self._known = {} if self._path is None else _read(self._path)
+        self._known, self._known_diff = ({}, []) if self._path is None else _read(self._path)
         self._found: dict[str, _Row] = {}
+        self._diff: list[str] = []
 
     def get(self, path: str, about: os.stat_result) -> Content | None:
         """Return the content of the file *path* with the status *about*, or None if it must be read."""
@@ -86,11 +87,22 @@ class HashCache:
             what = [content.sha256, content.size_bytes, content.is_key, content.git_id]
             self._found[path] = [*_state(about), *what]
 
+    def diff(self, key: str) -> bytes | None:
+        """Return the difference that was added with this *key*, or None if it was another one."""
+        if self._known_diff[:1] != [key]:
+            return None
+        self._diff = self._known_diff
+        return self._diff[1].encode("utf-8", "surrogateescape")
+
+    def add_diff(self, key: str, text: bytes) -> None:
+        """Remember the difference *text*, in place of the last one. *key* names all that it depends on."""
+        self._diff = [key, text.decode("utf-8", "surrogateescape")]
+
     def save(self) -> None:
         """Write the cache if it has changed. It then has the files of this snapshot only."""
-        if self._path is None or self._found == self._known:
+        if self._path is None or (self._found, self._diff) == (self._known, self._known_diff):
             return
-        content = json.dumps(self._found, separators=(",", ":")).encode("ascii")
+        content = json.dumps({"files": self._found, "diff": self._diff}, separators=(",", ":")).encode("ascii")
         if len(content) > MOST_BYTES:
             return
         with suppress(OSError):
@@ -113,20 +125,20 @@ def _state(about: os.stat_result) -> _Row:
     return [about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns]
 
 
-def _read(path: Path) -> dict[str, _Row]:
+def _read(path: Path) -> tuple[dict[str, _Row], list[str]]:
+    """Return the rows of the files by path, and the key and the text of the last difference."""
     try:
         with open(os.open(path, _READ), "rb") as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
-                return {}
+                return {}, []
             head, content = file.readline(256), file.read(MOST_BYTES + 1)
         if head != _HEADER + hashlib.sha256(content).hexdigest().encode() + b"\n":
-            return {}
+            return {}, []
         known = json.loads(content)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    is_table = isinstance(known, dict) and all(isinstance(row, list) for row in known.values())
-    return known if is_table else {}
+        return known["files"], known["diff"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}, []
 
 
 def _is_own(directory: Path) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.snapshot.commit_diff import CommitDiff
 from gpuqueue.snapshot.contents import Contents
 from gpuqueue.snapshot.directory import select_in_directory
 from gpuqueue.snapshot.errors import SnapshotRefused
@@ -112,17 +111,21 @@ def take_snapshot(
         hashes = HashCache(cache, root)
         contents = Contents(tree, limits, hashes, commit and git_hash_of(commit))
         packed = pack(contents, selection.found, limits)
-        hashes.save()
-        check_keys(contents.keys(), allowed, allow_option)
-        diff, note = _difference(work_tree, commit, packed.manifest, contents, allowed)
+        text = packed.manifest.text()
+        address = address_of(text)
+        try:
+            check_keys(contents.keys(), allowed, allow_option)
+            what = _Compared(manifest=packed.manifest, address=address, work_tree=work_tree, commit=commit)
+            diff, note = what.diff(contents, allowed, hashes)
+        finally:
+            hashes.save()
     cwd = directory.relative_to(root).as_posix()
-    text = packed.manifest.text()
     return Snapshot(
         root=root,
         cwd=cwd,
         manifest=packed.manifest,
         text=text,
-        address=address_of(text),
+        address=address,
         sources=packed.sources,
         in_git=work_tree is not None,
         excluded=selection.excluded,
@@ -155,16 +158,35 @@ def _selected(tree: Tree, work_tree: Path | None, limits: Limits) -> tuple[Selec
     return select_in_directory(tree, limits), None
 
 
-def _difference(
-    work_tree: Path | None, commit: str | None, manifest: Manifest, contents: Contents, allowed: Sequence[str]
-) -> tuple[bytes | None, tuple[str, ...]]:
-    """Return how the snapshot differs from its commit, if it has one, and a note if that cannot be found out."""
-    if work_tree is None or commit is None:
-        return None, ()
-    try:
-        return CommitDiff(contents.tree, work_tree, commit, allowed).text(manifest, contents.git_ids()), ()
-    except SnapshotRefused as error:
-        return None, (f"how the code differs from its commit is not recorded: {error}",)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """A snapshot, and the commit that git has checked out in the work tree, if there are any."""
+
+    manifest: Manifest
+    address: str
+    work_tree: Path | None
+    commit: str | None
+
+    def diff(
+        self, contents: Contents, allowed: Sequence[str], hashes: HashCache
+    ) -> tuple[bytes | None, tuple[str, ...]]:
+        """Return how the snapshot differs from its commit, if it has one, and a note if that cannot be found out."""
+        if self.work_tree is None or self.commit is None:
+            return None, ()
+        key = hashlib.sha256("\0".join((self.commit, self.address, *allowed)).encode("utf-8", "surrogateescape"))
+        known = hashes.diff(key.hexdigest())
+        if known is not None:
+            return known, ()
+        from gpuqueue.snapshot.commit_diff import CommitDiff  # noqa: PLC0415 - lazy import for startup time
+
+        try:
+            compared = CommitDiff(contents.tree, self.work_tree, self.commit, allowed)
+            text = compared.text(self.manifest, contents.git_ids())
+        except SnapshotRefused as error:
+            return None, (f"how the code differs from its commit is not recorded: {error}",)
+        if not compared.depends_on_disk:
+            hashes.add_diff(key.hexdigest(), text)
+        return text, ()
 
 
 def _existing(directory: Path) -> Path:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from git_trees import git, make, write
 
 from gpuqueue.snapshot import commit_diff
+from gpuqueue.snapshot.manifest import Manifest
 from gpuqueue.snapshot.take import take_snapshot
 
 KEY = "-----BEGIN PRIVATE " + "KEY-----\nMIIEsecret\n"
@@ -237,6 +239,40 @@ def test_a_disk_without_executable_bits_is_no_difference(repository: Path) -> No
     git(repository, "config", "core.fileMode", "false")
 
     assert f"no difference to commit {head_of(repository)}\n" == diff_of(repository)
+
+
+def test_an_unchanged_tree_is_compared_once(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache has the last text. It counts for the same files, the same commit and the same allowed secrets only."""
+    write(repository, "key.txt", content=KEY)
+    commit(repository)
+    write(repository, "key.txt", content="none\n")
+    (repository / "latin").write_bytes(b"\xe4\n")
+    compared: list[str] = []
+    text = commit_diff.CommitDiff.text
+
+    def counted(self: commit_diff.CommitDiff, manifest: Manifest, git_ids: Mapping[str, str]) -> bytes:
+        compared.append("once more")
+        return text(self, manifest, git_ids)
+
+    monkeypatch.setattr(commit_diff.CommitDiff, "text", counted)
+
+    def taken(*allowed: str) -> tuple[bytes | None, int]:
+        compared.clear()
+        return take_snapshot(repository, cache=tmp_path / "cache", allowed=allowed).diff, len(compared)
+
+    first, _ = taken()
+    assert (first, 0) == taken()
+    assert first is not None
+    assert b"\n+\xe4\n" in first
+    assert b"secret" not in first
+    shown, count = taken("key.txt")
+    assert (True, 1) == (b"secret" in (shown or b""), count)
+    commit(repository)
+    assert (f"no difference to commit {head_of(repository)}\n".encode(), 1) == taken()
+    write(repository, "latin")
+    assert 1 == taken()[1]
+    write(repository, ".gpuqueueignore", content="train.py\n")
+    assert [1, 1] == [taken()[1], taken()[1]]  # that a file is left out, and not deleted, depends on the disk
 
 
 def test_the_users_configuration_has_no_effect(
