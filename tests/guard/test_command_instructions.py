@@ -32,12 +32,12 @@ pytestmark = [
 #: aim is two. They are spent on value classes, patterns and modules: ``python -X importtime`` names the modules. LIVE
 #: is a job that waits, ENDED one that only the history still has.
 RATIOS = {
-    ("submit", "--mem", "1M", "--", "true"): (1.71, 1.75, 1.74, 1.73),
-    ("queue",): (1.77, 1.82, 1.79, 1.80),
+    ("submit", "--mem", "1M", "--", "true"): (1.75, 1.79, 1.78, 1.77),
+    ("queue",): (1.80, 1.85, 1.82, 1.83),
     ("cancel", "LIVE"): (1.53, 1.58, 1.56, 1.56),
-    ("logs", "ENDED"): (1.68, 1.73, 1.71, 1.71),
+    ("logs", "ENDED"): (1.71, 1.76, 1.74, 1.74),
     ("wait", "ENDED"): (1.71, 1.76, 1.73, 1.73),
-    ("show", "ENDED"): (1.74, 1.80, 1.77, 1.77),
+    ("show", "ENDED"): (1.77, 1.83, 1.80, 1.80),
 }
 PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 #: The lowest ratio, what the ratio may exceed the measured one by, and that for a Python that was not measured. Six

@@ -65,7 +65,7 @@ EACH_WORD = {"logs", "cancel", "hold", "release", "retry", "move", "tag", "note"
 ELSEWHERE = {
     *("run", "attach", "estimate", "simulate", "up", "down", "status", "db", "doctor", "completion"),
     *("serve", "login", "logout", "whoami", "token", "audit"),
-    *("install", "uninstall"),
+    *("install", "join", "uninstall"),
 }
 
 

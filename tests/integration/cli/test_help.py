@@ -61,6 +61,7 @@ ACT = {
     "db",
     "serve",
     "install",
+    "join",
     "uninstall",
     "login",
     "logout",

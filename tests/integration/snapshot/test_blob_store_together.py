@@ -42,11 +42,11 @@ def submit(store: BlobStore, uid: int, first: int) -> str:
     by_hash = {hashlib.sha256(content(n)).hexdigest(): content(n) for n in range(CONTENTS)}
     made = manifest(first)
     while True:
-        for sha256 in store.missing(uid, made.blobs()):
-            store.put(uid, sha256, len(by_hash[sha256]), [by_hash[sha256]], most_bytes=100)
         try:
+            for sha256 in store.missing(uid, made.blobs()):
+                store.put(uid, sha256, len(by_hash[sha256]), [by_hash[sha256]], most_bytes=100)
             return store.add_manifest(uid, made.text()).address()
-        except SnapshotNotHeld:  # collected meanwhile
+        except (SnapshotNotHeld, FileNotFoundError):  # collected meanwhile: the grace is very short here
             continue
 
 
