@@ -61,7 +61,7 @@ def join(  # noqa: PLR0913 - one for each option
     Examples:
       gpuqueue join https://gpu.example.org:8443 --token-file token --dry-run
       gpuqueue join https://gpu.example.org:8443 --token-file token
-      gpuqueue join https://gpu.example.org:8443 --token-file token --ca ca.pem --yes
+      gpuqueue join https://gpu:8443 --token-file token --ca ca.pem --yes
     """  # noqa: D301 - \b is click's mark for lines to keep
     origin_of(url)
     if not dry_run:
