@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,10 @@ from gpuqueue.snapshot.archive import ArchiveReader
 from gpuqueue.snapshot.receive import receive
 from gpuqueue.snapshot.stream import Source
 from gpuqueue.text.sanitize import plain
+
+#: The ignore file in a directory of results that this program has named.
+_IGNORE = "# Made by gpuqueue fetch: results are no code.\n*\n"
+_EXISTING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +48,15 @@ def fetched(
         GpuQueueError: as for :func:`gpuqueue.snapshot.receive.receive`.
 
     """
-    directory = validation.path_or_none("to", to) or f"results-{archive.label}"
-    found = receive(archive.content, directory, replace=replace, seen=seen)
+    own = f"results-{archive.label}"
+    directory = validation.path_or_none("to", to) or own
+    if directory == own:
+        _forget_ignore_file(own)
+    try:
+        found = receive(archive.content, directory, replace=replace, seen=seen)
+    finally:
+        if directory == own:
+            _add_ignore_file(own)
     if not found.files and not found.left_out:
         raise _nothing(archive)
     return Fetched(
@@ -73,9 +85,28 @@ def listed(archive: RunArchive) -> Sequence[RunFile]:
     return found
 
 
+def _forget_ignore_file(directory: str) -> None:
+    """Delete the ignore file of an earlier fetch, so that one of the job can be in its place."""
+    path = os.path.join(directory, ".gitignore")  # noqa: PTH118 - as receive
+    with contextlib.suppress(OSError):
+        with open(os.open(path, _EXISTING), encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+            is_ours = file.read(len(_IGNORE) + 1) == _IGNORE
+        if is_ours:
+            os.unlink(path)  # noqa: PTH108 - as above
+
+
+def _add_ignore_file(directory: str) -> None:
+    """Leave the results out of git, and of the code of the next submit, unless the job has an ignore file there."""
+    path = os.path.join(directory, ".gitignore")  # noqa: PTH118 - as receive
+    with contextlib.suppress(OSError), open(path, "x", encoding="utf-8") as file:  # noqa: PTH123 - as receive
+        file.write(_IGNORE)
+
+
 def _nothing(archive: RunArchive) -> Refused:
     label, kept = archive.label, "kept file" if archive.source == "kept" else "file"
     every = f"gpuqueue fetch --list {label} '**' shows all"
+    if not archive.patterns and archive.source == "kept":
+        return Refused(f"no file of job {label} matched what it asked to keep, and the copy of its code was deleted")
     if archive.patterns:
         return Refused(f"no {kept} of job {label} matches {plain(' '.join(archive.patterns))}: {every}")
     return Refused(f"job {label} has made or changed no file in its copy of the code: {every}")

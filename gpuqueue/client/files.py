@@ -139,18 +139,18 @@ class Files:
         from_top = from_directory(patterns, CodeSnapshot.parse(job.spec.snapshot or "").directory)
         try:
             return PackedRun(str(directory), from_top), "directory"
-        except NoCopy as error:
+        except NoCopy:
             if os.path.exists(directory / KEPT):  # noqa: PTH110 - False also without permission
                 return PackedRun(str(directory), from_top, kept=KEPT), "kept"
-            raise Refused(self._why_gone(job, run, directory, str(error))) from None
+            raise Refused(self._why_gone(job, run, directory)) from None
 
-    def _why_gone(self, job: Job, run: Run, directory: Path, why: str) -> str:
-        """Return why the run has no files, neither in its directory, because of *why*, nor kept ones."""
+    def _why_gone(self, job: Job, run: Run, directory: Path) -> str:
+        """Return why the run has no files, neither in its directory nor kept ones."""
         with suppress(OSError), (directory / NOT_KEPT).open("rb") as file:
             reason = in_one_line(file.read(_MOST_REASON_BYTES).decode("utf-8", "replace")).strip()
             return f"the files that job {job.label} asked to keep were not kept: {reason}"
         if job.state.is_active and run.attempt == job.attempt:
-            return f"job {job.label} has no copy of its code yet: {why}"
+            return f"the code of job {job.label} is not unpacked yet: try again in a moment"
         keep_s = self._connection.settings.keep_code_s
         kept = f"; it is kept for {format_duration(keep_s)} after the run (setting keep_code)" if keep_s else ""
         return f"the copy of the code of job {job.label} is not there any more{kept}"

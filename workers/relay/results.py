@@ -115,8 +115,9 @@ class Results:
         limit_bytes = self._settings.results_limit_bytes
         if limit_bytes is not None and size_bytes > limit_bytes:
             limit = format_bytes(limit_bytes)
-            raise PackFailed(f"the kept files need more than {limit} (setting results_limit)", is_final=True)
+            host = self._settings.host
+            raise PackFailed(f"they have more than {limit} (results_limit of host {host})", is_final=True)
         disk = os.fstatvfs(file)
         if disk.f_bavail < FREE_SHARE * disk.f_blocks:
             host = self._settings.host
-            raise PackFailed(f"the disk of {host} is more than 95 % full, so no files were kept", is_final=True)
+            raise PackFailed(f"the disk of {host} was more than 95 % full", is_final=True)

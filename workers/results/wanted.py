@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: Names of files and directories that are left out unless a pattern begins with the name: what tools make.
+#: Names of files and directories that are left out unless a pattern names them: what tools make.
 LEFT_OUT = (".git", "__pycache__", ".venv", "venv", "node_modules")
 #: Longest request in its text form, in bytes. The longest patterns become some hundred kilobytes.
 MOST_REQUEST_BYTES = 4 * 2**20
@@ -27,8 +27,8 @@ class Request(NamedTuple):
     @classmethod
     def of(cls, patterns: Sequence[str], rules: Sequence[tuple[str, bool]]) -> Request:
         """Return the request for *patterns*, whose expressions are *rules*."""
-        begins = {each.lstrip("/").split("/")[0] for each in patterns}
-        return cls(tuple(rules) if patterns else None, tuple(each for each in LEFT_OUT if each not in begins))
+        named = {part for each in patterns for part in each.split("/")}
+        return cls(tuple(rules) if patterns else None, tuple(each for each in LEFT_OUT if each not in named))
 
     def text(self) -> bytes:
         """Return the request as a text."""

@@ -64,7 +64,9 @@ class FetchCode:
         try:
             self._write(address, path)
         except GpuQueueError as error:
-            raise NotStarted(f"this host has no copy of the job's code: {error}", host_lacks=NO_EVIDENCE) from error
+            log.info("the code at %s is not here: %s", address, error)
+            reason = "this host has no copy of the job's code, and no service to fetch it from (gpuqueue join)"
+            raise NotStarted(reason, host_lacks=NO_EVIDENCE) from error
 
     def _write(self, address: str, path: Path) -> None:
         # These take a while to import, and few jobs need them.

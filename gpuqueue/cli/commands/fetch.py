@@ -50,7 +50,7 @@ def fetch(
     only_list: bool,
     as_json: bool,
 ) -> None:
-    """Bring files of a job whose code travelled here: those that it made or changed, or all that match a pattern.
+    """Fetch the files that a job made or changed in its copy of the code, or all that match a pattern.
 
     Patterns have the syntax of .gitignore. Files that are there with the same content are skipped.
 
@@ -120,10 +120,10 @@ def _summary(found: Fetched) -> str:
     files = f"{found.files} file{'' if found.files == 1 else 's'}, {format_bytes(found.size_bytes)}"
     if not found.files:
         return "0 files"
-    if not found.skipped:
-        return f"{files}, in {plain(found.directory)}"
     were = "all of them" if found.skipped == found.files else f"{found.skipped} of them"
-    return f"{files}, in {plain(found.directory)}; {were} there before"
+    before = f"; {were} there before" if found.skipped else ""
+    kept = "; only kept files, the copy of the code was deleted" if found.source == "kept" else ""
+    return f"{files}, in {plain(found.directory)}{before}{kept}"
 
 
 def _report_left_out(left_out: Sequence[LeftOut]) -> None:

@@ -51,7 +51,7 @@ def join(  # noqa: PLR0913 - one for each option
     yes: bool,
     force: bool,
 ) -> None:
-    """Let this machine serve its GPUs to the site of the service at URL, which is https://HOST:PORT. Needs root.
+    """Add this machine, as root, to the GPU hosts of the service at URL, which is https://HOST:PORT.
 
     Prints what it will do, and asks. What is there is left alone: a second join changes nothing, and with another token
     only the token. The host gets its name from the token: make one with gpuqueue token create --host NAME, on the

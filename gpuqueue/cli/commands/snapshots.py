@@ -23,7 +23,7 @@ _DIGITS, _JOBS = 12, 5
 @json_option
 @click.pass_context
 def snapshots(context: click.Context, *, as_json: bool) -> None:
-    """List your snapshots: the copies of code that you have sent with jobs.
+    """List your snapshots: the code that you have sent with jobs.
 
     Each is deleted some time after its last use, or by you.
 
@@ -48,7 +48,7 @@ def snapshots(context: click.Context, *, as_json: bool) -> None:
 def delete(addresses: tuple[str, ...]) -> None:
     """Delete snapshots that no job needs any more. Files that other snapshots have, too, stay.
 
-    ADDRESS is that of the list, or its first digits. A retry of an ended job then needs its code again.
+    ADDRESS is that of the list, or its first digits. Ended jobs with it can then not be retried.
 
     \b
     Examples:

@@ -167,9 +167,9 @@ def _absent(settings: Settings, place: _Place, why: str) -> NotHere:
             continue
         return NotHere(f"the files that job {label} asked to keep were not kept: {reason}")
     if place.directory is None:
-        return NotHere(f"the files of job {label} are on another host: {why}")
+        return NotHere(f"the files of job {label} cannot be had from host {place.run.host}: {why}")
     if place.job.state.is_active and place.run.attempt == place.job.attempt:
-        return NotHere(f"job {label} has no copy of its code yet: {why}")
+        return NotHere(f"the code of job {label} is not unpacked yet: try again in a moment")
     keep_s = settings.keep_code_s
     kept = f"; it is kept for {format_duration(keep_s)} after the run (setting keep_code)" if keep_s is not None else ""
     return NotHere(f"the copy of the code of job {label} is not there any more{kept}")

@@ -61,8 +61,9 @@ def fetch(environ: dict[str, str], here: Path) -> Run:
 
 
 def names(directory: Path) -> list[str]:
-    """Return the files and links below *directory*."""
-    return sorted(str(each.relative_to(directory)) for each in directory.rglob("*") if each.is_file())
+    """Return the files and links below *directory*, but for the ignore file that fetch makes."""
+    found = {str(each.relative_to(directory)) for each in directory.rglob("*") if each.is_file()}
+    return sorted(found - {".gitignore"})
 
 
 def test_files_come_to_a_directory_of_the_job(fetch: Run, here: Path) -> None:

@@ -95,7 +95,7 @@ def test_delivered_files_come_when_the_host_has_none_or_is_away(
         answer_files(relay, "it was deleted")
         kept = asking.result(timeout=60)
 
-    words = f"the files of job {job.id} are on another host: "
+    words = f"the files of job {job.id} cannot be had from host nodeB: "
     assert (404, words + "host nodeB does not answer") == (away.status, away.detail)
     assert (404, words + "the copy of the code was deleted: setting keep_code") == (gone.status, gone.detail)
     assert (404, f"the files that job {job.id} asked to keep were not kept: no room") == (failed.status, failed.detail)

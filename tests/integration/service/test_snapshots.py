@@ -285,7 +285,7 @@ def test_a_retry_has_the_same_code(client: Client, project: Path, ended: Callabl
     (project / "src" / "train.py").write_text("print(3)\n")
 
     again = client.jobs.retry(job.id).spec
-    assert (job.spec.snapshot, ("results/**", "*.csv")) == (again.snapshot, again.keep)
+    assert (job.spec.snapshot, ("/src/results/**", "*.csv")) == (again.snapshot, again.keep)
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def test_files_come_from_the_program(host: Host, files: Files, tmp_path: Path) -
     """The program gets the directory and the patterns as they are, and the files come to a directory of the job."""
     found = files.fetch(81, ["results/**", "-x"])
 
-    assert ["pack", "--pattern=results/**", "--pattern=-x", "--", str(host.run_dir)] == host.packed
+    assert ["pack", "--pattern=/results/**", "--pattern=-x", "--", str(host.run_dir)] == host.packed
     assert ("results-81", 2, 6, 0, 1, "directory") == (
         *(found.directory, found.files, found.size_bytes, found.skipped, found.run, found.source),
     )
@@ -138,7 +138,7 @@ def test_a_run_that_has_not_begun_has_no_files(host: Host, files: Files) -> None
     job = replace(host.record.job, state=JobState.RUNNING, attempt=1)
     host.record = replace(host.record, job=job, runs=(replace(host.run, ended_at=None, ending=None),))
 
-    with pytest.raises(Refused, match="job 81 has no copy of its code yet: not unpacked"):
+    with pytest.raises(Refused, match="the code of job 81 is not unpacked yet: try again"):
         files.list(81)
 
 
@@ -255,3 +255,17 @@ def test_a_source_is_read_in_parts(host: Host) -> None:
     packed.close()
 
     assert content == read.getvalue()
+
+
+def test_results_are_left_out_of_the_next_code(host: Host, files: Files, tmp_path: Path) -> None:
+    """The directory that the program has named has an ignore file, which gives way to one of the job."""
+    ignore = tmp_path / "results-81" / ".gitignore"
+    files.fetch(81)
+    files.fetch(81, to="other")
+    assert "*" in ignore.read_text().splitlines()
+    assert not (tmp_path / "other" / ".gitignore").exists()
+
+    host.packs(archive([file(".gitignore", b"*.pt\n")]))
+    files.fetch(81, ["**"])
+    files.fetch(81, ["**"])
+    assert "*.pt\n" == ignore.read_text()

@@ -81,7 +81,7 @@ def test_kept_files_are_packed_once_and_sent(
 @pytest.mark.parametrize(
     ("limit_bytes", "keep", "reason"),
     [
-        (100_000, "*.pt", "the kept files need more than 97.7K (setting results_limit)"),
+        (100_000, "*.pt", "they have more than 97.7K (results_limit of host gpu2)"),
         (10**9, "exit=3", "the disk has failed"),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_disk_that_is_nearly_full_gets_no_archive(
 
     Results(settings, Packing(PACK)).pack(run("*.pt"), NEVER)
 
-    assert "the disk of gpu2 is more than 95 % full, so no files were kept" == (directory / FAILED).read_text()
+    assert "the disk of gpu2 was more than 95 % full" == (directory / FAILED).read_text()
 
 
 def test_an_archive_that_is_cut_short_is_none(settings: Settings, directory: Path) -> None:

@@ -63,7 +63,7 @@ def test_with_patterns_all_files_that_match_are_packed(copy: Copy) -> None:
 
 
 def test_what_tools_make_is_left_out_unless_a_pattern_names_it(copy: Copy) -> None:
-    """Caches, virtual environments and git directories are packed only for a pattern that begins with their name."""
+    """Caches, virtual environments and git directories are packed only for a pattern that has their name."""
     for name in ("a/__pycache__/x.pyc", ".venv/bin", "venv/bin", "node_modules/x/y", "my.venv"):
         copy.write(name)
     copy.take()
