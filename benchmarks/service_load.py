@@ -168,7 +168,8 @@ def _follow(settings: Settings, queue: JobQueue, offer: Offer, api: Path, count:
     claim = queue.runs.claim(offer, worker="w", lease_s=3600, nonce="bench")
     if claim is None or isinstance(claim, tuple):
         raise SystemExit("nothing was claimed")
-    log = settings.state_dir / "followed"
+    log = settings.state_dir / str(claim.job_id) / claim.token / "log"
+    log.parent.mkdir(parents=True)
     log.touch()
     device = RunDevice(uuid=DEVICE.uuid, lease_bytes=MIB)
     queue.runs.started(claim.job_id, claim.token, lease_s=3600, log_path=str(log), devices=(device,))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.system.deliveries import COMPLETE, TOKEN
-from gpuqueue.system.logs import LOG
+from gpuqueue.system.logs import LOG, is_log_of
 
 if TYPE_CHECKING:
     from gpuqueue.model.run import Run
@@ -21,9 +21,12 @@ def own_log(settings: Settings, run: Run) -> Path | None:
     """Return the path of the log of *run* if the run's own directory is on this machine, else None.
 
     Another host may share the directory of the runs, as containers do. The path has the token of the run, so no other
-    machine has another file there.
+    machine has another file there. The path comes from the store, which every worker host can write to: a path that no
+    worker makes is not opened, since the service may read more than the caller.
     """
     path = Path(run.log_path or "")
+    if not is_log_of(path, run.job_id, run.token):
+        return None
     if run.host == settings.host:
         return path
     return path if settings.runs_dir in path.parents and _exists(path) else None

@@ -11,7 +11,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.run import EndingKind, Record, Run
-from gpuqueue.system.logs import LogTail
+from gpuqueue.system.logs import LogTail, is_log_of
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes
 
@@ -101,6 +101,8 @@ def _log_lines(record: Record, host: str) -> tuple[Path, list[str]] | None:
     """Return the path and the last lines of the last run's log, or None if it is elsewhere, empty or unreadable."""
     run = record.last_run
     if run is None or run.log_path is None or run.host != host:
+        return None
+    if not is_log_of(Path(run.log_path), run.job_id, run.token):
         return None
     path, tail = Path(run.log_path), LogTail()
     tail.turn_to(path)

@@ -128,6 +128,14 @@ class LogTail:
             self._offset = end
 
 
+def is_log_of(path: Path, job_id: int, token: str) -> bool:
+    """Return whether a worker makes the log of the run *token* at such a *path*: in a directory of the run.
+
+    Paths come from the store, which every worker host can write to. Who reads more than such a host opens no other.
+    """
+    return ".." not in path.parts and path.parts[-3:] == (str(job_id), token, LOG)
+
+
 def last_bytes(path: Path, most: int) -> bytes:
     """Return at most the last *most* bytes of a log, without its holes, or nothing if it cannot be read."""
     try:

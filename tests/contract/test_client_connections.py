@@ -76,8 +76,8 @@ def ended(served: ServedSite, code: int = 0, **changes: Any) -> Job:
         client.jobs.submit(["true"], mem="1M", priority="urgent", **changes)
     claim = must_claim(served.queue)
     device = RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**20)
-    log = served.directory / f"run-{claim.job_id}" / "log"
-    log.parent.mkdir()
+    log = served.directory / str(claim.job_id) / claim.token / "log"
+    log.parent.mkdir(parents=True)
     log.write_bytes(b"one\ntwo \xff\nthree\n")
     served.queue.runs.started(claim.job_id, claim.token, lease_s=300, log_path=str(log), devices=(device,))
     state = JobState.FAILED if code else JobState.SUCCEEDED

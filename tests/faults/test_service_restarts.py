@@ -30,7 +30,7 @@ def claim(served: ServedSite) -> Claim:
         client.jobs.submit(["true"], mem="1M")
     found = must_claim(served.queue)
     log = _log(served, found)
-    log.parent.mkdir()
+    log.parent.mkdir(parents=True)
     log.touch()
     device = RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**20)
     served.queue.runs.started(found.job_id, found.token, lease_s=300, log_path=str(log), devices=(device,))
@@ -38,7 +38,7 @@ def claim(served: ServedSite) -> Claim:
 
 
 def _log(served: ServedSite, claim: Claim) -> Path:
-    return served.directory / f"run-{claim.job_id}" / "log"
+    return served.directory / str(claim.job_id) / claim.token / "log"
 
 
 def _finish(served: ServedSite, claim: Claim) -> None:

@@ -50,11 +50,12 @@ COUNT = (str(VALGRIND), "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out
 def ended(queue: JobQueue, store: OwnStore) -> list[str]:
     """Run two jobs until they are in the history, and return their ids."""
     device = RunDevice(uuid=make_offer().device.uuid, lease_bytes=GIB)
-    log = store.settings.state_dir / "log-of-both"
-    log.write_text("one line\n")
     for _ in range(2):
         queue.requests.submit(make_spec())
         run = must_claim(queue)
+        log = store.settings.state_dir / str(run.job_id) / run.token / "log"
+        log.parent.mkdir(parents=True)
+        log.write_text("one line\n")
         queue.runs.started(run.job_id, run.token, lease_s=300, log_path=str(log), devices=(device,))
         ending = Ending.from_status(0)
         state = JobState.SUCCEEDED

@@ -110,8 +110,8 @@ class Person:
             job_id = self.submit()
             claim = must_claim(self.site.queue)
             assert job_id == claim.job_id
-            log = self.site.directory / f"run-{job_id}" / "log"
-            log.parent.mkdir()
+            log = self.site.directory / str(job_id) / claim.token / "log"
+            log.parent.mkdir(parents=True)
             log.write_text(f"{self.mark}\n")
             device = RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**20)
             runs = self.site.queue.runs

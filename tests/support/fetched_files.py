@@ -23,15 +23,15 @@ PACK = Path(__file__).with_name("pack_files.py")
 
 
 @contextmanager
-def packing() -> Iterator[ServedSite]:
-    """Run such a site. It does not wait for long for other hosts."""
+def packing(**chosen: str) -> Iterator[ServedSite]:
+    """Run such a site with the settings *chosen*. It does not wait for long for other hosts."""
     folder = Path(mkdtemp(prefix="gpuqueue-pack-"))
     program = folder / "pack"
     program.write_text(f"#!{sys.executable}\n{PACK.read_text()}")
     program.chmod(0o700)
     bounds = {"gpuqueue.service.archives:PROGRAM": str(program), "gpuqueue.service.transfers:FIRST_S": 2}
     try:
-        with serving(bounds=bounds) as site:
+        with serving(bounds, **chosen) as site:
             yield site
     finally:
         shutil.rmtree(folder)

@@ -16,7 +16,7 @@ def main(words: list[str]) -> int:
     """Write the archive to standard output."""
     verb, run, *options = words
     pairs = list(zip(options[::2], options[1::2], strict=True))
-    patterns = [value for name, value in pairs if name == "--pattern"]
+    patterns = [value.removeprefix("/") for name, value in pairs if name == "--pattern"]
     kept = next((Path(run) / value for name, value in pairs if name == "--from"), None)
     trouble = Path(run) / "trouble"
     when, _, what = trouble.read_text().partition(" ") if trouble.exists() else ("", "", "0 ")

@@ -49,6 +49,7 @@ def pack_results(
                 return repack(archive, request, output, progress)
         owner = _owner(run)
         if owner != os.geteuid():
+            signal.alarm(0)  # the launcher ends what makes no progress
             return _by_launcher(launcher, run, request, output, owner)
         with _code(run) as code:
             return pack(code, request, output, progress)

@@ -80,7 +80,7 @@ async def fetch_files(
 
 
 def _place(call: Call, name: str, attempt: int | None) -> _Place:
-    """Return where the files of a run are, for a caller who may read its output.
+    """Return where the files of a run are, for a caller who may read its output and its code.
 
     Raises:
         Forbidden: the caller may not.
@@ -89,6 +89,7 @@ def _place(call: Call, name: str, attempt: int | None) -> _Place:
 
     """
     record = run_record(call, name, attempt)
+    call.must(Action.SEE_ARGUMENTS, record.job.spec.account)  # patterns can name any file of the code
     job, run, settings = record.job, record.last_run, call.connection.settings
     if job.spec.array is not None:
         one = f"{job.id}_{next(iter(job.spec.array.indexes))}"
@@ -96,8 +97,7 @@ def _place(call: Call, name: str, attempt: int | None) -> _Place:
     if run is None:
         raise NotHere(f"job {job.label} ({job.state}) has no files yet: it has not run")
     if job.spec.snapshot is None:
-        shows = call.may(Action.SEE_ARGUMENTS, job.spec.account)
-        where = f"in {plain(job.spec.cwd)} on {run.host}" if shows else f"in its directory on {run.host}"
+        where = f"in {plain(job.spec.cwd)} on {run.host}"
         raise NotHere(f"job {job.label} ran {where}: its code did not travel, copy files from there")
     directory = _run_directory(settings, run)
     here = [] if directory is None else [directory]

@@ -88,7 +88,8 @@ def running(queue: JobQueue, own_store: OwnStore) -> Job:
     queue.requests.submit(make_spec())
     claim = queue.runs.claim(make_offer(), worker="w", lease_s=300, nonce="n")
     assert claim is not None
-    log = own_store.settings.state_dir / "log-of-it"
+    log = own_store.settings.state_dir / str(job.id) / claim.token / "log"
+    log.parent.mkdir(parents=True)
     log.write_text("one line\n")
     assert queue.runs.started(
         job.id,

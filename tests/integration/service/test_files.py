@@ -160,3 +160,15 @@ def test_nobody_else_gets_the_files(
         assert 401 == ask(served, "GET", f"/jobs/{each.id}/files", None).status
 
     assert [] == relay.poll(0)
+
+
+def test_who_may_read_all_logs_gets_no_code(tmp_path: Path) -> None:
+    """A pattern can name any file of the code, so a site that opens its logs to everybody does not open the files."""
+    with packing(GPUQUEUE_ACCESS="see-logs=everybody") as site, opened(site) as client:
+        job = submitted(client, tmp_path)
+        run_here(FakeRelay(site, site.settings.host, "GPU-0"), job)
+        log = ask(site, "GET", f"/jobs/{job.id}/log", (site.directory / "bobs").read_text())
+        files = fetched(site, job, "?pattern=**", token="bobs")
+
+        assert (200, b"log\n") == (log.status, log.content)
+        assert (403, False) == (files.status, b"weights" in files.content)

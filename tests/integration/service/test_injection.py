@@ -113,8 +113,8 @@ def test_a_log_is_no_page(site: ServedSite, bob: Person) -> None:
     job = posted(bob)
     claim = must_claim(site.queue)
     assert job == claim.job_id
-    log = site.directory / f"run-{job}" / "log"
-    log.parent.mkdir()
+    log = site.directory / str(job) / claim.token / "log"
+    log.parent.mkdir(parents=True)
     log.write_text(MARKUP)
     device = RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**20)
     site.queue.runs.started(claim.job_id, claim.token, lease_s=300, log_path=str(log), devices=(device,))

@@ -59,8 +59,8 @@ def started(site: ServedSite, job: Job, text: bytes = b"") -> Claim:
     """Let *job* run, with *text* in its log."""
     claim = must_claim(site.queue)
     assert job.id == claim.job_id
-    log = site.directory / f"run-{job.id}" / "log"
-    log.parent.mkdir()
+    log = site.directory / str(job.id) / claim.token / "log"
+    log.parent.mkdir(parents=True)
     log.write_bytes(text)
     device = RunDevice(uuid="GPU-0", lease_bytes=2**20)
     site.queue.runs.started(job.id, claim.token, lease_s=300, log_path=str(log), devices=(device,))
@@ -157,7 +157,7 @@ def test_a_log_goes_on_behind_the_last_event_that_was_received(owner: Client, se
     claim = started(served, job, b"one\n")
     path = f"/jobs/{job.id}/log/stream"
     shown = first((each for each in events(owner, path) if each.name != "job"), "output")
-    with (served.directory / f"run-{job.id}" / "log").open("ab") as log:
+    with (served.directory / str(job.id) / claim.token / "log").open("ab") as log:
         log.write(b"two\n")
     finish(served, claim)
     served.record()

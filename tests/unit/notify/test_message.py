@@ -106,7 +106,8 @@ def test_only_a_log_on_this_machine_goes_along(tmp_path: Path) -> None:
 
     The message is never longer than a screen of text.
     """
-    log = tmp_path / "log"
+    log = tmp_path / "17" / "1.a" / "log"
+    log.parent.mkdir(parents=True)
     log.write_bytes(b"".join(b"line %d\n" % i for i in range(20)) + b"\x1b[31mred \xff\n" + b"x" * 100_000)
     record = a_record(JobState.FAILED, Ending.from_status(1), log_path=str(log))
 
@@ -120,8 +121,10 @@ def test_only_a_log_on_this_machine_goes_along(tmp_path: Path) -> None:
     assert "line 10\n" not in body
     assert "\nline 11\n" in body
     assert "\n\ufffd[31mred \ufffd\n" in body
-    log.unlink()
+    other = log.rename(tmp_path / "secrets")
     assert there == message_of(record, host="node1").body
+    record = a_record(JobState.FAILED, Ending.from_status(1), log_path=str(other))
+    assert there == message_of(record, host="node1").body  # no worker has made this path
 
 
 def settings(**given: str) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -113,6 +114,25 @@ def test_the_copy_of_another_account_is_not_read_without_the_launcher(copy: Copy
         pack_results(tmp_path / "run", ["*"], None, output)
     with pytest.raises(PackFailed, match=r"the launcher .*none cannot be used: No such file"):
         pack_results(tmp_path / "run", ["*"], str(tmp_path / "none"), output)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another account")
+def test_a_launcher_that_packs_for_long_is_not_interrupted(
+    copy: Copy, tmp_path: Path, output: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher bounds a time without progress. An alarm here once ended every archive after a minute."""
+    left: list[tuple[float, float]] = []
+
+    def pack_code(*_: object) -> tuple[int, str]:
+        left.append(signal.getitimer(signal.ITIMER_REAL))
+        return 0, ""
+
+    monkeypatch.setattr(command, "pack_code", pack_code)
+    copy.write("file")
+    os.chown(copy.code, 54321, -1)
+    pack_results(tmp_path / "run", ["*"], "launcher", output)
+
+    assert [(0.0, 0.0)] == left
 
 
 @pytest.fixture
