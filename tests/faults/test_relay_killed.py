@@ -151,6 +151,7 @@ def test_a_relay_that_is_killed_while_it_packs_loses_nothing(host: Host, service
     assert {"log", "user", "code"} == {each.name for each in directory.iterdir()}
 
 
+@pytest.mark.full
 def test_a_service_that_restarts_loses_nothing(tmp_path: Path) -> None:
     """The relay waits for it, and goes on where the service is."""
     second_part = threading.Event()

@@ -288,6 +288,7 @@ def test_a_terminal_shows_how_much_has_arrived(environ: dict[str, str], here: Pa
     assert ["a", "b", "c"] == names(here / "out")
 
 
+@pytest.mark.full
 def test_memory_is_bounded(environ: dict[str, str], here: Path) -> None:
     """A file of 200 MiB in one answer takes no memory of its size."""
     size_bytes = 200 * 2**20

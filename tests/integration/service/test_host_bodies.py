@@ -59,6 +59,7 @@ def delivered(site: ServedSite, job: Job) -> Path:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("whole", [True, False], ids=["with a length", "in chunks"])
 def test_large_results_arrive(owner: Client, relay: FakeRelay, served: ServedSite, *, whole: bool) -> None:
     """They may be larger than other bodies, and are there once they are whole."""

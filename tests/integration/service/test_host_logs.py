@@ -207,6 +207,7 @@ def test_a_log_goes_on_with_the_run_on_the_next_host(owner: Client, relay: FakeR
     assert b"one\nlast of one\ntwo\n" == b"".join(shown)
 
 
+@pytest.mark.full
 def test_a_stream_warns_of_a_host_that_does_not_answer(owner: Client, relay: FakeRelay) -> None:
     """Once, between the output that there is and the end."""
     job = submitted(owner)
@@ -267,6 +268,7 @@ def test_a_terminal_of_another_host_is_refused(owner: Client, relay: FakeRelay) 
         owner.logs.terminal(job.id, owner.logs.tail())
 
 
+@pytest.mark.full
 def test_the_end_of_the_service_ends_polls_and_readers(owner: Client, relay: FakeRelay, served: ServedSite) -> None:
     """Neither holds it up, and both come back to the next one."""
     job = submitted(owner)

@@ -55,6 +55,7 @@ def delivered(site: ServedSite, job: Job) -> Path:
     return found
 
 
+@pytest.mark.full
 def test_a_log_arrives_in_parts(owner: Client, relay: FakeRelay, served: ServedSite) -> None:
     """Each answer says where to go on, also that to a part which is there already."""
     job = submitted(owner)

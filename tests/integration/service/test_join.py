@@ -116,6 +116,7 @@ def test_a_host_of_another_minor_version_does_not_join(site: ServedSite) -> None
     assert 200 == ask(site, "/host/join", token, method="POST", body=body)[0]
 
 
+@pytest.mark.full
 def test_a_store_without_a_network_address_cannot_be_joined(served: ServedSite) -> None:
     """The line says why, and where to read more."""
     with pytest.raises(Refused, match="is the embedded one, which other machines cannot reach: see docs/howto/second"):

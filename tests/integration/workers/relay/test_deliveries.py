@@ -181,6 +181,7 @@ def test_without_a_service_kept_files_stay_here(
     ] == caplog.messages
 
 
+@pytest.mark.full
 def test_files_that_cannot_be_packed_are_given_up_after_a_while(
     service: HostService, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def test_a_silent_service_is_left(settings: Settings) -> None:
             put(replace(settings, service_url=url), silence_s=0.2)
 
 
+@pytest.mark.full
 def test_a_download_has_a_deadline_for_silence_and_one_in_total(service: HostService, settings: Settings) -> None:
     """A service that stops in the middle is left, and so is one that sends a little again and again."""
     held = threading.Event()

@@ -90,6 +90,7 @@ def test_a_name_that_no_host_has_is_refused(host: Site, project: Path) -> None:
     assert [] == host.client.jobs.list()
 
 
+@pytest.mark.full
 def test_an_environment_whose_program_is_missing_holds_the_job(host: Site, project: Path, python: Path) -> None:
     """`why` names the program. Once it is there, a release runs the job, also a command of the environment."""
     job = submitted(host, project, "--environment", "gone")

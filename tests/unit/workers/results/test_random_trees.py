@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from long_search import search
 from results_copy import Copy
 
 from gpuqueue.snapshot.ignore import Ignored, IgnoreRules, rule_of
@@ -39,7 +40,7 @@ def write(copy: Copy, tree: dict[str, Any]) -> None:
         copy.write(path, content, mode=int(mode, 8))
 
 
-@settings(deadline=None)
+@search(30)
 @given(before=TREE, after=TREE)
 @example(before={"a": (b"x", "644")}, after={"a": (b"x", "755")})
 def test_a_round_trip_has_exactly_the_changes(before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -55,7 +56,7 @@ def test_a_round_trip_has_exactly_the_changes(before: dict[str, Any], after: dic
     assert sorted((path, each) for path, each in after.items() if before.get(path) != each) == [*found.items()]
 
 
-@settings(deadline=None)
+@search(30)
 @given(TREE, st.lists(PATTERN, min_size=1, max_size=4))
 @example({"a/b": (b"", "644")}, ["a/", "!a/b"])
 def test_patterns_mean_what_they_mean_in_an_ignore_file(tree: dict[str, Any], patterns: list[str]) -> None:
