@@ -1,0 +1,107 @@
+"""One earlier run, and what its measured peak proves. Pure.
+
+docs/explanation/peak-memory.md describes the sources of peaks. A framework with a cap fills its cache up to the cap
+before it frees anything, so a peak close to the allocation shows the cap and not the need.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import PeakSource
+
+#: The number of samples that a trusted sampled peak needs: one second, at ten samples a second.
+ENOUGH_SAMPLES = 10
+#: From this share of its allocation on, a peak shows the cap and not the need.
+CAPPED_FROM = 0.95
+
+_SAMPLED = frozenset({PeakSource.NVML_SAMPLED, PeakSource.HOST_RSS, PeakSource.SIMULATED})
+
+
+class Proof(str, Enum):
+    """What the peak of a run proves about the need of the program."""
+
+    #: The run needed this much and no more.
+    PEAK = "peak"
+    #: The run needed at least this much: the source of its peak misses a part.
+    AT_LEAST = "at_least"
+    #: The run filled its allocation and ended well: the allocation was enough, and the need may be below or above.
+    CAPPED = "capped"
+    #: The run ended for lack of memory: the allocation was not enough.
+    DIED = "died"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Measured(str, Enum):
+    """What kind of memory was measured. Numbers of different kinds do not mix."""
+
+    #: Memory of a GPU, from its driver or from torch.
+    GPU = "gpu"
+    #: Resident memory of processes on a simulated device, which stands for a GPU.
+    SIMULATED = "simulated"
+    #: Resident memory of processes on a CPU.
+    HOST = "host"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastRun:
+    """One ended run of a program, on its fullest device.
+
+    ``bytes`` is the peak, or for ``CAPPED`` and ``DIED`` the larger of peak and allocation. ``words`` are its
+    arguments. ``code`` is the address of the snapshot or the clean commit, None if the code is not known. ``models``
+    are the names of the devices, and ``room_bytes`` is the size of the smallest one, None if unknown.
+    """
+
+    proof: Proof
+    bytes: int
+    measured: Measured
+    words: tuple[str, ...] = ()
+    code: str | None = None
+    interpreter: str | None = None
+    models: tuple[str, ...] = ()
+    room_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnDevice:
+    """The memory of one run on one of its devices, as the history has it."""
+
+    lease_bytes: int
+    peak_bytes: int | None
+    source: PeakSource
+    samples: int
+    name: str | None = None
+    total_bytes: int | None = None
+
+
+def proof_of(devices: tuple[OnDevice, ...], *, ended_well: bool, out_of_memory: bool) -> tuple[Proof, int] | None:
+    """Return what a run on *devices* proves, and the bytes for one device. None if it proves nothing.
+
+    *ended_well* means success or the time limit: other runs may have ended before their peak.
+    """
+    had = max(max(each.lease_bytes, each.peak_bytes or 0) for each in devices)
+    if out_of_memory:
+        return Proof.DIED, had
+    peaks = [each.peak_bytes for each in devices if each.peak_bytes is not None]
+    if not ended_well or len(peaks) < len(devices):
+        return None
+    if any((each.peak_bytes or 0) >= CAPPED_FROM * each.lease_bytes for each in devices):
+        return Proof.CAPPED, had
+    is_sure = all(_is_trusted(each.source, each.samples) for each in devices)
+    return (Proof.PEAK if is_sure else Proof.AT_LEAST), max(peaks)
+
+
+def _is_trusted(source: PeakSource, samples: int) -> bool:
+    return source is PeakSource.NVML_ACCOUNTING or (source in _SAMPLED and samples >= ENOUGH_SAMPLES)
+
+
+def measured_by(source: PeakSource) -> Measured:
+    """Return what kind of memory *source* measures."""
+    kinds = {PeakSource.HOST_RSS: Measured.HOST, PeakSource.SIMULATED: Measured.SIMULATED}
+    return kinds.get(source, Measured.GPU)
