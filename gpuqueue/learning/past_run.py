@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.device import PeakSource
+from gpuqueue.model.device import DeviceKind, PeakSource
 
 #: The number of samples that a trusted sampled peak needs: one second, at ten samples a second.
 ENOUGH_SAMPLES = 10
@@ -35,32 +35,19 @@ class Proof(str, Enum):
         return self.value
 
 
-class Measured(str, Enum):
-    """What kind of memory was measured. Numbers of different kinds do not mix."""
-
-    #: Memory of a GPU, from its driver or from torch.
-    GPU = "gpu"
-    #: Resident memory of processes on a simulated device, which stands for a GPU.
-    SIMULATED = "simulated"
-    #: Resident memory of processes on a CPU.
-    HOST = "host"
-
-    def __str__(self) -> str:
-        return self.value
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastRun:
     """One ended run of a program, on its fullest device.
 
-    ``bytes`` is the peak, or for ``CAPPED`` and ``DIED`` the larger of peak and allocation. ``words`` are its
-    arguments. ``code`` is the address of the snapshot or the clean commit, None if the code is not known. ``models``
-    are the names of the devices, and ``room_bytes`` is the size of the smallest one, None if unknown.
+    ``bytes`` is the peak, or for ``CAPPED`` and ``DIED`` the larger of peak and allocation. ``kind`` is the kind of the
+    device. ``words`` are the arguments. ``code`` is the address of the snapshot or the clean commit, None if the code
+    is not known. ``models`` are the names of the devices, and ``room_bytes`` is the size of the smallest one, None if
+    unknown.
     """
 
     proof: Proof
     bytes: int
-    measured: Measured
+    kind: DeviceKind
     words: tuple[str, ...] = ()
     code: str | None = None
     interpreter: str | None = None
@@ -76,6 +63,7 @@ class OnDevice:
     peak_bytes: int | None
     source: PeakSource
     samples: int
+    kind: DeviceKind | None = None
     name: str | None = None
     total_bytes: int | None = None
 
@@ -101,7 +89,17 @@ def _is_trusted(source: PeakSource, samples: int) -> bool:
     return source is PeakSource.NVML_ACCOUNTING or (source in _SAMPLED and samples >= ENOUGH_SAMPLES)
 
 
-def measured_by(source: PeakSource) -> Measured:
-    """Return what kind of memory *source* measures."""
-    kinds = {PeakSource.HOST_RSS: Measured.HOST, PeakSource.SIMULATED: Measured.SIMULATED}
-    return kinds.get(source, Measured.GPU)
+def kind_of(device: OnDevice) -> DeviceKind:
+    """Return the kind of *device*. If the history does not have it, the source of the peak tells."""
+    if device.kind is not None:
+        return device.kind
+    return {PeakSource.HOST_RSS: DeviceKind.CPU, PeakSource.SIMULATED: DeviceKind.SIMULATED}.get(
+        device.source, DeviceKind.GPU
+    )
+
+
+def code_of(snapshot: str | None, commit: str | None, dirty: bool | None) -> str | None:  # noqa: FBT001 - a fact of git
+    """Return what names the code of a job: the address of its *snapshot*, or its *commit* if nothing was changed."""
+    if snapshot is not None:
+        return snapshot.partition(":")[0]
+    return commit if dirty is False else None

@@ -19,11 +19,13 @@ def program_of(argv: Sequence[str], script: str | None, cwd: str) -> str:
     """Return the program that *argv* runs in *cwd*: the same text for each run of the same file.
 
     For a Python *script* this is its path. For another command it is the directory, the first word, and the word that
-    names what a launcher runs, if there is one.
+    names what a launcher runs, if there is one. Bytes that are not UTF-8 become question marks, for the databases.
     """
     if script is not None:
-        return os.path.normpath(os.path.join(cwd, script))[-MOST:]  # noqa: PTH118 - a submit does not import pathlib
-    return " ".join([cwd, argv[0], *_launched(argv)])[-MOST:]
+        found = os.path.normpath(os.path.join(cwd, script))  # noqa: PTH118 - a submit does not import pathlib
+    else:
+        found = " ".join([cwd, argv[0], *_launched(argv)])
+    return found[-MOST:].encode("utf-8", "replace").decode()
 
 
 def _launched(argv: Sequence[str]) -> Sequence[str]:

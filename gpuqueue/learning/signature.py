@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.learning.past_run import Measured, PastRun, Proof
+from gpuqueue.learning.past_run import PastRun, Proof, code_of
 from gpuqueue.learning.program import arguments_of
 from gpuqueue.learning.rule import SEVERAL, Learned, learned
-from gpuqueue.model.device import DeviceFilter
+from gpuqueue.model.device import DeviceFilter, DeviceKind
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.mem_source import Signature
 
 #: The largest ratio of two peaks between which nothing moved.
@@ -35,6 +36,20 @@ class Wanted:
     interpreter: str | None = None
     models: tuple[str, ...] = ()
     device: DeviceFilter | None = None
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Wanted:
+        """Return what to compare with earlier runs for a job with this *spec*."""
+        git, array = spec.git, spec.array
+        names = () if array is None else ("index", *(axis.name for axis in array.axes))
+        return cls(
+            words=spec.argv[1 if spec.interpreter is None else 2 :],
+            open=tuple(f"{{{name}}}" for name in names),
+            code=code_of(spec.snapshot, git.commit if git else None, git.dirty if git else None),
+            interpreter=spec.interpreter,
+            models=spec.placement.models,
+            device=spec.device,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,15 +78,17 @@ def lesson_for(wanted: Wanted, runs: Sequence[PastRun], headroom_bytes: int = 0)
 
 
 def _of_one_kind(wanted: Wanted, runs: Sequence[PastRun]) -> Sequence[PastRun]:
-    """Return the runs whose memory is of the kind that the job will use, judged by the newest run."""
-    if wanted.device is DeviceFilter.CPU:
-        allowed = {Measured.HOST}
-    elif wanted.device is None or wanted.device is DeviceFilter.ANY:
-        allowed = {*Measured}
-    else:
-        allowed = {Measured.GPU, Measured.SIMULATED}
-    kind = next((run.measured for run in runs if run.measured in allowed), None)
-    return [run for run in runs if run.measured is kind]
+    """Return the runs on the kind of device that the job will get, judged by the newest run.
+
+    On a CPU and on a simulated device, the resident memory of processes is measured, which says nothing about a GPU.
+    """
+    kinds = {
+        DeviceFilter.CPU: {DeviceKind.CPU},
+        DeviceFilter.GPU: {DeviceKind.GPU, DeviceKind.SIMULATED},
+    }
+    allowed = {*DeviceKind} if wanted.device is None else kinds.get(wanted.device, {*DeviceKind})
+    kind = next((run.kind for run in runs if run.kind in allowed), None)
+    return [run for run in runs if run.kind is kind]
 
 
 def _levels(wanted: Wanted, runs: Sequence[PastRun]) -> Iterator[tuple[Signature, Sequence[PastRun]]]:

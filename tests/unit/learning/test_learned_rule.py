@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue.learning.past_run import Measured, OnDevice, PastRun, Proof, proof_of
+from gpuqueue.learning.past_run import OnDevice, PastRun, Proof, proof_of
 from gpuqueue.learning.rule import LAST, SEVERAL, Learned, learned, rounded_up
-from gpuqueue.model.device import PeakSource
+from gpuqueue.model.device import DeviceKind, PeakSource
 from gpuqueue.text.units import GIB, MIB, format_bytes, parse_bytes
 
 SIZES = st.integers(1, 80 * GIB)
@@ -19,7 +19,7 @@ PEAKS = st.lists(SIZES, min_size=1, max_size=40)
 
 def a_run(size: int, proof: Proof = Proof.PEAK, room_bytes: int | None = None) -> PastRun:
     """Return a run with one figure."""
-    return PastRun(proof=proof, bytes=size, measured=Measured.GPU, room_bytes=room_bytes)
+    return PastRun(proof=proof, bytes=size, kind=DeviceKind.GPU, room_bytes=room_bytes)
 
 
 def need(*runs: PastRun) -> int:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from gpuqueue.learning.advice import reason, suggestion
-from gpuqueue.learning.past_run import Measured, PastRun, Proof
+from gpuqueue.learning.past_run import PastRun, Proof
 from gpuqueue.learning.rule import learned
 from gpuqueue.learning.signature import Lesson
+from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.text.units import GIB, parse_bytes
 
 
 def lesson(*sizes: float, proof: Proof = Proof.PEAK, signature: Signature = Signature.ARGUMENTS) -> Lesson:
     """Return what runs with these peaks, in GiB and newest first, teach."""
-    runs = [PastRun(proof=proof, bytes=int(size * GIB), measured=Measured.GPU) for size in sizes]
+    runs = [PastRun(proof=proof, bytes=int(size * GIB), kind=DeviceKind.GPU) for size in sizes]
     found = learned(runs)
     assert found is not None
     return Lesson(signature=signature, learned=found)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue.learning.past_run import Measured, PastRun, Proof
+from gpuqueue.learning.past_run import PastRun, Proof
 from gpuqueue.learning.program import MOST, arguments_of, program_of
 from gpuqueue.learning.signature import Lesson, Wanted, lesson_for, still_arguments
-from gpuqueue.model.device import DeviceFilter
+from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.text.units import GIB, MIB
 
@@ -21,7 +21,7 @@ CODE = "c" * 40
 
 def a_run(words: str, gib: float, **changes: Any) -> PastRun:
     """Return a run with these arguments and this peak."""
-    defaults: dict[str, Any] = {"proof": Proof.PEAK, "measured": Measured.GPU, "code": CODE, "interpreter": "/py"}
+    defaults: dict[str, Any] = {"proof": Proof.PEAK, "kind": DeviceKind.GPU, "code": CODE, "interpreter": "/py"}
     return PastRun(bytes=int(gib * GIB), words=tuple(words.split()), **{**defaults, **changes})
 
 
@@ -95,7 +95,7 @@ def test_placeholders_of_a_sweep_match_any_value() -> None:
 
 def test_memory_of_different_kinds_does_not_mix() -> None:
     """Resident memory of processes says nothing about a GPU. The newest run shows what the job will use."""
-    host, gpu = [a_run("", 1, measured=Measured.HOST)] * 3, [a_run("", 5)] * 3
+    host, gpu = [a_run("", 1, kind=DeviceKind.CPU)] * 3, [a_run("", 5)] * 3
     assert (Signature.EXACT, 3, 5.0) == used("", *gpu, *host)
     assert (Signature.EXACT, 3, 1.0) == used("", *host, *gpu)
     assert (Signature.EXACT, 3, 5.0) == used("", *host, *gpu, device=DeviceFilter.GPU)
@@ -190,6 +190,7 @@ def test_arguments_have_names(words: str, wanted: dict[str, str]) -> None:
         (("python", "-m", "pkg.train", "--lr", "1"), None, "/home/ada python -m pkg.train"),
         (("bash", "-c", "a; b"), None, "/home/ada bash -c a; b"),
         (("./simulate", "3"), None, "/home/ada ./simulate"),
+        (("/py", "caf\udce9.py"), "caf\udce9.py", "/home/ada/caf?.py"),
     ],
 )
 def test_the_program_of_a_command(argv: tuple[str, ...], script: str | None, wanted: str) -> None:
