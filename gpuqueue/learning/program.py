@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 #: Longest program that the history stores, in characters. PostgreSQL refuses index entries above 2704 bytes, and a
@@ -21,18 +22,21 @@ def program_of(argv: Sequence[str], script: str | None, cwd: str) -> str:
     For a Python *script* this is its path. For another command it is the directory, the first word, and the word that
     names what a launcher runs, if there is one. Bytes that are not UTF-8 become question marks, for the databases.
     """
-    if script is not None:
-        found = os.path.normpath(os.path.join(cwd, script))  # noqa: PTH118 - a submit does not import pathlib
-    else:
-        found = " ".join([cwd, argv[0], *_launched(argv)])
-    return found[-MOST:].encode("utf-8", "replace").decode()
+    found = (_path(script, cwd) if script is not None else " ".join([cwd, argv[0], *_launched(argv)]))[-MOST:]
+    return found if found.isascii() else found.encode("utf-8", "replace").decode()
+
+
+@lru_cache(maxsize=64)
+def _path(script: str, cwd: str) -> str:
+    """Return the path of a script. It is cached, because the members of an array have the same one."""
+    return os.path.normpath(os.path.join(cwd, script))  # noqa: PTH118 - a submit does not import pathlib
 
 
 def _launched(argv: Sequence[str]) -> Sequence[str]:
     for before, word in pairwise(argv):
         if before in _NAMING:
             return before, word
-        if word.lower().endswith(_FILES) and not word.startswith("-"):
+        if "." in word and word.lower().endswith(_FILES) and not word.startswith("-"):
             return (word,)
     return ()
 
