@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.learning.past_run import OnDevice, PastRun, code_of, kind_of, proof_of
+from gpuqueue.learning.program import arguments_start
 from gpuqueue.model.device import DeviceKind, PeakSource
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _run(job: Sequence[Any], devices: Sequence[Sequence[Any]], codes: Mapping[in
         proof=proof,
         bytes=size,
         kind=kind_of(seen[0]),
-        words=_words(command)[1 if interpreter is None else 2 :],
+        words=_words(command)[arguments_start(interpreter) :],
         code=_code(spec) if array_id is None else codes.get(array_id),
         interpreter=interpreter,
         models=tuple(each.name for each in seen if each.name is not None),
@@ -89,7 +90,7 @@ def _run(job: Sequence[Any], devices: Sequence[Sequence[Any]], codes: Mapping[in
 def _on_devices(rows: Iterable[Sequence[Any]]) -> Iterator[OnDevice]:
     for name, kind, lease_bytes, total_bytes, peak_bytes, source, samples in rows:
         yield OnDevice(
-            kind=None if kind is None else DeviceKind(kind),
+            kind=DeviceKind(kind) if kind in list(DeviceKind) else None,
             lease_bytes=lease_bytes,
             peak_bytes=peak_bytes,
             source=PeakSource(source),
@@ -103,7 +104,10 @@ def _words(command: str) -> tuple[str, ...]:
     """Return the words of a command line that ``shlex.join`` wrote."""
     if "'" not in command and '"' not in command:  # nearly all, and a hundred times as fast
         return tuple(command.split(" "))
-    return tuple(shlex.split(command))
+    try:
+        return tuple(shlex.split(command))
+    except ValueError:
+        return (command,)
 
 
 def _code(text: str) -> str | None:

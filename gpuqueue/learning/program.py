@@ -26,6 +26,14 @@ def program_of(argv: Sequence[str], script: str | None, cwd: str) -> str:
     return found if found.isascii() else found.encode("utf-8", "replace").decode()
 
 
+def names_a_file(argv: Sequence[str], script: str | None) -> bool:
+    """Return whether *argv* runs a file of a user: a script, what a launcher runs, or a program with a directory.
+
+    Programs such as ``true`` and ``nvidia-smi`` are on the path of all users, and nobody needs advice on their memory.
+    """
+    return script is not None or "/" in argv[0] or bool(_launched(argv))
+
+
 @lru_cache(maxsize=64)
 def _path(script: str, cwd: str) -> str:
     """Return the path of a script. It is cached, because the members of an array have the same one."""
@@ -39,6 +47,11 @@ def _launched(argv: Sequence[str]) -> Sequence[str]:
         if "." in word and word.lower().endswith(_FILES) and not word.startswith("-"):
             return (word,)
     return ()
+
+
+def arguments_start(interpreter: str | None) -> int:
+    """Return the index of the first argument of a program in its command line: an *interpreter* comes first."""
+    return 1 if interpreter is None else 2
 
 
 def arguments_of(words: Sequence[str]) -> Mapping[str, str]:

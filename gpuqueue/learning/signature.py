@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning.past_run import PastRun, Proof, code_of
-from gpuqueue.learning.program import arguments_of
+from gpuqueue.learning.program import arguments_of, arguments_start
 from gpuqueue.learning.rule import SEVERAL, Learned, learned
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job_spec import JobSpec
@@ -43,7 +43,7 @@ class Wanted:
         git, array = spec.git, spec.array
         names = () if array is None else ("index", *(axis.name for axis in array.axes))
         return cls(
-            words=spec.argv[1 if spec.interpreter is None else 2 :],
+            words=spec.argv[arguments_start(spec.interpreter) :],
             open=tuple(f"{{{name}}}" for name in names),
             code=code_of(spec.snapshot, git.commit if git else None, git.dirty if git else None),
             interpreter=spec.interpreter,
@@ -58,6 +58,11 @@ class Lesson:
 
     signature: Signature
     learned: Learned
+
+    @property
+    def is_sure(self) -> bool:
+        """Return whether at least three runs with the same arguments were measured well."""
+        return self.learned.peaks >= SEVERAL and self.signature is not Signature.SCRIPT
 
 
 def lesson_for(wanted: Wanted, runs: Sequence[PastRun], headroom_bytes: int = 0) -> Lesson | None:

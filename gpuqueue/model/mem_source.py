@@ -6,12 +6,9 @@ from enum import Enum
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job_spec import ASKED
 from gpuqueue.text.sanitize import brief
 
-#: What a spec has of a job whose submitter named the memory. It is the usual case, so nothing parses it.
-ASKED = "asked"
-#: The word of ``--mem`` that asks for what earlier runs needed.
-AUTO = "auto"
 #: Most runs that a text names. No rule uses as many.
 MOST_RUNS = 1000
 
@@ -92,6 +89,14 @@ class MemSource:
         if self.runs is None or self.signature is None:
             return "estimated by a dry run" if self.kind is MemKind.ESTIMATE else str(self.kind)
         return f"learned from {self.runs} run{'s' if self.runs > 1 else ''} {self.signature.words}"
+
+    @classmethod
+    def known(cls, text: str | None) -> MemSource | None:
+        """Return the source that *text* names. None if there is no text, or if only a newer version knows it."""
+        try:
+            return None if text is None else cls.parse(text)
+        except BadRequest:
+            return None
 
     @classmethod
     def parse(cls, text: str) -> MemSource:

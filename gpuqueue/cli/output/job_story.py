@@ -14,6 +14,7 @@ from gpuqueue.cli.output.render import (
     priority_of,
     put_of,
     size_of,
+    source_of,
     state,
     waits_for,
     when,
@@ -79,7 +80,7 @@ def _request_lines(record: Record) -> list[str]:
         f"  directory  {plain(spec.cwd)}",
         *([f"  git        {checkout_of(spec.git)}"] if spec.git else []),
         *([f"  code       {_code_of(spec.snapshot)}"] if spec.snapshot else []),
-        f"  asked      {size_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
+        f"  asked      {size_of(spec)}{source_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
         + f", {priority_of(job)}",
