@@ -66,7 +66,10 @@ def spec_of(connection: Connection, request: JobRequest, note: Callable[[str], N
     spec = completed(request, connection.settings, connection.account, site, lambda: connection.queue, travel)
     if with_code:
         spec = snapshots.kept(connection, request, spec, note)
-    return memory.with_memory(connection, spec, open_memory(request, spec), note)
+    left_open = open_memory(request, spec)
+    if left_open is None and (note is None or len(spec.argv) == 1):  # nobody wants advice on a program without a script
+        return spec
+    return memory.with_memory(connection, spec, left_open, note)
 
 
 def open_memory(request: JobRequest, spec: JobSpec) -> OpenMemory | None:

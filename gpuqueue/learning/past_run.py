@@ -6,6 +6,7 @@ before it frees anything, so a peak close to the allocation shows the cap and no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from gpuqueue.lazy.frozen import dataclass
@@ -55,7 +56,7 @@ class PastRun:
     room_bytes: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OnDevice:
     """The memory of one run on one of its devices, as the history has it."""
 
@@ -68,21 +69,27 @@ class OnDevice:
     total_bytes: int | None = None
 
 
-def proof_of(devices: tuple[OnDevice, ...], *, ended_well: bool, out_of_memory: bool) -> tuple[Proof, int] | None:
+def proof_of(devices: Sequence[OnDevice], *, ended_well: bool, out_of_memory: bool) -> tuple[Proof, int] | None:
     """Return what a run on *devices* proves, and the bytes for one device. None if it proves nothing.
 
     *ended_well* means success or the time limit: other runs may have ended before their peak.
     """
-    had = max(max(each.lease_bytes, each.peak_bytes or 0) for each in devices)
+    had = most = 0
+    is_known = is_sure = True
+    is_capped = False
+    for each in devices:
+        peak = each.peak_bytes or 0
+        had, most = max(had, each.lease_bytes, peak), max(most, peak)
+        is_known = is_known and each.peak_bytes is not None
+        is_capped = is_capped or peak >= CAPPED_FROM * each.lease_bytes
+        is_sure = is_sure and _is_trusted(each.source, each.samples)
     if out_of_memory:
         return Proof.DIED, had
-    peaks = [each.peak_bytes for each in devices if each.peak_bytes is not None]
-    if not ended_well or len(peaks) < len(devices):
+    if not ended_well or not is_known:
         return None
-    if any((each.peak_bytes or 0) >= CAPPED_FROM * each.lease_bytes for each in devices):
+    if is_capped:
         return Proof.CAPPED, had
-    is_sure = all(_is_trusted(each.source, each.samples) for each in devices)
-    return (Proof.PEAK if is_sure else Proof.AT_LEAST), max(peaks)
+    return (Proof.PEAK if is_sure else Proof.AT_LEAST), most
 
 
 def _is_trusted(source: PeakSource, samples: int) -> bool:
@@ -98,7 +105,7 @@ def kind_of(device: OnDevice) -> DeviceKind:
     )
 
 
-def code_of(snapshot: str | None, commit: str | None, dirty: bool | None) -> str | None:  # noqa: FBT001 - a fact of git
+def code_of(snapshot: str | None, commit: str | None, *, dirty: bool | None) -> str | None:
     """Return what names the code of a job: the address of its *snapshot*, or its *commit* if nothing was changed."""
     if snapshot is not None:
         return snapshot.partition(":")[0]

@@ -45,7 +45,7 @@ class Wanted:
         return cls(
             words=spec.argv[arguments_start(spec.interpreter) :],
             open=tuple(f"{{{name}}}" for name in names),
-            code=code_of(spec.snapshot, git.commit if git else None, git.dirty if git else None),
+            code=code_of(spec.snapshot, git.commit if git else None, dirty=git.dirty if git else None),
             interpreter=spec.interpreter,
             models=spec.placement.models,
             device=spec.device,
@@ -97,17 +97,24 @@ def _of_one_kind(wanted: Wanted, runs: Sequence[PastRun]) -> Sequence[PastRun]:
 
 
 def _levels(wanted: Wanted, runs: Sequence[PastRun]) -> Iterator[tuple[Signature, Sequence[PastRun]]]:
-    """Yield each signature with the runs that have it. The most exact one exists only if the code is known."""
+    """Yield each signature with the runs that have it. Those with all arguments may come twice."""
+    if not wanted.open:  # the usual case needs no reading of arguments
+        same = [run for run in runs if run.words == wanted.words]
+        yield from _with_all_arguments(wanted, same)
     asked = arguments_of(wanted.words)
     read = [(run, arguments_of(run.words)) for run in runs]
     anything = frozenset(name for name, value in asked.items() if any(each in value for each in wanted.open))
-    same = [run for run, args in read if _agree(asked, args, anything)]
-    if wanted.code is not None:
-        yield Signature.EXACT, [run for run in same if _is_exact(wanted, run)]
-    yield Signature.ARGUMENTS, same
+    yield from _with_all_arguments(wanted, [run for run, args in read if _agree(asked, args, anything)])
     still = still_arguments([(args, run.bytes) for run, args in read if run.proof is Proof.PEAK])
     yield Signature.MOVING, [run for run, args in read if _agree(asked, args, anything | still)]
     yield Signature.SCRIPT, runs
+
+
+def _with_all_arguments(wanted: Wanted, same: Sequence[PastRun]) -> Iterator[tuple[Signature, Sequence[PastRun]]]:
+    """Yield the two signatures with all arguments. The first one exists only if the code is known."""
+    if wanted.code is not None:
+        yield Signature.EXACT, [run for run in same if _is_exact(wanted, run)]
+    yield Signature.ARGUMENTS, same
 
 
 def _is_exact(wanted: Wanted, run: PastRun) -> bool:
