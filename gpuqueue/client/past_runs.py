@@ -21,7 +21,7 @@ class PastRuns:
     """The earlier runs of programs, for one process. Threads may share an instance."""
 
     def __init__(self, url: str, database: Callable[[], HistoryDatabase], *, is_open: Callable[[], bool]) -> None:
-        """Keep how to reach the history. *database* opens it, and *is_open* tells whether that was done already."""
+        """Keep how to reach the history. *database* opens it, and *is_open* returns whether that was done already."""
         self._url, self._database, self._is_open = url, database, is_open
         self._known: dict[tuple[str, str], tuple[float, tuple[PastRun, ...]]] = {}
         self._away_until = 0.0

@@ -97,7 +97,7 @@ def _is_trusted(source: PeakSource, samples: int) -> bool:
 
 
 def kind_of(device: OnDevice) -> DeviceKind:
-    """Return the kind of *device*. If the history does not have it, the source of the peak tells."""
+    """Return the kind of *device*. If the history does not have it, the source of the peak shows it."""
     if device.kind is not None:
         return device.kind
     return {PeakSource.HOST_RSS: DeviceKind.CPU, PeakSource.SIMULATED: DeviceKind.SIMULATED}.get(

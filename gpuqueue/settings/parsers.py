@@ -52,7 +52,7 @@ class OnPartition(str, Enum):
 class LearnMemory(str, Enum):
     """What a job without ``--mem`` asks for."""
 
-    #: The default of the submitter, the site or the pool. Earlier runs are only told.
+    #: The default of the submitter, the site or the pool. A line says what earlier runs needed.
     SUGGEST = "suggest"
     #: What at least three earlier runs with the same arguments needed, else the default.
     DEFAULT = "default"
