@@ -29,7 +29,7 @@ def script(tmp_path: Path) -> Path:
 
 def run(site: Site, script: Path, mem: str, *args: str) -> int:
     """Submit the script and wait until the history has its end; return the id."""
-    job_id = int(site.cli("submit", "--mem", mem, str(script), "--", *args).stdout)
+    job_id = int(site.cli("submit", "--no-git", "--mem", mem, str(script), "--", *args).stdout)
     record = site.until_recorded(job_id)
     assert JobState.SUCCEEDED is record.job.state
     return job_id
@@ -45,7 +45,7 @@ def test_the_second_submit_of_a_script_gets_a_right_sized_request(site: Site, sc
     assert peak is not None
     assert 300 * MIB < peak < 400 * MIB
 
-    done = site.cli("submit", "--mem", "auto", "--hold", str(script), "--", "300")
+    done = site.cli("submit", "--no-git", "--mem", "auto", "--hold", str(script), "--", "300")
     shown = json.loads(site.cli("show", "--json", done.stdout.strip()).stdout)
 
     assert 1.3 * peak <= shown["mem_bytes"] <= 1.3 * peak + 64 * MIB
