@@ -10,8 +10,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from gpuqueue.learning.program import arguments_start
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.script_args import words_before_args
 from gpuqueue.text.units import MAX_BYTES
 
 
@@ -21,7 +21,7 @@ def known(spec: JobSpec) -> int | None:
     if spec.script is None or not directory.is_dir():
         return None
     script = Path(spec.cwd, spec.script)
-    path = directory / _name(script, spec.argv[arguments_start(spec.interpreter) :])
+    path = directory / _name(script, spec.argv[words_before_args(spec) :])
     try:
         found = json.loads(path.read_bytes())
         is_of_this_file = found["changed_ns"] == script.stat().st_mtime_ns

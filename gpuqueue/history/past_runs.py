@@ -10,8 +10,8 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.learning.past_run import OnDevice, PastRun, code_of, kind_of, proof_of
-from gpuqueue.learning.program import arguments_start
 from gpuqueue.model.device import DeviceKind, PeakSource
+from gpuqueue.model.script_args import args_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -74,11 +74,12 @@ def _run(rows: Sequence[Sequence[Any]], codes: Mapping[int, str | None]) -> Past
     if proved is None:
         return None
     proof, size = proved
+    words = _words(command)
     return PastRun(
         proof=proof,
         bytes=size,
         kind=kind_of(devices[0]),
-        words=_words(command)[arguments_start(interpreter) :],
+        words=words[args_start(words, interpreter) :],
         code=_code(spec) if array_id is None else codes.get(array_id),
         interpreter=interpreter,
         models=tuple([each.name for each in devices if each.name is not None]),

@@ -49,11 +49,6 @@ def _launched(argv: Sequence[str]) -> Sequence[str]:
     return ()
 
 
-def arguments_start(interpreter: str | None) -> int:
-    """Return the index of the first argument of a program in its command line: an *interpreter* comes first."""
-    return 1 if interpreter is None else 2
-
-
 def arguments_of(words: Sequence[str]) -> Mapping[str, str]:
     """Return the arguments in *words* by name, as most programs would read them.
 

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning.past_run import PastRun, Proof, code_of
-from gpuqueue.learning.program import arguments_of, arguments_start
+from gpuqueue.learning.program import arguments_of
 from gpuqueue.learning.rule import SEVERAL, Learned, learned
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.mem_source import Signature
+from gpuqueue.model.script_args import words_before_args
 
 #: The largest ratio of two peaks between which nothing moved.
 STILL = 1.05
@@ -43,7 +44,7 @@ class Wanted:
         git, array = spec.git, spec.array
         names = () if array is None else ("index", *(axis.name for axis in array.axes))
         return cls(
-            words=spec.argv[arguments_start(spec.interpreter) :],
+            words=spec.argv[words_before_args(spec) :],
             open=tuple(f"{{{name}}}" for name in names),
             code=code_of(spec.snapshot, git.commit if git else None, dirty=git.dirty if git else None),
             interpreter=spec.interpreter,

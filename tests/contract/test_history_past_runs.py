@@ -124,6 +124,15 @@ def test_members_of_an_array_are_runs_with_their_own_arguments(database: History
     assert [(("--lr", "2"), COMMIT), (("--lr", "1"), COMMIT)] == [(run.words, run.code) for run in found(database)]
 
 
+def test_the_words_before_a_script_are_no_arguments(database: HistoryDatabase, outbox: Outbox) -> None:
+    """With uv, more words come before the script than its interpreter."""
+    argv = ("uv", "run", "--frozen", "python", "train.py", "--lr", "1")
+    ran(outbox, 1, make_spec(argv=argv, script="train.py", interpreter="uv run", cwd="/home/ada"), device(5))
+    outbox.record()
+
+    assert [("--lr", "1")] == [run.words for run in found(database)]
+
+
 def test_names_that_are_not_utf8_are_found(database: HistoryDatabase, outbox: Outbox) -> None:
     """A script whose name no database stores as it is can be found all the same."""
     spec = make_spec(argv=("/py", "caf\udce9.py"), script="caf\udce9.py", interpreter="/py", cwd="/home/ada")

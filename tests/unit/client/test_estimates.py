@@ -36,6 +36,14 @@ def test_an_estimate_is_that_of_the_same_arguments(script: Path) -> None:
     assert estimates.known(make_spec()) is None
 
 
+def test_an_estimate_counts_for_a_script_that_uv_runs(script: Path) -> None:
+    """The words before the script are no arguments."""
+    argv = ("uv", "run", "--frozen", "python", script.name, "--batch", "8")
+    spec = make_spec(argv=argv, script=script.name, interpreter="uv run", cwd=str(script.parent))
+    estimates.remember(script, ("--batch", "8"), 5 * GIB)
+    assert 5 * GIB == estimates.known(spec)
+
+
 def test_an_estimate_of_a_changed_script_does_not_count(script: Path) -> None:
     """After an edit the script may need something else."""
     estimates.remember(script, (), 5 * GIB)
