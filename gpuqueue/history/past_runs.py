@@ -22,7 +22,7 @@ TELLING = "exit_code = 0 OR ending IN ('timed_out', 'out_of_memory')"
 #: The number of newest jobs that are read. The rule uses 20 runs of one signature. Each costs a submit some
 #: hundredths of a millisecond.
 MOST_JOBS = 50
-#: Longest request of an array that is read for the code of its members, in bytes.
+#: Longest request of an array that is read for the code and the environment of its members, in bytes.
 MOST_SPEC_BYTES = 65536
 
 #: The runs of the newest jobs of an account and a program, one row for each device, newest run first. The request of
@@ -58,14 +58,14 @@ def past_runs(rows: Iterable[Sequence[Any]], arrays: Mapping[int, str]) -> tuple
 
     *arrays* has the request of each array of :func:`arrays_of`, as text.
     """
-    codes = {array_id: _code(text) for array_id, text in arrays.items()}
+    known = {array_id: _code_and_environment(text) for array_id, text in arrays.items()}
     grouped: dict[tuple[int, int], list[Sequence[Any]]] = {}
     for row in rows:
         grouped.setdefault((row[0], row[1]), []).append(row)
-    return tuple(run for each in grouped.values() if (run := _run(each, codes)) is not None)
+    return tuple(run for each in grouped.values() if (run := _run(each, known)) is not None)
 
 
-def _run(rows: Sequence[Sequence[Any]], codes: Mapping[int, str | None]) -> PastRun | None:
+def _run(rows: Sequence[Sequence[Any]], known: Mapping[int, tuple[str | None, str | None]]) -> PastRun | None:
     """Return the run with these *rows*, one for each device."""
     _, _, ending, exit_code, command, interpreter, spec, array_id = rows[0][:_JOB]
     devices = [_on_device(*row[_JOB:]) for row in rows]
@@ -75,13 +75,15 @@ def _run(rows: Sequence[Sequence[Any]], codes: Mapping[int, str | None]) -> Past
         return None
     proof, size = proved
     words = _words(command)
+    code, environment = _code_and_environment(spec) if array_id is None else known.get(array_id, (None, None))
     return PastRun(
         proof=proof,
         bytes=size,
         kind=kind_of(devices[0]),
         words=words[args_start(words, interpreter) :],
-        code=_code(spec) if array_id is None else codes.get(array_id),
+        code=code,
         interpreter=interpreter,
+        environment=environment,
         models=tuple([each.name for each in devices if each.name is not None]),
         room_bytes=min([each.total_bytes for each in devices if each.total_bytes is not None], default=None),
     )
@@ -101,15 +103,15 @@ def _words(command: str) -> tuple[str, ...]:
         return (command,)
 
 
-def _code(text: str) -> str | None:
-    """Return the code of the request *text*, None if it is not known.
+def _code_and_environment(text: str) -> tuple[str | None, str | None]:
+    """Return the code of the request *text*, None if it is not known, and the name of its Python environment.
 
     The text is searched, because parsing all of it would take as long as the rest together. The quotes of a text within
-    it are escaped, so no argument can look like a field.
+    it are escaped, so no argument can look like a field. The variables of the job are not in it.
     """
-    return code_of(
-        _text_after('"snapshot":"', text), _text_after('"commit":"', text), dirty='"dirty":false' not in text
-    )
+    snapshot, commit = _text_after('"snapshot":"', text), _text_after('"commit":"', text)
+    code = code_of(snapshot, commit, dirty='"dirty":false' not in text)
+    return code, _text_after('"environment":"', text)
 
 
 def _text_after(field: str, text: str) -> str | None:

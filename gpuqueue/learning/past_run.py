@@ -42,8 +42,8 @@ class PastRun:
 
     ``bytes`` is the peak, or for ``CAPPED`` and ``DIED`` the larger of peak and allocation. ``kind`` is the kind of the
     device. ``words`` are the arguments. ``code`` is the address of the snapshot or the clean commit, None if the code
-    is not known. ``models`` are the names of the devices, and ``room_bytes`` is the size of the smallest one, None if
-    unknown.
+    is not known. ``environment`` is the name of the Python environment, if the job named one. ``models`` are the names
+    of the devices, and ``room_bytes`` is the size of the smallest one, None if unknown.
     """
 
     proof: Proof
@@ -52,6 +52,7 @@ class PastRun:
     words: tuple[str, ...] = ()
     code: str | None = None
     interpreter: str | None = None
+    environment: str | None = None
     models: tuple[str, ...] = ()
     room_bytes: int | None = None
 

@@ -35,6 +35,7 @@ class Wanted:
     open: tuple[str, ...] = ()
     code: str | None = None
     interpreter: str | None = None
+    environment: str | None = None
     models: tuple[str, ...] = ()
     device: DeviceFilter | None = None
 
@@ -48,6 +49,7 @@ class Wanted:
             open=tuple(f"{{{name}}}" for name in names),
             code=code_of(spec.snapshot, git.commit if git else None, dirty=git.dirty if git else None),
             interpreter=spec.interpreter,
+            environment=spec.environment,
             models=spec.placement.models,
             device=spec.device,
         )
@@ -121,7 +123,7 @@ def _with_all_arguments(wanted: Wanted, same: Sequence[PastRun]) -> Iterator[tup
 def _is_exact(wanted: Wanted, run: PastRun) -> bool:
     return (
         run.code == wanted.code
-        and run.interpreter == wanted.interpreter
+        and (run.interpreter, run.environment) == (wanted.interpreter, wanted.environment)
         and (not wanted.models or all(_is_one_of(wanted.models, name) for name in run.models))
     )
 

@@ -124,6 +124,18 @@ def test_members_of_an_array_are_runs_with_their_own_arguments(database: History
     assert [(("--lr", "2"), COMMIT), (("--lr", "1"), COMMIT)] == [(run.words, run.code) for run in found(database)]
 
 
+def test_a_run_has_the_environment_that_was_named(database: HistoryDatabase, outbox: Outbox) -> None:
+    """A member of an array has that of its array. A variable of this name is no Python environment."""
+    outbox.submit(1, train("{x}", array=Array.asked(None, ["x=1"], None), environment="torch-2.8"))
+    ran(outbox, 3, train("2", environment="jax", env={"environment": "no"}), device(5))
+    ran(outbox, 4, train("3", env={"environment": "no"}), device(5))
+    outbox.record()
+    finish(outbox, 2, device(5), of="1", index="0", left="", held="")
+    outbox.record()
+
+    assert {"1": "torch-2.8", "2": "jax", "3": None} == {run.words[0]: run.environment for run in found(database)}
+
+
 def test_the_words_before_a_script_are_no_arguments(database: HistoryDatabase, outbox: Outbox) -> None:
     """With uv, more words come before the script than its interpreter."""
     argv = ("uv", "run", "--frozen", "python", "train.py", "--lr", "1")

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from factories import make_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,11 +51,27 @@ def test_the_most_exact_signature_with_three_runs_is_used() -> None:
     assert (Signature.EXACT, 3, 5.0) == used("--lr 1", *others[0], *others[1], *[a_run("--lr 1", 5)] * 3)
 
 
-@pytest.mark.parametrize("change", [{"code": "d" * 40}, {"code": None}, {"interpreter": "/other"}])
+@pytest.mark.parametrize(
+    "change", [{"code": "d" * 40}, {"code": None}, {"interpreter": "/other"}, {"environment": "jax"}]
+)
 def test_two_exact_runs_are_too_few(change: dict[str, Any]) -> None:
     """With fewer than three, the next signature with three is used."""
     runs = [a_run("--lr 1", 5), a_run("--lr 1", 5), a_run("--lr 1", 6, **change)]
     assert (Signature.ARGUMENTS, 3, 6.0) == used("--lr 1", *runs)
+
+
+@pytest.mark.parametrize(
+    ("argv", "interpreter"),
+    [
+        (("/py", "train.py", "--lr", "1"), "/py"),
+        (("uv", "run", "--frozen", "--project=..", "python", "train.py", "--lr", "1"), "uv run"),
+    ],
+)
+def test_a_job_is_compared_by_its_arguments_and_its_python(argv: tuple[str, ...], interpreter: str) -> None:
+    """What runs the script is no argument, and the environment that the job names belongs to its Python."""
+    spec = make_spec(argv=argv, script="train.py", interpreter=interpreter, environment="jax")
+    found = Wanted.of(spec)
+    assert (("--lr", "1"), interpreter, "jax") == (found.words, found.interpreter, found.environment)
 
 
 def test_code_that_is_not_known_is_not_the_same() -> None:
