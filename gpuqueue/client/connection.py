@@ -11,6 +11,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import SUPERUSER, current_account, is_superuser
 
 if TYPE_CHECKING:
+    from gpuqueue.client.past_runs import PastRuns
     from gpuqueue.history.database import HistoryDatabase
     from gpuqueue.model.run import Record
     from gpuqueue.queue.jobqueue import JobQueue
@@ -24,6 +25,7 @@ class Connection:
         self.settings = settings or Settings.load()
         self._queue: JobQueue | None = None
         self._database = database
+        self._past_runs: PastRuns | None = None
         self._account: Account | None = None
         self._user: str | None = None
 
@@ -33,7 +35,7 @@ class Connection:
         The service uses it: it has authenticated the account. *user* is SUPERUSER for an admin.
         """
         other = Connection(self.settings)
-        other._queue, other._database = self.queue, self.database
+        other._queue, other._database, other._past_runs = self.queue, self.database, self.past_runs
         other._account, other._user = account, user
         return other
 
@@ -62,6 +64,17 @@ class Connection:
 
             self._database = HistoryDatabase(self.settings.database_url)
         return self._database
+
+    @property
+    def past_runs(self) -> PastRuns:
+        """Return the earlier runs of programs."""
+        if self._past_runs is None:
+            from gpuqueue.client.past_runs import PastRuns  # noqa: PLC0415 - lazy import for startup time
+
+            self._past_runs = PastRuns(
+                self.settings.database_url, lambda: self.database, is_open=lambda: self._database is not None
+            )
+        return self._past_runs
 
     def recorded(self, job_id: int) -> Record | None:
         """Return a job's record from the history, or None. Uses the SQLite reader, which imports fast, if it can."""

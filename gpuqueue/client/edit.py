@@ -10,12 +10,13 @@ from typing import Any
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.devices import uuids_of
+from gpuqueue.client.memory import OpenMemory, with_memory
 from gpuqueue.client.placement import UuidsOf, replaced
 from gpuqueue.errors import BadRequest
 from gpuqueue.model import job_ref, times, validation
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_edit import JobEdit
-from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.job_spec import ASKED, AUTO, JobSpec
 from gpuqueue.model.validation import NONE
 
 
@@ -30,7 +31,7 @@ def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
     apply = partial(
         connection.queue.requests.edit,
         job_id,
-        change_of(wanted, lambda names: uuids_of(connection, names)),
+        _with_learned(connection, wanted, change_of(wanted, lambda names: uuids_of(connection, names))),
         priority=wanted.priority is not None,
         after=wanted.after is not None,
         begin=wanted.begin is not None,
@@ -46,10 +47,20 @@ def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
     return reads.get(connection, job_id)
 
 
+def _with_learned(
+    connection: Connection, wanted: JobEdit, change: Callable[[JobSpec], JobSpec]
+) -> Callable[[JobSpec], JobSpec]:
+    """Return *change*, and the memory that earlier runs of the changed job needed if *wanted* asks for it."""
+    if wanted.mem != AUTO:
+        return change
+    return lambda spec: with_memory(connection, change(spec), OpenMemory(auto=True), None)
+
+
 def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec]:
     """Return a function that makes the changed spec. *uuids_of* maps names of devices to UUIDs.
 
-    The returned function raises BadRequest if the changed spec is invalid.
+    A memory of ``"auto"`` stays as it is: the caller knows whose history to ask. The returned function raises
+    BadRequest if the changed spec is invalid.
 
     Raises:
         BadRequest: a value is malformed.
@@ -72,8 +83,10 @@ def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec
 
 def _fields(wanted: JobEdit) -> dict[str, Any]:
     """Return the fields of the spec that take one value each."""
+    mem = None if wanted.mem == AUTO else wanted.mem
     parsers: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-        "mem_bytes": (wanted.mem, validation.mem_bytes),
+        "mem_bytes": (mem, validation.mem_bytes),
+        "mem_source": (mem, lambda _: ASKED),
         "gpus": (wanted.gpus, lambda value: value),
         "name": (wanted.name, validation.name),
         "priority": (wanted.priority, validation.priority),

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuqueue.client import estimates
 from gpuqueue.errors import BadRequest, HistoryUnreachable
 from gpuqueue.model import validation
 from gpuqueue.model.job_spec import Account
@@ -151,9 +152,10 @@ def _nothing_yet(request: Request) -> Estimate:
 def _with_dry_runs(estimate: Estimate, request: Request, sizes: Sequence[int], batch_option: str) -> Estimate:
     """Return *estimate* with the dry run *request*, and one more for each batch size of *sizes*."""
     from gpuqueue.estimate.dry_run import dry_run  # noqa: PLC0415 - lazy import for startup time
-    from gpuqueue.estimate.figures import Batch  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.estimate.figures import Batch, rounded_up  # noqa: PLC0415 - lazy import for startup time
 
     counted = dry_run(request)
+    estimates.remember(Path(request.cwd, request.script), request.args, rounded_up(counted.need_bytes))
     batches = tuple(
         Batch(size=size, dry_run=dry_run(replace(request, args=(*request.args, batch_option, str(size)))))
         for size in sizes

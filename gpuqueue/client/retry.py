@@ -11,6 +11,7 @@ from gpuqueue.client import placeholders, reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.devices import uuids_of
 from gpuqueue.client.edit import change_of
+from gpuqueue.client.memory import OpenMemory, with_memory
 from gpuqueue.client.selection import may_change
 from gpuqueue.client.wait import recorded
 from gpuqueue.errors import BadRequest, Refused, Unreadable
@@ -18,7 +19,7 @@ from gpuqueue.model import job_ref, validation
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.job_spec import AUTO, JobSpec
 from gpuqueue.model.script_args import words_before_args
 from gpuqueue.system.environment import travelling
 from gpuqueue.system.git_checkout import CheckoutReader
@@ -70,7 +71,7 @@ def spec_again(
     )
     if args is not None:
         placeholders.check(again)
-    return again
+    return with_memory(connection, again, OpenMemory(auto=True), warn) if changes.mem == AUTO else again
 
 
 def _before(connection: Connection, job: int | str, name: JobName) -> Job:

@@ -14,7 +14,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job
-from gpuqueue.model.job_spec import Account, JobSpec, tags_of
+from gpuqueue.model.job_spec import ASKED, AUTO, Account, JobSpec, tags_of
 from gpuqueue.model.notification import Notification
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_umask
@@ -24,13 +24,16 @@ from gpuqueue.system.git_checkout import CheckoutReader
 from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
-    from gpuqueue.client import devices, notifications, placeholders, reads, snapshots
+    from gpuqueue.client import devices, estimates, memory, notifications, placeholders, reads, snapshots
+    from gpuqueue.client.memory import OpenMemory
     from gpuqueue.model import file_patterns, python_environments, times
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.queue.lease import DeviceStatus
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
+    estimates = later("gpuqueue.client.estimates")
     file_patterns = later("gpuqueue.model.file_patterns")
+    memory = later("gpuqueue.client.memory")
     notifications = later("gpuqueue.client.notifications")
     placeholders = later("gpuqueue.client.placeholders")
     python_environments = later("gpuqueue.model.python_environments")
@@ -41,13 +44,12 @@ else:  # needed by few submits
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiteAnswers:
-    """What only the site can say about a request: the devices of names, the default memory, and its targets.
+    """What only the site can say about a request: the devices of names, and its targets.
 
     ``environments`` returns the names of the Python environments of each host, None for a host that does not say.
     """
 
     uuids_of: UuidsOf
-    mem_bytes: Callable[[JobRequest], int]
     notifications: Callable[[JobRequest], tuple[Notification, ...]]
     environments: Callable[[], Iterable[Sequence[str] | None]]
 
@@ -64,14 +66,25 @@ def spec_of(connection: Connection, request: JobRequest, note: Callable[[str], N
     """
     site = SiteAnswers(
         uuids_of=lambda names: devices.uuids_of(connection, names),
-        mem_bytes=lambda asked: _mem_bytes(connection, asked),
         notifications=lambda asked: _notifications(connection, asked),
         environments=lambda: environments_of(connection.queue.devices.all()),
     )
     with_code = request.snapshot is not None and request.snapshot is not False
     travel = Travel(with_code=True) if with_code else STAYS
     spec = completed(request, connection.settings, connection.account, site, lambda: connection.queue, travel)
-    return snapshots.kept(connection, request, spec, note) if with_code else spec
+    if with_code:
+        spec = snapshots.kept(connection, request, spec, note)
+    left_open = open_memory(request, spec)
+    if left_open is None and (note is None or len(spec.argv) == 1):  # nobody wants advice on a program without a script
+        return spec
+    return memory.with_memory(connection, spec, left_open, note)
+
+
+def open_memory(request: JobRequest, spec: JobSpec) -> OpenMemory | None:
+    """Return what the submitter knows about the memory of *spec* if the *request* leaves it open, else None."""
+    if request.mem is not None and request.mem != AUTO:
+        return None
+    return memory.OpenMemory(auto=request.mem == AUTO, estimated_bytes=estimates.known(spec))
 
 
 def completed(
@@ -82,8 +95,9 @@ def completed(
     meanwhile: Callable[[], object],
     travel: Travel = STAYS,
 ) -> JobSpec:
-    """Return the spec of *request*, as :func:`spec_of` does. *meanwhile* is called while git runs.
+    """Return the spec of *request*, as :func:`spec_of` does, less a memory that is left open: that is 1 MiB.
 
+    *meanwhile* is called while git runs.
     *travel* says whether the job's code, and its environment, are for another directory or machine.
     """
     if request.keep:
@@ -99,13 +113,15 @@ def completed(
         is_named=request.environment is not None,
     )
     device, placement = placed(request, site.uuids_of)
+    asked = None if request.mem == AUTO else request.mem
     meanwhile()  # its imports take as long as git, which runs in parallel
     spec = JobSpec(
         argv=argv,
         cwd=str(directory),
         env={**travelling(os.environ, is_far=travel.is_far), **validation.environment(request.env)},
         account=account,
-        mem_bytes=MIB if placement.whole else site.mem_bytes(request),
+        mem_bytes=MIB if asked is None else validation.mem_bytes(asked),
+        mem_source=None if asked is None else ASKED,
         gpus=request.gpus,
         device=settings.default_device if device is None else device,
         placement=placement,
@@ -180,27 +196,6 @@ def _environment(request: JobRequest, site: SiteAnswers) -> str | None:
         raise BadRequest("--python and --environment exclude each other: give one")
     python_environments.check_known(name, site.environments())
     return name
-
-
-def _mem_bytes(connection: Connection, request: JobRequest) -> int:
-    if request.mem is not None:
-        return validation.mem_bytes(request.mem)
-    return default_mem_bytes(connection, str(request.pool))
-
-
-def default_mem_bytes(connection: Connection, pool: str) -> int:
-    """Return the memory of a job that does not say how much it needs.
-
-    Raises:
-        BadRequest: neither the settings nor the pool have a default.
-
-    """
-    default_bytes = connection.settings.default_mem_bytes
-    if default_bytes is None:
-        default_bytes = connection.queue.rules.limits().of_pool(pool).default_mem_bytes
-    if default_bytes is None:
-        raise BadRequest("give the device memory that the job needs: --mem 6G")
-    return default_bytes
 
 
 def _notifications(connection: Connection, request: JobRequest) -> tuple[Notification, ...]:

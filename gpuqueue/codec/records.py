@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 from gpuqueue.codec.endings import ending_to_plain, run_device_to_plain
 from gpuqueue.codec.parts import git_to_plain, placement_to_plain
 from gpuqueue.codec.text import Plain, iso
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job
 
 if TYPE_CHECKING:
+    from gpuqueue.model import mem_source
     from gpuqueue.model.notification import Delivery
     from gpuqueue.model.run import Record, Run
+else:  # a submit writes no job
+    mem_source = later("gpuqueue.model.mem_source")
 
 
 def job_to_plain(job: Job) -> Plain:
@@ -30,6 +34,7 @@ def job_to_plain(job: Job) -> Plain:
         "interpreter": spec.interpreter,
         "environment": spec.environment,
         "mem_bytes": spec.mem_bytes,
+        "mem_source": _mem_source_to_plain(spec.mem_source),
         "gpus": spec.gpus,
         "device": spec.device.value if spec.device else None,
         "placement": placement_to_plain(spec.placement),
@@ -65,6 +70,17 @@ def job_to_plain(job: Job) -> Plain:
         "git": git_to_plain(spec.git) if spec.git else None,
         "separate_stderr": spec.separate_stderr,
         "keep": list(spec.keep),
+    }
+
+
+def _mem_source_to_plain(text: str | None) -> Plain | None:
+    source = mem_source.MemSource.known(text)
+    if source is None:
+        return None
+    return {
+        "kind": source.kind.value,
+        "runs": source.runs,
+        "signature": source.signature.value if source.signature else None,
     }
 
 

@@ -98,6 +98,7 @@ def _to_plain(spec: JobSpec) -> Plain:
         **({"notifications": list(map(notification_to_plain, spec.notifications))} if spec.notifications else {}),
         **({"separate_stderr": True} if spec.separate_stderr else {}),
         **({"git": git_to_plain(spec.git)} if spec.git else {}),
+        **({"mem_source": spec.mem_source} if spec.mem_source is not None else {}),
     }
 
 
@@ -169,6 +170,7 @@ def _read(text: object) -> tuple[JobSpec, Member | None]:
             tags=plain.texts("tags") if plain.has("tags") else (),
             separate_stderr=plain.flag("separate_stderr", default=False),
             git=_part(plain, "git", git_from_plain, None),
+            mem_source=plain.text_or_none("mem_source"),
         )
         return spec, member_from_plain(plain)
 

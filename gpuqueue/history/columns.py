@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.codec import member_note
+from gpuqueue.learning.program import program_of
 from gpuqueue.model.device import Activity, Peak
 from gpuqueue.model.event import Act
 from gpuqueue.model.run import StartKind
@@ -56,6 +57,7 @@ def job_row(event: Event, spec: JobSpec, member: Member | None, payload: str) ->
         "spec": member_note(member) if member and event.act is Act.CLAIM else payload,
         "front": None,
         "note": None,
+        "program": program_of(spec.argv, spec.script, spec.cwd),
         "array_id": member.array_id if member else None,
         "array_index": member.index if member else None,
         "array_left": None if spec.array is None else "" if spec.waits.hold else str(spec.array.indexes),

@@ -18,6 +18,7 @@ from gpuqueue.history import (
     folded,
     members,
     notifications,
+    program_runs,
     queries,
     refill,
     retried,
@@ -71,6 +72,7 @@ class HistoryDatabase:
     never_began = _with_connection(members.never_began)
     retried = _with_connection(retried.retried)
     durations_s = _with_connection(durations.durations_s)
+    runs_of_program = _with_connection(program_runs.runs_of)
     kept_environment = _with_connection(environments.kept)
     forget_environments = _with_connection(environments.forget, writes=True)
     due_notifications = _with_connection(notifications.due)

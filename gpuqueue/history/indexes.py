@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from gpuqueue.history.access_tables import access_tokens, audit_entries
+from gpuqueue.history.past_runs import TELLING
 from gpuqueue.history.tables import job_events, job_tags, jobs, metadata, notifications, run_devices, runs
 
 
@@ -33,6 +34,8 @@ INDEXES = (
     _where("ending <> 'exited'", jobs.c.ending, jobs.c.id),
     _where("exit_code <> 0", jobs.c.exit_code, jobs.c.id),
     _where("array_id IS NOT NULL", jobs.c.array_id, jobs.c.array_index),
+    # Only jobs whose runs show how much memory a program needs. A queue of pending jobs of it is not read.
+    _where(TELLING, jobs.c.user_name, jobs.c.program, jobs.c.id),
     sa.Index(None, job_tags.c.tag, job_tags.c.job_id),
     sa.Index(None, runs.c.ended_at),
     sa.Index(None, run_devices.c.device_uuid, run_devices.c.job_id),

@@ -1,20 +1,19 @@
 """A fast reader for one job of a SQLite history database, with the standard library alone.
 
 Importing SQLAlchemy takes several times as long as the rest of ``logs``, ``wait`` and ``show``. This reader raises
-:class:`Shut` for other databases, for tables of another version, and on any error. The caller then uses
-:class:`gpuqueue.history.database.HistoryDatabase`, which also reports errors (docs/internals/adr/0011).
+:class:`~gpuqueue.history.sqlite_file.Shut` for other databases, for tables of another version, and on any error. The
+caller then uses :class:`gpuqueue.history.database.HistoryDatabase`, which also reports errors
+(docs/internals/adr/0011).
 """
 
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from gpuqueue.history.records import record_of
-from gpuqueue.history.revision import REVISION
+from gpuqueue.history.sqlite_file import Shut, reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,12 +22,8 @@ if TYPE_CHECKING:
 
 #: How long to wait for a locked file, in seconds. ``HistoryDatabase`` then waits longer.
 WAIT_S = 1.0
-#: Start of the URL of a SQLite file with an absolute path.
-_FILE = "sqlite:////"
 
-
-class Shut(Exception):
-    """This reader cannot answer. :class:`gpuqueue.history.database.HistoryDatabase` can, or reports why not."""
+__all__ = ["Shut", "record"]
 
 
 def record(url: str, job_id: int) -> Record | None:
@@ -38,26 +33,8 @@ def record(url: str, job_id: int) -> Record | None:
         Shut: only :class:`gpuqueue.history.database.HistoryDatabase` can answer.
 
     """
-    try:
-        with closing(_opened(url)) as connection:
-            connection.execute("BEGIN")  # all reads see the same state
-            known = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-            if known is None or known[0] != REVISION:
-                raise Shut
-            return record_of(_File(connection), job_id)
-    except sqlite3.Error as error:
-        raise Shut from error
-
-
-def _opened(url: str) -> sqlite3.Connection:
-    """Open the file. Do not create it."""
-    if not url.startswith(_FILE) or {"?", "\0"} & set(url):
-        raise Shut
-    try:
-        place = "file:" + quote(url.removeprefix(_FILE[:-1])) + "?mode=rw"
-    except UnicodeError as error:
-        raise Shut from error
-    return sqlite3.connect(place, uri=True, timeout=WAIT_S, isolation_level=None, detect_types=sqlite3.PARSE_DECLTYPES)
+    with reading(url, WAIT_S) as connection:
+        return record_of(_File(connection), job_id)
 
 
 class _File:

@@ -104,6 +104,9 @@ jobs = sa.Table(
     sa.Column("front", sa.BigInteger, nullable=True),
     #: A note by a user.
     _text("note", nullable=True),
+    #: The program that the command runs: see :func:`gpuqueue.learning.program.program_of`, whose texts all databases
+    #: accept.
+    _word("program", nullable=True),
     sa.CheckConstraint(_one_of("state", JobState), name="state_known"),
     sa.CheckConstraint(
         f"({_one_of('state', (s for s in JobState if s in ENDS))}) = (ended_at IS NOT NULL)", name="end_has_time"

@@ -30,8 +30,9 @@ FILES_RUN, FILES_SOURCE = "gpuqueue-run", "gpuqueue-source"
 class NewJob:
     """A job to submit: the fields of :class:`gpuqueue.model.job_spec.JobSpec` without the account.
 
-    The account is that of the caller. Without ``mem_bytes``, the default of the site or of the pool applies. Without
-    ``name``, the job has the name of its program.
+    The account is that of the caller. Without ``name``, the job has the name of its program. Without ``mem_bytes``, the
+    site decides, and ``default_mem_bytes`` comes before its default. With ``auto_mem`` the job asks for what earlier
+    runs needed, else for ``estimated_mem_bytes``, the result of a dry run at the caller's.
     """
 
     argv: tuple[str, ...]
@@ -64,6 +65,10 @@ class NewJob:
     tags: tuple[str, ...] = ()
     git: Checkout | None = None
     separate_stderr: bool = False
+    mem_source: str | None = None
+    auto_mem: bool = False
+    estimated_mem_bytes: int | None = None
+    default_mem_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,8 @@ class JobEdit:
 
     ``"none"`` removes a time limit, a signal, a preference, device types, dependencies or the concurrency limit of an
     array (*at_once*), ``"now"`` an earliest start, ``"any"`` named devices, an empty *pool* the pool. A job without a
-    time limit gets the limit of its new pool. After an array has started, only *at_once* can be changed.
+    time limit gets the limit of its new pool. A *mem* of ``"auto"`` is what earlier runs of the job's script needed.
+    After an array has started, only *at_once* can be changed.
     """
 
     mem: str | int | None = None

@@ -35,8 +35,8 @@ class JobRequest:
     Attributes:
         command: A script's path (``"train.py"``), or a whole command line as a list.
         args: The script's arguments.
-        mem: Memory needed on each device: bytes, or a size such as ``"6G"`` (binary). By default the default of the
-            site or of the pool.
+        mem: Memory needed on each device: bytes, or a size such as ``"6G"`` (binary). ``"auto"`` asks for what earlier
+            runs of the script needed. By default the default of the site or of the pool.
         gpus: Number of devices, all on one host and of one kind.
         device: ``"gpu"``, ``"cpu"`` or ``"any"``. Or the devices that the job may use, each an index on this host,
             ``"HOST:INDEX"``, a UUID or a prefix of one. By default the site's setting, else a GPU if one is known.

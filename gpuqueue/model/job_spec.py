@@ -53,6 +53,10 @@ class Account:
     host: str
 
 
+#: Text of the source of a memory that the submitter named (see ``mem_source.py``). It is the usual one.
+ASKED = "asked"
+#: The word of ``--mem`` that asks for what earlier runs needed.
+AUTO = "auto"
 #: Longest job name, in characters.
 MAX_NAME = 128
 #: Most tags of one job. ``gpuqueue/queue/lua/acts/set_tags.lua`` has the same limit.
@@ -82,6 +86,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("environment", "environment", _TEXT_OR_NONE, "text"),
     ("snapshot", "snapshot", _TEXT_OR_NONE, "text"),
     ("keep", "keep", (tuple,), "a tuple of patterns"),
+    ("mem_source", "mem_source", _TEXT_OR_NONE, "text"),
     ("the command", "argv", (tuple,), "a tuple of words"),
     ("the environment", "env", (Mapping,), "a mapping of names to values"),
     ("waits", "waits", (Waits,), "a Waits"),
@@ -113,7 +118,8 @@ class JobSpec:
     """The frozen request of a job.
 
     - ``mem_bytes`` is the memory that the job needs on *each* of its ``gpus`` devices. With ``cap``, the worker limits
-      the job's frameworks to it.
+      the job's frameworks to it. ``mem_source`` is the text of a :class:`~gpuqueue.model.mem_source.MemSource`, None if
+      nobody knows where the number came from.
     - ``device`` is the device kind. None means a GPU if the queue knows one (:func:`gpuqueue.model.device.suits`).
       ``placement`` restricts the devices further.
     - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
@@ -163,6 +169,7 @@ class JobSpec:
     tags: tuple[str, ...] = ()
     git: Checkout | None = None
     separate_stderr: bool = False
+    mem_source: str | None = None
 
     def __post_init__(self) -> None:
         """Validate the fields.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuqueue.model.job_spec import JobSpec
 
 #: The field ``interpreter`` of a script that uv runs, and the start of its command line.
@@ -15,12 +17,17 @@ UV_PYTHON = "python"
 
 
 def words_before_args(spec: JobSpec) -> int:
-    """Return how many words of the command come before the arguments of the script.
+    """Return how many words of the command come before the arguments of the script, as :func:`args_start` does."""
+    return args_start(spec.argv, spec.interpreter)
+
+
+def args_start(argv: Sequence[str], interpreter: str | None) -> int:
+    """Return how many words of *argv* come before the arguments of the script that *interpreter* runs.
 
     They are ``./run.sh``, ``PYTHON train.py`` or ``uv run --frozen [--project=DIR] python train.py``. A job without a
     script has one such word, its program.
     """
-    if spec.interpreter is None:
+    if interpreter is None:
         return 1
-    before = spec.argv.index(UV_PYTHON) if spec.interpreter == UV_INTERPRETER and UV_PYTHON in spec.argv else 0
+    before = argv.index(UV_PYTHON) if interpreter == UV_INTERPRETER and UV_PYTHON in argv else 0
     return before + 2

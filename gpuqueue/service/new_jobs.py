@@ -6,23 +6,27 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 from gpuqueue.client import notifications, placeholders
+from gpuqueue.client.memory import OpenMemory, with_memory
 from gpuqueue.client.retry import spec_again
-from gpuqueue.client.submit import default_mem_bytes, environments_of, queued
+from gpuqueue.client.submit import environments_of, queued
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import NewJob, RetryRequest
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import Job
-from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.job_spec import ASKED, JobSpec
+from gpuqueue.model.mem_source import MemSource
 from gpuqueue.model.python_environments import check_known
 from gpuqueue.service.call import Call
 from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.service.uploads import check_held, share
 from gpuqueue.settings.parsers import RunAs
 from gpuqueue.system.command_line import name_of
+from gpuqueue.text.units import MIB
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -40,8 +44,10 @@ class KeyedRequest:
         return cls(key, hashlib.sha256(path.encode("utf-8", "surrogateescape") + b"\0" + body).hexdigest())
 
 
-def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None) -> tuple[Job, bool]:
+def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None, note: Callable[[str], None]) -> tuple[Job, bool]:
     """Submit *wanted* and return its job, and whether it is new. The same *key* of an account yields the same job.
+
+    *note* is called with a line about the memory of the job.
 
     Raises:
         BadRequest: a value is malformed.
@@ -50,7 +56,7 @@ def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None) -> tuple[Job
     """
     name = "submit" if wanted.retry_of is None else "retry"  # some clients send the whole request of a retry
     with call.change(Action.SUBMIT, name) as change:
-        return _queued(call, spec_of(call, wanted), key, change)
+        return _queued(call, spec_of(call, wanted, note), key, change)
 
 
 def retried(
@@ -68,11 +74,10 @@ def retried(
         return _queued(call, spec_of_retry(call, name, wanted, warn), key, change, name)
 
 
-def spec_of(call: Call, wanted: NewJob) -> JobSpec:
+def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:
     """Return the spec of *wanted*, with the caller's account and with the defaults of the site."""
-    values = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
-    if wanted.mem_bytes is None:
-        values["mem_bytes"] = default_mem_bytes(call.connection, wanted.pool)
+    values = {field.name: getattr(wanted, field.name) for field in fields(JobSpec) if field.name != "account"}
+    values.update(_memory_of(wanted))
     if wanted.name is None:
         values["name"] = name_of(wanted.argv, wanted.script) if wanted.argv else "job"
     if wanted.device is None and not wanted.placement.devices:
@@ -87,7 +92,30 @@ def spec_of(call: Call, wanted: NewJob) -> JobSpec:
     spec = JobSpec(**values, account=call.account)
     if spec.array is not None:
         placeholders.check(spec)
-    return spec
+    return with_memory(call.connection, spec, _open_memory(wanted), note if wanted.retry_of is None else None)
+
+
+def _memory_of(wanted: NewJob) -> dict[str, Any]:
+    """Return the fields of the spec about memory. A memory that is left open is 1 MiB for now."""
+    if wanted.mem_bytes is None:
+        return {"mem_bytes": MIB, "mem_source": None}
+    if wanted.auto_mem:
+        raise BadRequest("give mem_bytes, or auto_mem, but not both")
+    if wanted.placement.whole:
+        return {"mem_source": None}
+    if wanted.mem_source is not None:
+        return {"mem_source": str(MemSource.parse(wanted.mem_source))}
+    return {"mem_source": ASKED if wanted.retry_of is None else None}
+
+
+def _open_memory(wanted: NewJob) -> OpenMemory | None:
+    if wanted.mem_bytes is not None:
+        return None
+    return OpenMemory(
+        auto=wanted.auto_mem,
+        estimated_bytes=wanted.estimated_mem_bytes,
+        default_bytes=wanted.default_mem_bytes,
+    )
 
 
 def spec_of_retry(call: Call, name: str, wanted: RetryRequest, warn: Callable[[str], None]) -> JobSpec:

@@ -46,6 +46,20 @@ class OnPartition(str, Enum):
         return self.value
 
 
+class LearnMemory(str, Enum):
+    """What a job without ``--mem`` asks for."""
+
+    #: The default of the submitter, the site or the pool. A line says what earlier runs needed.
+    SUGGEST = "suggest"
+    #: What at least three earlier runs with the same arguments needed, else the default.
+    DEFAULT = "default"
+    #: The same as with ``--mem auto``: what any earlier run of the script needed, else an estimate, else the default.
+    AUTO = "auto"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 class RunAs(str, Enum):
     """The account as which jobs run."""
 
@@ -173,6 +187,12 @@ def _on_partition(raw: str) -> OnPartition:
         raise BadRequest(f"{raw!r} is neither stop nor keep") from None
 
 
+def _learn_memory(raw: str) -> LearnMemory:
+    if raw not in list(LearnMemory):
+        raise BadRequest(f"{brief(raw)} is unknown here: write {', '.join(LearnMemory)}")
+    return LearnMemory(raw)
+
+
 def _run_as(raw: str) -> RunAs:
     try:
         return RunAs(raw)
@@ -226,6 +246,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "slots": _positive,
     "slots_on": _slots_on,
     "default_mem_bytes": parse_bytes,
+    "learn_memory": _learn_memory,
     "default_device": DeviceFilter.parse,
     "host_lost_after_s": parse_duration,
     "heartbeat_s": parse_duration,

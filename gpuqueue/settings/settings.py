@@ -19,7 +19,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, DeviceFilter
 from gpuqueue.model.placement import Preference
 from gpuqueue.settings import sources
-from gpuqueue.settings.parsers import OnPartition, RunAs
+from gpuqueue.settings.parsers import LearnMemory, OnPartition, RunAs
 
 if TYPE_CHECKING:
     from gpuqueue.model import limits as limiting
@@ -87,6 +87,8 @@ class Settings:
     slots_on: str = ""
     #: Memory that a job asks for when ``submit`` is given no ``--mem``; None makes ``--mem`` required.
     default_mem_bytes: int | None = None
+    #: Whether a job without ``--mem`` asks for what its earlier runs needed.
+    learn_memory: LearnMemory = LearnMemory.SUGGEST
     #: Device kind of a job when ``submit`` is given no ``--device``; None: a GPU wherever the queue knows of one.
     default_device: DeviceFilter | None = None
     #: How long the jobs of a host without heartbeats are kept for it: the lease of a run. Longer over a network.

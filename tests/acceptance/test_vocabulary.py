@@ -45,7 +45,6 @@ RETIRED_IN_NAMES = {
     "said": "message, text",
     "say": "print, report",
     "stand": "state",
-    "learned": "cache",
 }
 #: Refused phrases: word of the glossary by pattern.
 PHRASES = {

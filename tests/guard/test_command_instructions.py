@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,10 +17,12 @@ from guard.bounds import Bound
 from guard.one_life import uncovered
 from own_store import OwnStore
 
+from gpuqueue.codec import encode_spec
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.system.account import current_account
 from gpuqueue.text.units import GIB
 from workers.services.recorder import Recorder
 
@@ -30,9 +33,11 @@ pytestmark = [
 ]
 #: Instructions of a whole process, divided by those of ``python -c "import click"``, measured on each of PYTHONS; the
 #: aim is two. They are spent on value classes, patterns and modules: ``python -X importtime`` names the modules. LIVE
-#: is a job that waits, ENDED one that only the history still has.
+#: is a job that waits, ENDED one that only the history still has. SCRIPT has 100 earlier runs in the history, of which
+#: a submit reads 50, to say what the script needed.
 RATIOS = {
     ("submit", "--mem", "1M", "--", "true"): (1.75, 1.79, 1.78, 1.77),
+    ("submit", "--mem", "12G", "SCRIPT"): (1.99, 2.03, 2.02, 2.01),
     ("queue",): (1.80, 1.85, 1.82, 1.83),
     ("cancel", "LIVE"): (1.53, 1.58, 1.56, 1.56),
     ("logs", "ENDED"): (1.71, 1.76, 1.74, 1.74),
@@ -69,6 +74,34 @@ def ended(queue: JobQueue, store: OwnStore) -> list[str]:
     return ["1", "2"]
 
 
+def remembered(store: OwnStore, script: Path) -> str:
+    """Add 100 runs of *script* to the history, and return its path."""
+    script.touch()
+    account = current_account("nodeA")
+    with closing(sqlite3.connect(store.settings.state_dir / "history.db")) as connection, connection:
+        for job_id in range(1000, 1100):
+            command = f"/py {script} --seed {job_id} --batch 8 --data /data/set --epochs 10"
+            payload = encode_spec(make_spec(argv=tuple(command.split(" ")), account=account, cwd=str(script.parent)))
+            connection.execute(
+                "INSERT INTO jobs (id, name, user_name, user_uid, submit_host, state, priority, command, script,"
+                " interpreter, cwd, mem_bytes, gpus, pool, attempt, losses, submitted_at, ended_at, spec, ending,"
+                " exit_code, program) VALUES (?, 'job', ?, 1, 'h', 'succeeded', 1, ?, ?, '/py', ?, 1, 1, '', 1, 0,"
+                " '2026-11-01', '2026-11-01', ?, 'exited', 0, ?)",
+                (job_id, account.name, command, str(script), str(script.parent), payload, str(script)),
+            )
+            connection.execute(
+                "INSERT INTO runs (job_id, attempt, token, host, worker, claimed_at, ended_at, ending, exit_code)"
+                " VALUES (?, 1, '1.a', 'h', 'w', '2026-11-01', '2026-11-01', 'exited', 0)",
+                (job_id,),
+            )
+            connection.execute(
+                "INSERT INTO run_devices (job_id, attempt, device_uuid, device_index, kind, lease_bytes, peak_bytes,"
+                " peak_source, samples, na_samples) VALUES (?, 1, 'GPU-0', 0, 'gpu', ?, ?, 'nvml_sampled', 50, 0)",
+                (job_id, 12 * GIB, 5 * GIB),
+            )
+    return str(script)
+
+
 @pytest.mark.full
 def test_a_command_takes_as_many_instructions_as_agreed(
     own_store: OwnStore, migrated_sqlite: Path, tmp_path: Path
@@ -83,6 +116,7 @@ def test_a_command_takes_as_many_instructions_as_agreed(
     serve(queue, make_offer())
     jobs = {"ENDED": ended(queue, own_store), "LIVE": [str(queue.requests.submit(make_spec()).id) for _ in range(2)]}
     queue.close()
+    jobs["SCRIPT"] = [remembered(own_store, tmp_path / "train.py")] * 2
     environ = {
         **{name: value for name, value in uncovered().items() if name != "PYTHONDONTWRITEBYTECODE"},
         "GPUQUEUE_STATE_DIR": str(own_store.settings.state_dir),

@@ -9,15 +9,17 @@ import click
 from gpuqueue.cli.options import dependencies, placement
 from gpuqueue.cli.options.fields import field, with_options
 from gpuqueue.cli.options.job_id import one_job_argument
+from gpuqueue.cli.output.render import size_of, source_of
 from gpuqueue.client import Client
 from gpuqueue.model.dependencies import BEGINS
+from gpuqueue.model.job_spec import AUTO
 from gpuqueue.text.sanitize import plain
 
 #: Parameter in Python -> its name on the command line, where they differ.
 _CALLED = {"time_limit": "time", "preference": "placement"}
 
 _OPTIONS = (
-    field("mem", "Memory on each device."),
+    field("mem", "Memory on each device, or auto: what earlier runs needed."),
     field("gpus", "Number of devices, all on one host."),
     field("device", placement.DEVICE),
     field("device_type", f"{placement.DEVICE_TYPE}; none removes it."),
@@ -52,6 +54,8 @@ def edit(job_id: str, **changes: Any) -> None:
     with Client() as client:
         given = {name: value for name, value in changes.items() if value not in (None, ())}
         job = client.jobs.edit(job_id, **given)
+        if given.get("mem") == AUTO:
+            given["mem"] = f"{size_of(job.spec)}{source_of(job.spec)}"
         click.echo(f"job {job.id}: {job.state}, {', '.join(_in_words(*each) for each in given.items())}")
         placement.warn_if_alone(client, job)
 

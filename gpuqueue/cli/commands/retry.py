@@ -32,7 +32,7 @@ class _Command(WithRest, Once):
 
 @click.command(cls=_Command)
 @chosen_ended()
-@field("mem", "Memory on each device. Default: as before.")
+@field("mem", "Memory on each device, or auto. Default: as before.")
 @field("gpus", "Number of devices. Default: as before.")
 @field("device", f"{placement.DEVICE} Default: as before.")
 @field("time_limit", "Time limit; none removes it. Default: as before.")

@@ -31,6 +31,7 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
       gpuqueue submit train.py --mem 6G
       gpuqueue submit train.py --mem 6G --time 2h -- --lr 1e-3
       gpuqueue submit --mem 20G --gpus 2 -- torchrun --nproc-per-node 2 train.py
+      gpuqueue submit train.py --mem auto
       gpuqueue submit train.py --mem 6G --sweep lr=1e-3,1e-4 -- --lr {lr}
     """  # noqa: D301 - \b is click's mark for lines to keep
     begin = options["begin"]

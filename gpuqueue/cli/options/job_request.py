@@ -86,7 +86,7 @@ def _off(_ctx: click.Context, _param: click.Parameter, given: bool) -> bool | No
 #: The options that describe a job, in the order of the help.
 _OPTIONS: tuple[Option, ...] = (
     click.argument("script", required=False, shell_complete=files),
-    field("mem", "Memory on each device: 6G, 6000M, 512MiB (binary)."),
+    field("mem", "Memory on each device: 6G, 6000M, 512MiB (binary); auto: what earlier runs needed."),
     field("gpus", "Number of devices, all on one host.", default=1, show_default=True),
     *placement.OPTIONS,
     field("time_limit", "Time limit: 90s, 15m, 2h, 1d, 1:30:00."),

@@ -15,6 +15,7 @@ from gpuqueue.cli.output.render import (
     priority_of,
     put_of,
     size_of,
+    source_of,
     state,
     waits_for,
     when,
@@ -74,7 +75,7 @@ def _request_lines(record: Record) -> list[str]:
         f"  command    {plain(spec.command)}",
         f"  directory  {plain(spec.cwd)}",
         *code_lines(spec),
-        f"  asked      {size_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
+        f"  asked      {size_of(spec)}{source_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
         + f", {priority_of(job)}",

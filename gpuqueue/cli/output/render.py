@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.job_spec import ASKED, JobSpec
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Run, RunDevice
 from gpuqueue.text.sanitize import cells, plain, short
 from gpuqueue.text.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.model import mem_source
+else:  # most jobs name their memory
+    mem_source = later("gpuqueue.model.mem_source")
 
 #: Reasons of a job that waits for a point in time.
 _OF_ITS_TIME = {WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE}
@@ -103,6 +110,12 @@ def asked_of(job: Job) -> str:
 def size_of(spec: JobSpec) -> str:
     """Return the memory that a job requests on each device: ``6G``, or ``all`` for the whole device."""
     return "all" if spec.placement.whole else format_bytes(spec.mem_bytes)
+
+
+def source_of(spec: JobSpec) -> str:
+    """Return where the memory came from, to follow `size_of`: `` (learned from 12 runs …)``; empty if it was asked."""
+    source = mem_source.MemSource.known(spec.mem_source) if spec.mem_source not in {None, ASKED} else None
+    return "" if source is None else f" ({source.words})"
 
 
 def wants_of(spec: JobSpec) -> str:

@@ -52,7 +52,8 @@ def _fitted(lines: Sequence[str], width: int | None) -> str:
 def _asked(job: Job) -> str:
     spec = job.spec
     where = f"{'each of ' if spec.gpus > 1 else ''}{render.places_of(spec)}{render.put_of(spec.placement)}"
-    return f"job {job.label}  {plain(spec.name)} ({plain(spec.account.name)}), {render.size_of(spec)} on {where}"
+    size = f"{render.size_of(spec)}{render.source_of(spec)}"
+    return f"job {job.label}  {plain(spec.name)} ({plain(spec.account.name)}), {size} on {where}"
 
 
 def _obstacles(found: Why, explanation: Explanation) -> Iterator[str]:

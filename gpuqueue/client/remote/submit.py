@@ -8,19 +8,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.remote.link import WARNING, Link
-from gpuqueue.client.submit import SiteAnswers, completed, environments_of
+from gpuqueue.client.submit import SiteAnswers, completed, environments_of, open_memory
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.errors import Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.job import Job
-from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.job_spec import ASKED, JobSpec
 from gpuqueue.system.command_line import Travel
 from gpuqueue.system.environment import travelling
-from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
     from gpuqueue.client import notifications
+    from gpuqueue.client.memory import OpenMemory
     from gpuqueue.client.remote import devices, snapshots
     from gpuqueue.client.remote.http import Answer
     from gpuqueue.model import api, job_edit, times
@@ -45,18 +45,14 @@ def submit_request(
     found: Callable[[Job], None] | None,
     note: Callable[[str], None] | None = None,
 ) -> Job:
-    """Submit *wanted*; the service adds the account, the default memory and what it knows about devices.
+    """Submit *wanted*; the service adds the account, a memory that is left open, and what it knows about devices.
 
     The code travels if *wanted* asks for it; if it does not say, it travels to a service on another machine (setting
-    ``snapshot``). *note* is called with lines about the code and its Python, *found* with a job that already has the
-    *dedupe* key.
+    ``snapshot``). *note* is called with lines about the code, its Python and the memory, *found* with a job that
+    already has the *dedupe* key.
     """
-    default_bytes = link.settings.default_mem_bytes
-    is_open = wanted.mem is None and default_bytes is None and not wanted.exclusive
     site = SiteAnswers(
         uuids_of=lambda names: devices.uuids_of(link, names),
-        # The spec needs a value; if the memory is open, it is left out below, and the service decides.
-        mem_bytes=lambda asked: MIB if is_open else _mem_bytes(asked, default_bytes),
         notifications=lambda asked: notifications.parsed(asked.on_end, asked.on_fail),
         environments=lambda: _environments(link),
     )
@@ -66,17 +62,34 @@ def submit_request(
     made = completed(wanted, link.settings, link.account, site, lambda: None, travel)
     if with_code:
         made = snapshots.sent(link, wanted, made, note, is_far=is_far)
-    return submit_spec(link, made, found, without=("mem_bytes",) if is_open else ())
+    left_open = None if made.placement.whole else open_memory(wanted, made)
+    return submit_spec(link, made, found, note=note, left_open=left_open)
 
 
-def submit_spec(link: Link, made: JobSpec, found: Callable[[Job], None] | None, *, without: Sequence[str] = ()) -> Job:
-    """Submit the spec *made*, less its account and the fields *without*, which the service fills in.
+def submit_spec(
+    link: Link,
+    made: JobSpec,
+    found: Callable[[Job], None] | None,
+    *,
+    note: Callable[[str], None] | None = None,
+    left_open: OpenMemory | None = None,
+) -> Job:
+    """Submit the spec *made*, less its account, and less its memory if that is *left_open*: the service decides it.
 
-    *found* is called with a job that already has the *dedupe* key.
+    *found* is called with a job that already has the *dedupe* key, *note* with a line about the memory.
     """
-    plain = to_plain(made)
-    body = {name: value for name, value in plain.items() if name != "account" and name not in without}
-    return post_job(link, "/jobs", body, found)
+    body = {name: value for name, value in to_plain(made).items() if name != "account"}
+    if left_open is not None or made.mem_source == ASKED:  # the service knows then, and an older one has no such field
+        del body["mem_source"]
+    if left_open is not None:
+        del body["mem_bytes"]
+        known = {
+            "auto_mem": left_open.auto or None,
+            "estimated_mem_bytes": left_open.estimated_bytes,
+            "default_mem_bytes": link.settings.default_mem_bytes,
+        }
+        body |= {name: value for name, value in known.items() if value is not None}
+    return post_job(link, "/jobs", body, found, note)
 
 
 def retry_body(
@@ -135,7 +148,3 @@ def _environments(link: Link) -> Sequence[Sequence[str] | None]:
         return environments_of(devices.RemoteDevices(link).list())
     except Refused:
         return ()
-
-
-def _mem_bytes(asked: JobRequest, default_bytes: int | None) -> int:
-    return default_bytes or MIB if asked.mem is None else validation.mem_bytes(asked.mem)

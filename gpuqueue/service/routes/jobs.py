@@ -56,7 +56,12 @@ async def submit(request: Request, key: Key = None) -> Response:
     """Submit a job. The status is 200 if a job with its dedupe key waits or runs already: the answer is that job."""
     wanted = await body_of(request, NewJob)
     sent = await _keyed(request, key)
-    return await site_of(request).answer(request, lambda call: _made(call, *submitted(call, wanted, sent)))
+
+    def work(call: Call) -> Response:
+        notes: list[str] = []
+        return _warned(_made(call, *submitted(call, wanted, sent, notes.append)), notes)
+
+    return await site_of(request).answer(request, work)
 
 
 @route(router, "POST", "/jobs/{name}/retry", answer=Job, body=RetryRequest, status=201)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -139,6 +140,30 @@ def test_a_newer_database_is_left_alone(history_url: str) -> None:
     with pytest.raises(HistoryUnreachable, match="is newer than this gpuqueue: upgrade gpuqueue"):
         migrate.upgrade(history_url)
     assert "9999" == migrate.current(history_url)
+
+
+def test_an_upgrade_fills_the_programs_of_old_jobs(empty_url: str) -> None:
+    """Jobs of the first version get their programs, as far as their runs show how much memory they need."""
+    with migrate._configured(empty_url) as config:
+        command.upgrade(config, "0001")
+    ended = {**JOB, "state": "succeeded", "ended_at": TIME, "cwd": "/home/ada"}
+    well, script = {"ending": "exited", "exit_code": 0}, {"script": "a/../train.py", "interpreter": "/py"}
+    rows = [
+        {**ended, **well, **script, "id": 1, "command": "/py a/../train.py --lr 1"},
+        {**ended, **well, "id": 2, "command": "torchrun --name 'a b' train.py"},
+        {**ended, **script, "id": 3, "state": "failed", "ending": "exited", "exit_code": 1, "command": "/py train.py"},
+        {**ended, **well, "id": 4, "command": "sh 'not closed"},
+        {**JOB, **script, "id": 5},
+    ]
+    engine = open_engine(empty_url)
+    with writing(engine) as connection:
+        for row in rows:
+            insert(connection, "jobs", row)
+    migrate.upgrade(empty_url)
+    with reading(engine) as connection:
+        programs = connection.scalars(sa.text("SELECT program FROM jobs ORDER BY id")).all()
+    engine.dispose()
+    assert ["/home/ada/train.py", "/home/ada torchrun train.py", None, None, None] == programs
 
 
 @pytest.mark.full

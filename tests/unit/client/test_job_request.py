@@ -79,8 +79,8 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 #: Fields that permit something, and so change no spec.
 PERMITS = {"snapshot_allow"}
-#: The fields of a spec that come from the submitting process, from a retry or from a later version.
-NOT_REQUESTED = {"account", "umask", "retry_of", "script"}
+#: The fields of a spec that come from the submitting process, from a retry, from the history or from a later version.
+NOT_REQUESTED = {"account", "umask", "retry_of", "script", "mem_source"}
 CHECKOUT = Checkout(commit="a" * 40, branch="main", dirty=False)
 #: Columns of a job with another name than their field of the spec.
 COLUMNS = {

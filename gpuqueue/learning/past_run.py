@@ -1,0 +1,113 @@
+"""One earlier run, and what its measured peak proves. Pure.
+
+docs/explanation/peak-memory.md describes the sources of peaks. A framework with a cap fills its cache up to the cap
+before it frees anything, so a peak close to the allocation shows the cap and not the need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import DeviceKind, PeakSource
+
+#: The number of samples that a trusted sampled peak needs: one second, at ten samples a second.
+ENOUGH_SAMPLES = 10
+#: From this share of its allocation on, a peak shows the cap and not the need.
+CAPPED_FROM = 0.95
+
+_SAMPLED = frozenset({PeakSource.NVML_SAMPLED, PeakSource.HOST_RSS, PeakSource.SIMULATED})
+
+
+class Proof(str, Enum):
+    """What the peak of a run proves about the need of the program."""
+
+    #: The run needed this much and no more.
+    PEAK = "peak"
+    #: The run needed at least this much: the source of its peak misses a part.
+    AT_LEAST = "at_least"
+    #: The run filled its allocation and ended well: the allocation was enough, and the need may be below or above.
+    CAPPED = "capped"
+    #: The run ended for lack of memory: the allocation was not enough.
+    DIED = "died"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastRun:
+    """One ended run of a program, on its fullest device.
+
+    ``bytes`` is the peak, or for ``CAPPED`` and ``DIED`` the larger of peak and allocation. ``kind`` is the kind of the
+    device. ``words`` are the arguments. ``code`` is the address of the snapshot or the clean commit, None if the code
+    is not known. ``environment`` is the name of the Python environment, if the job named one. ``models`` are the names
+    of the devices, and ``room_bytes`` is the size of the smallest one, None if unknown.
+    """
+
+    proof: Proof
+    bytes: int
+    kind: DeviceKind
+    words: tuple[str, ...] = ()
+    code: str | None = None
+    interpreter: str | None = None
+    environment: str | None = None
+    models: tuple[str, ...] = ()
+    room_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """The memory of one run on one of its devices, as the history has it."""
+
+    lease_bytes: int
+    peak_bytes: int | None
+    source: PeakSource
+    samples: int
+    kind: DeviceKind | None = None
+    name: str | None = None
+    total_bytes: int | None = None
+
+
+def proof_of(devices: Sequence[OnDevice], *, ended_well: bool, out_of_memory: bool) -> tuple[Proof, int] | None:
+    """Return what a run on *devices* proves, and the bytes for one device. None if it proves nothing.
+
+    *ended_well* means success or the time limit: other runs may have ended before their peak.
+    """
+    had = most = 0
+    is_known = is_sure = True
+    is_capped = False
+    for each in devices:
+        peak = each.peak_bytes or 0
+        had, most = max(had, each.lease_bytes, peak), max(most, peak)
+        is_known = is_known and each.peak_bytes is not None
+        is_capped = is_capped or peak >= CAPPED_FROM * each.lease_bytes
+        is_sure = is_sure and _is_trusted(each.source, each.samples)
+    if out_of_memory:
+        return Proof.DIED, had
+    if not ended_well or not is_known:
+        return None
+    if is_capped:
+        return Proof.CAPPED, had
+    return (Proof.PEAK if is_sure else Proof.AT_LEAST), most
+
+
+def _is_trusted(source: PeakSource, samples: int) -> bool:
+    return source is PeakSource.NVML_ACCOUNTING or (source in _SAMPLED and samples >= ENOUGH_SAMPLES)
+
+
+def kind_of(device: OnDevice) -> DeviceKind:
+    """Return the kind of *device*. If the history does not have it, the source of the peak shows it."""
+    if device.kind is not None:
+        return device.kind
+    return {PeakSource.HOST_RSS: DeviceKind.CPU, PeakSource.SIMULATED: DeviceKind.SIMULATED}.get(
+        device.source, DeviceKind.GPU
+    )
+
+
+def code_of(snapshot: str | None, commit: str | None, *, dirty: bool | None) -> str | None:
+    """Return what names the code of a job: the address of its *snapshot*, or its *commit* if nothing was changed."""
+    if snapshot is not None:
+        return snapshot.partition(":")[0]
+    return commit if dirty is False else None

@@ -1,0 +1,116 @@
+"""Where the memory that a job asks for came from. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job_spec import ASKED
+from gpuqueue.text.sanitize import brief
+
+#: Most runs that a text names. No rule uses as many.
+MOST_RUNS = 1000
+
+
+class MemKind(str, Enum):
+    """Who or what chose the memory of a job."""
+
+    #: The submitter named it.
+    ASKED = ASKED
+    #: It follows from the peaks of earlier runs.
+    LEARNED = "learned"
+    #: It is the result of ``gpuqueue estimate``.
+    ESTIMATE = "estimate"
+    #: It is the default of the submitter, the site or the pool.
+    DEFAULT = "default"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Signature(str, Enum):
+    """What earlier runs have in common with a job, from the most exact to the coarsest."""
+
+    #: Script, arguments, code, interpreter, and the device model if the job names one.
+    EXACT = "exact"
+    #: Script and all arguments.
+    ARGUMENTS = "arguments"
+    #: Script and those arguments that may have moved the peak.
+    MOVING = "moving"
+    #: The script alone.
+    SCRIPT = "script"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def words(self) -> str:
+        """Return the signature in words, to follow ``12 runs``."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Signature.EXACT: "with the same code and arguments",
+    Signature.ARGUMENTS: "with the same arguments",
+    Signature.MOVING: "with the same arguments, but for those that never moved the peak",
+    Signature.SCRIPT: "of the script with any arguments",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MemSource:
+    """The source of a job's memory. ``runs`` and ``signature`` are those of a learned number, else None."""
+
+    kind: MemKind
+    runs: int | None = None
+    signature: Signature | None = None
+
+    def __post_init__(self) -> None:
+        """Validate the fields.
+
+        Raises:
+            BadRequest: a learned number without runs and signature, or another one with them.
+
+        """
+        is_learned = self.kind is MemKind.LEARNED
+        if is_learned != (self.runs is not None) or is_learned != (self.signature is not None):
+            raise BadRequest("only a learned memory has runs and a signature")
+        if self.runs is not None and not 1 <= self.runs <= MOST_RUNS:
+            raise BadRequest(f"a memory is learned from 1 to {MOST_RUNS} runs, not {brief(self.runs)}")
+
+    def __str__(self) -> str:
+        """Return the form of a spec: ``asked``, ``default``, ``estimate``, ``learned 12 arguments``."""
+        return f"{self.kind} {self.runs} {self.signature}" if self.kind is MemKind.LEARNED else str(self.kind)
+
+    @property
+    def words(self) -> str:
+        """Return the source in words, as ``show`` prints it."""
+        if self.runs is None or self.signature is None:
+            return "estimated by a dry run" if self.kind is MemKind.ESTIMATE else str(self.kind)
+        return f"learned from {self.runs} run{'s' if self.runs > 1 else ''} {self.signature.words}"
+
+    @classmethod
+    def known(cls, text: str | None) -> MemSource | None:
+        """Return the source that *text* names. None if there is no text, or if only a newer version knows it."""
+        try:
+            return None if text is None else cls.parse(text)
+        except BadRequest:
+            return None
+
+    @classmethod
+    def parse(cls, text: str) -> MemSource:
+        """Parse the text that ``str`` returns.
+
+        Raises:
+            BadRequest: the text is no source of memory.
+
+        """
+        kind, *rest = text.split(" ")
+        try:
+            if not rest:
+                return cls(MemKind(kind))
+            runs, signature = rest
+            return cls(MemKind(kind), int(runs), Signature(signature))
+        except ValueError:
+            raise BadRequest(f"{brief(text)} is no source of a job's memory") from None

@@ -1,0 +1,224 @@
+"""Earlier runs of a program, from SQLite with both readers and from PostgreSQL."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from factories import ADA, BOB, make_spec
+from outbox import Outbox
+
+from gpuqueue.codec import encode_ended, encode_started
+from gpuqueue.history import past_runs, sqlite_past_runs
+from gpuqueue.history.connect import open_engine, reading, writing
+from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.learning.past_run import PastRun, Proof
+from gpuqueue.learning.program import program_of
+from gpuqueue.model.array import Array
+from gpuqueue.model.device import DeviceKind, Peak, PeakSource
+from gpuqueue.model.event import Act
+from gpuqueue.model.git import Checkout
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account, JobSpec
+from gpuqueue.model.run import Ending, EndingKind, RunDevice, state_after
+from gpuqueue.text.units import GIB
+
+PROGRAM = "/home/ada/train.py"
+WELL = Ending.from_status(0)
+DIED = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1)
+COMMIT = "c" * 40
+
+
+def train(*args: str, account: Account = ADA, **changes: Any) -> JobSpec:
+    """Return the spec of a script with *args*."""
+    argv = ("/venv/python", "train.py", *args)
+    return make_spec(
+        argv=argv, script="train.py", interpreter="/venv/python", cwd="/home/ada", account=account, **changes
+    )
+
+
+def device(peak: int | None, uuid: str = "GPU-0", **changes: Any) -> RunDevice:
+    """Return a device with a trusted peak of so many GiB."""
+    seen = Peak.unknown() if peak is None else Peak(bytes=peak * GIB, source=PeakSource.NVML_SAMPLED, samples=50)
+    defaults: dict[str, Any] = {"name": "A10", "kind": DeviceKind.GPU, "total_bytes": 24 * GIB, "peak": seen}
+    return RunDevice(uuid=uuid, lease_bytes=GIB, **{**defaults, **changes})
+
+
+def ran(outbox: Outbox, job_id: int, spec: JobSpec, *devices: RunDevice, ending: Ending = WELL) -> None:
+    """Add a job with one run on *devices*."""
+    outbox.submit(job_id, spec)
+    finish(outbox, job_id, *devices, ending=ending)
+
+
+def finish(outbox: Outbox, job_id: int, *devices: RunDevice, ending: Ending = WELL, **given: Any) -> None:
+    """Add the one run of a job."""
+    uuids = ",".join(each.uuid for each in devices)
+    claim = {"token": "1.a", "host": "nodeA", "worker": "w0", "devices": uuids, "lease": str(8 * GIB)}
+    outbox.report(job_id, Act.CLAIM, JobState.STARTING, **claim, **given)
+    payload = encode_started(log_path="/log", devices=devices)
+    outbox.report(job_id, Act.STARTED, JobState.RUNNING, token="1.a", started=payload)
+    ended = encode_ended(ending=ending, duration_s=9.0, devices=devices)
+    outbox.report(job_id, Act.FINISH, state_after(ending), token="1.a", ended=ended)
+
+
+def found(database: HistoryDatabase, user: str = "ada", program: str = PROGRAM) -> tuple[PastRun, ...]:
+    """Return the runs of a program, after both readers of SQLite have agreed on them."""
+    runs = database.runs_of_program(user, program)
+    url = database._engine.url.render_as_string(hide_password=False)
+    if url.startswith("sqlite:"):
+        assert runs == sqlite_past_runs.runs_of(url, user, program)
+    return runs
+
+
+def test_runs_have_what_a_signature_needs(database: HistoryDatabase, outbox: Outbox) -> None:
+    """A run has its proof, its arguments, its code and its devices. The newest comes first."""
+    git = Checkout(commit=COMMIT, dirty=False)
+    ran(outbox, 1, train("--lr", "1", git=git), device(5))
+    ran(outbox, 2, train("--name", 'it\'s; a \\ "name"', ""), device(6, "GPU-1"), device(7, "GPU-0"))
+    outbox.record()
+
+    second, first = found(database)
+    same: dict[str, Any] = {"proof": Proof.PEAK, "kind": DeviceKind.GPU, "interpreter": "/venv/python"}
+    same["room_bytes"] = 24 * GIB
+    words = ("--name", 'it\'s; a \\ "name"', "")
+    assert first == PastRun(**same, bytes=5 * GIB, words=("--lr", "1"), code=COMMIT, models=("A10",))
+    assert second == PastRun(**same, bytes=7 * GIB, words=words, models=("A10", "A10"))
+
+
+def test_only_runs_that_show_a_need_are_found(database: HistoryDatabase, outbox: Outbox) -> None:
+    """Failures, pending jobs and runs without a peak teach nothing; a run that died for lack of memory does."""
+    ran(outbox, 1, train(), device(None))
+    ran(outbox, 2, train(), device(5), ending=Ending.from_status(1))
+    ran(outbox, 3, train(), device(None), ending=DIED)
+    ran(outbox, 4, train(), device(6), ending=Ending.stopped(EndingKind.TIMED_OUT, -15))
+    outbox.submit(5, train())
+    outbox.record()
+
+    assert [(Proof.PEAK, 6 * GIB), (Proof.DIED, 8 * GIB)] == [(run.proof, run.bytes) for run in found(database)]
+
+
+def test_runs_of_others_and_of_other_programs_are_private(database: HistoryDatabase, outbox: Outbox) -> None:
+    """Only the account's own runs of the same file are found."""
+    ran(outbox, 1, train(account=BOB), device(5))
+    ran(outbox, 2, make_spec(argv=("./train.py",), cwd="/home/ada"), device(6))
+    ran(outbox, 3, train(), device(7))
+    outbox.record()
+
+    assert [7 * GIB] == [run.bytes for run in found(database)]
+    assert [5 * GIB] == [run.bytes for run in found(database, "bob")]
+    assert () == found(database, "eve")
+    assert () == found(database, program="/home/ada/other.py")
+
+
+def test_members_of_an_array_are_runs_with_their_own_arguments(database: HistoryDatabase, outbox: Outbox) -> None:
+    """A member has the values of its index, and the code of its array."""
+    array = train("--lr", "{lr}", array=Array.asked(None, ["lr=1,2"], None), git=Checkout(commit=COMMIT, dirty=False))
+    outbox.submit(1, array)
+    outbox.record()
+    for member, index in ((2, 0), (3, 1)):
+        finish(outbox, member, device(member), of="1", index=str(index), left="" if index else "1", held="")
+    outbox.record()
+
+    assert [(("--lr", "2"), COMMIT), (("--lr", "1"), COMMIT)] == [(run.words, run.code) for run in found(database)]
+
+
+def test_a_run_has_the_environment_that_was_named(database: HistoryDatabase, outbox: Outbox) -> None:
+    """A member of an array has that of its array. A variable of this name is no Python environment."""
+    outbox.submit(1, train("{x}", array=Array.asked(None, ["x=1"], None), environment="torch-2.8"))
+    ran(outbox, 3, train("2", environment="jax", env={"environment": "no"}), device(5))
+    ran(outbox, 4, train("3", env={"environment": "no"}), device(5))
+    outbox.record()
+    finish(outbox, 2, device(5), of="1", index="0", left="", held="")
+    outbox.record()
+
+    assert {"1": "torch-2.8", "2": "jax", "3": None} == {run.words[0]: run.environment for run in found(database)}
+
+
+def test_the_words_before_a_script_are_no_arguments(database: HistoryDatabase, outbox: Outbox) -> None:
+    """With uv, more words come before the script than its interpreter."""
+    argv = ("uv", "run", "--frozen", "python", "train.py", "--lr", "1")
+    ran(outbox, 1, make_spec(argv=argv, script="train.py", interpreter="uv run", cwd="/home/ada"), device(5))
+    outbox.record()
+
+    assert [("--lr", "1")] == [run.words for run in found(database)]
+
+
+def test_names_that_are_not_utf8_are_found(database: HistoryDatabase, outbox: Outbox) -> None:
+    """A script whose name no database stores as it is can be found all the same."""
+    spec = make_spec(argv=("/py", "caf\udce9.py"), script="caf\udce9.py", interpreter="/py", cwd="/home/ada")
+    ran(outbox, 1, spec, device(5))
+    outbox.record()
+
+    assert 1 == len(found(database, program=program_of(spec.argv, spec.script, spec.cwd)))
+
+
+# ---- with many jobs --------------------------------------------------------------------------------------------------
+
+MANY = 100_000
+
+
+@pytest.fixture
+def crowded(history_url: str) -> Any:
+    """Return a history with MANY jobs: half of them of one program, of which 30 000 wait, and its connection."""
+    engine = open_engine(history_url)
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY}) "
+    waits, at = "i % 2 = 0 AND i > 40000", "'2026-11-01 12:00:00'"
+    job = (
+        "INSERT INTO jobs (id, name, user_name, user_uid, submit_host, state, priority, command, script, interpreter,"
+        " cwd, mem_bytes, gpus, pool, attempt, losses, submitted_at, ended_at, spec, ending, exit_code, program) "
+        f"{numbers} SELECT i, 'job', 'ada', 1000, 'h', CASE WHEN {waits} THEN 'queued' ELSE 'succeeded' END, 1,"
+        " '/venv/python train.py --seed ' || CAST(i AS TEXT), 'train.py', '/venv/python', '/home/ada', 1, 1, '', 1, 0,"
+        f" {at}, CASE WHEN {waits} THEN NULL ELSE {at} END, '{{}}',"
+        f" CASE WHEN {waits} THEN NULL ELSE 'exited' END, CASE WHEN {waits} THEN NULL ELSE 0 END,"
+        f" CASE WHEN i % 2 = 0 THEN '{PROGRAM}' ELSE '/home/ada/' || CAST((i % 1000) AS TEXT) END FROM n"
+    )
+    run = (
+        "INSERT INTO runs (job_id, attempt, token, host, worker, claimed_at, ended_at, ending, exit_code) "
+        "SELECT id, 1, '1.a', 'h', 'w', submitted_at, ended_at, ending, exit_code FROM jobs WHERE ending IS NOT NULL"
+    )
+    of_device = (
+        "INSERT INTO run_devices (job_id, attempt, device_uuid, device_index, lease_bytes, peak_bytes, peak_source,"
+        f" samples, na_samples) SELECT job_id, 1, 'GPU-0', 0, {8 * GIB}, {5 * GIB}, 'nvml_sampled', 50, 0 FROM runs"
+    )
+    with writing(engine, patient=True) as connection:
+        if connection.dialect.name == "postgresql":
+            job = job.replace(at, f"timestamptz {at}")
+        for statement in (job, run, of_device):
+            connection.execute(sa.text(statement))
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.full
+def test_the_query_is_quick_among_many_jobs(crowded: Any, history_url: str) -> None:
+    """Among 100 000 jobs, half of them of the program and most of these pending, an index answers in milliseconds."""
+    database, times = HistoryDatabase(history_url), []
+    for _ in range(5):
+        begun = time.perf_counter()
+        runs = found(database)
+        times.append(time.perf_counter() - begun)
+    database.close()
+    assert past_runs.MOST_JOBS == len(runs)
+    assert ("--seed", "40000") == runs[0].words
+    assert min(times) < 0.1  # 5 ms on a quiet machine; a walk over all jobs takes more than a second
+
+    with reading(crowded) as connection:
+        is_server = connection.dialect.name == "postgresql"
+        if is_server:
+            connection.exec_driver_sql("ANALYZE")
+        query = sa.text(("EXPLAIN " if is_server else "EXPLAIN QUERY PLAN ") + past_runs.QUERY)
+        plan = "\n".join(str(row) for row in connection.execute(query, {"user": "ada", "program": PROGRAM}))
+    assert "ix_jobs_user_name_program_id" in plan, plan
+    assert "SCAN jobs" not in plan, plan
+    assert "Seq Scan" not in plan, plan
+
+
+def test_the_words_of_endings_are_those_of_the_model() -> None:
+    """The query names endings literally, so that it needs few modules."""
+    assert {EndingKind.EXITED, EndingKind.TIMED_OUT, EndingKind.OUT_OF_MEMORY} == {
+        "exited",
+        "timed_out",
+        "out_of_memory",
+    }

@@ -1,0 +1,275 @@
+"""Memory that is learned from earlier runs: one suite for the store and the service, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import BOB, make_spec, serve
+from outbox import Outbox
+from service_fixtures import ServedSite, serving
+
+from gpuqueue.client import Client
+from gpuqueue.codec import encode_ended, encode_started
+from gpuqueue.errors import BadRequest
+from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.model.device import DeviceKind, Peak, PeakSource
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.job_spec import Account
+from gpuqueue.model.run import Ending, EndingKind, RunDevice, state_after
+from gpuqueue.settings.parsers import LearnMemory
+from gpuqueue.system.account import current_account
+from gpuqueue.text.units import GIB, format_bytes
+
+IDS = count(10**6)
+KINDS = ("direct", "unix")
+
+
+@dataclass
+class Learner:
+    """A site, a client of it, a script of its own, and the lines that the client wrote."""
+
+    site: ServedSite
+    client: Client
+    outbox: Outbox
+    script: Path
+    lines: list[str] = field(default_factory=list)
+
+    def ran(
+        self, *args: str, peak: float, lease: float = 20, died: bool = False, account: Account | None = None
+    ) -> None:
+        """Add a run of the script with this peak and allocation, in GiB."""
+        job_id, spec = next(IDS), make_spec(
+            argv=(sys.executable, self.script.name, *args),
+            script=self.script.name,
+            interpreter=sys.executable,
+            cwd=str(self.script.parent),
+            account=account or current_account("laptop"),
+        )  # fmt: skip
+        seen = Peak(bytes=int(peak * GIB), source=PeakSource.NVML_SAMPLED, samples=50)
+        device = RunDevice(
+            uuid="GPU-0", lease_bytes=GIB, name="A10", kind=DeviceKind.GPU, total_bytes=24 * GIB, peak=seen
+        )
+        ending = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1) if died else Ending.from_status(0)
+        self.outbox.submit(job_id, spec)
+        claim = {"token": "1.a", "host": "nodeA", "worker": "w0", "devices": "GPU-0", "lease": str(int(lease * GIB))}
+        self.outbox.report(job_id, Act.CLAIM, JobState.STARTING, **claim)
+        started = encode_started(log_path="/log", devices=(device,))
+        self.outbox.report(job_id, Act.STARTED, JobState.RUNNING, token="1.a", started=started)
+        ended = encode_ended(ending=ending, duration_s=9.0, devices=(device,))
+        self.outbox.report(job_id, Act.FINISH, state_after(ending), token="1.a", ended=ended)
+        self.outbox.record()
+
+    def submit(self, *args: str, **changes: Any) -> Job:
+        """Submit the script, and keep the lines about it."""
+        serve(self.site.queue)  # a heartbeat of the device
+        self.lines.clear()
+        request = JobRequest(
+            self.script.name, args, cwd=self.script.parent, python=sys.executable, git=False, **changes
+        )
+        return self.client.jobs.submit_request(request, note=self.lines.append)
+
+    def asked(self, *args: str, **changes: Any) -> tuple[str, str | None, str]:
+        """Submit the script; return its memory, where that came from, and the lines."""
+        spec = self.submit(*args, **changes).spec
+        return format_bytes(spec.mem_bytes), spec.mem_source, "; ".join(self.lines)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def learning(request: pytest.FixtureRequest) -> Iterator[tuple[ServedSite, Outbox]]:
+    """Return a site with its service, and an outbox for its history."""
+    with ExitStack() as stack:
+        chosen = {"GPUQUEUE_DEFAULT_MEM": "3G"}
+        if request.param == "postgresql":
+            server, template = (request.getfixturevalue(name) for name in ("postgres_server", "_migrated_postgres"))
+            chosen["GPUQUEUE_DATABASE_URL"] = stack.enter_context(server.database(template))
+        site = stack.enter_context(serving(**chosen))
+        if request.param == "postgresql":
+            site.settings = replace(site.settings, database_url=chosen["GPUQUEUE_DATABASE_URL"])
+        database = stack.enter_context(closing(HistoryDatabase(site.settings.database_url)))
+        yield site, Outbox(database)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test over each connection."""
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", KINDS)
+
+
+@pytest.fixture
+def learner(learning: tuple[ServedSite, Outbox], kind: str, tmp_path: Path) -> Iterator[Learner]:
+    """Return a site, its client, and a script that nobody has run."""
+    site, outbox = learning
+    script = tmp_path / "train.py"
+    script.touch()
+    with client_of(site, kind) as client:
+        yield Learner(site, client, outbox, script)
+
+
+def client_of(site: ServedSite, kind: str, **changes: Any) -> Client:
+    """Return a client. The one of the store has the settings of the service."""
+    if kind == "direct":
+        client = Client(replace(site.settings, default_mem_bytes=3 * GIB, **changes))
+        _ = client.history.search(limit=1)  # a program that has asked the history once: it is open
+        return client
+    return site.client(kind)
+
+
+def test_a_second_submit_gets_a_right_sized_request(learner: Learner) -> None:
+    """``--mem auto`` asks for what earlier runs needed, and the job says so."""
+    learner.ran("--seed", "1", peak=5.1)
+    learner.ran("--seed", "2", peak=5.3)
+    learner.ran("--seed", "3", peak=5.2)
+    line = "asking 6.1G: the last 3 runs with such arguments peaked at 5.1G to 5.3G"
+    assert ("6.1G", "learned 3 moving", line) == learner.asked("--seed", "4", mem="auto")
+
+
+def test_one_run_is_enough_for_auto(learner: Learner) -> None:
+    """One run gives three tenths more."""
+    learner.ran(peak=5)
+    assert ("6.5G", "learned 1 arguments", "asking 6.5G: the last run peaked at 5G") == learner.asked(mem="auto")
+
+
+def test_an_explicit_request_stays_and_a_line_says_what_would_do(learner: Learner) -> None:
+    """The history knows better, and the person decides."""
+    for _ in range(3):
+        learner.ran(peak=5.1)
+    line = "the last 3 runs peaked at 5.1G: 5.9G would do; asking 12G"
+    assert ("12G", "asked", line) == learner.asked(mem="12G")
+    line = "asking 4G, but the last 3 runs peaked at 5.1G: the job may die, 5.9G would do"
+    assert ("4G", "asked", line) == learner.asked(mem="4G")
+    assert ("6G", "asked", "") == learner.asked(mem="6G")
+
+
+def test_a_run_that_died_counts_as_at_least(learner: Learner) -> None:
+    """What was not enough is named, and doubled by ``--mem auto``."""
+    learner.ran(peak=3.9, lease=4, died=True)
+    assert ("4G", "asked", "asking 4G, but a run ran out of memory with 4G: try 8G") == learner.asked(mem="4G")
+    assert ("8G", "learned 1 arguments", "asking 8G: a run ran out of memory with 4G") == learner.asked(mem="auto")
+
+
+def test_without_runs_auto_asks_for_the_default(learner: Learner) -> None:
+    """A script that never ran gets the default of the site, and a line says why."""
+    line = "asking 3G, the default: no earlier run of train.py shows its memory"
+    assert ("3G", "default", line) == learner.asked(mem="auto")
+
+
+def test_runs_of_others_are_not_used(learner: Learner) -> None:
+    """The runs of another account are private."""
+    for _ in range(3):
+        learner.ran(peak=5, account=BOB)
+    assert ("3G", "default") == learner.asked(mem="auto")[:2]
+    assert ("12G", "asked", "") == learner.asked(mem="12G")
+
+
+def test_a_job_without_mem_asks_for_the_default(learner: Learner) -> None:
+    """With the setting ``suggest`` nothing changes but for a line."""
+    for _ in range(3):
+        learner.ran(peak=1)
+    assert ("3G", "default", "the last 3 runs peaked at 1G: 1.4G would do; asking 3G") == learner.asked()
+
+
+def test_all_members_of_a_sweep_ask_for_one_number(learner: Learner) -> None:
+    """The number of a sweep holds for each value that was seen."""
+    for batch, peak in ((8, 2), (16, 4), (32, 8), (8, 2)):
+        learner.ran("--batch", str(batch), "--data", "x", peak=peak)
+    learner.ran("--batch", "64", "--data", "all", peak=16)
+    found = learner.asked("--batch", "{b}", "--data", "x", mem="auto", sweep={"b": [8, 16]})
+    assert ("9.1G", "learned 4 arguments") == found[:2]
+
+
+def test_exclusive_jobs_get_no_advice(learner: Learner) -> None:
+    """A job that gets the whole device asks for no number."""
+    for _ in range(3):
+        learner.ran(peak=5)
+    assert (None, "") == learner.asked(exclusive=True)[1:]
+
+
+def test_a_retry_keeps_the_number_and_may_learn_again(learner: Learner) -> None:
+    """A retry asks for what the first submission asked for, unless ``--mem`` says otherwise."""
+    learner.ran(peak=5)
+    job = learner.submit(mem="auto")
+    for change, wanted in (
+        ({}, ("6.5G", "learned 1 arguments")),
+        ({"mem": "2G"}, ("2G", "asked")),
+        ({"mem": "auto"}, ("6.5G", "learned 1 arguments")),
+    ):
+        learner.client.jobs.cancel(job.id)
+        job = learner.client.jobs.retry(job.id, **change)
+        assert wanted == (format_bytes(job.spec.mem_bytes), job.spec.mem_source)
+
+
+def test_an_edit_may_learn(learner: Learner) -> None:
+    """``edit --mem auto`` asks for what was learned, and ``edit --mem 2G`` for this."""
+    learner.ran(peak=5)
+    job = learner.submit(mem="1G", hold=True)
+    job = learner.client.jobs.edit(job.id, mem="auto")
+    assert ("6.5G", "learned 1 arguments") == (format_bytes(job.spec.mem_bytes), job.spec.mem_source)
+    job = learner.client.jobs.edit(job.id, mem="2G", priority="low")
+    assert ("2G", "asked") == (format_bytes(job.spec.mem_bytes), job.spec.mem_source)
+    job = learner.client.jobs.edit(job.id, priority="normal")
+    assert "asked" == job.spec.mem_source
+
+
+# ---- the setting -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "same", "others", "wanted"),
+    [
+        (LearnMemory.SUGGEST, 3, 0, ("3G", "default")),
+        (LearnMemory.DEFAULT, 3, 0, ("5.8G", "learned 3 arguments")),
+        (LearnMemory.DEFAULT, 2, 0, ("3G", "default")),
+        (LearnMemory.DEFAULT, 0, 3, ("3G", "default")),
+        (LearnMemory.AUTO, 1, 0, ("6.5G", "learned 1 arguments")),
+        (LearnMemory.AUTO, 0, 3, ("6.6G", "learned 3 script")),
+        (LearnMemory.AUTO, 0, 0, ("3G", "default")),
+    ],
+)
+def test_the_setting_decides_for_jobs_without_mem(
+    learning: tuple[ServedSite, Outbox],
+    tmp_path: Path,
+    rule: LearnMemory,
+    same: int,
+    others: int,
+    wanted: tuple[str, str],
+) -> None:
+    """``default`` needs three runs with the same arguments, and ``auto`` takes any run."""
+    site, outbox = learning
+    (tmp_path / "train.py").touch()
+    with client_of(site, "direct", learn_memory=rule) as client:
+        learner = Learner(site, client, outbox, tmp_path / "train.py")
+        for _ in range(same):
+            learner.ran(peak=5)
+        for batch in range(others):
+            learner.ran("--batch", str(batch), peak=3.7 + batch)
+        assert wanted == learner.asked()[:2]
+        assert ("2G", "asked") == learner.asked(mem="2G")[:2]
+
+
+@pytest.mark.full
+def test_the_service_has_the_setting_of_its_site(tmp_path: Path) -> None:
+    """The setting is that of the service, whatever the client's is."""
+    script = tmp_path / "train.py"
+    script.touch()
+    with (
+        serving(GPUQUEUE_LEARN_MEMORY="auto") as site,
+        site.client("unix") as client,
+        closing(HistoryDatabase(site.settings.database_url)) as database,
+    ):
+        learner = Learner(site, client, Outbox(database), script)
+        learner.ran(peak=5)
+        assert ("6.5G", "learned 1 arguments", "asking 6.5G: the last run peaked at 5G") == learner.asked()
+
+        learner.script = script.rename(tmp_path / "other.py")
+        message = "no earlier run of other.py shows its memory, and there is no default: give --mem 6G"
+        with pytest.raises(BadRequest, match=message):
+            learner.submit()

@@ -1,0 +1,212 @@
+"""Tests of the rule that computes a request from earlier peaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuqueue.learning.past_run import OnDevice, PastRun, Proof, proof_of
+from gpuqueue.learning.rule import LAST, SEVERAL, Learned, learned, rounded_up
+from gpuqueue.model.device import DeviceKind, PeakSource
+from gpuqueue.text.units import GIB, MIB, format_bytes, parse_bytes
+
+SIZES = st.integers(1, 80 * GIB)
+PEAKS = st.lists(SIZES, min_size=1, max_size=40)
+
+
+def a_run(size: int, proof: Proof = Proof.PEAK, room_bytes: int | None = None) -> PastRun:
+    """Return a run with one figure."""
+    return PastRun(proof=proof, bytes=size, kind=DeviceKind.GPU, room_bytes=room_bytes)
+
+
+def need(*runs: PastRun) -> int:
+    """Return the need of *runs*, newest first."""
+    return must(learned(runs)).need_bytes
+
+
+def must(found: Learned | None) -> Learned:
+    """Return *found*."""
+    assert found is not None
+    return found
+
+
+def of_peaks(sizes: list[int]) -> int:
+    """Return the need after runs with these peaks, newest first."""
+    return need(*map(a_run, sizes))
+
+
+def test_three_runs_have_the_small_margin() -> None:
+    """From three runs on it is the largest peak, a tenth and 256 MiB."""
+    assert 1.1 * 10 * GIB + 256 * MIB == of_peaks([8 * GIB, 10 * GIB, 9 * GIB])
+
+
+@pytest.mark.parametrize("sizes", [[10 * GIB], [10 * GIB, 9 * GIB]])
+def test_one_or_two_runs_have_the_large_margin(sizes: list[int]) -> None:
+    """One or two runs give three tenths more."""
+    assert 1.3 * 10 * GIB == of_peaks(sizes)
+
+
+def test_no_run_teaches_nothing() -> None:
+    """Without a run the answer is unknown, and not 0."""
+    assert learned([]) is None
+
+
+@given(PEAKS)
+def test_it_is_never_below_a_peak_that_counts(sizes: list[int]) -> None:
+    """The number is above the largest of the newest peaks."""
+    assert of_peaks(sizes) >= max(sizes[:LAST])
+
+
+@given(st.lists(st.builds(a_run, SIZES, st.sampled_from(Proof), st.none() | SIZES), min_size=1, max_size=LAST))
+def test_it_is_never_below_what_was_seen(runs: list[PastRun]) -> None:
+    """No kind of run gives a number that is below its figure, whatever the size of its device."""
+    found = must(learned(runs))
+    assert found.need_bytes >= max(run.bytes for run in runs)
+    assert found.mem_bytes >= found.need_bytes
+
+
+@given(PEAKS, st.data(), st.integers(0, 8 * GIB))
+def test_a_larger_peak_never_gives_less(sizes: list[int], data: st.DataObject, more: int) -> None:
+    """The number grows with each single peak."""
+    at = data.draw(st.integers(0, len(sizes) - 1))
+    assert of_peaks([*sizes[:at], sizes[at] + more, *sizes[at + 1 :]]) >= of_peaks(sizes)
+
+
+@given(st.lists(SIZES, min_size=SEVERAL, max_size=LAST - 1), SIZES)
+def test_one_more_run_never_gives_less(sizes: list[int], newest: int) -> None:
+    """Within the window, a further run only raises the number."""
+    assert of_peaks([newest, *sizes]) >= of_peaks(sizes)
+
+
+@given(st.lists(st.integers(5 * GIB, 5 * GIB + 200 * MIB), min_size=LAST, max_size=LAST), st.integers(6, 40))
+def test_an_outlier_counts_until_it_is_out_of_the_window(usual: list[int], times: int) -> None:
+    """One large peak raises the number for the next 19 runs, and is forgotten then."""
+    outlier = times * GIB
+    assert of_peaks([outlier, *usual]) >= outlier
+    assert of_peaks([*usual[1:], outlier]) >= outlier
+    assert of_peaks([*usual, outlier]) == of_peaks(usual)
+
+
+@given(st.lists(st.integers(5 * GIB, 5 * GIB + 200 * MIB), min_size=SEVERAL, max_size=LAST - 1), st.integers(1, 1024))
+def test_a_small_outlier_changes_nothing(usual: list[int], small_mib: int) -> None:
+    """A run that needed little, such as one on a subset of the data, does not lower the number."""
+    assert of_peaks([small_mib * MIB, *usual]) == of_peaks(usual)
+
+
+def fails(peaks: list[int]) -> int:
+    """Return how often a program with these *peaks*, oldest first, dies when each run asks for what was learned."""
+    runs: list[PastRun] = []
+    died = 0
+    for peak in peaks:
+        while runs and (asked := must(learned(runs)).mem_bytes) < peak:
+            runs.insert(0, a_run(asked, Proof.DIED))
+            died += 1
+        runs.insert(0, a_run(peak))
+    return died
+
+
+@given(st.permutations([10] * 12 + [5] * 68))
+def test_a_two_size_program_does_not_thrash(sizes: list[int]) -> None:
+    """A program with two sizes dies at most once in each 20 runs, for the larger size is remembered for 20 runs."""
+    assert fails([size * GIB for size in sizes]) <= len(sizes) / LAST
+
+
+def test_a_program_that_alternates_dies_once() -> None:
+    """If every fifth run is large, only the first large one dies."""
+    assert 1 == fails([(10 if number % 5 == 4 else 5) * GIB for number in range(100)])
+
+
+def test_a_run_that_died_doubles_what_it_had() -> None:
+    """What was not enough is doubled, until a larger peak was seen."""
+    died, small = a_run(6 * GIB, Proof.DIED), [a_run(5 * GIB)] * SEVERAL
+    assert 12 * GIB == need(died)
+    assert 12 * GIB == need(died, *small)
+    assert need(a_run(8 * GIB), *small) == need(a_run(8 * GIB), died, *small)
+
+
+def test_capped_runs_never_grow() -> None:
+    """A run that fills what it gets asks for the same again, and the number does not climb to the whole device."""
+    runs = [a_run(6 * GIB, Proof.CAPPED)]
+    for _ in range(10):
+        runs.insert(0, a_run(must(learned(runs)).mem_bytes, Proof.CAPPED))
+    assert 6 * GIB == need(*runs)
+
+
+def test_a_lower_bound_has_the_large_margin() -> None:
+    """A peak whose source misses a part counts with three tenths more, even among sure ones."""
+    runs = [a_run(10 * GIB, Proof.AT_LEAST), *[a_run(5 * GIB)] * SEVERAL]
+    assert 13 * GIB == need(*runs)
+
+
+def test_it_never_exceeds_the_device_unless_a_run_did() -> None:
+    """A program that nearly fills its device asks for what a job can get there."""
+    runs = [a_run(22 * GIB, room_bytes=24 * GIB)] * SEVERAL
+    assert 23 * GIB == must(learned(runs, headroom_bytes=GIB)).need_bytes
+    assert 22 * GIB == must(learned(runs, headroom_bytes=3 * GIB)).need_bytes
+
+
+@given(SIZES)
+def test_a_request_is_what_its_text_says(size: int) -> None:
+    """The number that a message shows is the number that ``--mem`` with it asks for."""
+    mem = rounded_up(size)
+    assert size <= mem <= max(1.1 * size, size + 64 * MIB)
+    assert parse_bytes(format_bytes(mem)) == mem
+
+
+# ---- what a run proves -----------------------------------------------------------------------------------------------
+
+SURE = OnDevice(lease_bytes=8 * GIB, peak_bytes=5 * GIB, source=PeakSource.NVML_SAMPLED, samples=10)
+
+
+def proof(*devices: OnDevice, ended_well: bool = True, out_of_memory: bool = False) -> tuple[Proof, int] | None:
+    """Return what a run proves."""
+    return proof_of(devices, ended_well=ended_well, out_of_memory=out_of_memory)
+
+
+def test_the_fullest_device_counts() -> None:
+    """The memory of a job is that of each device, so the largest of its peaks counts."""
+    assert (Proof.PEAK, 6 * GIB) == proof(SURE, replace(SURE, peak_bytes=6 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("source", "samples", "is_sure"),
+    [
+        (PeakSource.NVML_ACCOUNTING, 0, True),
+        (PeakSource.NVML_SAMPLED, 10, True),
+        (PeakSource.SIMULATED, 10, True),
+        (PeakSource.HOST_RSS, 10, True),
+        (PeakSource.NVML_SAMPLED, 9, False),
+        (PeakSource.TORCH, 100, False),
+        (PeakSource.DEVICE_DELTA, 100, False),
+    ],
+)
+def test_only_some_sources_are_trusted(source: PeakSource, samples: int, is_sure: bool) -> None:  # noqa: FBT001 - a case
+    """The other sources are lower bounds."""
+    wanted = Proof.PEAK if is_sure else Proof.AT_LEAST
+    assert (wanted, 5 * GIB) == proof(replace(SURE, source=source, samples=samples))
+
+
+def test_one_unsure_device_makes_the_run_a_lower_bound() -> None:
+    """A run is as sure as its least sure device."""
+    assert (Proof.AT_LEAST, 5 * GIB) == proof(SURE, replace(SURE, source=PeakSource.TORCH))
+
+
+def test_a_run_that_filled_its_allocation_shows_the_cap() -> None:
+    """From 95 % of the allocation on, the peak is that of the cap; what it had was enough."""
+    assert (Proof.CAPPED, 8 * GIB) == proof(replace(SURE, peak_bytes=int(7.7 * GIB)))
+    assert (Proof.CAPPED, 9 * GIB) == proof(replace(SURE, peak_bytes=9 * GIB))
+
+
+def test_a_run_that_died_shows_what_was_not_enough() -> None:
+    """It counts even if its peak is unknown."""
+    unknown = replace(SURE, peak_bytes=None, source=PeakSource.NONE)
+    assert (Proof.DIED, 8 * GIB) == proof(unknown, ended_well=False, out_of_memory=True)
+
+
+def test_other_endings_prove_nothing() -> None:
+    """A run that failed or was cancelled may have ended before its peak."""
+    assert proof(SURE, ended_well=False) is None
+    assert proof(SURE, replace(SURE, peak_bytes=None, source=PeakSource.NONE)) is None
