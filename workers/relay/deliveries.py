@@ -113,7 +113,7 @@ class Deliveries:
             if not run.keep:
                 self._drop(run, "this host has no service any more (setting service_url)")
         else:
-            self._progress.of(run).send(link)
+            self._progress.of(run).send(link, is_final=True)
             link.put(f"/runs/{run.job_id}/{run.token}/complete")
             self._progress.forget(run)
             self._with_logs.add(run.name)
