@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOG
 from workers.relay.link import Link, Refusal, ServiceAway
 from workers.relay.logs import LogProgress
-from workers.relay.packing import PackFailed, Stopped
+from workers.relay.packing import DiskFull, PackFailed, Stopped
 from workers.relay.results import Results
 from workers.relay.trouble import Pending, Trouble
 from workers.run import deliveries
@@ -96,7 +97,7 @@ class Deliveries:
             if pending.report(run.name, f"the service refuses it: {refusal}") > REFUSED_S:
                 self._drop(run, f"the service has refused it for too long: {refusal}")
         except PackFailed as error:
-            if pending.report(run.name, f"its files cannot be packed: {error}") > PACKING_S:
+            if pending.report(run.name, f"its files cannot be packed: {error}") > self._most_s(error):
                 with contextlib.suppress(OSError):
                     self._results.give_up(run, str(error))
         except OSError as error:
@@ -128,6 +129,13 @@ class Deliveries:
             self._results.deliver(link, run)
         if run.name in self._with_logs:
             self._end(run)
+
+    def _most_s(self, error: PackFailed) -> float:
+        """Return for how long packing is tried again after *error*. A full disk is waited for while code is kept."""
+        if not isinstance(error, DiskFull):
+            return PACKING_S
+        keep_code_s = self._settings.keep_code_s
+        return math.inf if keep_code_s is None else max(PACKING_S, keep_code_s)
 
     def _lost(self, run: Delivery) -> str | None:
         """Return why there is nothing to send any more, or None."""

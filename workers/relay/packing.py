@@ -36,6 +36,10 @@ class PackFailed(GpuQueueError):
         self.is_final = is_final
 
 
+class DiskFull(PackFailed):
+    """The disk has no room for the archive now."""
+
+
 class Stopped(GpuQueueError):
     """The relay is to stop before the files are packed."""
 

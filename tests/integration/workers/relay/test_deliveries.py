@@ -19,7 +19,7 @@ from host_service import HostService
 from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from workers.relay import deliveries as module
-from workers.relay import trouble
+from workers.relay import results, trouble
 from workers.relay.packing import Packing
 from workers.relay.relay import Relay
 from workers.run import deliveries
@@ -192,6 +192,24 @@ def test_files_that_cannot_be_packed_are_given_up_after_a_while(
         until(is_done(settings), what="the end of the tries")
 
     assert b"the disk has failed" == service.delivered("1/1.ab", "results-failed")
+
+
+def test_a_full_disk_is_waited_for(
+    service: HostService, settings: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs no kept files, however long it takes: another user may have filled the disk for a moment."""
+    monkeypatch.setattr(module, "PACKING_S", 0.0)
+    monkeypatch.setattr(trouble, "FIRST_S", 0.05)
+    monkeypatch.setattr(results, "FREE_SHARE", 2.0)
+    ended(settings, 1, "*.pt")
+
+    with relay(settings):
+        until(lambda: any("95 % full" in each for each in caplog.messages), what="the full disk")
+        monkeypatch.setattr(results, "FREE_SHARE", 0.0)
+        until(is_done(settings), what="the delivery")
+
+    assert service.delivered("1/1.ab", "results") is not None
+    assert service.delivered("1/1.ab", "results-failed") is None
 
 
 def test_two_relays_of_one_host_do_not_work_at_the_same_time(service: HostService, settings: Settings) -> None:

@@ -18,7 +18,7 @@ from host_service import HostService
 
 from gpuqueue.settings.settings import Settings
 from workers.relay.link import Link
-from workers.relay.packing import RESULTS, PackFailed, Packing, Stopped
+from workers.relay.packing import RESULTS, DiskFull, PackFailed, Packing, Stopped
 from workers.relay.results import FAILED, Results
 from workers.run.deliveries import Delivery
 
@@ -103,13 +103,19 @@ def test_what_cannot_be_kept_is_said(
 def test_a_disk_that_is_nearly_full_gets_no_archive(
     settings: Settings, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs need the rest for their logs."""
-    disk = namedtuple("disk", "f_bavail f_blocks")  # noqa: PYI024 - the fields that count
-    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(49, 1000))
+    """Jobs need the rest for their logs. The files wait until the disk has room again."""
+    disk = namedtuple("disk", "f_bavail f_blocks f_frsize")  # noqa: PYI024 - the fields that count
+    free = 51
+    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free, 1000, 4096))
+    results = Results(settings, Packing(PACK))
 
-    Results(settings, Packing(PACK)).pack(run("*.pt"), NEVER)
-
-    assert "the disk of gpu2 was more than 95 % full" == (directory / FAILED).read_text()
+    with pytest.raises(DiskFull, match=r"^the disk of gpu2 was more than 95 % full$") as failed:
+        results.pack(run("*.pt"), NEVER)
+    assert not failed.value.is_final
+    assert set() == names(directory)
+    free = 500
+    results.pack(run("*.pt"), NEVER)
+    assert {RESULTS} == names(directory)
 
 
 def test_an_archive_that_is_cut_short_is_none(settings: Settings, directory: Path) -> None:
