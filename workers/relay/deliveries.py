@@ -107,7 +107,10 @@ class Deliveries:
 
     def _send_logs(self, run: Delivery, link: Link) -> None:
         lost = self._lost(run)
-        if lost is not None:
+        if lost is not None and run.keep and run.run_directory(self._settings).is_dir():
+            log.warning("the logs of run %s are not delivered: %s", run.name, lost)
+            self._with_logs.add(run.name)
+        elif lost is not None:
             self._drop(run, lost)
         elif not self._has_service:
             self._with_logs.add(run.name)

@@ -162,6 +162,21 @@ def test_what_is_gone_is_dropped_with_one_line(settings: Settings, caplog: pytes
     ] == sorted(each for each in caplog.messages if each.startswith("nothing more"))
 
 
+def test_kept_files_are_delivered_without_the_log(
+    service: HostService, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log was sent before this relay began, and has been deleted since. The kept files still have to be sent."""
+    pruned = ended(settings, 1, "*.pt")
+    (pruned / "log").unlink()
+    (pruned / "user").unlink()
+
+    with relay(settings):
+        until(is_done(settings), what="the delivery")
+
+    assert service.delivered("1/1.ab", "results") is not None
+    assert 1 == sum(each.startswith("the logs of run 1.1.ab are not delivered: ") for each in caplog.messages)
+
+
 def test_without_a_service_kept_files_stay_here(
     service: HostService, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
