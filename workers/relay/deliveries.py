@@ -13,7 +13,7 @@ from contextlib import closing
 from gpuqueue.errors import BadRequest
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOG
-from workers.relay.link import Link, Refusal, ServiceAway
+from workers.relay.link import CallFailed, Link, Refusal, ServiceAway
 from workers.relay.logs import LogProgress
 from workers.relay.packing import DiskFull, PackFailed, Stopped
 from workers.relay.results import Results
@@ -93,6 +93,8 @@ class Deliveries:
             work(run, link)
         except Stopped:
             return
+        except CallFailed as error:
+            pending.report(run.name, str(error))
         except Refusal as refusal:
             if pending.report(run.name, f"the service refuses it: {refusal}") > REFUSED_S:
                 self._drop(run, f"the service has refused it for too long: {refusal}")

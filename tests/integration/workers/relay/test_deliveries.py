@@ -145,6 +145,27 @@ def test_the_trouble_of_one_run_does_not_hold_up_the_others(
     ] == refusals
 
 
+@pytest.mark.parametrize("status", [408, 500, 503])
+@pytest.mark.parametrize("what", ["log?", "results"])
+def test_a_delivery_that_cannot_be_stored_does_not_hold_up_the_others(
+    service: HostService, settings: Settings, monkeypatch: pytest.MonkeyPatch, status: int, what: str
+) -> None:
+    """The disk of the service may have no room for one archive, and have room for others. That one is sent later."""
+    monkeypatch.setattr(trouble, "FIRST_S", 0.05)
+    for job_id in (1, 2):
+        ended(settings, job_id, "*.pt")
+    service.fail = lambda call: status if f"/runs/1/1.ab/{what}" in call else None
+
+    with relay(settings):
+        until(lambda: service.delivered("2/1.ab", "results"), what="the other run")
+        until(lambda: ["1.1.ab"] == deliveries.names(settings), what="its end")
+        service.fail = lambda _: None
+        until(is_done(settings), what="the first run")
+
+    assert service.is_complete("1/1.ab")
+    assert service.delivered("1/1.ab", "results")
+
+
 def test_what_is_gone_is_dropped_with_one_line(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     """A run directory that somebody deleted, and a log that was pruned, end their deliveries. No service is needed."""
     deliveries.add(settings, Delivery(job_id=1, token="1.ab", keep=("*.pt",)))
