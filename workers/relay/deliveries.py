@@ -81,7 +81,8 @@ class Deliveries:
     def _due(
         self, has_work: Callable[[Delivery], bool], pending: Pending, stopping: threading.Event
     ) -> Iterator[Delivery]:
-        for run in deliveries.settled(self._settings):
+        # A run with trouble may take its whole time again, so it waits behind the others.
+        for run in sorted(deliveries.settled(self._settings), key=lambda each: pending.has(each.name)):
             if stopping.is_set():
                 return
             if has_work(run) and pending.is_due(run.name):

@@ -20,6 +20,9 @@ from workers.run.files import put
 FAILED = "results.failed"
 #: Share of a disk that packing leaves free. Jobs need room for their logs.
 FREE_SHARE = 0.05
+#: How long packing may take besides the time for its bytes, in seconds. The packer may run as the job's account, and
+#: other processes of that account can stop it again and again.
+PACK_S = 3600.0
 #: How long the service may take to store an archive after its last byte, in seconds.
 STORED_S = 900.0
 _TOO_LARGE = 413
@@ -53,7 +56,7 @@ class Results:
             with os.fdopen(os.open(part, _NEW, 0o600), "wb") as file:
                 size_bytes = 0
                 with self._packing.archive(directory, run.keep, stopping) as archive:
-                    for piece in archive.pieces():
+                    for piece in archive.pieces(PACK_S):
                         size_bytes += len(piece)
                         self._check_room(file.fileno(), size_bytes, len(piece))
                         file.write(piece)

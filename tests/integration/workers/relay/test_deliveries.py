@@ -20,6 +20,7 @@ from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from workers.relay import deliveries as module
 from workers.relay import results, trouble
+from workers.relay.logs import LogProgress
 from workers.relay.packing import Packing
 from workers.relay.relay import Relay
 from workers.run import deliveries
@@ -164,6 +165,22 @@ def test_a_delivery_that_cannot_be_stored_does_not_hold_up_the_others(
 
     assert service.is_complete("1/1.ab")
     assert service.delivered("1/1.ab", "results")
+
+
+def test_a_run_with_trouble_waits_behind_the_others(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a run whose packing takes its whole time each time would be the first one again and again."""
+    monkeypatch.setattr(trouble, "FIRST_S", 0.0)
+    for job_id in (1, 2, 3):
+        ended(settings, job_id)
+    pending = trouble.Pending()
+    pending.report("1.1.ab", "its files cannot be packed: packing took more than 1h")
+    progress = LogProgress(settings)
+
+    due = module.Deliveries(settings, progress, results.Results(settings, Packing(PACK)))._due(
+        lambda _: True, pending, threading.Event()
+    )
+
+    assert [2, 3, 1] == [each.job_id for each in due]
 
 
 def test_what_is_gone_is_dropped_with_one_line(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:

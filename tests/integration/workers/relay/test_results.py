@@ -17,6 +17,7 @@ import pytest
 from host_service import HostService
 
 from gpuqueue.settings.settings import Settings
+from workers.relay import results as module
 from workers.relay.link import Link
 from workers.relay.packing import RESULTS, DiskFull, PackFailed, Packing, Stopped
 from workers.relay.results import FAILED, Results
@@ -131,6 +132,16 @@ def test_an_archive_that_is_cut_short_is_none(settings: Settings, directory: Pat
         results.pack(run("*.pt"), NEVER)
     results.give_up(run(), "it failed\nagain")
     assert "it failed again" == (directory / FAILED).read_text()
+
+
+def test_packing_may_take_only_so_long(settings: Settings, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account of the job can stop the program again and again. The files of other jobs wait meanwhile."""
+    monkeypatch.setattr(module, "PACK_S", 0.2)
+
+    with pytest.raises(PackFailed, match=r"^packing took more than ") as failed:
+        Results(settings, Packing(PACK)).pack(run("*.pt", f"while={directory}"), NEVER)
+    assert not failed.value.is_final
+    assert set() == names(directory)
 
 
 def test_a_relay_that_stops_ends_the_packing(settings: Settings, directory: Path) -> None:
