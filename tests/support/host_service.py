@@ -47,6 +47,8 @@ class HostService:
         self.faults: list[BaseException] = []
         #: Returns the status with which a call is refused; None if it is not.
         self.refuse: Callable[[str], int | None] = lambda _: None
+        #: Returns the status of a call that fails in the service, which says so as a problem; None if it does not.
+        self.fail: Callable[[str], int | None] = lambda _: None
         #: Called for each part of a body, which is kept only after that.
         self.on_part: Callable[[str, int], None] = lambda _, __: None
 
@@ -171,6 +173,10 @@ class _Handler(BaseHTTPRequestHandler):
             status = 401
         if status is not None:
             self._problem(status, f"refused with {status}")
+            return None, {}
+        status = self.service.fail(call)
+        if status is not None:
+            self._problem(status, f"failed with {status}", {"Content-Type": "application/problem+json"})
             return None, {}
         return parts.path.removeprefix(BASE), {name: each[0] for name, each in parse_qs(parts.query).items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -12,9 +13,9 @@ from contextlib import closing
 from gpuqueue.errors import BadRequest
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOG
-from workers.relay.link import Link, Refusal, ServiceAway
+from workers.relay.link import CallFailed, Link, Refusal, ServiceAway
 from workers.relay.logs import LogProgress
-from workers.relay.packing import PackFailed, Stopped
+from workers.relay.packing import DiskFull, PackFailed, Stopped
 from workers.relay.results import Results
 from workers.relay.trouble import Pending, Trouble
 from workers.run import deliveries
@@ -80,7 +81,8 @@ class Deliveries:
     def _due(
         self, has_work: Callable[[Delivery], bool], pending: Pending, stopping: threading.Event
     ) -> Iterator[Delivery]:
-        for run in deliveries.settled(self._settings):
+        # A run with trouble may take its whole time again, so it waits behind the others.
+        for run in sorted(deliveries.settled(self._settings), key=lambda each: pending.has(each.name)):
             if stopping.is_set():
                 return
             if has_work(run) and pending.is_due(run.name):
@@ -92,11 +94,13 @@ class Deliveries:
             work(run, link)
         except Stopped:
             return
+        except CallFailed as error:
+            pending.report(run.name, str(error))
         except Refusal as refusal:
             if pending.report(run.name, f"the service refuses it: {refusal}") > REFUSED_S:
                 self._drop(run, f"the service has refused it for too long: {refusal}")
         except PackFailed as error:
-            if pending.report(run.name, f"its files cannot be packed: {error}") > PACKING_S:
+            if pending.report(run.name, f"its files cannot be packed: {error}") > self._most_s(error):
                 with contextlib.suppress(OSError):
                     self._results.give_up(run, str(error))
         except OSError as error:
@@ -106,14 +110,17 @@ class Deliveries:
 
     def _send_logs(self, run: Delivery, link: Link) -> None:
         lost = self._lost(run)
-        if lost is not None:
+        if lost is not None and run.keep and run.run_directory(self._settings).is_dir():
+            log.warning("the logs of run %s are not delivered: %s", run.name, lost)
+            self._with_logs.add(run.name)
+        elif lost is not None:
             self._drop(run, lost)
         elif not self._has_service:
             self._with_logs.add(run.name)
             if not run.keep:
                 self._drop(run, "this host has no service any more (setting service_url)")
         else:
-            self._progress.of(run).send(link)
+            self._progress.of(run).send(link, is_final=True)
             link.put(f"/runs/{run.job_id}/{run.token}/complete")
             self._progress.forget(run)
             self._with_logs.add(run.name)
@@ -128,6 +135,13 @@ class Deliveries:
             self._results.deliver(link, run)
         if run.name in self._with_logs:
             self._end(run)
+
+    def _most_s(self, error: PackFailed) -> float:
+        """Return for how long packing is tried again after *error*. A full disk is waited for while code is kept."""
+        if not isinstance(error, DiskFull):
+            return PACKING_S
+        keep_code_s = self._settings.keep_code_s
+        return math.inf if keep_code_s is None else max(PACKING_S, keep_code_s)
 
     def _lost(self, run: Delivery) -> str | None:
         """Return why there is nothing to send any more, or None."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import socket
@@ -12,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
@@ -20,6 +18,7 @@ from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.version import VERSION
+from workers.relay.tls import context_of
 
 #: The path below which the service has the calls of hosts.
 HOST_API = "/api/v1/host"
@@ -35,9 +34,11 @@ CHUNK_BYTES = 2**20
 NEXT_OFFSET = "Gpuqueue-Next-Offset"
 #: How the type of a problem begins that the service itself has found, in contrast to one of HTTP.
 _OURS = "urn:gpuqueue:error:"
+#: The type of the content in which the service, and no proxy, explains an error.
+_PROBLEM = "application/problem+json"
 #: Statuses that say nothing about the call: the same call may succeed later.
 _LATER = frozenset({401, 403, 407, 408, 425, 429})
-_NOT_FOUND, _LEAST_ERROR, _LEAST_FAULT = 404, 300, 500
+_NOT_FOUND, _TOO_SLOW, _LEAST_ERROR, _LEAST_FAULT = 404, 408, 300, 500
 
 #: Errors of a connection that the service has closed while it was idle.
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
@@ -49,6 +50,10 @@ Body = bytes | IO[bytes] | Iterator[bytes]
 
 class ServiceAway(Unreachable):
     """The service does not answer, or does not serve this host now. The same call may succeed later."""
+
+
+class CallFailed(ServiceAway):
+    """The service answers, but this call failed there. It may succeed later, and other calls may succeed now."""
 
 
 class Refusal(GpuQueueError):
@@ -63,8 +68,9 @@ class Refusal(GpuQueueError):
 class Link:
     """One connection to the service, for one thread. It is made when it is needed.
 
-    Each call raises ServiceAway if the service cannot be reached or does not serve this host now, Refusal if it refuses
-    the call, and BadRequest if the token or the certificate on this host cannot be used.
+    Each call raises ServiceAway if the service cannot be reached or does not serve this host now, or its class
+    CallFailed if only this call failed there, Refusal if it refuses the call, and BadRequest if the token or the
+    certificate on this host cannot be used.
     """
 
     def __init__(self, settings: Settings, *, silence_s: float = SILENCE_S) -> None:
@@ -189,7 +195,7 @@ class Link:
         parts = urlsplit(self.url)
         host = parts.hostname or ""
         if parts.scheme == "https":
-            context = _context(self._settings.service_ca)
+            context = context_of(self._settings.service_ca)
             made: HTTPConnection = HTTPSConnection(
                 host, parts.port, timeout=CONNECT_S, context=context, blocksize=CHUNK_BYTES
             )
@@ -209,6 +215,8 @@ class Link:
         detail = in_one_line(str(problem.get("detail") or f"{status} {answer.reason}"))
         # A service of an older version, or a proxy, knows none of these paths.
         unknown = status == _NOT_FOUND and not str(problem.get("type")).startswith(_OURS)
+        if answer.headers.get_content_type() == _PROBLEM and (status == _TOO_SLOW or status >= _LEAST_FAULT):
+            return CallFailed(f"the service at {self.url} cannot do this now: {detail}")
         if status in _LATER or status >= _LEAST_FAULT or status < 400 or unknown:  # noqa: PLR2004 - redirects
             return ServiceAway(f"the service at {self.url} does not serve this host: {detail}")
         offset = answer.headers.get(NEXT_OFFSET, "")
@@ -259,25 +267,6 @@ def token_of(settings: Settings) -> str:
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise BadRequest(f"{path} holds no token of a host: it has one line, the token")
     return text
-
-
-def _context(ca: Path | None) -> ssl.SSLContext:
-    """Return what TLS needs: with *ca* only the authorities in that file are trusted.
-
-    Raises:
-        BadRequest: The file cannot be used.
-
-    """
-    try:
-        return _context_of(ca, None if ca is None else ca.stat().st_mtime_ns)
-    except OSError as error:
-        why = error.strerror or "it has no certificate"
-        raise BadRequest(f"the file {ca} of the setting service_ca cannot be used: {why}") from error
-
-
-@functools.lru_cache(maxsize=2)
-def _context_of(ca: Path | None, _mtime_ns: int | None) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=None if ca is None else str(ca))
 
 
 def _in_words(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 
 from gpuqueue.errors import Unreadable
@@ -29,6 +30,8 @@ MARK_BYTES = 1024
 MOST_CONFLICTS = 3
 #: If the service has no room for a log, it is sent anew if less than this share of what the service has is still here.
 LESS = 0.9
+#: How long nothing of a log is sent that the service has no room for, unless it is cut here, in seconds.
+FULL_S = 5.0
 #: Bytes of a block in ``st_blocks`` of stat(2), on every file system.
 _BLOCK_BYTES = 512
 #: Runs whose progress is kept in memory. Without it the service is asked.
@@ -46,8 +49,10 @@ class RunLogs:
         self._files = [_LogFile(f"{directory}/{name}", f"/runs/{run.job_id}/{run.token}/{name}") for name in NAMES]
         self._lock = threading.Lock()
 
-    def send(self, link: Link, most_bytes: int | None = None) -> int:
+    def send(self, link: Link, most_bytes: int | None = None, *, is_final: bool = False) -> int:
         """Send what is new now, at most about *most_bytes*, and return how many bytes that were.
+
+        *is_final*: the run has ended, so the logs are no longer written or cut by the run.
 
         Raises:
             ServiceAway: The service does not answer. The next call goes on.
@@ -61,7 +66,7 @@ class RunLogs:
             for file in self._files:
                 left_bytes = None if most_bytes is None else most_bytes - sent_bytes
                 if left_bytes is None or left_bytes > 0:
-                    sent_bytes += file.send(link, left_bytes)
+                    sent_bytes += file.send(link, left_bytes, is_final=is_final)
         return sent_bytes
 
 
@@ -101,13 +106,18 @@ class _LogFile:
         self._there_bytes: int | None = 0
         #: How often the service has refused a part in this call.
         self._conflicts = 0
+        #: Until when the service is not asked again whether it has room, on the monotonic clock.
+        self._full_until_s = 0.0
+        self._is_full_reported = False
+        #: Whether the file was sent anew because the service had no room for its end.
+        self._is_end_anew = False
         self._is_over = False
 
-    def send(self, link: Link, most_bytes: int | None) -> int:
+    def send(self, link: Link, most_bytes: int | None, *, is_final: bool) -> int:
         """Send what is new, at most about *most_bytes*, and return how many bytes that were."""
         sent_bytes = 0
         with self._opened() as file:
-            if file is None or self._is_over:
+            if file is None or self._is_over or (not is_final and self._is_full(file)):
                 return 0
             self._conflicts = 0
             self._begin(link, file)
@@ -117,11 +127,11 @@ class _LogFile:
                 except Refusal as refusal:
                     if refusal.status != _TOO_LARGE:
                         raise
-                    if not self._is_less_here(file):
-                        self._is_over = True
-                        log.warning("%s: the service takes no more of it: %s", self._path, refusal)
+                    if not self._is_less_here(file) and not (is_final and self._may_fit(file, len(part[1]))):
+                        self._stop(refusal, is_final=is_final)
                         break
                     self._begin_anew(link)
+                    self._is_end_anew = is_final
         return sent_bytes
 
     @contextlib.contextmanager
@@ -163,6 +173,22 @@ class _LogFile:
         """Return whether the service has much that was cut from the file since it was sent, or may have."""
         kept_bytes = os.fstat(file).st_blocks * _BLOCK_BYTES
         return self._there_bytes is None or kept_bytes < LESS * self._there_bytes
+
+    def _may_fit(self, file: int, more_bytes: int) -> bool:
+        """Return whether the service may take the whole file, though not *more_bytes* after what it has."""
+        kept_bytes = os.fstat(file).st_blocks * _BLOCK_BYTES
+        return not self._is_end_anew and kept_bytes < (self._there_bytes or 0) + more_bytes
+
+    def _is_full(self, file: int) -> bool:
+        return time.monotonic() < self._full_until_s and not self._is_less_here(file)
+
+    def _stop(self, refusal: Refusal, *, is_final: bool) -> None:
+        """Send no more for now. While the run goes on, its shim may still cut the file, and there is room again."""
+        self._is_over = is_final
+        self._full_until_s = time.monotonic() + FULL_S
+        if not self._is_full_reported:
+            log.warning("%s: the service takes no more of it: %s", self._path, refusal)
+        self._is_full_reported = True
 
     def _is_as_sent(self, file: int) -> bool:
         end = self._offset or 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import IO
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.system.process import installed
 from gpuqueue.text.sanitize import in_one_line
+from gpuqueue.text.units import format_duration
 from workers.shim.code import DIRECTORY
 
 #: The archive of the kept files of a run, in the run directory.
@@ -22,6 +25,8 @@ RESULTS = "results.tar"
 #: Longest reason of a failure, in bytes.
 MOST_REASON_BYTES = 4096
 CHUNK_BYTES = 2**20
+#: A bounded archive may take longer by the time that its bytes need at this rate, in bytes per second.
+LEAST_RATE = 4 * 2**20
 #: How often a program that writes nothing is checked for the end of the relay, in seconds.
 STOP_POLL_S = 0.5
 #: Exit code of the program if there is no copy of the code.
@@ -34,6 +39,10 @@ class PackFailed(GpuQueueError):
     def __init__(self, what: str, *, is_final: bool = False) -> None:
         super().__init__(what)
         self.is_final = is_final
+
+
+class DiskFull(PackFailed):
+    """The disk has no room for the archive now."""
 
 
 class Stopped(GpuQueueError):
@@ -91,20 +100,25 @@ class Archive:
         """Wait up to *timeout_s* for the first bytes or the end of the program, and return whether there are any."""
         return bool(self._poll.poll(timeout_s * 1000))
 
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the archive as soon as there is something of it.
+    def pieces(self, most_s: float = math.inf) -> Iterator[bytes]:
+        """Yield the archive as soon as there is something of it, within *most_s* and the time that ``LEAST_RATE`` adds.
 
         Raises:
             PackFailed: What was yielded is not the whole archive.
             Stopped: The relay is to stop.
 
         """
+        began_s, size_bytes = time.monotonic(), 0
         while not self._stopping.is_set():
+            allowed_s = most_s + size_bytes / LEAST_RATE
+            if time.monotonic() - began_s > allowed_s:
+                raise PackFailed(f"packing took more than {format_duration(allowed_s)}")
             if self._poll.poll(STOP_POLL_S * 1000):
                 part = os.read(self._output, CHUNK_BYTES)
                 if not part:
                     self._check()
                     return
+                size_bytes += len(part)
                 yield part
         raise Stopped
 

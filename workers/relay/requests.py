@@ -21,7 +21,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.text.json_fields import Fields
 from workers.relay.followed import Followed
 from workers.relay.link import Link, Refusal, ServiceAway
-from workers.relay.logs import LogProgress
+from workers.relay.logs import PART_BYTES, LogProgress
 from workers.relay.packing import MOST_REASON_BYTES, PackFailed, Packing, Stopped
 from workers.relay.trouble import Trouble
 from workers.run.deliveries import Delivery, run_named
@@ -37,6 +37,8 @@ PAUSE_S = 1.0
 MOST_PAUSE_S = 5.0
 #: Most requests that are served at a time, and most of them for files, which may take long.
 MOST, MOST_FILES = 8, 6
+#: How long the parts of a log are sent before the answer, in seconds. The service waits for it a little longer.
+LOG_S = 3.0
 #: How long the first bytes of an archive are waited for before the answer begins, in seconds. Until then the reason of
 #: a failure is the whole answer.
 FIRST_S = 3.0
@@ -139,9 +141,7 @@ class Requests:
             return f"the run directory is no longer on {self._settings.host}"
         try:
             if request.kind == LOG:
-                self._progress.of(request.run).send(link)
-                self._followed.follow(request.run)
-                return ""
+                return self._send_log(request, link)
             if request.kind == FILES:
                 return self._send_files(request, link, stopping)
         except (PackFailed, Stopped, OSError) as error:
@@ -149,6 +149,14 @@ class Requests:
         except Refusal as refusal:
             return f"the service does not take it: {refusal}"
         return f"{self._settings.host} has a version of gpuqueue without requests of the kind {request.kind}"
+
+    def _send_log(self, request: Request, link: Link) -> str:
+        """Send what is new in a log, in parts: between them others may send it too. What takes long is sent later."""
+        logs, until_s = self._progress.of(request.run), time.monotonic() + LOG_S
+        while (sent_bytes := logs.send(link, PART_BYTES)) >= PART_BYTES and time.monotonic() < until_s:
+            pass
+        self._followed.follow(request.run)
+        return "" if sent_bytes < PART_BYTES else f"host {self._settings.host} has not sent all of it yet"
 
     def _send_files(self, request: Request, link: Link, stopping: threading.Event) -> str | None:
         """Send an archive as it is packed."""

@@ -12,7 +12,7 @@ from gpuqueue.system.safe_open import open_regular, read_small
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import format_bytes
 from workers.relay.link import Link, Refusal
-from workers.relay.packing import MOST_REASON_BYTES, RESULTS, PackFailed, Packing
+from workers.relay.packing import MOST_REASON_BYTES, RESULTS, DiskFull, PackFailed, Packing
 from workers.run.deliveries import Delivery
 from workers.run.files import put
 
@@ -20,6 +20,9 @@ from workers.run.files import put
 FAILED = "results.failed"
 #: Share of a disk that packing leaves free. Jobs need room for their logs.
 FREE_SHARE = 0.05
+#: How long packing may take besides the time for its bytes, in seconds. The packer may run as the job's account, and
+#: other processes of that account can stop it again and again.
+PACK_S = 3600.0
 #: How long the service may take to store an archive after its last byte, in seconds.
 STORED_S = 900.0
 _TOO_LARGE = 413
@@ -53,9 +56,9 @@ class Results:
             with os.fdopen(os.open(part, _NEW, 0o600), "wb") as file:
                 size_bytes = 0
                 with self._packing.archive(directory, run.keep, stopping) as archive:
-                    for piece in archive.pieces():
+                    for piece in archive.pieces(PACK_S):
                         size_bytes += len(piece)
-                        self._check_room(file.fileno(), size_bytes)
+                        self._check_room(file.fileno(), size_bytes, len(piece))
                         file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
@@ -111,13 +114,12 @@ class Results:
             return str(refusal)
         return None
 
-    def _check_room(self, file: int, size_bytes: int) -> None:
-        limit_bytes = self._settings.results_limit_bytes
+    def _check_room(self, file: int, size_bytes: int, more_bytes: int) -> None:
+        """Check that *more_bytes* may be written to *file*, which then has *size_bytes*."""
+        limit_bytes, host = self._settings.results_limit_bytes, self._settings.host
         if limit_bytes is not None and size_bytes > limit_bytes:
             limit = format_bytes(limit_bytes)
-            host = self._settings.host
             raise PackFailed(f"they have more than {limit} (results_limit of host {host})", is_final=True)
         disk = os.fstatvfs(file)
-        if disk.f_bavail < FREE_SHARE * disk.f_blocks:
-            host = self._settings.host
-            raise PackFailed(f"the disk of {host} was more than 95 % full", is_final=True)
+        if disk.f_bavail * disk.f_frsize - more_bytes < FREE_SHARE * disk.f_blocks * disk.f_frsize:
+            raise DiskFull(f"the disk of {host} was more than 95 % full")

@@ -44,6 +44,10 @@ class Pending:
         #: Of each run: its trouble, when it began, and when to try again, on the monotonic clock.
         self._runs: dict[str, tuple[Trouble, float, float]] = {}
 
+    def has(self, name: str) -> bool:
+        """Return whether the run with the *name* has had trouble."""
+        return name in self._runs
+
     def is_due(self, name: str) -> bool:
         """Return whether the run with the *name* may be tried now."""
         known = self._runs.get(name)

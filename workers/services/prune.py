@@ -76,7 +76,7 @@ class Pruner:
         now, found = self._clock.now_if_steady(), 0
         with self._alone() as alone:
             if alone and now is not None and keep_s is not None:
-                found = _delete(runs, now.timestamp() - keep_s, stopping)
+                found = _delete(runs, now.timestamp() - keep_s, stopping, self._pending)
             if alone and limit_bytes is not None:
                 self._user_logs.enforce(runs, limit_bytes, stopping)
             if alone and now is not None and self._settings.keep_code_s is not None:
@@ -176,10 +176,13 @@ class _SteadyClock:
         return now if abs(steps[0] - steps[1]) < JUMP_S else None
 
 
-def _delete(runs: os.PathLike[str], before_s: float, stopping: threading.Event) -> int:
+def _delete(
+    runs: os.PathLike[str], before_s: float, stopping: threading.Event, pending: Callable[[str, str], bool]
+) -> int:
     """Delete the logs below *runs* that were not modified since *before_s* (seconds since 1970), and return the number.
 
-    Each step uses an open directory and follows no link, so nothing outside *runs* is deleted.
+    *pending* says whether something of a run, by its job and token, is still to be delivered; then its logs stay. Each
+    step uses an open directory and follows no link, so nothing outside *runs* is deleted.
     """
     found = 0
     with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
@@ -187,7 +190,7 @@ def _delete(runs: os.PathLike[str], before_s: float, stopping: threading.Event) 
             with contextlib.suppress(OSError), opened(name, top) as job:  # fails for a link or a missing directory
                 untouched = os.fstat(job).st_mtime < before_s
                 for token in names_in(job):
-                    if _delete_one(job, token, before_s):
+                    if not pending(name, token) and _delete_one(job, token, before_s):
                         found += 1
                         if stopping.wait(PACE_S):
                             return found

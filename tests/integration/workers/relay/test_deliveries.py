@@ -19,7 +19,8 @@ from host_service import HostService
 from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from workers.relay import deliveries as module
-from workers.relay import trouble
+from workers.relay import results, trouble
+from workers.relay.logs import LogProgress
 from workers.relay.packing import Packing
 from workers.relay.relay import Relay
 from workers.run import deliveries
@@ -97,9 +98,9 @@ def test_a_run_that_goes_on_is_not_delivered(service: HostService, settings: Set
     ended(settings, 2)
 
     with relay(settings):
-        until(lambda: service.is_complete("2/1.ab"), what="the other run")
+        until(lambda: ["1.1.ab"] == deliveries.names(settings), what="the other run")
 
-    assert ["1.1.ab"] == deliveries.names(settings)
+    assert service.is_complete("2/1.ab")
     assert service.delivered("1/1.ab", "log") is None
 
 
@@ -133,8 +134,9 @@ def test_the_trouble_of_one_run_does_not_hold_up_the_others(
     service.runs = {"2/1.ab", "3/1.ab"}
 
     with relay(settings):
-        until(lambda: service.is_complete("3/1.ab"), what="the other runs")
-        assert ["1.1.ab"] == deliveries.names(settings)
+        until(lambda: ["1.1.ab"] == deliveries.names(settings), what="the other runs")
+        assert service.is_complete("2/1.ab")
+        assert service.is_complete("3/1.ab")
         monkeypatch.setattr(module, "REFUSED_S", 0.0)
         until(is_done(settings), what="the end of the tries")
 
@@ -143,6 +145,43 @@ def test_the_trouble_of_one_run_does_not_hold_up_the_others(
         "run 1.1.ab waits: the service refuses it: this host has no such run",
         "nothing more of run 1.1.ab is delivered: the service has refused it for too long: this host has no such run",
     ] == refusals
+
+
+@pytest.mark.parametrize("status", [408, 500, 503])
+@pytest.mark.parametrize("what", ["log?", "results"])
+def test_a_delivery_that_cannot_be_stored_does_not_hold_up_the_others(
+    service: HostService, settings: Settings, monkeypatch: pytest.MonkeyPatch, status: int, what: str
+) -> None:
+    """The disk of the service may have no room for one archive, and have room for others. That one is sent later."""
+    monkeypatch.setattr(trouble, "FIRST_S", 0.05)
+    for job_id in (1, 2):
+        ended(settings, job_id, "*.pt")
+    service.fail = lambda call: status if f"/runs/1/1.ab/{what}" in call else None
+
+    with relay(settings):
+        until(lambda: service.delivered("2/1.ab", "results"), what="the other run")
+        until(lambda: ["1.1.ab"] == deliveries.names(settings), what="its end")
+        service.fail = lambda _: None
+        until(is_done(settings), what="the first run")
+
+    assert service.is_complete("1/1.ab")
+    assert service.delivered("1/1.ab", "results")
+
+
+def test_a_run_with_trouble_waits_behind_the_others(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a run whose packing takes its whole time each time would be the first one again and again."""
+    monkeypatch.setattr(trouble, "FIRST_S", 0.0)
+    for job_id in (1, 2, 3):
+        ended(settings, job_id)
+    pending = trouble.Pending()
+    pending.report("1.1.ab", "its files cannot be packed: packing took more than 1h")
+    progress = LogProgress(settings)
+
+    due = module.Deliveries(settings, progress, results.Results(settings, Packing(PACK)))._due(
+        lambda _: True, pending, threading.Event()
+    )
+
+    assert [2, 3, 1] == [each.job_id for each in due]
 
 
 def test_what_is_gone_is_dropped_with_one_line(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
@@ -160,6 +199,21 @@ def test_what_is_gone_is_dropped_with_one_line(settings: Settings, caplog: pytes
         "nothing more of run 1.1.ab is delivered: its run directory is gone",
         f"nothing more of run 2.1.ab is delivered: {pruned_words}",
     ] == sorted(each for each in caplog.messages if each.startswith("nothing more"))
+
+
+def test_kept_files_are_delivered_without_the_log(
+    service: HostService, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log was sent before this relay began, and has been deleted since. The kept files still have to be sent."""
+    pruned = ended(settings, 1, "*.pt")
+    (pruned / "log").unlink()
+    (pruned / "user").unlink()
+
+    with relay(settings):
+        until(is_done(settings), what="the delivery")
+
+    assert service.delivered("1/1.ab", "results") is not None
+    assert 1 == sum(each.startswith("the logs of run 1.1.ab are not delivered: ") for each in caplog.messages)
 
 
 def test_without_a_service_kept_files_stay_here(
@@ -193,6 +247,24 @@ def test_files_that_cannot_be_packed_are_given_up_after_a_while(
         until(is_done(settings), what="the end of the tries")
 
     assert b"the disk has failed" == service.delivered("1/1.ab", "results-failed")
+
+
+def test_a_full_disk_is_waited_for(
+    service: HostService, settings: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs no kept files, however long it takes: another user may have filled the disk for a moment."""
+    monkeypatch.setattr(module, "PACKING_S", 0.0)
+    monkeypatch.setattr(trouble, "FIRST_S", 0.05)
+    monkeypatch.setattr(results, "FREE_SHARE", 2.0)
+    ended(settings, 1, "*.pt")
+
+    with relay(settings):
+        until(lambda: any("95 % full" in each for each in caplog.messages), what="the full disk")
+        monkeypatch.setattr(results, "FREE_SHARE", 0.0)
+        until(is_done(settings), what="the delivery")
+
+    assert service.delivered("1/1.ab", "results") is not None
+    assert service.delivered("1/1.ab", "results-failed") is None
 
 
 def test_two_relays_of_one_host_do_not_work_at_the_same_time(service: HostService, settings: Settings) -> None:

@@ -18,7 +18,7 @@ from service_fixtures import certificate
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.settings.settings import Settings
-from workers.relay.link import Link, Refusal, ServiceAway
+from workers.relay.link import CallFailed, Link, Refusal, ServiceAway
 
 LOG = "/runs/1/1.a/log?offset=0&replace=false"
 
@@ -72,6 +72,18 @@ def test_what_may_work_later_is_no_refusal(service: HostService, link: Link, sta
         link.put(LOG, b"x")
     service.refuse = lambda _: None
     link.put(LOG, b"x")
+
+
+@pytest.mark.parametrize(("status", "failed"), [(408, True), (500, True), (503, True), (401, False), (429, False)])
+def test_a_call_that_fails_in_the_service_says_nothing_about_others(
+    service: HostService, link: Link, status: int, *, failed: bool
+) -> None:
+    """The service explains what failed there. A token or a rate concerns all calls of the host."""
+    service.fail = lambda _: status
+
+    with pytest.raises(ServiceAway, match=f"failed with {status}") as error:
+        link.put(LOG, b"x")
+    assert failed == isinstance(error.value, CallFailed)
 
 
 def test_a_service_of_an_older_version_refuses_nothing(service: HostService, link: Link) -> None:

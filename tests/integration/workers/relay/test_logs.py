@@ -180,6 +180,43 @@ def test_a_log_that_was_cut_here_finds_room_at_the_service(
     assert (directory / "log").read_bytes() == service.delivered(PLACE, "log")
 
 
+@pytest.mark.parametrize("is_final", [True, False], ids=["final", "followed"])
+def test_a_log_that_is_cut_after_a_refusal_reaches_its_end(
+    service: HostService, settings: Settings, link: Link, directory: Path, *, is_final: bool
+) -> None:
+    """A followed log meets the limit of the service before its shim cuts it. The end comes later all the same."""
+    service.log_limit_bytes = 9 * MIB
+    logs = RunLogs(settings, RUN)
+    (directory / "log").write_bytes(os.urandom(8 * MIB))
+    logs.send(link)
+    with (directory / "log").open("ab") as file:
+        file.write(os.urandom(MIB + 1))
+    assert 0 == logs.send(link)
+    make_hole(directory / "log", 9 * MIB)
+    with (directory / "log").open("ab") as file:
+        file.write(b"the end\n" + bytes(MIB if is_final else 0))
+
+    logs.send(link, is_final=is_final)
+
+    assert (directory / "log").read_bytes() == service.delivered(PLACE, "log")
+
+
+def test_room_at_the_service_is_asked_for_again(
+    service: HostService, settings: Settings, link: Link, directory: Path
+) -> None:
+    """A followed log is not sent again and again, but later, and then from where it stopped."""
+    service.log_limit_bytes = MIB
+    logs = RunLogs(settings, RUN)
+    (directory / "log").write_bytes(bytes(2 * MIB))
+    logs.send(link)
+    calls = len(service.calls)
+    service.log_limit_bytes = 9 * MIB
+
+    assert (0, calls) == (logs.send(link), len(service.calls))
+    logs._files[0]._full_until_s = 0.0
+    assert 2 * MIB == logs.send(link)
+
+
 def test_a_run_that_the_service_does_not_know_is_refused(
     service: HostService, settings: Settings, link: Link, directory: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tarfile
 import threading
@@ -17,7 +18,7 @@ from gpuqueue.settings.settings import Settings
 from workers.relay import followed as followed_module
 from workers.relay import requests, trouble
 from workers.relay.followed import Followed
-from workers.relay.logs import LogProgress
+from workers.relay.logs import PART_BYTES, LogProgress
 from workers.relay.packing import Packing
 from workers.relay.requests import Requests
 from workers.run.deliveries import Delivery
@@ -73,6 +74,31 @@ def test_a_log_is_sent_at_once_and_then_as_it_is_written(service: HostService, d
         until(lambda: (service.delivered(PLACE, "log") or b"").endswith(b"%d\n" % number), what="the new line")  # noqa: B023
     assert (directory / "log").read_bytes() == service.delivered(PLACE, "log")
     assert 1 == sum("requests/" in call for call in service.calls)
+
+
+@pytest.mark.usefixtures("served")
+def test_the_rest_of_a_large_log_is_sent_after_the_answer(
+    service: HostService, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large log on a slow network does not hold up other requests. The reader learns that there is more."""
+    monkeypatch.setattr(requests, "LOG_S", 0.0)
+    (directory / "log").write_bytes(os.urandom(5 * PART_BYTES))
+    held = threading.Event()
+
+    def hold(path: str, _: int) -> None:
+        if f"offset={PART_BYTES}&" in path:
+            held.wait(30)
+
+    service.on_part = hold
+
+    service.ask("r1", "log", PLACE)
+    until(lambda: "r1" in service.done, what="the answer")
+    assert "host gpu2 has not sent all of it yet" == service.done["r1"]
+    held.set()
+    until(lambda: service.delivered(PLACE, "log") == (directory / "log").read_bytes(), what="the rest")
+    service.ask("r2", "log", PLACE)
+    until(lambda: "r2" in service.done, what="the second answer")
+    assert "" == service.done["r2"]
 
 
 @pytest.mark.usefixtures("served")

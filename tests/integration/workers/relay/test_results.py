@@ -17,8 +17,9 @@ import pytest
 from host_service import HostService
 
 from gpuqueue.settings.settings import Settings
+from workers.relay import results as module
 from workers.relay.link import Link
-from workers.relay.packing import RESULTS, PackFailed, Packing, Stopped
+from workers.relay.packing import RESULTS, DiskFull, PackFailed, Packing, Stopped
 from workers.relay.results import FAILED, Results
 from workers.run.deliveries import Delivery
 
@@ -103,13 +104,19 @@ def test_what_cannot_be_kept_is_said(
 def test_a_disk_that_is_nearly_full_gets_no_archive(
     settings: Settings, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs need the rest for their logs."""
-    disk = namedtuple("disk", "f_bavail f_blocks")  # noqa: PYI024 - the fields that count
-    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(49, 1000))
+    """Jobs need the rest for their logs. The files wait until the disk has room again."""
+    disk = namedtuple("disk", "f_bavail f_blocks f_frsize")  # noqa: PYI024 - the fields that count
+    free = 51
+    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free, 1000, 4096))
+    results = Results(settings, Packing(PACK))
 
-    Results(settings, Packing(PACK)).pack(run("*.pt"), NEVER)
-
-    assert "the disk of gpu2 was more than 95 % full" == (directory / FAILED).read_text()
+    with pytest.raises(DiskFull, match=r"^the disk of gpu2 was more than 95 % full$") as failed:
+        results.pack(run("*.pt"), NEVER)
+    assert not failed.value.is_final
+    assert set() == names(directory)
+    free = 500
+    results.pack(run("*.pt"), NEVER)
+    assert {RESULTS} == names(directory)
 
 
 def test_an_archive_that_is_cut_short_is_none(settings: Settings, directory: Path) -> None:
@@ -125,6 +132,16 @@ def test_an_archive_that_is_cut_short_is_none(settings: Settings, directory: Pat
         results.pack(run("*.pt"), NEVER)
     results.give_up(run(), "it failed\nagain")
     assert "it failed again" == (directory / FAILED).read_text()
+
+
+def test_packing_may_take_only_so_long(settings: Settings, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account of the job can stop the program again and again. The files of other jobs wait meanwhile."""
+    monkeypatch.setattr(module, "PACK_S", 0.2)
+
+    with pytest.raises(PackFailed, match=r"^packing took more than ") as failed:
+        Results(settings, Packing(PACK)).pack(run("*.pt", f"while={directory}"), NEVER)
+    assert not failed.value.is_final
+    assert set() == names(directory)
 
 
 def test_a_relay_that_stops_ends_the_packing(settings: Settings, directory: Path) -> None:

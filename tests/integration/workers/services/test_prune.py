@@ -163,21 +163,20 @@ def test_results_go_when_their_time_is_over(settings: Settings, clock: MovedCloc
 
 
 def test_nothing_goes_that_is_still_to_be_delivered(settings: Settings, clock: MovedClock) -> None:
-    """The copy of the code and the packed results stay as long as a delivery of the run is pending, or the run."""
+    """The logs, the copy of the code and the packed results stay as long as a delivery is pending, or the run."""
     delivered, pending, running = (run_of(settings, job_id, settled=job_id < 3) for job_id in (1, 2, 3))
     for each in (delivered, pending, running):
         (each.path / "code" / "tree").mkdir(parents=True)
         (each.path / RESULTS).touch()
-        each.log.unlink()
     (settings.state_dir / DIRECTORY).mkdir()
     (settings.state_dir / DIRECTORY / f"2.{pending.token}").touch()
     clock.move(60 * DAY_S)
 
-    rounds(Pruner(settings, clock), clock)
+    assert 1 == rounds(Pruner(settings, clock), clock)
 
     assert [] == [*delivered.path.iterdir()]
-    assert {"code", RESULTS} == {each.name for each in pending.path.iterdir()}
-    assert {"code", RESULTS} <= {each.name for each in running.path.iterdir()}
+    assert {"log", "code", RESULTS} == {each.name for each in pending.path.iterdir()}
+    assert {"log", "code", RESULTS} <= {each.name for each in running.path.iterdir()}
 
 
 @pytest.mark.parametrize("jump_s", [365 * DAY_S, -365 * DAY_S])
