@@ -1,7 +1,7 @@
 """Packs files in the place of ``gpuqueue-worker pack``, for tests of the service: real files, simple patterns.
 
 A file ``trouble`` in the run directory makes it fail: a line with the exit code and the message, for the end of the
-archive, or ``before`` and the same for its beginning.
+archive, or ``before`` and the same for its beginning. While there is a file ``search`` there, it writes nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 
@@ -25,6 +26,8 @@ def main(words: list[str]) -> int:
     if verb != "pack" or (kept is None and not tree.is_dir()):
         print("there is no copy of the code", file=sys.stderr)  # noqa: T201
         return 3
+    while (Path(run) / "search").exists():
+        time.sleep(0.02)
     if when != "before":
         _write(tree, kept, patterns)
     print(message, end="", file=sys.stderr)  # noqa: T201
