@@ -36,7 +36,7 @@ def main(words: list[str]) -> int:
 
 def _write(tree: Path, kept: Path | None, patterns: list[str]) -> None:
     def is_wanted(name: str) -> bool:
-        return not patterns or any(fnmatch.fnmatch(name, each) for each in patterns)
+        return not patterns or any(fnmatch.fnmatch(name, each.removeprefix("/")) for each in patterns)
 
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
         if kept is not None:
