@@ -1,7 +1,8 @@
 """Packs files in the place of ``gpuqueue-worker pack``, for tests of the service: real files, simple patterns.
 
-A file ``trouble`` in the run directory makes it fail: a line with the exit code and the message, for the end of the
-archive, or ``before`` and the same for its beginning. While there is a file ``search`` there, it writes nothing.
+A file ``trouble`` in the run directory makes it fail, unless it reads an earlier archive: a line with the exit code and
+the message, for the end of the archive, or ``before`` and the same for its beginning. While there is a file ``search``
+there, it writes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def main(words: list[str]) -> int:
     patterns = [value for name, value in pairs if name == "--pattern"]
     kept = next((Path(run) / value for name, value in pairs if name == "--from"), None)
     trouble = Path(run) / "trouble"
-    when, _, what = trouble.read_text().partition(" ") if trouble.exists() else ("", "", "0 ")
+    when, _, what = trouble.read_text().partition(" ") if trouble.exists() and kept is None else ("", "", "0 ")
     code, _, message = what.partition(" ")
     tree = Path(run) / "code" / "tree"
     if verb != "pack" or (kept is None and not tree.is_dir()):
