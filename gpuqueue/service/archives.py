@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.service.problems import NotHere
-from gpuqueue.service.transfers import SILENCE_S
+from gpuqueue.service.transfers import SEARCH_S, SILENCE_S
 from gpuqueue.system.process import installed
 from gpuqueue.text.sanitize import in_one_line
 
@@ -70,14 +70,16 @@ class Packed:
         """
         output = self._process.stdout
         assert output is not None  # noqa: S101 - a pipe, see start
+        most_s = SEARCH_S
         while True:
             try:
-                part = await asyncio.wait_for(output.read(PART_BYTES), SILENCE_S)
+                part = await asyncio.wait_for(output.read(PART_BYTES), most_s)
             except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
-                raise CutShort(f"packing the files made no progress for {SILENCE_S:g} s") from None
+                raise CutShort(f"packing the files made no progress for {most_s:g} s") from None
             if not part:
                 break
             yield part
+            most_s = SILENCE_S
         code, errors = await self._process.wait(), await self._errors
         if code:
             reason = in_one_line(errors.decode(errors="replace")).strip() or f"the program ended with {code}"

@@ -23,8 +23,10 @@ LEAST_RATE, GRACE_S = 16 * 1024, 60.0
 PART_BYTES = 2**20
 
 
-async def parts_of(request: Request, *, least_rate: float = 0.0) -> AsyncIterator[bytes]:
+async def parts_of(request: Request, *, least_rate: float = 0.0, first_s: float | None = None) -> AsyncIterator[bytes]:
     """Yield the body of *request* as it arrives, at least *least_rate* bytes per second in the long run.
+
+    Its first part may take *first_s* seconds, by default no longer than any other.
 
     Raises:
         TooSlow: it comes too slowly.
@@ -34,12 +36,13 @@ async def parts_of(request: Request, *, least_rate: float = 0.0) -> AsyncIterato
     stream, size_bytes, waited_s = request.stream(), 0, 0.0
     while True:
         before_s = time.monotonic()
+        most_s = SILENCE_S if size_bytes or first_s is None else first_s
         try:
-            part = await asyncio.wait_for(stream.__anext__(), SILENCE_S)
+            part = await asyncio.wait_for(stream.__anext__(), most_s)
         except StopAsyncIteration:
             return
         except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
-            raise TooSlow(f"nothing of the body came for {SILENCE_S:g} s") from None
+            raise TooSlow(f"nothing of the body came for {most_s:g} s") from None
         except ClientDisconnect:
             raise BadRequest("the connection was closed before the whole request arrived") from None
         waited_s += time.monotonic() - before_s

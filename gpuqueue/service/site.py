@@ -14,9 +14,10 @@ from starlette.requests import ClientDisconnect
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.codec.wire import from_request, to_plain
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, NotAuthenticated
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.access import AccessPolicy
+from gpuqueue.model.caller import Via
 from gpuqueue.service.call import Call
 from gpuqueue.service.callers import Credentials, Identity
 from gpuqueue.service.delivered import Delivered
@@ -38,8 +39,13 @@ DISK_THREADS = 4
 RESULTS_OF_HOST, RESULTS = 2, 16
 #: Most archives of files that are sent at a time: to one account, and to all.
 ARCHIVES_OF_ACCOUNT, ARCHIVES = 4, 32
-#: Key of a request's scope for the size of its body.
-BODY_BYTES = "gpuqueue.body_bytes"
+#: Keys of a request's scope: the size of its body, and whether the request counts already for the limits of its caller.
+BODY_BYTES, IS_COUNTED = "gpuqueue.body_bytes", "gpuqueue.is_counted"
+#: Largest body that is parsed before the caller is known, in the thread of the event loop: a larger one would hold up
+#: all others.
+SMALL_BODY_BYTES = 16 * 1024
+#: Largest body of a caller who has not logged in, such as one who waits for many jobs.
+MOST_ANONYMOUS_BYTES = 256 * 1024
 
 
 class Site:
@@ -73,9 +79,10 @@ class Site:
             NotAuthenticated: the caller cannot be identified.
 
         """
-        credentials = _credentials(request)
+        is_counted = not is_first or request.scope.get(IS_COUNTED, False)
+        body_bytes = None if is_counted else request.scope.get(BODY_BYTES, 0)
         return await asyncio.get_running_loop().run_in_executor(
-            self._pool, self._call, credentials, request.scope.get(BODY_BYTES, 0) if is_first else None, work
+            self._pool, self._call, _credentials(request), body_bytes, work
         )
 
     async def answer(self, request: Request, work: Callable[[Call], Any], status: int = 200) -> Response:
@@ -126,6 +133,7 @@ async def body_of(request: Request, kind: type[T]) -> T:
     Raises:
         BadRequest: the body is not JSON or does not describe a *kind*. ``PeerProtocol`` refuses bodies that are too
             large.
+        NotAuthenticated: the body is large, and the caller cannot be identified or has not logged in.
 
     """
     try:
@@ -133,6 +141,20 @@ async def body_of(request: Request, kind: type[T]) -> T:
     except ClientDisconnect:
         raise BadRequest("the connection was closed before the whole request arrived") from None
     request.scope[BODY_BYTES] = len(content)
+    if len(content) <= SMALL_BODY_BYTES:
+        return _parsed(kind, content)
+
+    def work(call: Call) -> T:
+        if call.caller.via is Via.ANONYMOUS and len(content) > MOST_ANONYMOUS_BYTES:
+            raise NotAuthenticated("log in first to send a request of this size: gpuqueue login URL")
+        return _parsed(kind, content)
+
+    found = await site_of(request).work(request, work)
+    request.scope[IS_COUNTED] = True
+    return found
+
+
+def _parsed(kind: type[T], content: bytes) -> T:
     try:
         plain = json.loads(content)
     except (ValueError, RecursionError):

@@ -12,6 +12,9 @@ from gpuqueue.service.problems import NotHere
 MOST_PARTS = 4
 #: How long the client waits for the first sign of the relay, and then for each part, in seconds.
 FIRST_S, SILENCE_S = 10.0, 60.0
+#: How long the first part of an archive may take, in seconds. The program that packs sends nothing while it searches
+#: files, and bounds the time without progress itself.
+SEARCH_S = 600.0
 
 
 class Transfer:
@@ -21,7 +24,7 @@ class Transfer:
         self._host = host
         self._parts: deque[bytes] = deque()
         self._news, self._room = asyncio.Event(), asyncio.Event()
-        self._has_begun = self._is_over = False
+        self._has_begun = self._has_parts = self._is_over = False
         self._trouble: str | None = None
         self._at_end: Callable[[], None] = lambda: None
 
@@ -56,6 +59,7 @@ class Transfer:
         if self._is_over:
             raise NotHere("nobody waits for this request any more")
         self._parts.append(part)
+        self._has_parts = True
         self._news.set()
 
     def finish(self) -> None:
@@ -101,8 +105,9 @@ class Transfer:
     async def _wait(self) -> None:
         self._news.clear()
         had_begun = self._has_begun
+        most_s = SILENCE_S if self._has_parts else SEARCH_S if had_begun else FIRST_S
         try:
-            await asyncio.wait_for(self._news.wait(), SILENCE_S if had_begun else FIRST_S)
+            await asyncio.wait_for(self._news.wait(), most_s)
         except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
             self.fail(f"host {self._host} {'has stopped sending' if had_begun else 'does not answer'}")
 

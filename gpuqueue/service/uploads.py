@@ -24,6 +24,9 @@ from gpuqueue.text.units import format_bytes
 
 #: Threads that store the blobs of one request. Each waits for the disk, which can serve several at once.
 THREADS = 8
+#: Most parts of blobs in one request, since each is written to the disk by itself. Clients send at most 8 193: a part
+#: counts for at least 256 of the 2 MiB of their requests.
+MOST_PARTS = 10_000
 #: How long the sum of a user's blobs is taken from memory, in seconds. The collection of old blobs makes it smaller.
 SUM_S = 60.0
 
@@ -57,10 +60,12 @@ class Uploads:
         """Store the blobs that *parts* complete, and keep the other parts until then.
 
         Raises:
-            BadRequest: a part is not what it says, or a part before it is missing.
+            BadRequest: a part is not what it says, a part before it is missing, or there are more than MOST_PARTS.
             Refused: the snapshots of the caller are too large together.
 
         """
+        if len(parts) > MOST_PARTS:
+            raise BadRequest(f"the request has {len(parts)} parts of blobs: send at most {MOST_PARTS} in one request")
         uid, store = uid_of(call), blob_store_of(self._settings)
         most_bytes = max(self._settings.snapshot_file_limit_bytes, DIFF_BYTES)
         by_blob: dict[str, list[tuple[ContentPart, bytes]]] = {}

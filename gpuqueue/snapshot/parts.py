@@ -1,6 +1,7 @@
 """Receives blobs in parts. An unfinished blob is in a file of its account, and is stored once it is complete.
 
-A part may come again, after a lost answer. The parts of a blob come in order.
+A part may come again, after a lost answer, and two requests may send the same blob at once. The parts of a blob come in
+order.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ class Parts:
             self._store.put(uid, sha256, size_bytes, [content], most_bytes=most_bytes)
             return
         with self._opened(uid, sha256) as (fd, path):
+            if not self._store.missing(uid, [sha256]):  # it was complete, and its file of parts is gone
+                path.unlink(missing_ok=True)
+                return
             here_bytes = os.fstat(fd).st_size
             if here_bytes < offset_bytes:
                 raise BadRequest(f"a part of {sha256[:12]} is missing before byte {offset_bytes}: send it again")

@@ -32,6 +32,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Errors of a name that this file system cannot have, and of a path below a file or a link.
 _NO_NAME = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
 _NO_FOLDER = frozenset({errno.ENOTDIR, errno.ELOOP})
+#: Errors of a file system without hard links, or without those of links.
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
 class Target:
@@ -85,7 +87,7 @@ class Target:
                 for chunk in chunks:
                     arrival.take(chunk)
                 if not arrival.is_there:
-                    os.rename(_PART, name, src_dir_fd=self._staging, dst_dir_fd=folder)
+                    self._take_name(folder, name, path)
             finally:
                 arrival.close()
                 self._clear()
@@ -102,7 +104,7 @@ class Target:
                 self._must_replace(path, there)
             os.symlink(target, _PART, dir_fd=self._staging)
             try:
-                os.rename(_PART, name, src_dir_fd=self._staging, dst_dir_fd=folder)
+                self._take_name(folder, name, path)
             finally:
                 self._clear()
         return True
@@ -155,6 +157,21 @@ class Target:
             size, left = format_bytes(size_bytes), format_bytes(free_bytes)
             raise NotWritable(f"cannot write {self._shown(path)}: it has {size}, and only {left} are free there")
         return os.open(_PART, _NEW, mode, dir_fd=self._staging)
+
+    def _take_name(self, folder: int, name: str, path: str) -> None:
+        """Give what is whole its name, if it may have it: another file can have appeared there on the way."""
+        if not self._replace:
+            try:
+                os.link(_PART, name, src_dir_fd=self._staging, dst_dir_fd=folder, follow_symlinks=False)
+            except OSError as error:
+                there = _status(folder, name)
+                if there is not None or isinstance(error, FileExistsError):
+                    self._must_replace(path, there)
+                if error.errno not in _NO_LINKS:
+                    raise
+            else:
+                return  # the other name goes with what is not whole
+        os.rename(_PART, name, src_dir_fd=self._staging, dst_dir_fd=folder)
 
     def _locked_staging(self) -> int:
         folder, name = self._folders.of(STAGING)

@@ -6,7 +6,7 @@ import io
 import shutil
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +23,20 @@ PACK = Path(__file__).with_name("pack_files.py")
 
 
 @contextmanager
-def packing(**chosen: str) -> Iterator[ServedSite]:
-    """Run such a site with the settings *chosen*. It does not wait for long for other hosts."""
+def packing(more_bounds: Mapping[str, float] | None = None, **chosen: str) -> Iterator[ServedSite]:
+    """Run such a site, with *more_bounds* of the service and the settings *chosen*.
+
+    It does not wait for long for other hosts.
+    """
     folder = Path(mkdtemp(prefix="gpuqueue-pack-"))
     program = folder / "pack"
     program.write_text(f"#!{sys.executable}\n{PACK.read_text()}")
     program.chmod(0o700)
-    bounds = {"gpuqueue.service.archives:PROGRAM": str(program), "gpuqueue.service.transfers:FIRST_S": 2}
+    bounds: dict[str, float | str] = {
+        "gpuqueue.service.archives:PROGRAM": str(program),
+        "gpuqueue.service.transfers:FIRST_S": 2,
+        **(more_bounds or {}),
+    }
     try:
         with serving(bounds, **chosen) as site:
             yield site

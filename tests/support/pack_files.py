@@ -1,7 +1,8 @@
 """Packs files in the place of ``gpuqueue-worker pack``, for tests of the service: real files, simple patterns.
 
-A file ``trouble`` in the run directory makes it fail: a line with the exit code and the message, for the end of the
-archive, or ``before`` and the same for its beginning.
+A file ``trouble`` in the run directory makes it fail, unless it reads an earlier archive: a line with the exit code and
+the message, for the end of the archive, or ``before`` and the same for its beginning. While there is a file ``search``
+there, it writes nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 
@@ -19,12 +21,14 @@ def main(words: list[str]) -> int:
     patterns = [value.removeprefix("/") for name, value in pairs if name == "--pattern"]
     kept = next((Path(run) / value for name, value in pairs if name == "--from"), None)
     trouble = Path(run) / "trouble"
-    when, _, what = trouble.read_text().partition(" ") if trouble.exists() else ("", "", "0 ")
+    when, _, what = trouble.read_text().partition(" ") if trouble.exists() and kept is None else ("", "", "0 ")
     code, _, message = what.partition(" ")
     tree = Path(run) / "code" / "tree"
     if verb != "pack" or (kept is None and not tree.is_dir()):
         print("there is no copy of the code", file=sys.stderr)  # noqa: T201
         return 3
+    while (Path(run) / "search").exists():
+        time.sleep(0.02)
     if when != "before":
         _write(tree, kept, patterns)
     print(message, end="", file=sys.stderr)  # noqa: T201
@@ -33,7 +37,7 @@ def main(words: list[str]) -> int:
 
 def _write(tree: Path, kept: Path | None, patterns: list[str]) -> None:
     def is_wanted(name: str) -> bool:
-        return not patterns or any(fnmatch.fnmatch(name, each) for each in patterns)
+        return not patterns or any(fnmatch.fnmatch(name, each.removeprefix("/")) for each in patterns)
 
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
         if kept is not None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import shutil
+import signal
 import stat
 
 from workers.launcher.account import NOBODY, Refused, Rules
 from workers.shim.code import DIRECTORY
-from workers.shim.tree import prctl
+from workers.shim.tree import PR_SET_PDEATHSIG, prctl
 
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
+#: Longest time for a deletion, in seconds. The owner can stop the process that deletes, and mount a file system below
+#: ``code`` that never answers. What is left is deleted the next time.
+DELETE_S = 600.0
 #: The group id of ``nogroup``.
 NO_GROUP = 65534
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,20 +45,30 @@ def empty_code_directory(run_dir: int, rules: Rules) -> None:
 
     Raises:
         Refused: *run_dir* is no directory of the service account, or the owner is no person.
-        OSError: there is no directory ``code``, or something in it could not be deleted.
+        OSError: there is no directory ``code``, something in it could not be deleted, or that took too long.
 
     """
     fd, uid = open_code_directory(run_dir, rules)
+    guard, (reader, writer) = os.getpid(), os.pipe()
     pid = os.fork()
     if pid == 0:
         failed = 1
         try:
-            become_owner(uid)
+            os.close(reader)
+            become_owner(uid, guard)
             delete_below(fd)
             failed = 1 if os.listdir(fd) else 0
         finally:
             os._exit(failed)
     os.close(fd)
+    os.close(writer)  # the child has it open until it ends
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    ended = poll.poll(DELETE_S * 1000)
+    os.close(reader)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)  # not reaped, because a file system that does not answer can hold it up
+        raise OSError(errno.ETIMEDOUT, f"the user id {uid} has not deleted all files in it after {DELETE_S:g} s")
     _, status = os.waitpid(pid, 0)
     if status != 0:
         raise OSError(errno.ENOTEMPTY, f"the user id {uid} cannot delete all files in it")
@@ -76,8 +91,10 @@ def open_code_directory(run_dir: int, rules: Rules) -> tuple[int, int]:
     return fd, uid
 
 
-def become_owner(uid: int) -> None:
+def become_owner(uid: int, parent: int) -> None:
     """Give up root for good and become the account with the user id *uid*, without any of its groups.
+
+    This process ends with its parent, the process *parent*.
 
     Raises:
         Refused: some privilege is left.
@@ -90,6 +107,9 @@ def become_owner(uid: int) -> None:
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if os.getresuid() != (uid,) * 3 or os.getresgid() != (NO_GROUP,) * 3 or os.getgroups():
         raise Refused(f"could not become the user id {uid}")
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of the user id would clear it
+    if os.getppid() != parent:  # the parent was killed before the prctl call
+        os._exit(1)
 
 
 def delete_below(fd: int) -> None:

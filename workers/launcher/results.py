@@ -19,7 +19,6 @@ from workers.results.pack import pack as pack_code
 from workers.results.progress import STALL_S, Progress, stalled
 from workers.results.wanted import MOST_REQUEST_BYTES, Request
 from workers.shim.launch_protocol import MOST_BYTES
-from workers.shim.tree import PR_SET_PDEATHSIG, prctl
 
 #: What the child writes while it makes progress. No answer has it.
 STEP = b"\0"
@@ -59,10 +58,7 @@ def pack(asker: socket.socket, run_dir: int, request: int, output: int, rules: R
 def answer_of_owner(code: int, uid: int, request: int, output: int, answer: int, guard: int) -> bytes:
     """Become the owner, the account *uid*, write the archive, and return the answer."""
     try:
-        become_owner(uid)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != guard:
-            os._exit(0)
+        become_owner(uid, guard)
         progress = Progress(output, lambda: os.write(answer, STEP))
         lines = pack_code(code, Request.read(os.pread(request, MOST_REQUEST_BYTES, 0)), output, progress)
         text = "packed " + "\n".join(lines)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Headers of the answer: the number of the run, and whether its directory or the kept files were read.
 RUN, SOURCE = "gpuqueue-run", "gpuqueue-source"
+#: How long the service may take to begin its answer, in seconds: longer than it waits for a host that searches.
+BEGINS_S = 660.0
 
 
 class RemoteFiles:
@@ -59,7 +61,7 @@ class RemoteFiles:
     ) -> Iterator[RunArchive]:
         name, wanted = str(job_ref.one_job(job)), file_patterns("patterns", patterns)
         query = {"run": None if number is None else validation.count("run", number), "pattern": wanted}
-        with self._link.opened(f"/jobs/{segment(name)}/files", query) as answer:
+        with self._link.opened(f"/jobs/{segment(name)}/files", query, begins_s=BEGINS_S) as answer:
             if warn is not None and WARNING in answer.headers:
                 warn(answer.headers[WARNING])
             run = answer.headers.get(RUN, "")

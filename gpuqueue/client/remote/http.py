@@ -134,6 +134,10 @@ class HttpConnection:
         self.answered_at_s = time.monotonic()
         return answer
 
+    def limit(self, silence_s: float) -> None:
+        """Let the service be silent for at most *silence_s* seconds from now on."""
+        self._socket.settimeout(silence_s)
+
     def close(self) -> None:
         """Close the connection."""
         self._stream.close()

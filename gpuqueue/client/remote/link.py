@@ -126,9 +126,16 @@ class Link:
 
     @contextmanager
     def opened(
-        self, path: str, query: Mapping[str, Any] | None, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        query: Mapping[str, Any] | None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        begins_s: float | None = None,
     ) -> Iterator[Answer]:
         """Yield an answer whose body is read as it arrives, below ``reporting``. The connection is its own.
+
+        It may take *begins_s* seconds until the answer begins, by default as long as an ordinary one.
 
         Raises:
             ServiceUnreachable: the service does not answer.
@@ -138,7 +145,9 @@ class Link:
         try:
             with self.reporting():
                 sent = {**self._headers(), **(headers or {})}
-                answer = connection.ask("GET", API + path + _query(query), sent, None, ANSWER_S)
+                words = API + path + _query(query)
+                answer = connection.ask("GET", words, sent, None, ANSWER_S if begins_s is None else begins_s)
+                connection.limit(ANSWER_S)
                 if answer.status != 200:  # noqa: PLR2004 - OK
                     raise self._error(answer, answer.body())
             yield answer

@@ -20,7 +20,7 @@ from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import file_patterns, from_directory
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Run
-from gpuqueue.service.archives import Archive, Packed, Source, begun
+from gpuqueue.service.archives import Archive, CutShort, Packed, Source, begun
 from gpuqueue.service.call import Call
 from gpuqueue.service.problems import NotHere
 from gpuqueue.service.relays import HostRun
@@ -143,12 +143,14 @@ async def _live_or_kept(
 ) -> tuple[Archive, FilesSource]:
     try:
         return await begun(await _live(site, place, patterns), at_end), FilesSource.DIRECTORY
-    except NotHere as error:
-        why = str(error)
+    except (NotHere, CutShort) as error:
+        failure = error
     for each in place.kept:
         if is_regular(each):
             return await begun(await Packed.start(each.parent, patterns, each.name), at_end), FilesSource.KEPT
-    raise _absent(site.settings, place, why)
+    if isinstance(failure, CutShort):
+        raise failure
+    raise _absent(site.settings, place, str(failure))
 
 
 async def _live(site: Site, place: _Place, patterns: tuple[str, ...]) -> Source:

@@ -26,6 +26,7 @@ from gpuqueue.service.problems import NotHere, TooLarge, answer_of
 from gpuqueue.service.relays import MOST_POLL_S, FilesRequest, HostRun, LogRequest
 from gpuqueue.service.routes.described import OCTETS, route
 from gpuqueue.service.site import Site, answered, site_of
+from gpuqueue.service.transfers import SEARCH_S
 from gpuqueue.snapshot.site import blob_store_of
 from gpuqueue.snapshot.stream import stream_size_bytes, write_stream
 from gpuqueue.text.sanitize import in_one_line
@@ -181,7 +182,7 @@ async def send_content(request: Request, request_id: str) -> Response:
         raise NotHere("nobody waits for this request")
     found.transfer.begin()
     try:
-        async for part in parts_of(request):
+        async for part in parts_of(request, first_s=SEARCH_S):
             await found.transfer.send(part)
         found.transfer.finish()
     finally:

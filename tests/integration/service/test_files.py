@@ -144,6 +144,20 @@ def test_an_archive_that_is_cut_short_is_no_whole_answer(
     assert b"Traceback" not in (served.directory / "service.log").read_bytes()
 
 
+def test_kept_files_come_when_the_directory_cannot_be_packed(
+    owner: Client, here: FakeRelay, served: ServedSite, tmp_path: Path
+) -> None:
+    """A broken disk below the copy of the code does not hide what was kept elsewhere."""
+    job = submitted(owner, tmp_path)
+    claim, directory = run_here(here, job)
+    here.finish(claim)
+    (directory / "trouble").write_text("before 1 the disk is broken\n")
+    (directory / "results.tar").write_bytes(archive_of({"out/a.pt": b"kept"}))
+    answer = fetched(served, job)
+
+    assert ({"out/a.pt": b"kept"}, "kept") == (files_in(answer), answer.headers["gpuqueue-source"])
+
+
 def test_nobody_else_gets_the_files(
     owner: Client, here: FakeRelay, relay: FakeRelay, served: ServedSite, tmp_path: Path
 ) -> None:

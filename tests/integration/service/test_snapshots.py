@@ -17,12 +17,14 @@ import pytest
 from service_fixtures import ServedSite, serving
 
 from gpuqueue.client import Client
+from gpuqueue.client.remote import snapshots
 from gpuqueue.client.remote.link import Link
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.api import ContentPart, ContentParts, NewSnapshot, SnapshotState
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobRequest
+from gpuqueue.service.uploads import MOST_PARTS
 from gpuqueue.snapshot import contents, hash_cache
 from gpuqueue.snapshot.site import blob_store_of
 from gpuqueue.snapshot.take import take_snapshot
@@ -251,6 +253,26 @@ def test_a_blob_with_a_false_hash_is_refused(served: ServedSite, link: Link) -> 
 
     with blob_store_of(served.settings).open(false) as stored:
         assert b"true" == stored.read()
+
+
+def test_one_request_has_so_many_parts(link: Link) -> None:
+    """Each part is a file that waits for the disk, so a request with very many of them is refused as a whole."""
+    part = ContentPart(sha256=hashlib.sha256(b"x").hexdigest(), size_bytes=1, content="eA==")
+
+    with pytest.raises(BadRequest, match=r"the request has 10001 parts of blobs: send at most 10000 in one request"):
+        link.send("POST", "/snapshots/contents", ContentParts(parts=(part,) * 10_001))
+
+
+def test_the_client_sends_fewer_parts_than_the_service_takes(tmp_path: Path) -> None:
+    """Very many tiny files travel in several requests."""
+    for number in range(10_100):
+        (tmp_path / str(number)).write_text(str(number))
+    taken = take_snapshot(tmp_path)
+
+    sizes = [len(batch) for batch in snapshots._batches(taken, [*taken.sends()])]
+
+    assert 10_100 == sum(sizes)
+    assert max(sizes) < MOST_PARTS
 
 
 @pytest.mark.parametrize(

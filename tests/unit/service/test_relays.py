@@ -23,6 +23,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relays, "LOG_S", 0.2)
     monkeypatch.setattr(transfers, "FIRST_S", 0.2)
     monkeypatch.setattr(transfers, "SILENCE_S", 0.2)
+    monkeypatch.setattr(transfers, "SEARCH_S", 0.2)
 
 
 def within(main: Callable[[], Coroutine[Any, Any, None]]) -> None:

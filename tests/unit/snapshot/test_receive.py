@@ -146,6 +146,49 @@ def test_a_file_with_another_content_is_replaced_only_on_demand(new: Path, there
     assert {"a", "b", "c"} == {each.name for each in new.iterdir()}
 
 
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "none"])
+@pytest.mark.parametrize("entry", [file("b", bytes(3_000_000)), link("b", "a")], ids=["file", "link"])
+def test_a_file_that_appears_on_the_way_is_not_replaced(
+    new: Path, monkeypatch: pytest.MonkeyPatch, entry: Entry, *, links: bool
+) -> None:
+    """Another program writes a file of the same name during the transfer. Only --replace replaces it."""
+    take, symlink = Arrival.take, os.symlink
+
+    def taken(self: Arrival, chunk: bytes) -> None:
+        take(self, chunk)
+        if len(chunk) > 3:
+            (new / "b").write_text("mine")
+
+    def linked(target: str, path: str, *, dir_fd: int) -> None:
+        symlink(target, path, dir_fd=dir_fd)
+        (new / "b").write_text("mine")
+
+    monkeypatch.setattr(Arrival, "take", taken)
+    monkeypatch.setattr(os, "symlink", linked)
+    if not links:
+        monkeypatch.setattr(os, "link", _no_hard_link)
+
+    with pytest.raises(FileDiffers, match=r"results-1/b is there with another content"):
+        received(archive([file("a"), entry]), new)
+    assert {"a": "one", "b": "mine"} == tree(new)
+
+    assert 1 == received(archive([file("a"), entry]), new, replace=True).skipped
+    assert "mine" != (new / "b").read_text()
+
+
+def _no_hard_link(*_: object, **_how: object) -> None:
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_a_file_system_needs_no_hard_links(new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files and links arrive where a file can have one name only."""
+    monkeypatch.setattr(os, "link", _no_hard_link)
+
+    received(archive([file("a"), link("b", "a")]), new)
+
+    assert {"a": "one", "b": "-> a"} == tree(new)
+
+
 @pytest.mark.parametrize("entry", [file("b"), link("b", "a")], ids=["file", "link"])
 def test_a_link_that_is_there_is_not_followed(new: Path, entry: Entry) -> None:
     """A link in the place of a file is another content; with --replace, it is replaced itself and not its target."""

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bounded import until
 
-from workers.launcher import guard
+from workers.launcher import code_directory, guard
 from workers.launcher.account import Rules
 from workers.shim.launched import remove_code
 
-#: A user id of a person. No account needs to have it.
-OWNER = 54321
+#: A user id of a person. No account needs to have it. Tests that run at the same time need different ones.
+OWNER = 5_000_000 + os.getpid()
 RULES = Rules(service_uid=0, group="lab", least_uid=1000)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another account")
 
 
 @pytest.fixture
-def remove(tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """Return a function that asks a guard to empty ``code`` in the run directory ``tmp_path / "run"``."""
+def guarded(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """Return the path of a socket behind which one guard serves one request, and the pid of that guard."""
     path = str(tmp_path / "launcher.sock")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
@@ -33,17 +37,23 @@ def remove(tmp_path: Path) -> Iterator[Callable[[], None]]:
             guard.serve(listener.accept()[0], RULES)
         finally:
             os._exit(0)
+    yield path, pid
+    listener.close()
+    os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def remove(tmp_path: Path, guarded: tuple[str, int]) -> Callable[[], None]:
+    """Return a function that asks a guard to empty ``code`` in the run directory ``tmp_path / "run"``."""
 
     def ask() -> None:
         fd = os.open(tmp_path / "run", os.O_RDONLY)
         try:
-            remove_code(path, fd)
+            remove_code(guarded[0], fd)
         finally:
             os.close(fd)
 
-    yield ask
-    listener.close()
-    os.waitpid(pid, 0)
+    return ask
 
 
 @pytest.fixture
@@ -82,3 +92,58 @@ def test_a_directory_of_no_person_is_an_error_with_a_reason(remove: Callable[[],
         remove()
 
     assert ["tree"] == [each.name for each in code.iterdir()]
+
+
+def processes_of_owner() -> list[int]:
+    """Return the processes of the owner that have not ended."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            text = each.read_text()
+            if f"\nUid:\t{OWNER}\t" in text and "\nState:\tZ" not in text:
+                found.append(int(each.parent.name))
+    return found
+
+
+@pytest.fixture
+def _stopped(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the process that deletes be stopped, as its owner can do."""
+    monkeypatch.setattr(code_directory, "delete_below", lambda _: os.kill(os.getpid(), signal.SIGSTOP))
+    request.getfixturevalue("guarded")
+    yield
+    for pid in processes_of_owner():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the guard give up soon."""
+    monkeypatch.setattr(code_directory, "DELETE_S", 1.0, raising=False)
+
+
+@pytest.mark.usefixtures("_impatient", "_stopped", "code")
+def test_a_process_that_its_owner_stops_is_given_up(remove: Callable[[], None]) -> None:
+    """A user may signal the process that deletes for the user, and neither it nor the guard stays for ever."""
+    with pytest.raises(OSError, match=f"the user id {OWNER} has not deleted all files in it after 1 s"):
+        remove()
+
+    until(lambda: not processes_of_owner(), what="the end of the stopped process")
+
+
+@pytest.mark.usefixtures("_stopped", "code")
+def test_it_ends_with_its_guard(remove: Callable[[], None], guarded: tuple[str, int]) -> None:
+    """No process is left if the guard is killed."""
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            remove()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    until(processes_of_owner, what="a process that deletes")
+
+    os.kill(guarded[1], signal.SIGKILL)
+
+    until(lambda: not processes_of_owner(), timeout_s=10, what="the end of the process that deletes")
+    asking.join()
