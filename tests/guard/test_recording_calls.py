@@ -26,9 +26,9 @@ WHOLE_LIFE = Bound(320, 690)
 #: The same when the job's four steps are in four batches: its row is then changed three times. Measured: 711, and 1136
 #: before.
 STEP_BY_STEP = Bound(360, 770)
-#: Calls for the claim that turns a member of an array into its own job. Measured: 202. It was 1154 when the array,
-#: which has the same environment, was read again for each member.
-MEMBER = Bound(100, 228)
+#: Calls for the claim that turns a member of an array into its own job. Measured: 233, of which 30 find the program for
+#: learned memory. It was 1154 when the array, which has the same environment, was read again for each member.
+MEMBER = Bound(100, 250)
 
 
 def test_a_job_takes_as_many_calls_as_agreed(outbox: Outbox) -> None:

@@ -144,8 +144,8 @@ def two_runs(here: JobQueue, tmp_path: Path, outbox: Outbox) -> None:
     for job_id in (1, 2):
         outbox.submit(job_id, make_spec(name=f"job-{job_id}"))
         for attempt in range(1, 4 - job_id):
-            folder = tmp_path / f"{job_id}.{attempt}"
-            folder.mkdir()
+            folder = tmp_path / f"{job_id}" / f"{attempt}.a"
+            folder.mkdir(parents=True)
             (folder / LOG).write_text(f"job {job_id} run {attempt}\nlast\n")
             outbox.claim(job_id, f"{attempt}.a", attempt=attempt)
             outbox.started(job_id, f"{attempt}.a", attempt=attempt)
@@ -173,4 +173,4 @@ def test_logs_of_a_run_and_of_several_jobs(here: JobQueue, tmp_path: Path) -> No
         both = speak(["logs", "-f", *words])
         assert (2, True) == (both.code, "--follow shows the newest run of one job" in both.stderr)
     with Client() as client:
-        assert tmp_path / "1.1" / LOG == client.logs.path(1, run=1)
+        assert tmp_path / "1" / "1.a" / LOG == client.logs.path(1, run=1)

@@ -20,7 +20,7 @@ def served() -> Iterator[ServedSite]:
 
 @pytest.mark.parametrize("path", ["/jobs", "/snapshots", "/snapshots/contents", "/host/join"])
 @pytest.mark.parametrize("token", [None, "wrong"])
-def test_nothing_large_of_a_stranger_is_parsed(served: ServedSite, path: str, token: str | None) -> None:
+def test_a_large_body_is_parsed_for_a_known_caller_only(served: ServedSite, path: str, token: str | None) -> None:
     """The answer says nothing about the body. To parse a large one takes long."""
     status, problem = ask(served, path, token and mine(served, token), method="POST", body=LARGE)
 
