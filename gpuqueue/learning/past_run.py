@@ -109,5 +109,5 @@ def kind_of(device: OnDevice) -> DeviceKind:
 def code_of(snapshot: str | None, commit: str | None, *, dirty: bool | None) -> str | None:
     """Return what names the code of a job: the address of its *snapshot*, or its *commit* if nothing was changed."""
     if snapshot is not None:
-        return snapshot.partition(":")[0]
+        return snapshot.partition(":")[0].partition("+")[0]  # the difference from a commit is not the code
     return commit if dirty is False else None

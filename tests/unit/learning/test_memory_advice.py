@@ -43,7 +43,7 @@ def test_a_line_where_the_history_knows_better(asked: str, sizes: list[float], l
 
 
 def test_a_size_that_was_not_enough_is_named() -> None:
-    """A request that failed before is told even after one run, and a larger one is not."""
+    """One run that died is enough for a line about the same request. A larger request gets no line."""
     died = lesson(6, proof=Proof.DIED)
     assert "asking 6G, but a run ran out of memory with 6G: try 12G" == suggestion(6 * GIB, died)
     assert suggestion(8 * GIB, died) is None

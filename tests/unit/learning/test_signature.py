@@ -10,7 +10,7 @@ from factories import make_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue.learning.past_run import PastRun, Proof
+from gpuqueue.learning.past_run import PastRun, Proof, code_of
 from gpuqueue.learning.program import MOST, arguments_of, program_of
 from gpuqueue.learning.signature import Lesson, Wanted, lesson_for, still_arguments
 from gpuqueue.model.device import DeviceFilter, DeviceKind
@@ -72,6 +72,13 @@ def test_a_job_is_compared_by_its_arguments_and_its_python(argv: tuple[str, ...]
     spec = make_spec(argv=argv, script="train.py", interpreter=interpreter, environment="jax")
     found = Wanted.of(spec)
     assert (("--lr", "1"), interpreter, "jax") == (found.words, found.interpreter, found.environment)
+
+
+def test_the_same_files_are_the_same_code_before_and_after_a_commit() -> None:
+    """A commit changes how the files differ from the last commit, and not the files."""
+    address, diff = "a" * 64, "b" * 64
+    before, after = (code_of(f"{each}:src", None, dirty=None) for each in (f"{address}+{diff}", address))
+    assert address == before == after
 
 
 def test_code_that_is_not_known_is_not_the_same() -> None:
