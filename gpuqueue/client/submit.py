@@ -24,6 +24,8 @@ from gpuqueue.system.git_checkout import CheckoutReader
 from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuqueue.client import devices, estimates, memory, notifications, placeholders, reads, snapshots
     from gpuqueue.client.memory import OpenMemory
     from gpuqueue.model import file_patterns, python_environments, times
@@ -97,21 +99,14 @@ def completed(
 ) -> JobSpec:
     """Return the spec of *request*, as :func:`spec_of` does, less a memory that is left open: that is 1 MiB.
 
-    *meanwhile* is called while git runs.
-    *travel* says whether the job's code, and its environment, are for another directory or machine.
+    *meanwhile* is called while git runs. *travel* says whether the job's code, and its environment, are for another
+    directory or machine.
     """
     if request.keep:
         file_patterns.of_request(request.keep, with_code=travel.with_code)
     directory = working_directory(validation.path_or_none("cwd", request.cwd))
     checkout = CheckoutReader(directory) if (settings.git if request.git is None else request.git) else None
-    argv, script, interpreter = command_of(
-        request.command if isinstance(request.command, str) else validation.words("command", request.command),
-        validation.words("args", request.args),
-        cwd=directory,
-        python=validation.path_or_none("python", request.python),
-        travel=travel,
-        is_named=request.environment is not None,
-    )
+    argv, script, interpreter = _command(request, directory, travel)
     device, placement = placed(request, site.uuids_of)
     asked = None if request.mem == AUTO else request.mem
     meanwhile()  # its imports take as long as git, which runs in parallel
@@ -138,12 +133,7 @@ def completed(
         script=script,
         interpreter=interpreter,
         environment=_environment(request, site),
-        waits=Waits(
-            after=validation.dependencies(request.after),
-            begin_at=None if request.begin is None else times.begin(request.begin),
-            hold=request.hold,
-            dedupe=request.dedupe,
-        ),
+        waits=_waits(request),
         retries=validation.retries(request.retries, request.retry_on),
         array=validation.array(request.array, request.sweep, request.at_once),
         notifications=site.notifications(request),
@@ -154,6 +144,27 @@ def completed(
     if spec.array is not None:
         placeholders.check(spec)
     return spec
+
+
+def _command(request: JobRequest, directory: Path, travel: Travel) -> tuple[tuple[str, ...], str | None, str | None]:
+    """Return the command of *request* in *directory*, its script and its interpreter."""
+    return command_of(
+        request.command if isinstance(request.command, str) else validation.words("command", request.command),
+        validation.words("args", request.args),
+        cwd=directory,
+        python=validation.path_or_none("python", request.python),
+        travel=travel,
+        is_named=request.environment is not None,
+    )
+
+
+def _waits(request: JobRequest) -> Waits:
+    return Waits(
+        after=validation.dependencies(request.after),
+        begin_at=None if request.begin is None else times.begin(request.begin),
+        hold=request.hold,
+        dedupe=request.dedupe,
+    )
 
 
 def queued(
