@@ -30,6 +30,7 @@ if other := os.environ.get("STORE_SERVER"):
 
 pytest_plugins = [
     *("history_fixtures", "one_shim", "own_home", "own_store", "private_store", "service_fixtures"),
+    "host_deliveries",
     *("submitters", "service_site", "private_machine"),  # in this order, since each imports the one before
 ]
 

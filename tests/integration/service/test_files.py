@@ -39,12 +39,6 @@ def here(served: ServedSite, owner: Client) -> FakeRelay:  # noqa: ARG001 - noth
     return FakeRelay(served, served.settings.host, "GPU-0")
 
 
-@pytest.fixture
-def relay(served: ServedSite, owner: Client) -> FakeRelay:  # noqa: ARG001 - nothing is open
-    """Return another worker host."""
-    return FakeRelay(served)
-
-
 def run_here(here: FakeRelay, job: Job) -> tuple[Claim, Path]:
     """Let *job* run on the host of the service, and return its run directory with two files of the job."""
     claim = here.runs(job, runs=here.site.settings.runs_dir)

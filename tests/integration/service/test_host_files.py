@@ -35,12 +35,6 @@ def owner(served: ServedSite) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture
-def relay(served: ServedSite, owner: Client) -> FakeRelay:  # noqa: ARG001 - nothing is open
-    """Return another worker host."""
-    return FakeRelay(served)
-
-
 def answer_files(relay: FakeRelay, content: bytes | str) -> dict[str, object]:
     """Answer one request for files with *content*; a text is why they cannot be sent. Return the request."""
     (request,) = until(lambda: relay.poll(5), what="a request")

@@ -14,34 +14,13 @@ import pytest
 from bounded import until
 from event_stream import events, first
 from fake_relay import FakeRelay, ask
+from host_deliveries import submitted
 from service_fixtures import ServedSite
 
 from gpuqueue.client import Client
 from gpuqueue.errors import Refused
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.queue.lease import Claim
-
-
-@pytest.fixture
-def owner(served: ServedSite) -> Iterator[Client]:
-    """Return a client of this account. Nothing is open."""
-    with served.client("direct") as direct:
-        for each in direct.jobs.list():
-            direct.jobs.cancel(each.id)
-    with served.client("unix") as client:
-        yield client
-
-
-@pytest.fixture
-def relay(served: ServedSite, owner: Client) -> FakeRelay:  # noqa: ARG001 - nothing is open
-    """Return a worker host."""
-    return FakeRelay(served)
-
-
-def submitted(client: Client) -> Job:
-    """Submit a job."""
-    return client.jobs.submit(["true"], mem="1M", env={})
-
 
 Content = Callable[[dict[str, Any]], bytes | str]
 
@@ -108,7 +87,7 @@ def test_a_run_without_output_has_an_empty_log(owner: Client, relay: FakeRelay) 
 def test_a_host_that_does_not_answer_leaves_what_was_delivered(
     owner: Client, relay: FakeRelay, served: ServedSite
 ) -> None:
-    """The reader gets it with a warning, and waits once only. Without any of it the reader is told why."""
+    """The client gets it with a warning, and waits only once. If nothing was delivered, it gets the reason."""
     job, warnings = submitted(owner), list[str]()
     claim = relay.runs(job)
     with pytest.raises(Refused, match=f"the log of job {job.id} is on another host: host nodeB does not answer"):

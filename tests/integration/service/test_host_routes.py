@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from factories import must_claim
 from fake_relay import FakeRelay, ask
+from host_deliveries import delivered, submitted
 from service_fixtures import ServedSite, serving
 
 from gpuqueue.client import Client
-from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.snapshot.stream import StreamReader
 from gpuqueue.text.units import MIB
@@ -26,33 +26,6 @@ def served() -> Iterator[ServedSite]:
     """Return a site whose logs are small."""
     with serving(GPUQUEUE_LOG_LIMIT="1M") as site:
         yield site
-
-
-@pytest.fixture
-def owner(served: ServedSite) -> Iterator[Client]:
-    """Return a client of this account. Nothing is open."""
-    with served.client("direct") as direct:
-        for each in direct.jobs.list():
-            direct.jobs.cancel(each.id)
-    with served.client("unix") as client:
-        yield client
-
-
-@pytest.fixture
-def relay(served: ServedSite, owner: Client) -> FakeRelay:  # noqa: ARG001 - nothing is open
-    """Return a worker host."""
-    return FakeRelay(served)
-
-
-def submitted(client: Client) -> Job:
-    """Submit a job."""
-    return client.jobs.submit(["true"], mem="1M", env={})
-
-
-def delivered(site: ServedSite, job: Job) -> Path:
-    """Return the directory with what was delivered of the one run of *job*."""
-    (found,) = (site.settings.delivered_dir / str(job.id)).iterdir()
-    return found
 
 
 @pytest.mark.full
