@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from gpuqueue.client.estimate import Estimator
+    from gpuqueue.client.fetching import RunFiles
     from gpuqueue.client.groups import (
         AccessGroup,
         DevicesGroup,
-        FilesGroup,
         HistoryGroup,
         LogsGroup,
         SnapshotsGroup,
@@ -99,7 +99,7 @@ class Client:
         return Logs(self._connection)
 
     @cached_property
-    def files(self) -> FilesGroup:
+    def files(self) -> RunFiles:
         """Lists and fetches the files of jobs whose code travelled: those on this machine, or those of the service."""
         if self._link is not None:
             from gpuqueue.client.remote.files import RemoteFiles  # noqa: PLC0415 - lazy import for startup time

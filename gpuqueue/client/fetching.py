@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from gpuqueue.errors import Refused
 from gpuqueue.lazy.frozen import dataclass
@@ -32,6 +34,68 @@ class RunArchive:
     source: str
     content: Source
     run: int | None = None
+
+
+class RunFiles(ABC):
+    """The group ``client.files``. :class:`~gpuqueue.client.files.Files` and RemoteFiles find the archive of a run."""
+
+    def fetch(
+        self,
+        job: int | str,
+        patterns: Sequence[str] = (),
+        *,
+        run: int | None = None,
+        to: str | os.PathLike[str] | None = None,
+        replace: bool = False,
+        seen: Callable[[int], None] | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> Fetched:
+        """Write files of a run into the directory *to*, by default those that the job made or changed.
+
+        The files come from the job's copy of its code, or from those that were kept of it (``--keep``).
+
+        Args:
+            job: A job, or a member of an array.
+            patterns: All files that match one of these, in the syntax of ``.gitignore``.
+            run: The number of a run. By default the newest.
+            to: A directory, which is made if it is missing. By default ``results-`` and the name of the job.
+            replace: Whether to replace files that are there with another content.
+            seen: Called with the number of bytes that have arrived.
+            warn: Called with a line about what was left out, or if the files may not be the newest.
+
+        Raises:
+            JobNotFound: the job does not exist.
+            BadRequest: a pattern is invalid, or *to* is a file.
+            Refused: the job has no such run or no copy of its code, no file matches, or a file is there with another
+                content.
+            GpuQueueError: the archive is cut short or damaged, or the disk refuses. Files that are whole stay.
+
+        """
+        with self._archive(job, patterns, run, warn) as archive:
+            return fetched(archive, to, replace=replace, seen=seen)
+
+    def list(
+        self,
+        job: int | str,
+        patterns: Sequence[str] = (),
+        *,
+        run: int | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> Sequence[RunFile]:
+        """Return the files that :meth:`fetch` would write. The whole archive is read for it.
+
+        Raises:
+            GpuQueueError: as for :meth:`fetch`.
+
+        """
+        with self._archive(job, patterns, run, warn) as archive:
+            return listed(archive)
+
+    @abstractmethod
+    def _archive(
+        self, job: int | str, patterns: Sequence[str], number: int | None, warn: Callable[[str], None] | None
+    ) -> AbstractContextManager[RunArchive]:
+        """Return a context with the archive of the run *number* of *job*, by default of its newest run."""
 
 
 def fetched(

@@ -10,83 +10,29 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
-from gpuqueue.client.fetching import RunArchive, fetched, listed
+from gpuqueue.client.fetching import RunArchive, RunFiles
 from gpuqueue.client.log_places import with_run
 from gpuqueue.client.packing import NoCopy, PackedRun
 from gpuqueue.errors import Refused
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import file_patterns, from_directory
+from gpuqueue.system.delivered_layout import FAILED, RESULTS
 from gpuqueue.text.sanitize import in_one_line, plain
 from gpuqueue.text.units import format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model.job import Job
     from gpuqueue.model.run import Record, Run
-    from gpuqueue.model.run_files import Fetched, RunFile
 
-#: In a run directory: the files that were kept of the copy of the code, or why they could not be kept.
-KEPT, NOT_KEPT = "results.tar", "results.failed"
 #: Longest reason that is read, in bytes.
 _MOST_REASON_BYTES = 4096
 
 
-class Files:
+class Files(RunFiles):
     """The files of runs on this host that this account can read."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-
-    def fetch(
-        self,
-        job: int | str,
-        patterns: Sequence[str] = (),
-        *,
-        run: int | None = None,
-        to: str | os.PathLike[str] | None = None,
-        replace: bool = False,
-        seen: Callable[[int], None] | None = None,
-        warn: Callable[[str], None] | None = None,
-    ) -> Fetched:
-        """Write files of a run into the directory *to*, by default those that the job made or changed.
-
-        The files come from the job's copy of its code, or from those that were kept of it (``--keep``).
-
-        Args:
-            job: A job, or a member of an array.
-            patterns: All files that match one of these, in the syntax of ``.gitignore``.
-            run: The number of a run. By default the newest.
-            to: A directory, which is made if it is missing. By default ``results-`` and the name of the job.
-            replace: Whether to replace files that are there with another content.
-            seen: Called with the number of bytes that have arrived.
-            warn: Called with a line about what was left out, or if the files may not be the newest.
-
-        Raises:
-            JobNotFound: the job does not exist.
-            BadRequest: a pattern is invalid, or *to* is a file.
-            Refused: the job has no such run or no copy of its code, no file matches, or a file is there with another
-                content.
-            GpuQueueError: the archive is cut short or damaged, or the disk refuses. Files that are whole stay.
-
-        """
-        with self._archive(job, patterns, run, warn) as archive:
-            return fetched(archive, to, replace=replace, seen=seen)
-
-    def list(
-        self,
-        job: int | str,
-        patterns: Sequence[str] = (),
-        *,
-        run: int | None = None,
-        warn: Callable[[str], None] | None = None,
-    ) -> Sequence[RunFile]:
-        """Return the files that :meth:`fetch` would write. The whole archive is read for it.
-
-        Raises:
-            GpuQueueError: as for :meth:`fetch`.
-
-        """
-        with self._archive(job, patterns, run, warn) as archive:
-            return listed(archive)
 
     @contextmanager
     def _archive(
@@ -140,13 +86,13 @@ class Files:
         try:
             return PackedRun(str(directory), from_top), "directory"
         except NoCopy:
-            if os.path.exists(directory / KEPT):  # noqa: PTH110 - False also without permission
-                return PackedRun(str(directory), from_top, kept=KEPT), "kept"
+            if os.path.exists(directory / RESULTS):  # noqa: PTH110 - False also without permission
+                return PackedRun(str(directory), from_top, kept=RESULTS), "kept"
             raise Refused(self._why_gone(job, run, directory)) from None
 
     def _why_gone(self, job: Job, run: Run, directory: Path) -> str:
         """Return why the run has no files, neither in its directory nor kept ones."""
-        with suppress(OSError), (directory / NOT_KEPT).open("rb") as file:
+        with suppress(OSError), (directory / FAILED).open("rb") as file:
             reason = in_one_line(file.read(_MOST_REASON_BYTES).decode("utf-8", "replace")).strip()
             return f"the files that job {job.label} asked to keep were not kept: {reason}"
         if job.state.is_active and run.attempt == job.attempt:

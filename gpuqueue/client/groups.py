@@ -7,7 +7,6 @@ both implementations to these methods.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from gpuqueue.model.limits import LimitsInUse
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import EndingKind, Record, Run
-    from gpuqueue.model.run_files import Fetched, RunFile
     from gpuqueue.model.statistics import By, Course, Statistics
     from gpuqueue.queue.lease import DeviceStatus
 
@@ -156,33 +154,6 @@ class LogsGroup(Protocol):
 
     def terminal(self, job: int | str, tail: Tail) -> JobTerminal | None:
         """Return the terminal of the running job whose log *tail* reads, or None if it has none any more."""
-
-
-class FilesGroup(Protocol):
-    """The group ``client.files``."""
-
-    def fetch(
-        self,
-        job: int | str,
-        patterns: Sequence[str] = (),
-        *,
-        run: int | None = None,
-        to: str | os.PathLike[str] | None = None,
-        replace: bool = False,
-        seen: Callable[[int], None] | None = None,
-        warn: Callable[[str], None] | None = None,
-    ) -> Fetched:
-        """Write files of a run into the directory *to*, by default those that the job made or changed."""
-
-    def list(
-        self,
-        job: int | str,
-        patterns: Sequence[str] = (),
-        *,
-        run: int | None = None,
-        warn: Callable[[str], None] | None = None,
-    ) -> Sequence[RunFile]:
-        """Return the files that :meth:`fetch` would write."""
 
 
 class AccessGroup(Protocol):

@@ -1,6 +1,6 @@
 """Where the log of a run is on this machine: in the run's own directory, or as another host has delivered it.
 
-:mod:`gpuqueue.system.deliveries` describes the directory of the deliveries.
+:mod:`gpuqueue.system.delivered_layout` describes the directory of the deliveries.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.system.deliveries import COMPLETE, TOKEN
+from gpuqueue.system.delivered_layout import COMPLETE, TOKEN
 from gpuqueue.system.logs import LOG, is_log_of
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Keeps what the relays of other hosts deliver: the logs and the results of their runs.
 
-:mod:`gpuqueue.system.deliveries` describes the directory. No link is followed below its top. The readers are
+:mod:`gpuqueue.system.delivered_layout` describes the directory. No link is followed below its top. The readers are
 :mod:`gpuqueue.client.logs` and :mod:`gpuqueue.service.routes.files`; the recorder deletes what is old.
 """
 
@@ -17,7 +17,7 @@ from gpuqueue.model.api import DeliveredFile
 from gpuqueue.service.problems import TooLarge
 from gpuqueue.service.relays import HostRun
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.deliveries import COMPLETE, FAILED, PARTIAL, RESULTS, TOKEN, USER
+from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, RESULTS, TOKEN, USER
 from gpuqueue.system.logs import MOST_TIMES_BYTES
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import format_bytes

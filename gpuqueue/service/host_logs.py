@@ -10,7 +10,7 @@ from gpuqueue.model.job import Job
 from gpuqueue.model.run import Run
 from gpuqueue.service.relays import HostRun
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.deliveries import TOKEN
+from gpuqueue.system.delivered_layout import TOKEN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

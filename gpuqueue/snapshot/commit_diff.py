@@ -29,7 +29,7 @@ from gpuqueue.snapshot.secret_files import is_allowed
 from gpuqueue.snapshot.tree import Tree
 from gpuqueue.text.sanitize import plain
 
-#: Largest text, in bytes, and the part of it that the list of files may take.
+#: Largest text, in bytes, and largest list of files in it, in bytes.
 MOST_BYTES, _MOST_LIST_BYTES = DIFF_BYTES, 2**18
 #: Largest file whose difference is shown, and most bytes that git gets to compare.
 _MOST_FILE_BYTES, _MOST_COMPARED_BYTES = 2**20, 8 * 2**20

@@ -18,13 +18,12 @@ from service_fixtures import ServedSite
 from gpuqueue.client import Client, groups, job_group
 from gpuqueue.client.access import Access
 from gpuqueue.client.devices import Devices
-from gpuqueue.client.files import Files
+from gpuqueue.client.fetching import RunFiles
 from gpuqueue.client.history import History
 from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.logs import Logs
 from gpuqueue.client.remote.access import RemoteAccess
 from gpuqueue.client.remote.devices import RemoteDevices
-from gpuqueue.client.remote.files import RemoteFiles
 from gpuqueue.client.remote.history import RemoteHistory
 from gpuqueue.client.remote.jobs import RemoteJobs
 from gpuqueue.client.remote.logs import RemoteLogs
@@ -104,7 +103,6 @@ def old(served: ServedSite) -> Job:
         (groups.HistoryGroup, History, RemoteHistory),
         (groups.DevicesGroup, Devices, RemoteDevices),
         (groups.LogsGroup, Logs, RemoteLogs),
-        (groups.FilesGroup, Files, RemoteFiles),
         (groups.AccessGroup, Access, RemoteAccess),
         (groups.SnapshotsGroup, Snapshots, RemoteSnapshots),
     ],
@@ -133,7 +131,7 @@ def test_each_public_method_is_there_over_each_connection(group: type, here: typ
 def test_the_suite_covers_every_public_method() -> None:
     """Each method of each group is called in this file."""
     text = Path(__file__).read_text()
-    for kind in (Jobs, History, Devices, Logs, Files, Access, Snapshots):
+    for kind in (Jobs, History, Devices, Logs, RunFiles, Access, Snapshots):
         for name in vars(kind):
             if not name.startswith("_") and name not in ONLY_DIRECT:
                 assert f".{name}(" in text or f'"{name}"' in text, f"{kind.__name__}.{name} is not tested here"

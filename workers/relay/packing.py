@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import IO
 
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.system.delivered_layout import RESULTS
 from gpuqueue.system.process import installed
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import format_duration
 from workers.shim.code import DIRECTORY
 
-#: The archive of the kept files of a run, in the run directory.
-RESULTS = "results.tar"
 #: Longest reason of a failure, in bytes.
 MOST_REASON_BYTES = 4096
 CHUNK_BYTES = 2**20

@@ -8,16 +8,15 @@ from pathlib import Path
 
 from gpuqueue.errors import Unreadable
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.delivered_layout import FAILED, RESULTS
 from gpuqueue.system.safe_open import open_regular, read_small
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import format_bytes
 from workers.relay.link import Link, Refusal
-from workers.relay.packing import MOST_REASON_BYTES, RESULTS, DiskFull, PackFailed, Packing
+from workers.relay.packing import MOST_REASON_BYTES, DiskFull, PackFailed, Packing
 from workers.run.deliveries import Delivery
 from workers.run.files import put
 
-#: The file with the reason why there are no kept files of a run, in the run directory.
-FAILED = "results.failed"
 #: Share of a disk that packing leaves free. Jobs need room for their logs.
 FREE_SHARE = 0.05
 #: How long packing may take besides the time for its bytes, in seconds. The packer may run as the job's account, and

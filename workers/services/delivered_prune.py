@@ -15,7 +15,7 @@ from collections.abc import Collection
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.deliveries import COMPLETE, FAILED, PARTIAL, RESULTS, USER
+from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, RESULTS, USER
 from gpuqueue.system.logs import LOGS, TIMES
 from workers.services.run_tree import names_in, opened
 from workers.services.user_logs import UserLogs

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from workers.results.names import FAILED, RESULTS
+from gpuqueue.system.delivered_layout import FAILED, RESULTS
 from workers.services.run_tree import names_in, opened
 
 #: Pause after each deleted file, in seconds, because jobs use the same disk.

@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpuqueue.client.fetching import RunArchive, fetched, listed
+from gpuqueue.client.fetching import RunArchive, RunFiles
 from gpuqueue.client.remote.link import WARNING, Link, segment
 from gpuqueue.model import job_ref, validation
+from gpuqueue.model.api import FILES_RUN, FILES_SOURCE
 from gpuqueue.model.file_patterns import file_patterns
 
 if TYPE_CHECKING:
     from gpuqueue.client.remote.http import Answer
-    from gpuqueue.model.run_files import Fetched, RunFile
 
-#: Headers of the answer: the number of the run, and whether its directory or the kept files were read.
-RUN, SOURCE = "gpuqueue-run", "gpuqueue-source"
 #: How long the service may take to begin its answer, in seconds: longer than it waits for a host that searches.
 BEGINS_S = 660.0
 
 
-class RemoteFiles:
+class RemoteFiles(RunFiles):
     """The files of runs that the service can read, on any of its hosts."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
-
-    def fetch(
-        self,
-        job: int | str,
-        patterns: Sequence[str] = (),
-        *,
-        run: int | None = None,
-        to: str | os.PathLike[str] | None = None,
-        replace: bool = False,
-        seen: Callable[[int], None] | None = None,
-        warn: Callable[[str], None] | None = None,
-    ) -> Fetched:
-        """Write files of a run into the directory *to*, by default those that the job made or changed."""
-        with self._archive(job, patterns, run, warn) as archive:
-            return fetched(archive, to, replace=replace, seen=seen)
-
-    def list(
-        self,
-        job: int | str,
-        patterns: Sequence[str] = (),
-        *,
-        run: int | None = None,
-        warn: Callable[[str], None] | None = None,
-    ) -> Sequence[RunFile]:
-        """Return the files that :meth:`fetch` would write. The whole archive is read for it."""
-        with self._archive(job, patterns, run, warn) as archive:
-            return listed(archive)
 
     @contextmanager
     def _archive(
@@ -64,11 +34,11 @@ class RemoteFiles:
         with self._link.opened(f"/jobs/{segment(name)}/files", query, begins_s=BEGINS_S) as answer:
             if warn is not None and WARNING in answer.headers:
                 warn(answer.headers[WARNING])
-            run = answer.headers.get(RUN, "")
+            run = answer.headers.get(FILES_RUN, "")
             yield RunArchive(
                 label=name,
                 patterns=wanted,
-                source=answer.headers.get(SOURCE, ""),
+                source=answer.headers.get(FILES_SOURCE, ""),
                 content=_Body(self._link, answer),
                 run=int(run) if run.isascii() and run.isdigit() else None,
             )

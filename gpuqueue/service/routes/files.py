@@ -28,7 +28,7 @@ from gpuqueue.service.routes.described import route
 from gpuqueue.service.routes.logs import run_record
 from gpuqueue.service.site import Site, site_of
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system import deliveries
+from gpuqueue.system.delivered_layout import FAILED, RESULTS, TOKEN
 from gpuqueue.system.safe_open import is_regular, read_small
 from gpuqueue.text.sanitize import in_one_line, plain
 from gpuqueue.text.units import format_duration
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 router = APIRouter(tags=["files"])
 TAR = "application/x-tar"
-#: The reason in a run directory why the files that were asked to be kept were not.
-FAILED = "results.failed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,9 +48,8 @@ class _Place:
     code: CodeSnapshot
     run: Run
     directory: Path | None
-    #: The archives of kept files that there may be, and the reasons why there is none.
+    #: The directories that may have an archive of kept files, or the reason why there is none.
     kept: tuple[Path, ...]
-    failures: tuple[Path, ...]
 
 
 @route(router, "GET", "/jobs/{name}/files", answer=bytes, media_type=TAR)
@@ -101,15 +98,14 @@ def _place(call: Call, name: str, attempt: int | None) -> _Place:
         raise NotHere(f"job {job.label} ran {where}: its code did not travel, copy files from there")
     directory = _run_directory(settings, run)
     here = [] if directory is None else [directory]
-    there = [settings.delivered_dir / str(run.job_id) / run.token] if deliveries.TOKEN.fullmatch(run.token) else []
+    there = [settings.delivered_dir / str(run.job_id) / run.token] if TOKEN.fullmatch(run.token) else []
     return _Place(
         account=call.caller.account,
         job=job,
         code=CodeSnapshot.parse(job.spec.snapshot),
         run=run,
         directory=directory,
-        kept=tuple(each / deliveries.RESULTS for each in (*here, *there)),
-        failures=(*(each / FAILED for each in here), *(each / deliveries.FAILED for each in there)),
+        kept=(*here, *there),
     )
 
 
@@ -118,7 +114,7 @@ def _run_directory(settings: Settings, run: Run) -> Path | None:
     if run.log_path:
         path = own_log(settings, run)
         return None if path is None else path.parent
-    is_here = run.host == settings.host and deliveries.TOKEN.fullmatch(run.token) is not None
+    is_here = run.host == settings.host and TOKEN.fullmatch(run.token) is not None
     return settings.runs_dir / str(run.job_id) / run.token if is_here else None
 
 
@@ -146,8 +142,8 @@ async def _live_or_kept(
     except (NotHere, CutShort) as error:
         failure = error
     for each in place.kept:
-        if is_regular(each):
-            return await begun(await Packed.start(each.parent, patterns, each.name), at_end), FilesSource.KEPT
+        if is_regular(each / RESULTS):
+            return await begun(await Packed.start(each, patterns, RESULTS), at_end), FilesSource.KEPT
     if isinstance(failure, CutShort):
         raise failure
     raise _absent(site.settings, place, str(failure))
@@ -162,9 +158,9 @@ async def _live(site: Site, place: _Place, patterns: tuple[str, ...]) -> Source:
 def _absent(settings: Settings, place: _Place, why: str) -> NotHere:
     """Return the error that there are no files of a run, neither in its directory, because of *why*, nor kept."""
     label = place.job.label
-    for each in place.failures:
+    for each in place.kept:
         try:
-            reason = in_one_line(read_small(each, 4096).decode(errors="replace")).strip()
+            reason = in_one_line(read_small(each / FAILED, 4096).decode(errors="replace")).strip()
         except (OSError, GpuQueueError):
             continue
         return NotHere(f"the files that job {label} asked to keep were not kept: {reason}")

@@ -38,7 +38,7 @@ def test_large_results_arrive(owner: Client, relay: FakeRelay, served: ServedSit
     job = submitted(owner)
     claim = relay.runs(job)
     assert 204 == relay.put(claim, "results-failed", b"no\nroom").status
-    assert "no room" == (delivered(served, job) / "results-failed").read_text()
+    assert "no room" == (delivered(served, job) / "results.failed").read_text()
     parts = [bytes([number]) * MIB for number in range(9)]
     answer = relay.put(claim, "results", b"".join(parts) if whole else iter(parts))
 

@@ -141,7 +141,7 @@ def test_files_are_packed_and_sent(service: HostService, patterns: tuple[str, ..
 def test_what_cannot_be_done_is_answered_with_the_reason(
     service: HostService, settings: Settings, request_: tuple[str, ...], reason: str
 ) -> None:
-    """Whoever waits learns why, and at once."""
+    """The service gets the reason at once, for the client that waits."""
     (settings.runs_dir / "2" / "1.a").mkdir(parents=True)
 
     service.ask("r1", *request_)

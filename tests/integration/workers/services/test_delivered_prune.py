@@ -45,7 +45,7 @@ def names(folder: Path) -> list[str]:
 def test_logs_and_results_go_when_their_times_are_over(tmp_path: Path, queue: JobQueue) -> None:
     """Each has a setting of its own, and the directory goes with the last of them."""
     settings = settings_of(tmp_path, keep_logs="10d", keep_results="20d")
-    all_of_it = ("log", "log.times", "stderr", "complete", "results.tar", "results-failed")
+    all_of_it = ("log", "log.times", "stderr", "complete", "results.tar", "results.failed")
     young = delivered(settings, 1, dict.fromkeys(all_of_it, 9))
     older = delivered(settings, 2, dict.fromkeys(all_of_it, 19))
     old = delivered(settings, 3, dict.fromkeys(all_of_it, 21))
@@ -53,7 +53,7 @@ def test_logs_and_results_go_when_their_times_are_over(tmp_path: Path, queue: Jo
 
     assert 3 + 5 + 1 == DeliveredPruner(settings, queue).prune(NOW_S, NEVER)
     assert sorted((*all_of_it, "user")) == names(young)
-    assert ["results-failed", "results.tar", "user"] == names(older)
+    assert ["results.failed", "results.tar", "user"] == names(older)
     assert not old.parent.exists()
     assert ["log", "log.times", "stderr", "user"] == names(mixed)
     assert 0 == DeliveredPruner(settings, queue).prune(NOW_S, NEVER)

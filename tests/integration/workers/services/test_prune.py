@@ -19,8 +19,8 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.delivered_layout import FAILED, RESULTS
 from gpuqueue.text.units import MIB
-from workers.results.names import FAILED, RESULTS
 from workers.run.deliveries import DIRECTORY
 from workers.run.directory import RunDir
 from workers.run.values import Held

@@ -7,7 +7,7 @@
     JOB/TOKEN/complete              an empty file: the run has ended, and its logs are whole
     JOB/TOKEN/results.tar           the files that the job asked to keep
     JOB/TOKEN/results.partial       the same while they arrive
-    JOB/TOKEN/results-failed        why there are none
+    JOB/TOKEN/results.failed        why there are none
     JOB/TOKEN/user                  a link to the name of the job's user, which is no file
 
 All of it belongs to the service, with modes 0600 and 0700.
@@ -18,7 +18,8 @@ from __future__ import annotations
 from gpuqueue.lazy.imports import pattern
 
 COMPLETE = "complete"
-RESULTS, PARTIAL, FAILED = "results.tar", "results.partial", "results-failed"
+#: The first and the last have the same names in a run directory.
+RESULTS, PARTIAL, FAILED = "results.tar", "results.partial", "results.failed"
 USER = "user"
 #: A token of a run, which names a directory.
 TOKEN = pattern(r"[0-9]{1,9}\.[A-Za-z0-9]{1,64}")
