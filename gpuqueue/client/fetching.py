@@ -12,8 +12,8 @@ from gpuqueue.errors import Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model import validation
 from gpuqueue.model.run_files import Fetched, RunFile
-from gpuqueue.snapshot.archive import ArchiveReader
-from gpuqueue.snapshot.receive import receive
+from gpuqueue.results.archive import ArchiveReader
+from gpuqueue.results.receive import receive
 from gpuqueue.snapshot.stream import Source
 from gpuqueue.text.sanitize import plain
 
@@ -109,7 +109,7 @@ def fetched(
 
     Raises:
         Refused: no file matches.
-        GpuQueueError: as for :func:`gpuqueue.snapshot.receive.receive`.
+        GpuQueueError: as for :func:`gpuqueue.results.receive.receive`.
 
     """
     own = f"results-{archive.label}"

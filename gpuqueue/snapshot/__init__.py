@@ -12,8 +12,7 @@ SHA-256, so equal files are sent and stored once.
 - ``blob_store.py`` keeps blobs and manifests at the service. ``stream.py`` sends a whole snapshot in one stream.
 - ``unpack.py`` makes the files again, as the job's user. It needs the standard library only, as do the modules that it
   imports, because it also runs outside of the installation's environment.
-- ``receive.py`` brings files of a run back: ``archive.py`` reads what was sent, ``target.py`` and ``arrival.py`` write
-  it into a directory of the user.
 
-Not here: HTTP, settings, which jobs use which snapshot, and when to collect.
+Not here: the files that come back after the run (:mod:`gpuqueue.results`), HTTP, settings, which jobs use which
+snapshot, and when to collect.
 """

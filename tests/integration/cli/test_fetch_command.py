@@ -18,7 +18,7 @@ from files_service import FilesService, files_service
 from site_of_one import BIN
 from terminal import Terminal
 
-from gpuqueue.snapshot.target import STAGING
+from gpuqueue.results.target import STAGING
 
 GPUQUEUE = str(BIN / "gpuqueue")
 ENTRIES: list[Entry] = [

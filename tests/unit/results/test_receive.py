@@ -21,11 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused, ServiceUnreachable
-from gpuqueue.snapshot import archive as archives
-from gpuqueue.snapshot.arrival import Arrival
+from gpuqueue.results import archive as archives
+from gpuqueue.results.arrival import Arrival
+from gpuqueue.results.receive import Received, receive
+from gpuqueue.results.target import STAGING
 from gpuqueue.snapshot.errors import ArchiveCutShort, ArchiveRefused, FileDiffers, NotWritable
-from gpuqueue.snapshot.receive import Received, receive
-from gpuqueue.snapshot.target import STAGING
 
 
 def received(content: bytes, directory: Path, *, replace: bool = False, **how: Any) -> Received:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.run_files import LeftOut
-from gpuqueue.snapshot.archive import ArchiveReader, Member
+from gpuqueue.results.archive import ArchiveReader, Member
+from gpuqueue.results.target import Target
 from gpuqueue.snapshot.errors import ArchiveCutShort, InvalidManifest, NoSuchName, NotWritable
 from gpuqueue.snapshot.links import check_links
 from gpuqueue.snapshot.stream import Source
-from gpuqueue.snapshot.target import Target
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes
 

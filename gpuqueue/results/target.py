@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from gpuqueue.errors import Refused
-from gpuqueue.snapshot.arrival import Arrival
+from gpuqueue.results.arrival import Arrival
 from gpuqueue.snapshot.errors import FileDiffers, NoSuchName, NotWritable
 from gpuqueue.snapshot.folders import Folders
 from gpuqueue.snapshot.names import folded
