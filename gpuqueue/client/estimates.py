@@ -12,12 +12,13 @@ from pathlib import Path
 
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.script_args import words_before_args
+from gpuqueue.system.cache_directory import cache_directory
 from gpuqueue.text.units import MAX_BYTES
 
 
 def known(spec: JobSpec) -> int | None:
     """Return the memory that was estimated for the script of *spec* with its arguments, in bytes, or None."""
-    directory = _directory()
+    directory = cache_directory() / "estimates"
     if spec.script is None or not directory.is_dir():
         return None
     script = Path(spec.cwd, spec.script)
@@ -33,18 +34,13 @@ def known(spec: JobSpec) -> int | None:
 
 def remember(script: Path, args: tuple[str, ...], mem_bytes: int) -> None:
     """Store the estimate *mem_bytes* for *script* with *args*. Without a place to write, nothing is stored."""
-    directory = _directory()
+    directory = cache_directory() / "estimates"
     path = directory / _name(script, args)
     made = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     with suppress(OSError):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         made.write_text(json.dumps({"changed_ns": script.stat().st_mtime_ns, "mem_bytes": mem_bytes}))
         made.replace(path)
-
-
-def _directory() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - as in the settings
-    return Path(home) / "gpuqueue" / "estimates"
 
 
 def _name(script: Path, args: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ from gpuqueue.errors import GpuQueueError, Refused, Unreachable, Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.settings.credentials import origin_of
+from gpuqueue.system.certificates import certificate_trouble
 from gpuqueue.text.sanitize import brief, plain, short
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def ask(service: ServiceAddress, path: str, body: object = None) -> Reply:
         text = answer.read(MOST_BYTES)
     except (OSError, http.HTTPException) as error:
         if type(error).__name__ == "SSLCertVerificationError":
-            raise Refused(link.certificate_trouble(service.origin, error, service.naming)) from error
+            raise Refused(certificate_trouble(service.origin, error, service.naming)) from error
         raise Unreachable(f"the service at {service.origin} does not answer: {brief(str(error))}") from error
     finally:
         connection.close()

@@ -12,10 +12,10 @@ from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import from_directory
 from gpuqueue.settings.sources import embedded_socket
-from gpuqueue.snapshot.hash_cache import usual_directory
 from gpuqueue.snapshot.limits import DIFF_BYTES, IGNORE_FILE
 from gpuqueue.snapshot.site import blob_store_of, limits_of
 from gpuqueue.snapshot.take import Snapshot, take_snapshot
+from gpuqueue.system.cache_directory import cache_directory
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes
 
@@ -61,7 +61,7 @@ def taken(request: JobRequest, spec: JobSpec, limits: Limits) -> Snapshot:
     """
     root = None if request.snapshot in {None, True} else Path(str(request.snapshot))
     snapshot = take_snapshot(
-        Path(spec.cwd), root=root, limits=limits, allowed=request.snapshot_allow, cache=usual_directory()
+        Path(spec.cwd), root=root, limits=limits, allowed=request.snapshot_allow, cache=cache_directory()
     )
     if spec.script is not None:
         _check_script(spec.script, spec.cwd, snapshot)

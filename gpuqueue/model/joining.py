@@ -34,7 +34,7 @@ class HostSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinRequest:
-    """A host that joins. ``dry_run``: it looks first, gets no password, and is not recorded."""
+    """A host that joins. With ``dry_run`` it gets no password, and is not recorded."""
 
     version: str
     dry_run: bool = False

@@ -18,12 +18,11 @@ from gpuqueue.service.problems import TooLarge
 from gpuqueue.service.relays import HostRun
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, RESULTS, TOKEN, USER
+from gpuqueue.system.disk_room import LEAST_FREE, has_room
 from gpuqueue.system.logs import MOST_TIMES_BYTES
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import format_bytes
 
-#: Share of the disk that stays free.
-LEAST_FREE = 0.05
 #: Bytes of a block in ``st_blocks`` of stat(2), on every file system.
 _BLOCK_BYTES = 512
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -263,8 +262,7 @@ def _check_room(fd: int, more_bytes: int) -> None:
         Unreachable: too little of it would stay free.
 
     """
-    about = os.fstatvfs(fd)
-    if about.f_bavail * about.f_frsize - more_bytes < LEAST_FREE * about.f_blocks * about.f_frsize:
+    if not has_room(fd, more_bytes):
         raise Unreachable(
             f"the disk of the service is more than {1 - LEAST_FREE:.0%} full, so it takes no logs and results of other "
             "hosts: its administrator must make room"

@@ -185,7 +185,7 @@ class Relays:
             request.transfer.finish() if reason is None else request.transfer.fail(reason)
             return
         if reason is None:
-            _keep(self._delivered_s, request.run)
+            _note_time(self._delivered_s, request.run)
         request.end(reason)
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class Relays:
     def _is_late(self, name: str, request: LogRequest) -> None:
         host = self._hosts.get(name)
         if host is not None and not host.polls:
-            _keep(self._silent_s, name)
+            _note_time(self._silent_s, name)
         request.end(silence_of(name))
 
     def _drop(self, name: str, request_id: str) -> None:
@@ -256,8 +256,8 @@ def _described(request_id: str, request: LogRequest | FilesRequest) -> RelayRequ
     return RelayRequest(id=request_id, kind=RelayKind.LOG, job=run.job_id, token=run.token)
 
 
-def _keep(times: OrderedDict[T, float], name: T) -> None:
-    """Note that *name* has the time of now, and forget the oldest if there are too many."""
+def _note_time(times: OrderedDict[T, float], name: T) -> None:
+    """Note the time for *name*, and forget the oldest if there are too many."""
     times[name] = time.monotonic()
     times.move_to_end(name)
     if len(times) > MOST_KEPT:

@@ -18,7 +18,6 @@ import json
 import os
 import stat
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,15 +45,6 @@ class Content:
     size_bytes: int
     is_key: bool
     git_id: str | None = None
-
-
-def usual_directory(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the directory of the caches of this user, whether or not it exists."""
-    environ = os.environ if environ is None else environ
-    home = environ.get("XDG_CACHE_HOME", "")
-    if not home.startswith("/"):  # the rule of XDG for a path that is not absolute
-        home = os.path.expanduser("~/.cache")
-    return Path(home) / "gpuqueue"
 
 
 class HashCache:

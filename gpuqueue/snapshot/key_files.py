@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-#: How much of a file is looked at, in bytes.
+#: How much of a file is checked, in bytes.
 START_BYTES = 4096
 #: Words of which a file with a key has at least one. Most files have none, and need no regular expression.
 _WORDS = (b"PRIVATE KEY", b"PuTTY-User-Key-File", b"aws_secret_access_key")

@@ -24,7 +24,7 @@ from workers.run.directory import USER
 
 log = logging.getLogger(__name__)
 
-#: Time between two looks for runs to deliver, in seconds.
+#: Time between two searches for runs to deliver, in seconds.
 POLL_S = 1.0
 #: How long the service may refuse a run before nothing more of it is sent, in seconds. It may learn of a run only after
 #: the run has ended, if the history is behind.

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.certificates import certificate_trouble
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.version import VERSION
 from workers.relay.tls import context_of
@@ -42,8 +43,6 @@ _NOT_FOUND, _TOO_SLOW, _LEAST_ERROR, _LEAST_FAULT = 404, 408, 300, 500
 
 #: Errors of a connection that the service has closed while it was idle.
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
-#: Results of OpenSSL's check (X509_V_ERR_…) for a certificate whose authority is not among the trusted ones.
-_UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
 
 Body = bytes | IO[bytes] | Iterator[bytes]
 
@@ -135,6 +134,8 @@ class Link:
             yield
         except BaseException as error:
             self.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise ServiceAway(certificate_trouble(self.url, error, "set service_ca to")) from error
             if isinstance(error, (OSError, HTTPException, ValueError)):
                 raise ServiceAway(f"the service at {self.url} does not answer: {_in_words(error)}") from error
             raise
@@ -270,10 +271,6 @@ def token_of(settings: Settings) -> str:
 
 
 def _in_words(error: BaseException) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code in _UNKNOWN_AUTHORITY:
-            return "its certificate is not trusted: set service_ca to the certificate of the authority that signed it"
-        return f"its certificate is not valid: {error.verify_message}"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return in_one_line(getattr(error, "strerror", None) or str(error) or type(error).__name__)

@@ -9,6 +9,7 @@ from pathlib import Path
 from gpuqueue.errors import Unreadable
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.delivered_layout import FAILED, RESULTS
+from gpuqueue.system.disk_room import has_room
 from gpuqueue.system.safe_open import open_regular, read_small
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import format_bytes
@@ -17,8 +18,6 @@ from workers.relay.packing import MOST_REASON_BYTES, DiskFull, PackFailed, Packi
 from workers.run.deliveries import Delivery
 from workers.run.files import put
 
-#: Share of a disk that packing leaves free. Jobs need room for their logs.
-FREE_SHARE = 0.05
 #: How long packing may take besides the time for its bytes, in seconds. The packer may run as the job's account, and
 #: other processes of that account can stop it again and again.
 PACK_S = 3600.0
@@ -119,6 +118,5 @@ class Results:
         if limit_bytes is not None and size_bytes > limit_bytes:
             limit = format_bytes(limit_bytes)
             raise PackFailed(f"they have more than {limit} (results_limit of host {host})", is_final=True)
-        disk = os.fstatvfs(file)
-        if disk.f_bavail * disk.f_frsize - more_bytes < FREE_SHARE * disk.f_blocks * disk.f_frsize:
-            raise DiskFull(f"the disk of {host} was more than 95 % full")
+        if not has_room(file, more_bytes):
+            raise DiskFull(f"the disk of {host} was nearly full")

@@ -35,8 +35,6 @@ LOST_S, AGAIN_S = 30.0, 0.2
 FRESH_S = 30.0
 #: Headers of an answer: the name and the message of an error that left the answer incomplete.
 PARTIAL_ERROR, PARTIAL_ERROR_DETAIL = "gpuqueue-away", "gpuqueue-away-detail"
-#: Results of OpenSSL's check (X509_V_ERR_…) for a certificate whose authority is not among the trusted ones.
-_UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
 #: Header with a warning about an answer.
 WARNING = "gpuqueue-warning"
 
@@ -236,24 +234,15 @@ class Link:
 
     def _unreachable(self, error: BaseException) -> ServiceUnreachable:
         if type(error).__name__ == "SSLCertVerificationError":  # ssl is not imported for a unix socket
-            return ServiceUnreachable(certificate_trouble(self.url, error))
+            from gpuqueue.system.certificates import certificate_trouble  # noqa: PLC0415 - only for this error
+
+            return ServiceUnreachable(certificate_trouble(self.url, error, "set SSL_CERT_FILE to"))
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if isinstance(error, TimeoutError):
             why = "no answer in time"
         is_absent = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
         question = ". Is gpuqueue serve running there?" if is_absent else ""
         return ServiceUnreachable(f"the service at {self.url} does not answer: {why}{question}")
-
-
-def certificate_trouble(url: str, error: BaseException, naming: str = "set SSL_CERT_FILE to") -> str:
-    """Return what is wrong with the certificate of the service, and what to do if its authority is not known.
-
-    *naming* says how to name the certificate of the authority.
-    """
-    if getattr(error, "verify_code", None) in _UNKNOWN_AUTHORITY:
-        remedy = f"{naming} the certificate of the authority that signed it"
-        return f"the certificate of the service at {url} is not trusted: {remedy}"
-    return f"the certificate of the service at {url} is not valid: {getattr(error, 'verify_message', error)}"
 
 
 def error_of(name: str, detail: str, code: int) -> GpuQueueError:

@@ -15,6 +15,7 @@ from gpuqueue.service.delivered import Delivered, OtherOffset
 from gpuqueue.service.problems import TooLarge
 from gpuqueue.service.relays import HostRun
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system import disk_room
 from gpuqueue.system.logs import last_bytes
 from gpuqueue.text.units import MIB
 
@@ -232,7 +233,7 @@ def test_what_a_service_that_was_killed_has_left_is_replaced(tmp_path: Path) -> 
 
 def test_some_of_the_disk_stays_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store and the history of the service need it."""
-    monkeypatch.setattr(delivered, "LEAST_FREE", 1.0)
+    monkeypatch.setattr(disk_room, "LEAST_FREE", 1.0)
     site = kept(tmp_path)
     with pytest.raises(Unreachable, match="its administrator must make room"):
         site.add(RUN, "ann", LOG, 0, b"x")

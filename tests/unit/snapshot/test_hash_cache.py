@@ -13,7 +13,7 @@ from bounded import until
 
 from gpuqueue.snapshot import contents, hash_cache
 from gpuqueue.snapshot.errors import SnapshotRefused
-from gpuqueue.snapshot.hash_cache import MARGIN_S, MOST_FILES, forget, usual_directory
+from gpuqueue.snapshot.hash_cache import MARGIN_S, MOST_FILES, forget
 from gpuqueue.snapshot.take import Snapshot, take_snapshot
 
 #: How far the clock of the tests goes ahead, in nanoseconds, so that the files of a test are old enough.
@@ -250,14 +250,6 @@ def test_two_snapshots_at_once_leave_a_whole_cache(root: Path, cache: Path) -> N
 
     assert [address] * 15 == addresses
     assert 1 == len([*cache.iterdir()])
-
-
-def test_the_usual_directory_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As other programs, it obeys ``XDG_CACHE_HOME`` if that is an absolute path."""
-    monkeypatch.setenv("HOME", "/home/ann")
-
-    assert Path("/c/gpuqueue") == usual_directory({"XDG_CACHE_HOME": "/c"})
-    assert Path("/home/ann/.cache/gpuqueue") == usual_directory({"XDG_CACHE_HOME": "c"}) == usual_directory({})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another account")

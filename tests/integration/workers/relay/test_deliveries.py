@@ -18,6 +18,7 @@ from host_service import HostService
 
 from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system import disk_room
 from workers.relay import deliveries as module
 from workers.relay import results, trouble
 from workers.relay.logs import LogProgress
@@ -255,12 +256,12 @@ def test_a_full_disk_is_waited_for(
     """It costs no kept files, however long it takes: another user may have filled the disk for a moment."""
     monkeypatch.setattr(module, "PACKING_S", 0.0)
     monkeypatch.setattr(trouble, "FIRST_S", 0.05)
-    monkeypatch.setattr(results, "FREE_SHARE", 2.0)
+    monkeypatch.setattr(disk_room, "LEAST_FREE", 2.0)
     ended(settings, 1, "*.pt")
 
     with relay(settings):
-        until(lambda: any("95 % full" in each for each in caplog.messages), what="the full disk")
-        monkeypatch.setattr(results, "FREE_SHARE", 0.0)
+        until(lambda: any("nearly full" in each for each in caplog.messages), what="the full disk")
+        monkeypatch.setattr(disk_room, "LEAST_FREE", 0.0)
         until(is_done(settings), what="the delivery")
 
     assert service.delivered("1/1.ab", "results") is not None
