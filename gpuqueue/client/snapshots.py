@@ -48,7 +48,8 @@ def kept(connection: Connection, request: JobRequest, spec: JobSpec, note: Note 
     for sha256 in missing:
         store.put(uid, sha256, sizes[sha256], snapshot.blob(sha256), most_bytes=max(limits.file_bytes, DIFF_BYTES))
     store.add_manifest(uid, snapshot.text, limits, diff=snapshot.diff_sha256)
-    return noted(request, spec, snapshot, sum(snapshot.blobs().get(each, 0) for each in missing), note)
+    blobs = snapshot.blobs()
+    return noted(request, spec, snapshot, sum(blobs.get(each, 0) for each in missing), note)
 
 
 def taken(request: JobRequest, spec: JobSpec, limits: Limits) -> Snapshot:

@@ -63,15 +63,17 @@ def _send(link: Link, snapshot: Snapshot) -> int:
             return sent_bytes
         for batch in _batches(snapshot, state.missing):
             link.send("POST", "/snapshots/contents", ContentParts(parts=batch))
-        sent_bytes += sum(snapshot.blobs().get(each, 0) for each in state.missing)
+        blobs = snapshot.blobs()
+        sent_bytes += sum(blobs.get(each, 0) for each in state.missing)
     raise GpuQueueError("the service does not keep the files that were sent: see its log")
 
 
 def _batches(snapshot: Snapshot, missing: Sequence[str]) -> Iterator[tuple[ContentPart, ...]]:
     batch: list[ContentPart] = []
     left_bytes = BATCH_BYTES
+    sizes = snapshot.sends()
     for sha256 in missing:
-        for part, size_bytes in _parts(snapshot, sha256):
+        for part, size_bytes in _parts(snapshot, sha256, sizes[sha256]):
             if batch and size_bytes > left_bytes:
                 yield tuple(batch)
                 batch, left_bytes = [], BATCH_BYTES
@@ -81,10 +83,10 @@ def _batches(snapshot: Snapshot, missing: Sequence[str]) -> Iterator[tuple[Conte
         yield tuple(batch)
 
 
-def _parts(snapshot: Snapshot, sha256: str) -> Iterator[tuple[ContentPart, int]]:
-    """Yield the parts of a blob, each with its size in bytes. An empty blob has one part."""
+def _parts(snapshot: Snapshot, sha256: str, size_bytes: int) -> Iterator[tuple[ContentPart, int]]:
+    """Yield the parts of a blob of *size_bytes*, each with its own size in bytes. An empty blob has one part."""
     offset_bytes = 0
-    whole = ContentPart(sha256=sha256, size_bytes=snapshot.sends()[sha256], content="")
+    whole = ContentPart(sha256=sha256, size_bytes=size_bytes, content="")
     for chunk in snapshot.blob(sha256):
         content = base64.b64encode(chunk).decode("ascii")
         yield replace(whole, content=content, offset_bytes=offset_bytes), len(chunk)

@@ -26,6 +26,7 @@ from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.service.uploads import MOST_PARTS
 from gpuqueue.snapshot import contents, hash_cache
+from gpuqueue.snapshot.manifest import Manifest
 from gpuqueue.snapshot.site import blob_store_of
 from gpuqueue.snapshot.take import take_snapshot
 from gpuqueue.text.units import MIB
@@ -263,16 +264,20 @@ def test_one_request_has_so_many_parts(link: Link) -> None:
         link.send("POST", "/snapshots/contents", ContentParts(parts=(part,) * 10_001))
 
 
-def test_the_client_sends_fewer_parts_than_the_service_takes(tmp_path: Path) -> None:
-    """Very many tiny files travel in several requests."""
+def test_the_client_sends_fewer_parts_than_the_service_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Very many tiny files travel in several requests, and the list of all of them is not made for each of them."""
     for number in range(10_100):
         (tmp_path / str(number)).write_text(str(number))
     taken = take_snapshot(tmp_path)
+    missing = [*taken.sends()]
+    of_manifest, lists = Manifest.blobs, []
+    monkeypatch.setattr(Manifest, "blobs", lambda self: lists.append(self) or of_manifest(self))
 
-    sizes = [len(batch) for batch in snapshots._batches(taken, [*taken.sends()])]
+    sizes = [len(batch) for batch in snapshots._batches(taken, missing)]
 
     assert 10_100 == sum(sizes)
     assert max(sizes) < MOST_PARTS
+    assert 1 == len(lists)
 
 
 @pytest.mark.parametrize(
