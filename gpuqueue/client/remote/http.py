@@ -24,6 +24,10 @@ class NoHttp(Exception):
     """The other end closed the connection, or does not speak HTTP."""
 
 
+class ClosedEarly(NoHttp):
+    """The other end closed the connection before the answer was complete."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
     """Where a service listens. *path* is a unix socket; else *host* and *port* count. *base* begins each URL's path."""
@@ -185,7 +189,9 @@ def _head(stream: BufferedReader) -> Answer:
 def _line(stream: BufferedReader) -> bytes:
     line = stream.readline(MOST_LINE_BYTES)
     if not line.endswith(b"\n"):
-        raise NoHttp("the connection was closed" if len(line) < MOST_LINE_BYTES else "the answer is not HTTP")
+        if len(line) < MOST_LINE_BYTES:
+            raise ClosedEarly("the connection was closed")
+        raise NoHttp("the answer is not HTTP")
     return line.rstrip(b"\r\n")
 
 
@@ -200,7 +206,7 @@ def _in_pieces(stream: BufferedReader, size: int) -> Iterator[bytes]:
 def _exactly(stream: BufferedReader, size: int) -> bytes:
     found = stream.read(size)
     if len(found) < size:
-        raise NoHttp("the connection was closed")
+        raise ClosedEarly("the connection was closed")
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from gpuqueue import errors
-from gpuqueue.client.remote.http import Answer, HttpConnection, NoHttp, Place
+from gpuqueue.client.remote.http import Answer, ClosedEarly, HttpConnection, NoHttp, Place
 from gpuqueue.codec.wire import from_answer, to_plain
 from gpuqueue.errors import GpuQueueError, ServiceUnreachable
 from gpuqueue.lazy.imports import later
@@ -185,7 +185,8 @@ class Link:
                 was_used = connection.is_used
                 connection.close()
                 until = until or time.monotonic() + LOST_S
-                if isinstance(error, TimeoutError) or time.monotonic() > until or not resend:
+                was_lost = isinstance(error, (OSError, ClosedEarly)) and not isinstance(error, TimeoutError)
+                if not was_lost or time.monotonic() > until or not resend:
                     raise self._unreachable(error) from error
                 if not was_used:  # not only an idle connection that the service has closed
                     time.sleep(AGAIN_S)

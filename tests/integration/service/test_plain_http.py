@@ -125,10 +125,11 @@ def test_only_an_absent_service_is_asked_for(listen: Callable[[bytes], Listener]
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         with Client(settings(url, token_file)) as client, pytest.raises(ServiceUnreachable, match="running there"):
             client.devices.list()
-    port, _ = listen(b"SSH-2.0-OpenSSH\r\n")
+    port, got = listen(b"SSH-2.0-OpenSSH\r\n")
     with Client(settings(f"http://127.0.0.1:{port}", token_file)) as client, pytest.raises(ServiceUnreachable) as found:
         client.devices.list()
     assert "running there" not in str(found.value)
+    assert 1 == got.count(b"GET "), "something else listens there: the client does not ask again for half a minute"
 
 
 def test_a_client_of_https_speaks_no_plain_http(listen: Callable[[bytes], Listener], token_file: Path) -> None:
