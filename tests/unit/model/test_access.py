@@ -20,6 +20,7 @@ POLICY = AccessPolicy.parse("ann,%gpu-admins", "")
 EXPECTED = """
                  anonymous  host  another       owner    admin
 see-site         -          -     read          read     read
+see-metrics      -          -     read          read     read
 see-jobs         -          -     read          read     read
 see-arguments    -          -     -             read     read,admin
 see-environment  -          -     -             read     read,admin
