@@ -62,13 +62,14 @@ def recorded_events(
         after = Position(cursor=Cursor(epoch=newest.epoch))
     limit = most + len(after.seen)
     rows = connection.execute(_wanted().where(*_after(after.cursor)).order_by(job_events.c.event_id).limit(limit)).all()
-    new = [row for row in rows if row.event_id not in after.seen]
+    new = [row for row in rows if row.event_id not in after.seen][:most]
     if not new:
         return (), after, False
-    last_ms = max(place(row.event_id)[0] for row in rows)
+    last_ms = place(new[-1].event_id)[0]
+    before = after.seen if last_ms == place(after.cursor.last_id)[0] else frozenset()
     reached = Position(
         cursor=Cursor(epoch=newest.epoch, last_id=f"{last_ms}-0"),
-        seen=frozenset(row.event_id for row in rows if place(row.event_id)[0] == last_ms),
+        seen=before.union(row.event_id for row in new if place(row.event_id)[0] == last_ms),
     )
     counted = [_event(row) for row in new if row.act in ACTS and place(row.event_id)[1] < _AGAIN]
     return counted, reached, len(rows) == limit

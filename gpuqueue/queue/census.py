@@ -20,9 +20,9 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.store import Store, answering
 
 #: Most queues, users, active jobs and arrays that one census reads, and most of the other waiting jobs.
-MOST_QUEUES, MOST_USERS, MOST_ACTIVE, MOST_ARRAYS, MOST_ASIDE = 1000, 1000, 4000, 500, 4000
+MOST_QUEUES, MOST_USERS, MOST_ACTIVE, MOST_ARRAYS, MOST_ASIDE = 1000, 1000, 4000, 500, 2000
 #: Most calls of ``listing.lua``, each of which judges a bounded number of queues.
-MOST_CALLS = 10
+MOST_CALLS = 5
 #: Longest text of an array's indexes that is read, in bytes. A longer one needs a million separate indexes.
 MOST_INDEXES_BYTES = 64 * 1024
 #: Commands in one pipeline.
@@ -127,19 +127,31 @@ class _Count:
         lengths = self._each("hstrlen", ((keys.job(each), stored.LEFT) for each in arrays))
         arrays = [each for each, length in zip(arrays, lengths, strict=True) if length <= MOST_INDEXES_BYTES]
         names = (stored.LEFT, stored.HELD, stored.REASON, stored.PRIORITY, stored.USER, stored.SHAPE)
-        for left, held, reason, *queue in self._each("hmget", ((keys.job(each), names) for each in arrays)):
+        found = self._each("hmget", ((keys.job(each), names) for each in arrays))
+        queues = [(f"{priority}", f"{user}", f"{shape}") for *_, priority, user, shape in found]
+        places = self._each("zscore", ((_key(queue), each) for queue, each in zip(queues, arrays, strict=True)))
+        for (left, held, reason, *_), queue, place in zip(found, queues, places, strict=True):
             self._waiting[WaitReason.HELD] += _members(held)
-            where = (queue[0], queue[1], queue[2])
-            if not reason and where in self._queues:
-                self._queues[where] += _members(left) - 1  # the queue has the array as one job
+            if place is not None and queue in self._queues:
+                self._queues[queue] += _members(left) - 1  # the queue has the array as one job
             else:
                 self._waiting[_reason(reason)] += _members(left)
 
     def _judge_queues(self) -> None:
-        """Ask why the first job of each queue waits, the longest queues first."""
-        queues = [(queue, count) for queue, count in self._queues.most_common() if count > 0]
-        firsts = self._each("zrange", ((_key(queue), 0, 0) for queue, _ in queues))
-        asked = [(first[0], count) for first, (_, count) in zip(firsts, queues, strict=True) if first]
+        """Ask why the first job of each queue waits, the longest queues first.
+
+        Without limits of users, all jobs of one shape wait for the same reason.
+        """
+        by_user = bool(self._store.client.exists(keys.LIMITS))
+        alike: Counter[tuple[str, str]] = Counter()
+        queues: dict[tuple[str, str], _Queue] = {}
+        for queue, count in self._queues.items():
+            if count > 0:
+                alike[(queue[1] if by_user else "", queue[2])] += count
+                queues.setdefault((queue[1] if by_user else "", queue[2]), queue)
+        longest = alike.most_common()
+        firsts = self._each("zrange", ((_key(queues[each]), 0, 0) for each, _ in longest))
+        asked = [(first[0], count) for first, (_, count) in zip(firsts, longest, strict=True) if first]
         for _ in range(MOST_CALLS):
             if not asked:
                 break
