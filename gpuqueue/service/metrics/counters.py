@@ -37,7 +37,7 @@ class RecordedCounters:
             "gpuqueue_claims", "Claims of jobs, by how they came about.", ("start",), registry=registry
         )
         self._released = Counter("gpuqueue_claims_released", "Claims that did not become runs.", registry=registry)
-        self._preempted = Counter("gpuqueue_preemptions", "Runs that were told to make room.", registry=registry)
+        self._preempted = Counter("gpuqueue_preemptions", "Runs that were asked to make room.", registry=registry)
         self._ended = Counter("gpuqueue_runs_ended", "Runs that ended, by outcome.", ("outcome",), registry=registry)
         self._waits = Histogram(
             "gpuqueue_job_wait_seconds",

@@ -24,8 +24,8 @@ from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import Alive
 from gpuqueue.text.units import GIB
 
-#: Each scrape of these tests reads anew.
-AT_ONCE = {"gpuqueue.service.metrics.reader:FRESH_S": 0}
+#: Each scrape of these tests reads anew, and so does each look at a token.
+AT_ONCE = {"gpuqueue.service.metrics.reader:FRESH_S": 0, "gpuqueue.service.identity.authenticate:CACHE_S": 0}
 
 
 def get(served: ServedSite, path: str, token: str | None = None, accept: str = "") -> tuple[int, str, str]:
@@ -125,8 +125,8 @@ def test_allocated_memory_differs_from_used(site: ServedSite) -> None:
     assert found.value("gpuqueue_device_memory_allocated_bytes", uuid="GPU-9") >= 6 * GIB
 
 
-def test_counters_follow_what_is_recorded_and_begin_anew_with_the_service(site: ServedSite) -> None:
-    """Submits, claims, waits and endings are counted once each. A restart is the reset that Prometheus knows."""
+def test_counters_follow_what_is_recorded(site: ServedSite) -> None:
+    """Submits, claims, waits and endings are counted once each, and a second scrape counts nothing again."""
     before = scrape(site)
     serve(site.queue, make_offer("GPU-c", host="nodeD"))
     jobs = [site.queue.requests.submit(make_spec(account=Account(name="cleo", uid=8, host="x"))) for _ in range(2)]
@@ -145,9 +145,21 @@ def test_counters_follow_what_is_recorded_and_begin_anew_with_the_service(site: 
         key for key in found.series if key[0].endswith("_total") and "http" not in key[0] and "cpu" not in key[0]
     ]
     assert [found.series[key] for key in counted] == [again.series[key] for key in counted]
+
+
+@pytest.mark.full
+def test_counters_begin_at_0_with_the_service_and_never_go_backwards(site: ServedSite) -> None:
+    """A restart is the reset that Prometheus knows: from 0, and not from another value."""
+    site.queue.requests.submit(make_spec())
+    site.record()
+    assert 1 <= scrape(site).value("gpuqueue_jobs_submitted_total")
     site.kill()
     site.start()
+
     assert 0 == scrape(site).value("gpuqueue_jobs_submitted_total")
+    site.queue.requests.submit(make_spec())
+    site.record()
+    assert 1 == scrape(site).value("gpuqueue_jobs_submitted_total")
 
 
 def _run(site: ServedSite, code: int, state: JobState) -> None:
@@ -237,8 +249,9 @@ def test_a_scrape_works_while_the_history_is_away(site: ServedSite) -> None:
         found = scrape(site)
         assert (1, 0) == (found.value("gpuqueue_store_up"), found.value("gpuqueue_history_up"))
         assert before.names["gpuqueue_jobs"] == found.names["gpuqueue_jobs"]
-        submitted = found.changed(before, "gpuqueue_jobs_submitted_total")
-        assert submitted >= 0
+        assert 0 <= found.changed(before, "gpuqueue_jobs_submitted_total")
+        assert 503 == get(site, "/api/v1/devices", mine(site))[0]  # only the metrics accept it
+        assert 503 == get(site, "/metrics", mine(site, "wrong"))[0]
     assert 1 == scrape(site).value("gpuqueue_history_up")
 
 
