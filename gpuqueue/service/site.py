@@ -23,6 +23,7 @@ from gpuqueue.service.callers import Credentials, Identity
 from gpuqueue.service.delivered import Delivered
 from gpuqueue.service.ends import Ends
 from gpuqueue.service.host_runs import HostRuns
+from gpuqueue.service.metrics.exposition import Metrics
 from gpuqueue.service.relays import Relays
 from gpuqueue.service.slots import Slots
 from gpuqueue.service.uploads import Uploads
@@ -56,6 +57,7 @@ class Site:
         self.identity = identity
         self.policy = AccessPolicy.parse(settings.admins, settings.access)
         self.ends = Ends(settings)
+        self.metrics = Metrics(settings)
         self.uploads = Uploads(settings)
         self.relays = Relays()
         self.delivered, self.host_runs = Delivered(settings), HostRuns()
@@ -82,7 +84,7 @@ class Site:
         is_counted = not is_first or request.scope.get(IS_COUNTED, False)
         body_bytes = None if is_counted else request.scope.get(BODY_BYTES, 0)
         return await asyncio.get_running_loop().run_in_executor(
-            self._pool, self._call, _credentials(request), body_bytes, work
+            self._pool, self._call, credentials_of(request), body_bytes, work
         )
 
     async def answer(self, request: Request, work: Callable[[Call], Any], status: int = 200) -> Response:
@@ -114,6 +116,7 @@ class Site:
     def close(self) -> None:
         """Close the connections. Requests that are being served are finished first."""
         self.ends.close()
+        self.metrics.close()
         self._pool.shutdown()
         self._disk.shutdown()
         for each in self._connections:
@@ -172,7 +175,8 @@ def answered(value: Any, status: int = 200) -> Response:
     return Response(content, status, media_type="application/json")
 
 
-def _credentials(request: Request) -> Credentials:
+def credentials_of(request: Request) -> Credentials:
+    """Return the proof of identity of *request*."""
     client = request.client
     return Credentials(
         peer=request.scope.get("state", {}).get("peer"),

@@ -263,6 +263,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "admins": _admins,
     "access": _access,
     "request_rate": _request_rate,
+    "metrics_users": _flag,
     "reserve_after_s": _duration_or_none,
     "reservations": _positive,
     "age_after_s": _duration_or_none,

@@ -121,6 +121,8 @@ class Settings:
     access: str = ""
     #: Most requests of one account to the service, per second, in the long run; None: no limit.
     request_rate: int | None = 200
+    #: Whether the metrics of the service have the names of users, with what each has running and waiting.
+    metrics_users: bool = False
     #: How long a job that fits nowhere waits before devices are reserved for it; None: no reservations.
     reserve_after_s: float | None = 600.0
     #: Most jobs for which devices of one host are reserved at a time.
