@@ -16,6 +16,7 @@ from gpuqueue.client.packing import NoCopy, PackedRun
 from gpuqueue.errors import Refused
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import file_patterns, from_directory
+from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.system.delivered_layout import FAILED, RESULTS
 from gpuqueue.text.sanitize import in_one_line, plain
 from gpuqueue.text.units import format_duration
@@ -84,10 +85,10 @@ class Files(RunFiles):
         """
         from_top = from_directory(patterns, CodeSnapshot.parse(job.spec.snapshot or "").directory)
         try:
-            return PackedRun(str(directory), from_top), "directory"
+            return PackedRun(PackRequest(directory=str(directory), patterns=from_top)), "directory"
         except NoCopy:
             if os.path.exists(directory / RESULTS):  # noqa: PTH110 - False also without permission
-                return PackedRun(str(directory), from_top, kept=RESULTS), "kept"
+                return PackedRun(PackRequest(directory=str(directory), patterns=from_top, source=RESULTS)), "kept"
             raise Refused(self._why_gone(job, run, directory)) from None
 
     def _why_gone(self, job: Job, run: Run, directory: Path) -> str:

@@ -20,6 +20,7 @@ from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import file_patterns, from_directory
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Run
+from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.service.archives import Archive, CutShort, Packed, Source, begun
 from gpuqueue.service.call import Call
 from gpuqueue.service.problems import NotHere
@@ -143,7 +144,8 @@ async def _live_or_kept(
         failure = error
     for each in place.kept:
         if is_regular(each / RESULTS):
-            return await begun(await Packed.start(each, patterns, RESULTS), at_end), FilesSource.KEPT
+            kept = PackRequest(directory=str(each), patterns=patterns, source=RESULTS)
+            return await begun(await Packed.start(kept), at_end), FilesSource.KEPT
     if isinstance(failure, CutShort):
         raise failure
     raise _absent(site.settings, place, str(failure))
@@ -152,7 +154,7 @@ async def _live_or_kept(
 async def _live(site: Site, place: _Place, patterns: tuple[str, ...]) -> Source:
     if place.directory is None:
         return site.relays.files(HostRun.of(place.run), patterns)
-    return await Packed.start(place.directory, patterns)
+    return await Packed.start(PackRequest(directory=str(place.directory), patterns=patterns))
 
 
 def _absent(settings: Settings, place: _Place, why: str) -> NotHere:

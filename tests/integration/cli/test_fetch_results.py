@@ -12,6 +12,8 @@ import pytest
 from bounded import until
 from site_of_one import BIN, Site
 
+from gpuqueue.results.pack_request import PackRequest
+
 GPUQUEUE = str(BIN / "gpuqueue")
 MAKES = "mkdir out && echo 1,2 > out/a.csv && cp train.py out/copy.py && echo changed >> train.py && ln -s a.csv out/l"
 
@@ -78,8 +80,9 @@ def test_results_come_back_over_each_connection(site: Site, project: Path, tmp_p
 
     run_dir = next((site.settings.runs_dir / job_id).iterdir())
     with (run_dir / "results.tar").open("wb") as kept:
-        pack = [str(BIN / "gpuqueue-worker"), "pack", "--pattern=out/**", str(run_dir)]
-        subprocess.run(pack, env=site.environ, stdout=kept, check=True)
+        asked = PackRequest(directory=str(run_dir), patterns=("out/**",)).text()
+        pack = [str(BIN / "gpuqueue-worker"), "pack"]
+        subprocess.run(pack, env=site.environ, input=asked, stdout=kept, check=True)
     shutil.rmtree(run_dir / "code")
     for number in range(2):
         if number:

@@ -25,6 +25,7 @@ from gpuqueue.model.array import Array
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Ending, Record, Run
 from gpuqueue.model.run_files import RunFile
+from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.settings.settings import Settings
 from gpuqueue.snapshot.errors import ArchiveCutShort
 
@@ -61,18 +62,20 @@ class Host:
         (self.program.parent / "content").write_bytes(content)
         self.program.write_text(
             f"#!{sys.executable}\nimport json, sys, pathlib\n"
-            f"pathlib.Path({str(self.words)!r}).write_text(json.dumps(sys.argv[1:]))\n"
-            f"if {only_kept} and not any(each.startswith('--from=') for each in sys.argv): sys.exit(3)\n"
+            "asked = json.load(sys.stdin)\n"
+            f"pathlib.Path({str(self.words)!r}).write_text(json.dumps([sys.argv[1:], asked]))\n"
+            f"if {only_kept} and asked['source'] is None: sys.exit(3)\n"
             f"sys.stdout.buffer.write(pathlib.Path({str(self.program.parent / 'content')!r}).read_bytes())\n"
             f"sys.stdout.flush(); print({errors!r}, file=sys.stderr); sys.exit({code})\n"
         )
         self.program.chmod(0o755)
 
     @property
-    def packed(self) -> list[str]:
-        """Return the words that the program was given."""
-        found: list[str] = json.loads(self.words.read_text())
-        return found
+    def packed(self) -> PackRequest:
+        """Return the request that the program was given."""
+        words, asked = json.loads(self.words.read_text())
+        assert ["pack"] == words
+        return PackRequest.read(json.dumps(asked).encode())
 
     def with_spec(self, **changes: Any) -> None:
         """Change the request of the job."""
@@ -87,7 +90,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     made.packs(archive([file("a"), file("b/c", b"two")]))
     known = SimpleNamespace(newest=lambda *_: made.record, show=lambda *_: made.record)
     monkeypatch.setattr(files_module, "reads", known)
-    monkeypatch.setattr(packing, "installed", lambda _: str(made.program))
+    monkeypatch.setattr(packing, "pack_command", lambda: [str(made.program), "pack"])
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -102,7 +105,7 @@ def test_files_come_from_the_program(host: Host, files: Files, tmp_path: Path) -
     """The program gets the directory and the patterns as they are, and the files come to a directory of the job."""
     found = files.fetch(81, ["results/**", "-x"])
 
-    assert ["pack", "--pattern=/results/**", "--pattern=-x", "--", str(host.run_dir)] == host.packed
+    assert PackRequest(directory=str(host.run_dir), patterns=("/results/**", "-x")) == host.packed
     assert ("results-81", 2, 6, 0, 1, "directory") == (
         *(found.directory, found.files, found.size_bytes, found.skipped, found.run, found.source),
     )
@@ -116,7 +119,7 @@ def test_kept_files_are_there_after_the_copy(host: Host, files: Files) -> None:
     (host.run_dir / "results.tar").touch()
 
     assert ("kept", 1) == ((found := files.fetch(81)).source, found.files)
-    assert ["pack", "--from=results.tar", "--", str(host.run_dir)] == host.packed
+    assert PackRequest(directory=str(host.run_dir), source="results.tar") == host.packed
 
 
 def test_files_that_are_gone_are_explained(host: Host, files: Files) -> None:
@@ -247,7 +250,7 @@ def test_a_source_is_read_in_parts(host: Host) -> None:
     """No read returns more than it was asked for, and the sum is the output of the program."""
     content = archive([file("a", bytes(5000))])
     host.packs(content)
-    packed = packing.PackedRun(str(host.run_dir), ())
+    packed = packing.PackedRun(PackRequest(directory=str(host.run_dir)))
     read = io.BytesIO()
     while part := packed.read(100):
         assert len(part) <= 100
