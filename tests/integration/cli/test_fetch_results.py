@@ -43,6 +43,15 @@ def fetched(directory: Path) -> dict[str, str]:
     }
 
 
+def check_kept(site: Site, job_id: str, archive: Path, paths: list[str]) -> None:
+    """Check what is said of the kept files in *archive*, while the copy of the code is there."""
+    shown = json.loads(site.cli("show", "--json", job_id).stdout)["kept_files"]
+    assert ("kept", archive.stat().st_size, None) == (shown["state"], shown["size_bytes"], shown["reason"])
+    assert f"(gpuqueue fetch --kept {job_id})" in site.cli("show", job_id).stdout
+    listed = json.loads(site.cli("fetch", "--kept", "--list", "--json", job_id).stdout)
+    assert paths == [each["path"] for each in listed]
+
+
 @pytest.mark.full
 def test_results_come_back_over_each_connection(site: Site, project: Path, tmp_path: Path) -> None:
     """The files that a job made or changed, those that match, and those that were kept of a copy that is gone."""
@@ -83,6 +92,11 @@ def test_results_come_back_over_each_connection(site: Site, project: Path, tmp_p
         asked = PackRequest(directory=str(run_dir), patterns=("out/**",)).text()
         pack = [str(BIN / "gpuqueue-worker"), "pack"]
         subprocess.run(pack, env=site.environ, input=asked, stdout=kept, check=True)
+    for number in range(2):
+        if number:
+            site.environ.update(url)
+        check_kept(site, job_id, run_dir / "results.tar", ["out/a.csv", "out/copy.py", "out/l"])
+    del site.environ["GPUQUEUE_URL"]
     shutil.rmtree(run_dir / "code")
     for number in range(2):
         if number:
