@@ -56,7 +56,7 @@ class KeptState(str, Enum):
     FAILED = "failed"
     #: They were there, and were removed.
     REMOVED = "removed"
-    #: Nobody here can tell.
+    #: It is not known here.
     UNKNOWN = "unknown"
 
     def __str__(self) -> str:
