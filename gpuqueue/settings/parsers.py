@@ -277,6 +277,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "keep_logs_s": _duration_or_none,
     "keep_code_s": _duration_or_none,
     "results_limit_bytes": _log_limit,
+    "user_results_limit_bytes": _log_limit,
     "keep_results_s": _duration_or_none,
     "keep_snapshots_s": _duration_or_none,
     "snapshot": _flag,

@@ -149,6 +149,8 @@ class Settings:
     keep_code_s: float | None = 7 * 86400.0
     #: Largest results of a run, the files that its job asked to keep; None: no limit.
     results_limit_bytes: int | None = 10 * 2**30
+    #: Most disk space of all results of one user on one host. The oldest are removed; None: no limit.
+    user_results_limit_bytes: int | None = 50 * 2**30
     #: How long the results of an ended run are kept; None: for ever.
     keep_results_s: float | None = 30 * 86400.0
     #: How long the snapshot of a job's code is kept at the service after its last use; None: for ever.
