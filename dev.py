@@ -170,7 +170,7 @@ def pythons() -> int:
         if not (home / "bin" / "python").exists():
             run(interpreter, "-m", "venv", home)
         python = home / "bin" / "python"
-        code = run(python, "-m", "pip", "install", "-q", "-e", ROOT, f"celery[redis]~={celery}.0", *NEEDS)
+        code = run(python, "-m", "pip", "install", "-q", "-e", f"{ROOT}[service]", f"celery[redis]~={celery}.0", *NEEDS)
         tests = ("tests/unit", "tests/integration/workers/test_celery.py")
         codes.append(code or run(python, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider"))
     return worst(*codes)
