@@ -269,6 +269,8 @@ class RelayKind(str, Enum):
     LOG = "log"
     #: The files that a run has made or changed in its copy of the code, as an archive.
     FILES = "files"
+    #: Passing on what somebody types on the terminal of a run.
+    TERMINAL = "terminal"
 
     def __str__(self) -> str:
         return self.value
