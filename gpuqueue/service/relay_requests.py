@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpuqueue.errors import Refused, ServiceUnreachable
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.api import RelayKind, RelayRequest
+from gpuqueue.model.api import RelayKind, RelayRequest, RunProgress
 from gpuqueue.model.run import Run
 from gpuqueue.service.terminal_keys import TerminalKeys
 from gpuqueue.service.transfers import Transfer
@@ -91,5 +91,30 @@ class TerminalRequest:
         self.keys.end(ServiceUnreachable(STOPPING))
 
 
+class ProgressRequest:
+    """A request for the progress of all runs of a host. ``answer`` becomes None if the relay does not answer."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Sequence[RunProgress] | None] = asyncio.get_running_loop().create_future()
+
+    def described(self, request_id: str) -> RelayRequest:
+        """Return it as its relay gets it."""
+        return RelayRequest(id=request_id, kind=RelayKind.PROGRESS)
+
+    def found(self, runs: Sequence[RunProgress]) -> None:
+        """Note the answer. Only the first one counts."""
+        if not self.answer.done():
+            self.answer.set_result(runs)
+
+    def end(self, _reason: str | None = None) -> None:
+        """End it without an answer."""
+        if not self.answer.done():
+            self.answer.set_result(None)
+
+    def stop(self) -> None:
+        """End it: the service stops."""
+        self.end()
+
+
 #: Any of them.
-AnyRequest = LogRequest | FilesRequest | TerminalRequest
+AnyRequest = LogRequest | FilesRequest | TerminalRequest | ProgressRequest

@@ -1,4 +1,4 @@
-"""Requests to the relays of worker hosts: for logs and files of their runs, and to pass on what users type.
+"""Requests to the relays of worker hosts: for logs, files and progress of their runs, and to pass on what users type.
 
 A relay is a process of a worker host, which this service cannot call. It asks for requests with long polls, and answers
 each with a request of its own. All of it is in memory: a restart of the service loses the requests, and the clients ask
@@ -22,6 +22,7 @@ from gpuqueue.service.relay_requests import (
     FilesRequest,
     HostRun,
     LogRequest,
+    ProgressRequest,
     TerminalRequest,
 )
 from gpuqueue.service.transfers import Transfer
@@ -36,6 +37,8 @@ LOG_S = 5.0
 FRESH_S = 0.25
 #: How long a host that has not answered is not waited for, in seconds. Its next long poll ends that.
 SILENT_S = 20.0
+#: How long a host counts as one with a relay after its last long poll, in seconds.
+POLLED_S = 5.0
 #: Most runs, and most hosts, of which the time of the last answer is kept.
 MOST_KEPT = 10_000
 
@@ -77,6 +80,8 @@ class Relays:
         #: When the log of a run was last delivered, and when a host did not answer, on the monotonic clock.
         self._delivered_s: OrderedDict[HostRun, float] = OrderedDict()
         self._silent_s: OrderedDict[str, float] = OrderedDict()
+        #: When the last long poll of a host has ended.
+        self._polled_s: OrderedDict[str, float] = OrderedDict()
 
     # ---- for the readers ---------------------------------------------------------------------------------------------
 
@@ -154,6 +159,21 @@ class Relays:
         known = () if host is None else (*host.taken.values(), *host.waiting.values())
         return next((each for each in known if isinstance(each, TerminalRequest) and each.run == run), None)
 
+    def progress(self, name: str) -> ProgressRequest | None:
+        """Ask for the progress of all runs of the host *name*. Return None if it has no relay that answers.
+
+        The caller ends the request in any case.
+        """
+        host = self._hosts.get(name)
+        is_there = host is not None and bool(host.polls)
+        is_there = is_there or time.monotonic() - self._polled_s.get(name, -POLLED_S) < POLLED_S
+        if not is_there or self._trouble(name) is not None:
+            return None
+        asked = ProgressRequest()
+        request_id = self._add(name, asked)
+        asked.answer.add_done_callback(lambda _: self._drop(name, request_id))
+        return asked
+
     # ---- for the relays ----------------------------------------------------------------------------------------------
 
     async def poll(self, name: str, timeout_s: float) -> tuple[RelayRequest, ...]:
@@ -173,6 +193,7 @@ class Relays:
                 host.polls.remove(woken)
             if host.waiting:  # this poll was woken and its client has gone
                 host.wake()
+            _note_time(self._polled_s, name)
             self._forget(name)
 
     def find(self, name: str, request_id: str) -> AnyRequest | None:

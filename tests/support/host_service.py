@@ -47,6 +47,8 @@ class HostService:
         self.over: set[str] = set()
         #: How many bytes of keys the relay has passed on, by request.
         self.passed_on: dict[str, int] = {}
+        #: The progress that was sent for each request.
+        self.progress: dict[str, Any] = {}
         #: All calls, such as ``PUT /runs/1/1.a/log?offset=0&replace=false``.
         self.calls: list[str] = []
         #: Errors of this server: a host has not kept to the protocol.
@@ -129,6 +131,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._problem(404, "this host has no such run")
             case ["requests", request_id, "content"]:
                 self._content(request_id)
+            case ["requests", request_id, "progress"]:
+                self.service.progress[request_id] = json.loads(b"".join(self._body()))
+                self._answer(204)
             case ["requests", request_id, "done"]:
                 self.service.done[request_id] = b"".join(self._body()).decode()
                 self._answer(204)

@@ -1,4 +1,4 @@
-"""Serves what the service asks this host for: logs and files of runs, and passing on what users type.
+"""Serves what the service asks this host for: logs, files and progress of runs, and passing on what users type.
 
 The host calls the service, never the other way round: a long poll returns the requests, and the answers are calls of
 their own.
@@ -7,6 +7,7 @@ their own.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
 import threading
@@ -23,6 +24,7 @@ from workers.relay.followed import Followed
 from workers.relay.link import Link, Refusal, ServiceAway
 from workers.relay.logs import PART_BYTES, LogProgress
 from workers.relay.packing import MOST_REASON_BYTES, PackFailed, Packing, Stopped
+from workers.relay.progress import progress_of_runs
 from workers.relay.terminals import OpenTerminal
 from workers.relay.trouble import Trouble
 from workers.run.deliveries import Delivery, run_named
@@ -46,7 +48,9 @@ LOG_S = 3.0
 #: a failure is the whole answer.
 FIRST_S = 3.0
 #: The kinds of requests.
-LOG, FILES, TERMINAL = "log", "files", "terminal"
+LOG, FILES, TERMINAL, PROGRESS = "log", "files", "terminal", "progress"
+#: What a request for the progress of all runs has in place of a run.
+_NO_RUN = Delivery(job_id=0, token="")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -69,7 +73,7 @@ class Request:
         """
         fields = Fields(plain, "a request of the service")
         request_id, kind = fields.text("id"), fields.text("kind")
-        run = run_named(f"{fields.whole('job')}.{fields.text('token')}")
+        run = _NO_RUN if kind == PROGRESS else run_named(f"{fields.whole('job')}.{fields.text('token')}")
         patterns = fields.texts("patterns") if fields.has("patterns") else ()
         if not _ID.fullmatch(request_id):
             raise fields.wrong("id", "a name")
@@ -145,11 +149,12 @@ class Requests:
             LOG: self._send_log,
             FILES: self._send_files,
             TERMINAL: self._open_terminal,
+            PROGRESS: self._send_progress,
         }
         host = self._settings.host
         if request.kind not in serve:
             return f"{host} has a version of gpuqueue without requests of the kind {request.kind}"
-        if not request.run.run_directory(self._settings).is_dir():
+        if request.kind != PROGRESS and not request.run.run_directory(self._settings).is_dir():
             return f"the run directory is no longer on {host}"
         try:
             return serve[request.kind](request, link, stopping)
@@ -184,6 +189,12 @@ class Requests:
         if self._count(TERMINAL) > MOST_TERMINALS:
             return f"{self._settings.host} already has {MOST_TERMINALS} terminals open: try again later"
         return OpenTerminal(self._settings, self._progress.of(request.run), request.id).serve(link, stopping)
+
+    def _send_progress(self, request: Request, link: Link, _stopping: threading.Event) -> str | None:
+        runs = json.dumps(list(progress_of_runs(self._settings))).encode("ascii")
+        with contextlib.suppress(Refusal):  # nobody waits for it any more
+            link.put(f"/requests/{request.id}/progress", runs)
+        return None
 
     def _count(self, kind: str) -> int:
         """Return how many requests of this *kind* are served now."""

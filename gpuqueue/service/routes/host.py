@@ -17,16 +17,16 @@ from fastapi.responses import StreamingResponse
 from gpuqueue.client.remote.log_tail import NEXT
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action
-from gpuqueue.model.api import DeliveredFile, RelayRequest
+from gpuqueue.model.api import DeliveredFile, RelayRequest, RunProgress
 from gpuqueue.service.bodies import LEAST_RATE, large_parts_of, parts_of, until_gone
 from gpuqueue.service.call import Call
 from gpuqueue.service.delivered import OtherOffset, ResultsFile
 from gpuqueue.service.host_runs import code_of
 from gpuqueue.service.problems import NotHere, TooLarge, answer_of
-from gpuqueue.service.relay_requests import FilesRequest, HostRun, LogRequest, TerminalRequest
+from gpuqueue.service.relay_requests import FilesRequest, HostRun, LogRequest, ProgressRequest, TerminalRequest
 from gpuqueue.service.relays import MOST_POLL_S
 from gpuqueue.service.routes.described import OCTETS, route
-from gpuqueue.service.site import Site, answered, site_of
+from gpuqueue.service.site import Site, answered, body_of, site_of
 from gpuqueue.service.transfers import SEARCH_S
 from gpuqueue.snapshot.site import blob_store_of
 from gpuqueue.snapshot.stream import stream_size_bytes, write_stream
@@ -164,7 +164,7 @@ async def poll_requests(request: Request, timeout_s: Annotated[float, Query(ge=0
 
     Each request is returned once. ``log``: somebody reads the log of the run. Send what is new now, then ``done``, and
     send what is new each 0.25 s for the next 30 s. ``files``: send an archive of the run's files as its ``content``.
-    ``terminal``: pass on its ``keys`` to the terminal of the run.
+    ``terminal``: pass on its ``keys`` to the terminal of the run. ``progress``: send the ``progress`` of all runs.
     """
     site, host = site_of(request), await _as_host(request, lambda _, host: host)
     found = await _unless_gone(request, site.relays.poll(host, timeout_s))
@@ -191,6 +191,18 @@ async def poll_keys(
     if frames is None:
         asked.keys.left()
     return Response(frames or b"", media_type=OCTETS)
+
+
+@route(router, "PUT", "/requests/{request_id}/progress", body=tuple[RunProgress, ...])
+async def send_progress(request: Request, request_id: str) -> Response:
+    """Send the progress of all runs that go on at this host and report it in their logs."""
+    runs = await body_of(request, tuple[RunProgress, ...])
+    site, host = site_of(request), await _as_host(request, lambda _, host: host)
+    found = site.relays.find(host, request_id)
+    if not isinstance(found, ProgressRequest):
+        raise NotHere("nobody waits for this request")
+    found.found(runs)
+    return answered(None)
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:

@@ -1,4 +1,4 @@
-"""Terminals of jobs on another host: real terminals, a real service, a real relay and a real job."""
+"""Terminals and progress of jobs on another host: real terminals, a real service, a real relay and a real job."""
 
 from __future__ import annotations
 
@@ -83,6 +83,22 @@ def test_the_start_of_a_far_terminal_is_in_the_audit_log(far: FarHost) -> None:
         return [each for each in json.loads(done.stdout) if each["action"] == "attach" and each["jobs"] == [str(job)]]
 
     until(lambda: {"done", "refused"} <= {str(each["outcome"]) for each in entries()}, what="the entries")
+
+
+def test_progress_of_a_job_on_another_host_is_shown(far: FarHost) -> None:
+    """The queue shows it, and after the end of the host's relay shows none."""
+    words = ["submit", "--mem", "1M", "--", "sh", "-c", "echo epoch 3/10; exec sleep 600"]
+    job = int(subprocess.run([GPUQUEUE, *words], env=far.environ, capture_output=True, check=True).stdout)
+
+    def progress() -> Any:
+        done = subprocess.run([GPUQUEUE, "queue", "--json"], env=far.environ, capture_output=True, check=True)
+        return next(each["progress"] for each in json.loads(done.stdout) if each["id"] == job)
+
+    assert {"share": 0.3, "words": "3/10"} == until(progress, what="the progress")
+    with far.served.client("https", "bobs") as bob:
+        assert {} == bob.logs.progress(bob.jobs.list())
+    with far.served.client("unix") as client:
+        client.jobs.cancel(job)
 
 
 @pytest.mark.full

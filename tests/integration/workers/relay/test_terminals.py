@@ -182,3 +182,29 @@ def test_open_terminals_hold_up_no_other_request(
 
     assert "gpu2 already has 2 terminals open: try again later" == service.done["t2"]
     assert "" == service.done["r1"]
+
+
+@pytest.mark.usefixtures("served")
+def test_the_progress_of_all_runs_is_sent(service: HostService, settings: Settings, directory: Path) -> None:
+    """Of those that go on, from either output. Others, and runs without progress, are left out."""
+    (directory / "log").write_bytes(b"epoch 3/10\n")
+    for name, files in {
+        "2.1.b": {"claim": b"{}", "log": b"", "stderr": b" 45%|####      | 45/100 [00:12<00:15,  3.6it/s]"},
+        "3.1.c": {"claim": b"{}", "log": b"hello\n"},
+        "4.1.d": {"log": b"epoch 3/10\n"},
+    }.items():
+        run = deliveries.run_named(name)
+        assert run is not None
+        path = run.run_directory(settings)
+        path.mkdir(parents=True)
+        deliveries.add(settings, run)
+        for each, content in files.items():
+            (path / each).write_bytes(content)
+    service.polls.put([{"id": "p1", "kind": "progress", "job": None, "token": None, "patterns": []}])
+    until(lambda: "p1" in service.progress, what="the answer")
+
+    assert [
+        {"job": 1, "token": "1.a", "share": 0.3, "words": "3/10"},
+        {"job": 2, "token": "1.b", "share": 0.45, "words": "45/100, 00:15 left"},
+    ] == sorted(service.progress["p1"], key=lambda each: each["job"])
+    assert {} == service.done
