@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.model.api import DeliveredFile
 from gpuqueue.service.problems import TooLarge
-from gpuqueue.service.relays import HostRun
+from gpuqueue.service.relay_requests import HostRun
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, REMOVED, RESULTS, TOKEN, USER
 from gpuqueue.system.disk_room import LEAST_FREE, has_room

@@ -22,6 +22,7 @@ from gpuqueue.service.call import Call
 from gpuqueue.service.callers import Credentials, Identity
 from gpuqueue.service.delivered import Delivered
 from gpuqueue.service.ends import Ends
+from gpuqueue.service.host_progress import HostProgress
 from gpuqueue.service.host_runs import HostRuns
 from gpuqueue.service.metrics.exposition import Metrics
 from gpuqueue.service.relays import Relays
@@ -60,6 +61,7 @@ class Site:
         self.metrics = Metrics(settings)
         self.uploads = Uploads(settings)
         self.relays = Relays()
+        self.host_progress = HostProgress(self.relays)
         self.delivered, self.host_runs = Delivered(settings), HostRuns()
         self.archives = Slots(ARCHIVES_OF_ACCOUNT, ARCHIVES, "archives of files are sent")
         self.results = Slots(RESULTS_OF_HOST, RESULTS, "results arrive")

@@ -26,7 +26,7 @@ from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.service.archives import Archive, CutShort, Packed, Source, begun
 from gpuqueue.service.call import Call
 from gpuqueue.service.problems import NotHere
-from gpuqueue.service.relays import HostRun
+from gpuqueue.service.relay_requests import HostRun
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.routes.logs import run_record
 from gpuqueue.service.site import Site, site_of
