@@ -36,6 +36,7 @@ def message_of(record: Record, *, host: str) -> Message:
     """Return the message about an ended job. It quotes the log only if the last run was on *host*, this host."""
     job = record.job
     body = [_asked(record), f"command  {short(job.spec.command, MOST_COMMAND)}"]
+    body += _memory_lines(record)
     body += [f"why      {plain(job.because)}"] if job.because else []
     lines = _log_lines(record, host)
     if lines:
@@ -84,6 +85,15 @@ def _asked(record: Record) -> str:
     asked = "all of a device" if spec.placement.whole else f"{times}{format_bytes(spec.mem_bytes)}"
     peak = format_bytes(run.peak_bytes) if run is not None and run.peak_bytes is not None else "unknown"
     return f"memory   peak {peak}, asked {asked}"
+
+
+def _memory_lines(record: Record) -> list[str]:
+    """Return the line about the runs after a lack of device memory, with what each run was given."""
+    if not record.job.mem_retries:
+        return []
+    sizes = [format_bytes(run.devices[0].lease_bytes) for run in record.runs if run.devices]
+    times = "once" if record.job.mem_retries == 1 else f"{record.job.mem_retries} times"
+    return [f"again    {times} after out of memory; its runs had {', '.join(sizes)}"]
 
 
 def took(duration_s: float) -> str:
