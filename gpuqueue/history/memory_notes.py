@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 #: Why a job was not queued again -> in words. ``devices`` has a number as well.
 _REFUSED = {
     "times": "it was queued again {times} already (--mem-retries)",
-    "devices": "no device that the job may use gives more than {most}",
+    "devices": "no device that the job may use gives more than {most} now",
     "limit": "a limit of the site lets it ask for no more",
 }
 

@@ -197,6 +197,15 @@ def test_the_largest_device_that_the_job_may_use_is_the_most(queue: JobQueue) ->
     assert {"mem_refused": "devices", "mem_most": str(9 * GIB + 512 * MIB)} == last_fields(queue)
 
 
+def test_memory_of_external_processes_is_not_given(queue: JobQueue) -> None:
+    """What external processes hold is not asked for: a part of it is the driver's, and the job would wait for ever."""
+    serve(queue, make_offer(external_bytes=GIB + MIB))
+    job_id = submit(queue, mem_bytes=20 * GIB)
+
+    assert JobState.QUEUED is die(queue, must_claim(queue, external_bytes=GIB + MIB))
+    assert 23 * GIB - 64 * MIB == job_of(queue, job_id).spec.mem_bytes
+
+
 def test_several_devices_must_all_give_it(queue: JobQueue) -> None:
     """A job on two devices gets what the second largest of one host can give."""
     serve(queue, card("GPU-0", 24), card("GPU-1", 10), card("GPU-2", 40, host="nodeB"))

@@ -6,24 +6,25 @@ do
 local TIMES = 2 -- as MEM_TIMES in gpuqueue/model/retries.py
 local MIB, STEP, MOST = 2 ^ 20, 2 ^ 26, 2 ^ 50 -- requests are whole steps, where the devices allow it
 
--- Return the most memory that all devices of a job of this shape can give, however much it asks for; 0 without devices.
--- A CPU has no device memory.
+-- Return the most memory that all devices of a job of this shape can give once no other job is there, however much it
+-- asks for; 0 without devices. External processes count: a part of their memory is the driver's own, and a request for
+-- that would wait for ever. A CPU has no device memory.
 local function most_for(shape)
   local _, _, n, pool, wanted_kind, more = parse_shape(shape)
   local want, by_host, most = constraints(more), {}, 0 -- all devices of a job are on one host and of one kind
-  any_device(function(device, host, total, headroom, _, _, _, its_pool, kind)
+  any_device(function(device, host, total, headroom, external, _, _, its_pool, kind)
     if kind == 'cpu' or (n > 1 and kind == 'mig') or not belongs(pool, wanted_kind, want, host, device, its_pool, kind) then
       return false
     end
     local row = by_host[host .. ' ' .. kind] or {}
     by_host[host .. ' ' .. kind] = row
-    row[#row + 1] = total - headroom
+    row[#row + 1] = total - headroom - tonumber(external)
   end)
   for _, row in pairs(by_host) do
     table.sort(row, function(a, b) return a > b end)
     most = math.max(most, row[n] or 0)
   end
-  return most - most % MIB
+  return most - most % STEP -- which leaves something for external memory that grows
 end
 
 local function shape_with(shape, mem) return (string.gsub(shape, '^%d+', whole(mem))) end
