@@ -361,10 +361,10 @@ def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
     return drain
 
 
-def test_the_history_tells_it_and_gives_it_back_to_a_lost_store(
+def test_the_history_records_it_and_restores_it_to_a_lost_store(
     queue: JobQueue, database: HistoryDatabase, record: Callable[[], None], store: redis.Redis
 ) -> None:
-    """The history has the new request, the count and the story. A store that is rebuilt from it has them too."""
+    """The history has the new request, the count and the notes. A store that is rebuilt from it has them too."""
     serve(queue)
     job_id = submit(queue)
     die(queue, must_claim(queue), BLAMED)
