@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuqueue.model.mem_retry import OUT_OF_MEMORY
 from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:
@@ -21,14 +22,16 @@ def note_of(event: Event) -> str:
     """Return the decision about memory that the end *event* of a run carries, empty if it carries none."""
     fields = event.fields
     if fields.get("mem_refused") in _REFUSED:
-        return f"out of memory, and not queued again with more: {_refused(event)}"
+        return f"{OUT_OF_MEMORY}, and not queued again with more: {_refused(event)}"
     if fields.get("again") != "out_of_memory":
         return ""
     size = format_bytes(_number(event, "mem"))
     which = f"time {_number(event, 'mem_retries')} of at most {_number(event, 'mem_allowed')}"
     if fields.get("blamed"):
-        return f"out of memory, because others took its memory: {fields['blamed']}; queued again with {size} ({which})"
-    return f"out of memory: queued again with {size} ({which})"
+        return (
+            f"{OUT_OF_MEMORY}, because others took its memory: {fields['blamed']}; queued again with {size} ({which})"
+        )
+    return f"{OUT_OF_MEMORY}: queued again with {size} ({which})"
 
 
 def _refused(event: Event) -> str:

@@ -14,6 +14,9 @@ from gpuqueue.model.mem_source import MemKind
 if TYPE_CHECKING:
     from gpuqueue.model.job_spec import JobSpec
 
+#: How the notes about a lack of device memory begin.
+OUT_OF_MEMORY = "out of memory"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shortage:

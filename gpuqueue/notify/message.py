@@ -10,6 +10,7 @@ from gpuqueue.errors import Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.mem_retry import OUT_OF_MEMORY
 from gpuqueue.model.run import EndingKind, Record, Run
 from gpuqueue.system.logs import LogTail, is_log_of
 from gpuqueue.text.sanitize import plain, short
@@ -88,12 +89,8 @@ def _asked(record: Record) -> str:
 
 
 def _memory_lines(record: Record) -> list[str]:
-    """Return the line about the runs after a lack of device memory, with what each run was given."""
-    if not record.job.mem_retries:
-        return []
-    sizes = [format_bytes(run.devices[0].lease_bytes) for run in record.runs if run.devices]
-    times = "once" if record.job.mem_retries == 1 else f"{record.job.mem_retries} times"
-    return [f"again    {times} after out of memory; its runs had {', '.join(sizes)}"]
+    """Return what the queue decided after each run that lacked device memory, one line for each."""
+    return [f"memory   {short(each.text, 300)}" for each in record.notes if each.text.startswith(OUT_OF_MEMORY)]
 
 
 def took(duration_s: float) -> str:
