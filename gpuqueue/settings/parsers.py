@@ -193,6 +193,12 @@ def _learn_memory(raw: str) -> LearnMemory:
     return LearnMemory(raw)
 
 
+def _mem_retries(raw: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,2}|100", raw):
+        raise BadRequest(f"{brief(raw)} is no whole number from 0 to 100")
+    return int(raw)
+
+
 def _run_as(raw: str) -> RunAs:
     try:
         return RunAs(raw)
@@ -247,6 +253,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "slots_on": _slots_on,
     "default_mem_bytes": parse_bytes,
     "learn_memory": _learn_memory,
+    "mem_retries": _mem_retries,
     "default_device": DeviceFilter.parse,
     "host_lost_after_s": parse_duration,
     "heartbeat_s": parse_duration,

@@ -138,6 +138,8 @@ def _wait_lines(job: Job) -> list[str]:
         lines.append(f"  retries    {job.retries} of {spec.retries.times}, after: {on}")
     if job.requeues:
         lines.append(f"  requeues   {job.requeues}, asked for by exit 75")
+    if job.mem_retries:
+        lines.append(f"  mem tries  {job.mem_retries} of {spec.retries.most_mem_times}, after out of memory")
     return lines
 
 
