@@ -88,7 +88,7 @@ def _notes(source: Rows, job_id: int) -> tuple[Note, ...]:
 
 def _text(event: Event) -> str:
     if event.act is steps.Act.FINISH:
-        return memory_notes.note_of(event)
+        return memory_notes.note_of(event) if event.fields.keys() & {"again", "mem_refused"} else ""
     priority = event.fields.get("priority", "")
     if event.act is not steps.Act.PROMOTE or priority not in {str(each.value) for each in Priority}:
         return event.fields.get("detail", "")

@@ -20,7 +20,6 @@ from gpuqueue.queue import dependency_args
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.changes import not_yours
 from gpuqueue.queue.entries import read_entries
-from gpuqueue.queue.replies import in_force
 from gpuqueue.queue.store import Store, answering
 from gpuqueue.queue.submit_errors import Found, Unknown, whole_array_only
 from gpuqueue.text.sanitize import plain
@@ -28,11 +27,12 @@ from gpuqueue.text.sanitize import plain
 if TYPE_CHECKING:
     import hashlib
 
-    from gpuqueue.queue import devices, refusals
+    from gpuqueue.queue import devices, refusals, replies
 else:
     hashlib = later("hashlib")
     devices = later("gpuqueue.queue.devices")
     refusals = later("gpuqueue.queue.refusals")
+    replies = later("gpuqueue.queue.replies")
 
 #: Reasons of a new job that is in a queue. A job with another reason may not start yet.
 _IN_QUEUE = frozenset({WaitReason.MEMORY, WaitReason.DEVICE, WaitReason.LIMIT})
@@ -136,7 +136,7 @@ class Requests:
             fields, payload = next(read_entries(self._store, [job_id]))
             if not fields:
                 return None
-            spec = change(in_force(decode_spec(payload), fields))
+            spec = change(replies.in_force(decode_spec(payload), fields))
             known = f"{payload or ''}{fields[stored.MEM_BYTES] if stored.MEM_RETRIES in fields else ''}"
             verdict, *rest = ask(known, spec)
             if verdict == "default":
