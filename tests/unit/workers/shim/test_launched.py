@@ -15,8 +15,9 @@ from workers.shim.launched import LaunchedTree
 def guard(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, LaunchedTree]]:
     """Return the guard's end of a connection, and the tree at the other end, which is read without waiting."""
     monkeypatch.setattr(launched, "wake_on", lambda _: None)  # its signal would end this process
-    with socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ends:
-        yield ends[0], LaunchedTree(4711, 4710, ends[1], "/run/launcher.sock", "1.abc")
+    ours, shims = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, shims:
+        yield ours, LaunchedTree(4711, 4710, shims, "/run/launcher.sock", "1.abc")
 
 
 @pytest.mark.parametrize(
