@@ -105,8 +105,7 @@ class RunGroup:
         if not events.get("oom_kill"):
             return ""
         if events.get("oom") and self._limits.memory_bytes is not None:
-            most = f"{self._limits.memory_bytes / 2**30:.1f}".removesuffix(".0")
-            return f"it needed more host memory than the {most}G that a run may use on this host"
+            return f"it needed more host memory than the {_size(self._limits.memory_bytes)} that a run may use on this host"
         return "the host ran out of memory"
 
     def end(self) -> int:
@@ -139,6 +138,14 @@ class RunGroup:
     def _write(self, name: str, text: str) -> None:
         with open(os.path.join(self._directory, name), "w", encoding="ascii") as file:
             file.write(text)
+
+
+def _size(size_bytes: int) -> str:
+    """Return a size in words. The functions of the package for that need more than the standard library."""
+    for unit_bytes, letter in ((2**30, "G"), (2**20, "M")):
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f}".removesuffix(".0") + letter
+    return f"{size_bytes}B"
 
 
 def _until(limit_s: float) -> Iterator[None]:

@@ -123,7 +123,7 @@ def test_a_run_above_its_memory_is_ended_and_says_so(group: Path) -> None:
         eater = start_in(Path(base, "1.abc"), sys.executable, "-c", EATER, str(256 * MIB))
         assert (-9, -9) == (eater.wait(timeout=60), other.wait(timeout=60))
 
-    assert run.shortage() == "it needed more host memory than the 0.1G that a run may use on this host"
+    assert run.shortage() == "it needed more host memory than the 64M that a run may use on this host"
     assert "50000 100000\n" == Path(base, "1.abc", "cpu.max").read_text()
     run.end()
 
@@ -142,6 +142,7 @@ def test_limits_are_written_before_anything_runs(tmp_path: Path) -> None:
     [
         ("low 0\noom 0\noom_kill 0\n", Limits(2**36), ""),
         ("low 0\noom 3\noom_kill 1\n", Limits(2**36), "it needed more host memory than the 64G that a run may use"),
+        ("low 0\noom 3\noom_kill 1\n", Limits(3 * 2**29), "it needed more host memory than the 1.5G that a run may"),
         ("low 0\noom 0\noom_kill 2\n", Limits(2**36), "the host ran out of memory"),
         ("low 0\noom 0\noom_kill 2\n", Limits(), "the host ran out of memory"),
         ("damaged", Limits(), ""),
