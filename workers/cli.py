@@ -19,13 +19,15 @@ from gpuqueue.console import run as run_command
 from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
-from gpuqueue.text.units import format_bytes, parse_duration
+from gpuqueue.text.units import format_bytes, parse_bytes, parse_duration
 from workers.devices.select import choose, find
 from workers.services.log_records import SafeRecord
 from workers.threads.steady_clock import SteadyEvent
 
 #: The socket of the launcher, as in the settings.
 SOCKET = "/run/gpuqueue-launcher/launcher.sock"
+#: The control group of the unit that holds the runs, as `gpuqueue install` makes it.
+RUNS_GROUP = "/system.slice/gpuqueue-runs.service"
 #: How often a process checks that its parent is still alive, in seconds.
 PARENT_POLL_S = 1.0
 
@@ -129,16 +131,27 @@ def left(*, end: bool) -> None:
 @click.option("--group", default="gpuqueue-users", show_default=True, help="Group whose members' jobs are started.")
 @click.option("--socket", default=SOCKET, show_default=True, help="Where workers find it.")
 @click.option("--allow-setuid", is_flag=True, help="Let jobs run set-user-ID programs.")
+@click.option("--runs-group", default=RUNS_GROUP, show_default=True, help="Control group of the runs' unit.")
+@click.option("--run-memory", metavar="SIZE", envvar="GPUQUEUE_RUN_MEMORY", help="Most host memory of one run.")
+@click.option(
+    "--run-cpus",
+    type=click.FloatRange(0.01, 10_000),
+    metavar="N",
+    envvar="GPUQUEUE_RUN_CPUS",
+    help="Most processors that one run may keep busy.",
+)
 @click.option("--check", is_flag=True, help="Only check that nobody but root can change this installation.")
-def launcher(account: str, group: str, socket: str, *, allow_setuid: bool, check: bool) -> None:
+def launcher(*, check: bool, allow_setuid: bool, run_memory: str | None, **words: str | float | None) -> None:
     """Start jobs as their submitters, on behalf of this machine's workers. Needs root."""
     if check:
         _check_installation()
         return
-    words = ["--account", account, "--group", group, "--socket", socket, *(["--allow-setuid"] if allow_setuid else [])]
+    words["run_memory_bytes"] = None if run_memory is None else parse_bytes(run_memory)
+    given = [(f"--{name.replace('_', '-')}", str(value)) for name, value in words.items() if value is not None]
+    options = [*(each for pair in given for each in pair), *(["--allow-setuid"] if allow_setuid else [])]
     main = Path(__file__).with_name("launcher") / "main.py"
     # A new interpreter: isolated, without site-packages, and with nothing of this one in its memory.
-    os.execv(sys.executable, [sys.executable, "-I", "-S", "-X", "utf8", str(main), *words])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-I", "-S", "-X", "utf8", str(main), *options])  # noqa: S606
 
 
 def _check_installation() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import GpuQueueError, Unreachable
 from gpuqueue.installation.accounts import has_account
-from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, STATE, SystemSite
+from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS_UNIT, STATE, SystemSite
 from gpuqueue.installation.step import State
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.settings.settings import Settings
@@ -56,7 +56,8 @@ class Units:
         """Enable and start them. Running jobs go on."""
         _systemctl("daemon-reload")
         _systemctl("enable", "--quiet", *self.names)
-        _systemctl("restart", *self.names)
+        # The unit of the runs cannot be started again while it holds some. The launcher starts it if it does not run.
+        _systemctl("restart", *(name for name in self.names if name != RUNS_UNIT))
 
     def remove(self) -> None:
         """Stop and disable them."""

@@ -21,6 +21,8 @@ RUNS = Path("/var/lib/gpuqueue-runs")
 RUN = Path("/run/gpuqueue")
 LAUNCHER_RUN = Path("/run/gpuqueue-launcher")
 UNITS = Path("/etc/systemd/system")
+#: The unit that holds the control groups of the runs.
+RUNS_UNIT = "gpuqueue-runs"
 
 #: Names that useradd and groupadd accept by default.
 _NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
@@ -44,7 +46,7 @@ class SystemSite:
     @property
     def units(self) -> tuple[str, ...]:
         """Return the units of this machine, in the order of their start."""
-        return ("gpuqueue-launcher", "gpuqueue", *(("gpuqueue-serve",) if self.serves else ()))
+        return (RUNS_UNIT, "gpuqueue-launcher", "gpuqueue", *(("gpuqueue-serve",) if self.serves else ()))
 
     def check(self) -> None:
         """Check that the names and paths can be written into units.

@@ -12,10 +12,30 @@ runs_dir = "{runs}"
 run_as = "submitter"
 """
 
+_RUNS = """\
+# Written by `gpuqueue install`. It holds the control groups of the running jobs, so it is never restarted.
+[Unit]
+Description=gpuqueue: the running jobs
+
+[Service]
+ExecStart=/bin/sleep infinity
+# The launcher makes a control group for each run below that of this unit.
+Delegate=yes
+KillMode=process
+OOMPolicy=continue
+OOMScoreAdjust=-1000
+TasksMax=infinity
+
+[Install]
+WantedBy=multi-user.target
+"""
+
 _LAUNCHER = """\
 # Written by `gpuqueue install`. For changes: systemctl edit gpuqueue-launcher
 [Unit]
 Description=gpuqueue: starts jobs as their submitters
+After=gpuqueue-runs.service
+Wants=gpuqueue-runs.service
 Before=gpuqueue.service
 
 [Service]
@@ -23,9 +43,9 @@ RuntimeDirectory={launcher_run}
 RuntimeDirectoryPreserve=yes
 ExecStart={programs}/gpuqueue-worker launcher --account {account} --group {group}
 Restart=always
-# Each run gets a control group below that of the unit.
+# For control groups of the runs here, where gpuqueue-runs cannot have them.
 Delegate=yes
-# Jobs and their guards are in this unit. They survive a restart, and the death of another job for lack of memory.
+# The guards of running jobs are in this unit, and survive a restart.
 KillMode=process
 OOMPolicy=continue
 TasksMax=infinity
@@ -100,7 +120,7 @@ def unit_texts(site: SystemSite) -> dict[str, str]:
         "launcher_run": LAUNCHER_RUN.name,
         "parts": "store, recorder and workers" if site.serves else "workers",
     }
-    texts = (_LAUNCHER, _HOST, *((_SERVICE,) if site.serves else ()))
+    texts = (_RUNS, _LAUNCHER, _HOST, *((_SERVICE,) if site.serves else ()))
     return {name: text.format(**words) for name, text in zip(site.units, texts, strict=True)}
 
 

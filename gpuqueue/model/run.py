@@ -68,11 +68,11 @@ class Ending:
     detail: str = ""
 
     @classmethod
-    def from_status(cls, status: int) -> Ending:
+    def from_status(cls, status: int, detail: str = "") -> Ending:
         """Return the ending of a process that ended by itself. A negative *status* is a signal."""
         if status < 0:
-            return cls(kind=EndingKind.SIGNALLED, signal=-status)
-        return cls(kind=EndingKind.EXITED, exit_code=status)
+            return cls(kind=EndingKind.SIGNALLED, signal=-status, detail=detail)
+        return cls(kind=EndingKind.EXITED, exit_code=status, detail=detail)
 
     @classmethod
     def stopped(cls, kind: EndingKind, status: int | None, detail: str = "") -> Ending:
@@ -93,11 +93,11 @@ class Ending:
 
     def __str__(self) -> str:
         """Return the ending in words, such as ``exit 1``, ``killed by SIGSEGV`` or ``timed out``."""
-        if self.kind is EndingKind.EXITED:
-            return f"exit {self.exit_code}"
-        if self.kind is EndingKind.SIGNALLED:
-            return f"killed by {_signal_name(self.signal)}"
         words = self.kind.value.replace("_", " ")
+        if self.kind is EndingKind.EXITED:
+            words = f"exit {self.exit_code}"
+        elif self.kind is EndingKind.SIGNALLED:
+            words = f"killed by {_signal_name(self.signal)}"
         return f"{words}: {self.detail}" if self.detail else words
 
     @property

@@ -17,7 +17,7 @@ from tempfile import mkdtemp
 import pytest
 from bounded import until
 
-from workers.launcher import cgroup
+from workers.launcher import cgroup_place
 
 LAUNCHER = Path(__file__).parents[2] / "workers" / "launcher" / "main.py"
 
@@ -127,7 +127,7 @@ class Launcher:
     @property
     def cgroups(self) -> str | None:
         """Return the directory with the control groups of its runs, or None if this machine permits none."""
-        return cgroup.of_launcher(self.socket)
+        return cgroup_place.of_launcher(self.socket)
 
     def kill(self) -> None:
         """Kill the process. Its guards stay."""

@@ -20,6 +20,7 @@ LATER = {
     "RestartSec",
     "KillMode",
     "OOMPolicy",
+    "OOMScoreAdjust",
     "TasksMax",
     "TimeoutStopSec",
     "Delegate",

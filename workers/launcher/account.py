@@ -8,6 +8,8 @@ import pwd
 import time
 from typing import NamedTuple
 
+from workers.launcher.cgroup import Limits
+
 #: The user ids that stand for no account: nobody, and the overflow ids of user namespaces and of chown(2).
 NOBODY = frozenset({65534, 65535, 2**32 - 2, 2**32 - 1})
 #: The shells of accounts that are not for people.
@@ -34,6 +36,8 @@ class Rules(NamedTuple):
     allow_setuid: bool = False
     #: The directory for the control groups of runs; None if they have none.
     cgroups: str | None = None
+    #: The most that one run may use of this host.
+    limits: Limits = Limits()
 
 
 def permitted(name: str, uid: int, rules: Rules, shadow: str = "/etc/shadow") -> pwd.struct_passwd:

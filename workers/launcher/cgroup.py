@@ -1,8 +1,8 @@
-"""The control group of a run (cgroup v2), with which the kernel ends all its processes at once. Standard library only.
+"""The control group of a run (cgroup v2): the kernel limits it, and ends all its processes at once.
 
-The control group also contains processes that left the session and removed the token from their environment, even after
-shim and guard were killed. Runs have no control group without cgroup v2, or if the launcher's unit has no
-``Delegate=yes``; guard and token find the processes then.
+Standard library only. The control group also contains processes that left the session and removed the token from their
+environment, even after shim and guard were killed. Where :mod:`workers.launcher.cgroup_place` finds no place, runs have
+none, and guard and token find the processes.
 """
 
 from __future__ import annotations
@@ -10,59 +10,71 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from typing import NamedTuple
+
+from workers.launcher.cgroup_place import limitable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The attributes by which systemd marks a control group whose subtree it leaves to the unit.
-DELEGATED = ("user.delegate", "trusted.delegate")
-#: Longest name of a directory, in bytes.
-MOST_NAME_BYTES = 255
 #: How long the processes of a killed group may take to disappear, and the time between two polls, in seconds.
 GONE_S = 5.0
 POLL_S = 0.01
+#: The period over which the kernel measures processor time, in microseconds.
+PERIOD_US = 100_000
 
 
-def of_launcher(socket_path: str) -> str | None:
-    """Return the directory for the control groups of one launcher's runs, made if need be; None if there can be none.
+class Limits(NamedTuple):
+    """The most that one run may use of its host; None is no limit."""
 
-    It is below the launcher's own group, and its name is that of the launcher's socket.
-    """
-    own = _own()
-    if own is None:
-        return None
-    found = os.path.join(own, socket_path.strip("/").replace("/", "-")[-MOST_NAME_BYTES:])
-    try:
-        os.makedirs(found, exist_ok=True)
-    except OSError:  # read-only, as in most containers
-        return None
-    if not os.path.exists(os.path.join(found, "cgroup.kill")):  # Linux before 5.14
-        os.rmdir(found)
-        return None
-    for name in os.listdir(found):  # of runs whose guard was killed
-        with contextlib.suppress(OSError):  # a file, or a group with processes
-            os.rmdir(os.path.join(found, name))
-    return found
+    #: Host memory of all its processes together, in bytes.
+    memory_bytes: int | None = None
+    #: Processors that it keeps busy, on average.
+    cpus: float | None = None
+
+    @property
+    def are_set(self) -> bool:
+        """Whether any limit is set."""
+        return any(limit is not None for limit in self)
+
+    def unsupported(self, directory: str | None) -> str | None:
+        """Return the controller that a limit needs and the groups in *directory* lack, or None if they have all."""
+        there = set() if directory is None else limitable(directory)
+        wanted = (("memory", self.memory_bytes), ("cpu", self.cpus))
+        return next((name for name, limit in wanted if limit is not None and name not in there), None)
 
 
 class RunGroup:
     """The control group of one run: a directory, whose name is the token of the run."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, limits: Limits | None = None) -> None:
         self._directory = directory
+        self._limits = limits or Limits()
 
     @classmethod
-    def create(cls, base: str | None, token: str) -> RunGroup | None:
-        """Make the group of a new run, or return None if there can be none."""
+    def create(cls, base: str | None, token: str, limits: Limits | None = None) -> RunGroup | None:
+        """Make the group of a new run, or return None if there can be none.
+
+        Raises:
+            OSError: the run would not be limited.
+
+        """
         if base is None or not token:
             return None
-        directory = os.path.join(base, token)
+        group = cls(os.path.join(base, token), limits)
         try:
-            os.mkdir(directory)
+            os.mkdir(group._directory)
         except OSError:
+            if group._limits.are_set:
+                raise
             return None
-        return cls(directory)
+        try:
+            group._limit()
+        except OSError:
+            os.rmdir(group._directory)
+            raise
+        return group
 
     @classmethod
     def find(cls, base: str | None, token: str) -> RunGroup | None:
@@ -71,9 +83,30 @@ class RunGroup:
         return cls(directory) if base and os.path.isdir(directory) else None
 
     def enter(self) -> None:
-        """Move this process into the group. If the kernel refuses, the process stays where it is."""
-        with contextlib.suppress(OSError):
+        """Move this process into the group. If the kernel refuses, the process stays where it is.
+
+        Raises:
+            OSError: the kernel refuses, and the run would not be limited.
+
+        """
+        try:
             self._write("cgroup.procs", "0")
+        except OSError:
+            if self._limits.are_set:
+                raise
+
+    def shortage(self) -> str:
+        """Return why the kernel has killed processes of the run for lack of host memory; empty if it has not."""
+        try:
+            with open(os.path.join(self._directory, "memory.events"), encoding="ascii") as file:
+                events = {name: int(number) for name, number in (line.split() for line in file)}
+        except (OSError, ValueError):
+            return ""
+        if not events.get("oom_kill"):
+            return ""
+        if events.get("oom") and self._limits.memory_bytes is not None:
+            return f"it needed more host memory than the {_size(self._limits.memory_bytes)} that a run may use on this host"
+        return "the host ran out of memory"
 
     def end(self) -> int:
         """Kill all processes of the group, wait until they are gone, remove the group; return how many there were."""
@@ -89,6 +122,15 @@ class RunGroup:
                 break
         return found
 
+    def _limit(self) -> None:
+        memory_bytes, cpus = self._limits
+        if memory_bytes is not None:
+            self._write("memory.max", str(memory_bytes))
+            # A run that has lost some of its processes rarely goes on, and often hangs.
+            self._write("memory.oom.group", "1")
+        if cpus is not None:
+            self._write("cpu.max", f"{max(1000, round(cpus * PERIOD_US))} {PERIOD_US}")
+
     def _pids(self) -> list[str]:
         with open(os.path.join(self._directory, "cgroup.procs"), encoding="ascii") as file:
             return file.read().split()
@@ -98,6 +140,14 @@ class RunGroup:
             file.write(text)
 
 
+def _size(size_bytes: int) -> str:
+    """Return a size in words. The functions of the package for that need more than the standard library."""
+    for unit_bytes, letter in ((2**30, "G"), (2**20, "M")):
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f}".removesuffix(".0") + letter
+    return f"{size_bytes}B"
+
+
 def _until(limit_s: float) -> Iterator[None]:
     """Yield once, and again every POLL_S seconds until *limit_s* seconds have passed."""
     deadline = time.monotonic() + limit_s
@@ -105,25 +155,3 @@ def _until(limit_s: float) -> Iterator[None]:
     while time.monotonic() < deadline:
         time.sleep(POLL_S)
         yield
-
-
-def _own() -> str | None:
-    """Return the directory of this process's control group, if this process may create subgroups."""
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            group = next(line[3:].rstrip("\n") for line in file if line.startswith("0::"))
-        with open("/proc/self/mountinfo", encoding="utf-8") as file:
-            mounts = [line.split(" - ") for line in file]
-        mount = next(left.split()[4] for left, right in mounts if right.startswith("cgroup2 "))
-    except (OSError, StopIteration, ValueError):
-        return None
-    own = os.path.join(mount, group.strip("/")).rstrip("/")
-    # The root group is that of a container, or of a machine without systemd.
-    return own if group == "/" or any(_attribute(own, name) == b"1" for name in DELEGATED) else None
-
-
-def _attribute(path: str, name: str) -> bytes:
-    try:
-        return os.getxattr(path, name)
-    except OSError:
-        return b""

@@ -96,7 +96,7 @@ def start(shim: socket.socket, spec: int, files: list[int], rules: Rules) -> Non
     try:
         if begun(shim, tree, reader):
             wake_on(shim)
-            follow(shim, tree)
+            follow(shim, tree, group)
     finally:  # after an error too, nothing may be left
         if group is not None:
             group.end()
@@ -104,9 +104,19 @@ def start(shim: socket.socket, spec: int, files: list[int], rules: Rules) -> Non
 
 
 def group_of(request: Request, rules: Rules) -> RunGroup | None:
-    """Make the control group of the run, whose name is the token that the shim put into its environment."""
+    """Make the control group of the run, whose name is the token that the shim put into its environment.
+
+    Raises:
+        Refused: there is no token, and the run would not be limited.
+        OSError: the run would not be limited.
+
+    """
     token = request.env.get(TOKEN, "")
-    return RunGroup.create(rules.cgroups, token) if _TOKEN.fullmatch(token.encode(errors="replace")) else None
+    if _TOKEN.fullmatch(token.encode(errors="replace")):
+        return RunGroup.create(rules.cgroups, token, rules.limits)
+    if rules.limits.are_set:
+        raise Refused("the spec of the run is damaged: it has no token")
+    return None
 
 
 def begun(shim: socket.socket, tree: Tree, reader: int) -> bool:
@@ -126,11 +136,11 @@ def begun(shim: socket.socket, tree: Tree, reader: int) -> bool:
     return send_to(shim, b"ok %d %d" % (tree.pid, os.getpid()))
 
 
-def follow(shim: socket.socket, tree: Tree) -> None:
+def follow(shim: socket.socket, tree: Tree, group: RunGroup | None) -> None:
     """Signal the processes of the run as the shim asks, until the last one is gone. Return if the shim is gone."""
     reported = False
     while tree.reap():
-        reported = reported or report_end(shim, tree)
+        reported = reported or report_end(shim, tree, group)
         try:
             message = shim.recv(MOST_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -141,7 +151,7 @@ def follow(shim: socket.socket, tree: Tree) -> None:
         if not message:
             return
         obey(message, tree)
-    reported = reported or report_end(shim, tree)
+    reported = reported or report_end(shim, tree, group)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     send_to(shim, b"gone %d %f" % (usage.ru_maxrss, usage.ru_utime + usage.ru_stime))
 
@@ -156,9 +166,12 @@ def obey(message: bytes, tree: Tree) -> None:
             os.kill(tree.pid, int(number))  # not reaped yet, so the pid is still its own
 
 
-def report_end(shim: socket.socket, tree: Tree) -> bool:
+def report_end(shim: socket.socket, tree: Tree, group: RunGroup | None) -> bool:
     """Report to the shim how the first process ended; return False while it lives."""
-    return tree.status is not None and send_to(shim, b"ended %d" % tree.status)
+    if tree.status is None:
+        return False
+    shortage = group.shortage() if group is not None and tree.status != 0 else ""
+    return send_to(shim, b"ended %d %s" % (tree.status, shortage.encode()))
 
 
 def send_to(shim: socket.socket, message: bytes) -> bool:

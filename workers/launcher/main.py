@@ -28,8 +28,9 @@ if __name__ == "__main__" and not TYPE_CHECKING:  # isolated: only the standard 
 
 # The code of a job is unpacked as its submitter, who may not be able to read the library of this Python.
 from gpuqueue.snapshot import unpack  # noqa: E402 - behind the path
-from workers.launcher import cgroup, guard  # noqa: E402
+from workers.launcher import cgroup_place, guard  # noqa: E402
 from workers.launcher.account import Rules, least_uid  # noqa: E402
+from workers.launcher.cgroup import Limits  # noqa: E402
 from workers.shim.tree import prctl  # noqa: E402
 
 PR_SET_DUMPABLE = 4
@@ -52,13 +53,13 @@ def main(words: list[str]) -> None:
         service_uid = pwd.getpwnam(asked.account).pw_uid
     except KeyError:
         sys.exit(f"gpuqueue launcher: there is no account {asked.account}: create it, or name another with --account")
-    rules = Rules(service_uid, asked.group, least_uid(), asked.allow_setuid)
+    groups, limits = place_of_groups(asked), limits_of(asked)
+    rules = Rules(service_uid, asked.group, least_uid(), asked.allow_setuid, groups, limits)
     harden()
     try:
         listener = listen(asked.socket, service_uid)
     except OSError as error:
         sys.exit(f"gpuqueue launcher: cannot listen on {asked.socket}: {error.strerror}")
-    rules = rules._replace(cgroups=cgroup.of_launcher(asked.socket))
     print(f"gpuqueue launcher: {asked.socket}, for jobs of the group {asked.group}", file=sys.stderr)  # noqa: T201
     serve(listener, rules)
 
@@ -70,7 +71,30 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--group", required=True)
     found.add_argument("--socket", required=True)
     found.add_argument("--allow-setuid", action="store_true")
+    found.add_argument("--runs-group")
+    found.add_argument("--run-memory-bytes", type=int)
+    found.add_argument("--run-cpus", type=float)
     return found
+
+
+def limits_of(asked: argparse.Namespace) -> Limits:
+    """Return the most that one run may use of this host."""
+    return Limits(asked.run_memory_bytes, asked.run_cpus)
+
+
+def place_of_groups(asked: argparse.Namespace) -> str | None:
+    """Return the directory for the control groups of the runs; None if there can be none. End if limits need one."""
+    place, why = None, "--runs-group names no control group for the runs"
+    if asked.runs_group:
+        try:
+            place = cgroup_place.of_unit(asked.runs_group, asked.socket)
+        except OSError as error:
+            why = error.strerror or str(error)
+    lacking = limits_of(asked).unsupported(place)
+    if lacking is not None:
+        why = why if place is None else f"the kernel has no {lacking} controller for {asked.runs_group}"
+        sys.exit(f"gpuqueue launcher: runs cannot be limited: {why}")
+    return place or cgroup_place.of_launcher(asked.socket)
 
 
 def sources() -> list[str]:

@@ -67,6 +67,8 @@ def device_fault(ending: Ending, duration_s: float | None, log_tail: bytes, *, k
     by_itself = ending.kind in {EndingKind.EXITED, EndingKind.SIGNALLED}
     if not by_itself or duration_s is None or clears_devices(ending, duration_s):
         return None
+    if ending.detail:  # the kernel killed it for lack of host memory
+        return None
     if shows_out_of_memory(log_tail) or _ASSERTED.search(log_tail):
         return None  # later CUDA errors in the log are consequences of this one
     failed = _DEVICE_FAILED.search(log_tail)

@@ -126,8 +126,9 @@ class Exit:
 def _ending(plain: Fields) -> Ending:
     status = plain.whole("status", least=-MOST_STATUS) if plain.has("status") else None
     kind = plain.text("kind")
+    detail = in_one_line(plain.text("detail", ""))
     if kind == EndingKind.EXITED.value and status is not None:
-        return Ending.from_status(status)
+        return Ending.from_status(status, detail)
     if kind in {each.value for each in EndingKind if each is not EndingKind.EXITED}:
-        return Ending.stopped(EndingKind(kind), status, in_one_line(plain.text("detail", "")))
+        return Ending.stopped(EndingKind(kind), status, detail)
     raise plain.wrong("kind", "a kind of ending, with the status that goes with it")

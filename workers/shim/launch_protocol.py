@@ -17,8 +17,9 @@ the shim sends    with                                                    the an
 ================  ======================================================  ==========================================
 
 After ``ok`` the connection stays open as long as a process of the run is left. The shim sends ``signal N`` for all
-processes, or ``first N`` for the first one. The guard sends ``ended STATUS`` when the first process has ended (negative
-for a signal), and ``gone MAXRSS_KB CPU_S`` when the last one has. If the shim closes the connection, the guard kills
+processes, or ``first N`` for the first one. The guard sends ``ended STATUS CAUSE`` when the first process has ended
+(negative for a signal; the cause is empty, or says that host memory ran short), and ``gone MAXRSS_KB CPU_S`` when the
+last one has. If the shim closes the connection, the guard kills
 all processes. If the guard closes it without ``gone``, the guard was killed. ``pack`` and ``remove`` come from other
 processes of the service account; packing ends if the one that asked closes the connection.
 """

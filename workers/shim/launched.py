@@ -53,8 +53,10 @@ class LaunchedTree(Tree):
                 return True
             except OSError:
                 message = b""
-            word, *numbers = message.split() or [b""]
+            word, _, rest = message.partition(b" ")
+            numbers = rest.split()
             if word == b"ended":
+                self.cause = rest.partition(b" ")[2].decode(errors="replace")
                 self.status = int(numbers[0])
             elif word == b"gone":
                 self._usage = int(numbers[0]) * 1024, float(numbers[1])

@@ -125,11 +125,13 @@ def grace_of(kind: str, spec: dict[str, Any], request: PreemptRequest) -> float:
     return min(grace_s, request.left_s())
 
 
-def detail_of(kind: str, request: PreemptRequest, lost: str = "") -> str:
+def detail_of(kind: str, request: PreemptRequest, tree: Tree) -> str:
     """Return the detail text of an ending."""
+    if kind == "exited":
+        return tree.cause
     if kind == "preempted" and request.by:
         return f"preempted for job {request.by}"
-    return (lost or "no worker renewed its lease in time") if kind == "lost" else ""
+    return (tree.lost or "no worker renewed its lease in time") if kind == "lost" else ""
 
 
 def main(run_dir: str, warm_interpreter: WarmInterpreter | None = None) -> None:
@@ -181,7 +183,7 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
     return {
         "kind": kind,
         "status": tree.status,
-        "detail": detail_of(kind, request, tree.lost),
+        "detail": detail_of(kind, request, tree),
         "duration_s": (ended if kind == "exited" else time.monotonic()) - began,
         "max_rss_bytes": max_rss_bytes,
         "cpu_s": cpu_s,

@@ -111,8 +111,8 @@ def signal_all(number: int) -> bool:
 class Tree:
     """The processes of the run.
 
-    ``status`` is the exit status of the first process: negative for a signal, None while the process lives. ``lost``
-    says why nobody knows how it ended; empty while somebody does.
+    ``status`` is the exit status of the first process: negative for a signal, None while the process lives. ``cause``
+    says why it ended so, if that is known. ``lost`` says why nobody knows how it ended; empty while somebody does.
     """
 
     #: The process that is the parent of the first one and of all orphans, if it is not the shim itself.
@@ -121,6 +121,7 @@ class Tree:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.status: int | None = None
+        self.cause = ""
         self.lost = ""
 
     def send(self, number: int) -> bool:

@@ -37,6 +37,7 @@ def test_install_makes_what_it_says_and_only_once(machine: PrivateMachine) -> No
         "gpuqueue:gpuqueue 711 d /var/lib/gpuqueue-runs",
         "root:gpuqueue 640 f /etc/gpuqueue/config.toml",
         "root:root 644 f /etc/systemd/system/gpuqueue-launcher.service",
+        "root:root 644 f /etc/systemd/system/gpuqueue-runs.service",
         f"root:root 644 f {UNIT}",
         "root:root 644 f /etc/systemd/system/gpuqueue-serve.service",
     ):

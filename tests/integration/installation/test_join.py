@@ -89,6 +89,7 @@ def test_join_makes_what_it_says_and_only_once(joiner: Joiner) -> None:
         f"gpuqueue:gpuqueue 600 f {ETC}/host-token",
         f"root:root 644 f {ETC}/service-ca.pem",
         "root:root 644 f /etc/systemd/system/gpuqueue-launcher.service",
+        "root:root 644 f /etc/systemd/system/gpuqueue-runs.service",
         "root:root 644 f /etc/systemd/system/gpuqueue.service",
     ):
         assert expected in made

@@ -94,7 +94,7 @@ def test_certificates_are_named_only_if_there_are_some(tmp_path: Path) -> None:
 
 def test_a_worker_host_has_no_service() -> None:
     """It has the units of launcher and workers, and the commands to type are those of the units."""
-    assert ["gpuqueue-launcher", "gpuqueue"] == list(unit_texts(HOST))
+    assert ["gpuqueue-runs", "gpuqueue-launcher", "gpuqueue"] == list(unit_texts(HOST))
     assert "recorder" not in unit_texts(HOST)["gpuqueue"]
     assert not any("serve" in line for line in by_hand(HOST))
     assert set(by_hand(HOST)) < set(by_hand(replace(HOST, serves=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import shutil
 import subprocess
 import sys
@@ -11,15 +12,16 @@ import pytest
 from unit_files import service_of
 
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.installation.site import LAUNCHER_RUN, RUN, SystemSite
+from gpuqueue.installation.site import LAUNCHER_RUN, RUN, RUNS_UNIT, SystemSite
 from gpuqueue.installation.units import by_hand, config_text, unit_texts
 from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
+from workers.cli import RUNS_GROUP
 
 SITE = SystemSite(account="gpuqueue", group="lab", programs=Path(sys.executable).parent)
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    """``systemd-analyze verify`` has no complaint about the three units."""
+    """``systemd-analyze verify`` has no complaint about the units."""
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is not installed")
@@ -38,19 +40,30 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 def test_a_restart_leaves_jobs_alone() -> None:
     """Where processes of jobs are, only the main process is stopped, and a job killed for memory stops nothing."""
-    for name in ("gpuqueue-launcher", "gpuqueue"):
+    for name in (RUNS_UNIT, "gpuqueue-launcher", "gpuqueue"):
         service = service_of(unit_texts(SITE)[name])
         assert (["process"], ["continue"]) == (service["KillMode"], service["OOMPolicy"])
-    assert ["yes"] == service_of(unit_texts(SITE)["gpuqueue-launcher"])["Delegate"]  # a control group for each run
+    for name in (RUNS_UNIT, "gpuqueue-launcher"):
+        assert ["yes"] == service_of(unit_texts(SITE)[name])["Delegate"]  # a control group for each run
+
+
+def test_the_launcher_finds_the_unit_of_the_runs() -> None:
+    """The launcher starts that unit, and looks for the runs' control groups below it."""
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(unit_texts(SITE)["gpuqueue-launcher"])
+
+    assert f"{RUNS_UNIT}.service" == unit["Unit"]["Wants"] == unit["Unit"]["After"]
+    assert f"/system.slice/{RUNS_UNIT}.service" == RUNS_GROUP
 
 
 def test_only_the_launcher_is_root() -> None:
-    """The directory of the launcher's socket is root's, and no other unit has that directory."""
+    """The directory of the launcher's socket is root's, and no other unit has that directory. One unit only sleeps."""
     services = {name: service_of(text) for name, text in unit_texts(SITE).items()}
 
-    assert [None, ["gpuqueue"], ["gpuqueue"]] == [service.get("User") for service in services.values()]
+    assert [None, None, ["gpuqueue"], ["gpuqueue"]] == [service.get("User") for service in services.values()]
     directories = [service.get("RuntimeDirectory") for service in services.values()]
-    assert [[LAUNCHER_RUN.name], None, [RUN.name]] == directories
+    assert [None, [LAUNCHER_RUN.name], None, [RUN.name]] == directories
     assert "--account gpuqueue --group lab" in services["gpuqueue-launcher"]["ExecStart"][0]
 
 
@@ -69,8 +82,8 @@ def test_the_commands_without_systemd_are_those_of_the_units() -> None:
     """Each unit's command is among those to type on a machine without systemd."""
     typed = "\n".join(by_hand(SITE))
 
-    for text in unit_texts(SITE).values():
-        assert service_of(text)["ExecStart"][0] in typed
+    for name, text in unit_texts(SITE).items():
+        assert name == RUNS_UNIT or service_of(text)["ExecStart"][0] in typed
 
 
 @pytest.mark.parametrize(

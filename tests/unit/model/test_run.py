@@ -13,6 +13,12 @@ from gpuqueue.model.run import Ending, EndingKind, state_after
         (Ending.from_status(0), JobState.SUCCEEDED, "exit 0", 0),
         (Ending.from_status(3), JobState.FAILED, "exit 3", 3),
         (Ending.from_status(-11), JobState.FAILED, "killed by SIGSEGV", 139),
+        (
+            Ending.from_status(-9, "the host ran out of memory"),
+            JobState.FAILED,
+            "killed by SIGKILL: the host ran out of memory",
+            137,
+        ),
         (Ending.stopped(EndingKind.TIMED_OUT, -15), JobState.FAILED, "timed out", 124),
         (Ending.stopped(EndingKind.CANCELLED, -15), JobState.CANCELLED, "cancelled", 130),
         (Ending.refused("no such program"), JobState.FAILED, "refused: no such program", 1),

@@ -1,4 +1,7 @@
-"""Tests of the place of control groups: real groups of cgroup v2, where this machine permits them."""
+"""Tests of control groups: real groups of cgroup v2, where this machine permits them.
+
+Limits are tested where the kernel has the controllers, and where there are none, in a directory of plain files.
+"""
 
 from __future__ import annotations
 
@@ -10,46 +13,58 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bounded import until
 
-from workers.launcher import cgroup
+from workers.launcher import cgroup_place
+from workers.launcher.cgroup import Limits, RunGroup
 
-FIND = "import sys; from workers.launcher.cgroup import of_launcher; print(of_launcher(sys.argv[1]))"
+FIND = "import sys; from workers.launcher.cgroup_place import of_launcher; print(of_launcher(sys.argv[1]))"
 SOCKET = "/run/gpuqueue/launcher.sock"
+#: Touches as much memory as its argument says, in bytes.
+EATER = "import sys; held = b'x' * int(sys.argv[1])"
+MIB = 2**20
 
 
 @pytest.fixture
 def group() -> Iterator[Path]:
     """Return a new control group, such as systemd makes for a unit."""
-    own = cgroup._own()
-    found = Path(own or "/", f"gpuqueue-test-{secrets.token_hex(4)}")
-    if own is None or not os.access(own, os.W_OK):
+    found = cgroup_place._mount_and_own()
+    if found is None or not os.access(Path(found[0], found[1].strip("/")), os.W_OK):
         pytest.skip("this machine permits no control groups (cgroup v2)")
-    found.mkdir()
-    yield found
-    for each in (found / "run-gpuqueue-launcher.sock", found):
+    made = Path(found[0], found[1].strip("/"), f"gpuqueue-test-{secrets.token_hex(4)}")
+    made.mkdir()
+    yield made
+    for each in sorted(made.rglob("*"), reverse=True):
         if each.is_dir():
             each.rmdir()
+    made.rmdir()
+
+
+def name_of(group: Path) -> str:
+    """Return *group* as in ``/proc/PID/cgroup``."""
+    found = cgroup_place._mount_and_own()
+    assert found is not None
+    return f"/{group.relative_to(found[0])}"
+
+
+def start_in(group: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a program in *group*."""
+    enter = ["sh", "-c", 'echo 0 > "$0/cgroup.procs" && exec "$@"', str(group)]
+    return subprocess.Popen([*enter, *words], stdout=subprocess.PIPE, text=True)
 
 
 def found_in(group: Path) -> str:
     """Return what a launcher finds that runs in *group*."""
-
-    def enter() -> None:
-        (group / "cgroup.procs").write_text("0")
-
-    done = subprocess.run(
-        [sys.executable, "-c", FIND, SOCKET],
-        capture_output=True,
-        text=True,
-        check=True,
-        preexec_fn=enter,
-    )
-    return done.stdout.strip()
+    with start_in(group, sys.executable, "-c", FIND, SOCKET) as process:
+        assert process.stdout is not None
+        return process.stdout.read().strip()
 
 
 def test_a_group_that_systemd_has_not_delegated_is_left_alone(group: Path) -> None:
     """Without Delegate=yes the group belongs to systemd, so a launcher makes no groups below it."""
     assert "None" == found_in(group)
+    with pytest.raises(OSError, match=r"gpuqueue-test-\w+ has no Delegate=yes"):
+        cgroup_place.of_unit(name_of(group), SOCKET)
     assert not [each for each in group.iterdir() if each.is_dir()]
 
 
@@ -70,8 +85,93 @@ def test_an_empty_group_of_a_dead_guard_is_removed(group: Path) -> None:
     assert not left.exists()
 
 
+def test_the_process_of_the_unit_is_moved_aside(group: Path) -> None:
+    """The unit's own process goes into a group beside the runs, as the kernel demands before it limits any of them."""
+    os.setxattr(group, "user.delegate", b"1")
+    with start_in(group, "sleep", "600") as sleeper:
+        try:
+            until(lambda: "sleep" in Path(f"/proc/{sleeper.pid}/comm").read_text(), what="the process of the unit")
+            made = cgroup_place.of_unit(name_of(group), SOCKET)
+            again = cgroup_place.of_unit(name_of(group), SOCKET)  # a launcher that was restarted
+        finally:
+            aside = (group / cgroup_place.ASIDE / "cgroup.procs").read_text().split()
+            sleeper.kill()
+
+    assert made == again == str(group / "run-gpuqueue-launcher.sock")
+    assert [str(sleeper.pid)] == aside
+    there = (group / "cgroup.controllers").read_text().split()
+    assert set(cgroup_place.CONTROLLERS).intersection(there) == cgroup_place.limitable(made)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_unit_that_does_not_run_is_named() -> None:
+    """The reason names the control group that is missing."""
+    with pytest.raises(OSError, match=r"there is no control group /system.slice/none.service: start its unit"):
+        cgroup_place.of_unit("/system.slice/none.service", SOCKET)
+
+
+def test_a_run_above_its_memory_is_ended_and_says_so(group: Path) -> None:
+    """The kernel ends all processes of a run that needs more memory than it may use, and the reason has the limit."""
+    os.setxattr(group, "user.delegate", b"1")
+    base, limits = cgroup_place.of_unit(name_of(group), SOCKET), Limits(memory_bytes=64 * MIB, cpus=0.5)
+    if limits.unsupported(base) is not None:
+        pytest.skip("the control groups of this machine limit no memory or processor time")
+    run = RunGroup.create(base, "1.abc", limits)
+    assert run is not None
+    with start_in(Path(base, "1.abc"), "sleep", "600") as other:
+        assert run.shortage() == ""
+        eater = start_in(Path(base, "1.abc"), sys.executable, "-c", EATER, str(256 * MIB))
+        assert (-9, -9) == (eater.wait(timeout=60), other.wait(timeout=60))
+
+    assert run.shortage() == "it needed more host memory than the 64M that a run may use on this host"
+    assert "50000 100000\n" == Path(base, "1.abc", "cpu.max").read_text()
+    run.end()
+
+
+def test_limits_are_written_before_anything_runs(tmp_path: Path) -> None:
+    """The files of the new group have the limits in the kernel's units."""
+    run = RunGroup.create(str(tmp_path), "1.abc", Limits(memory_bytes=3 * MIB, cpus=1.5))
+
+    assert run is not None
+    written = {each.name: each.read_text() for each in (tmp_path / "1.abc").iterdir()}
+    assert {"memory.max": str(3 * MIB), "memory.oom.group": "1", "cpu.max": "150000 100000"} == written
+
+
+@pytest.mark.parametrize(
+    ("events", "limits", "words"),
+    [
+        ("low 0\noom 0\noom_kill 0\n", Limits(2**36), ""),
+        ("low 0\noom 3\noom_kill 1\n", Limits(2**36), "it needed more host memory than the 64G that a run may use"),
+        ("low 0\noom 3\noom_kill 1\n", Limits(3 * 2**29), "it needed more host memory than the 1.5G that a run may"),
+        ("low 0\noom 0\noom_kill 2\n", Limits(2**36), "the host ran out of memory"),
+        ("low 0\noom 0\noom_kill 2\n", Limits(), "the host ran out of memory"),
+        ("damaged", Limits(), ""),
+    ],
+)
+def test_the_kernels_count_says_what_ran_short(tmp_path: Path, events: str, limits: Limits, words: str) -> None:
+    """A run that the kernel killed is told whether it was above its own limit, or the host was full."""
+    run = RunGroup.create(str(tmp_path), "1.abc", limits)
+    (tmp_path / "1.abc" / "memory.events").write_text(events)
+
+    assert run is not None
+    assert run.shortage().startswith(words)
+    assert bool(words) == bool(run.shortage())
+
+
 def test_a_group_of_the_same_name_is_not_taken_over(tmp_path: Path) -> None:
     """A second run with the same token gets no group: it must not end the processes of the first."""
-    assert cgroup.RunGroup.create(str(tmp_path), "1.abc") is not None
-    assert cgroup.RunGroup.create(str(tmp_path), "1.abc") is None
-    assert cgroup.RunGroup.create(None, "1.abc") is None
+    assert RunGroup.create(str(tmp_path), "1.abc") is not None
+    assert RunGroup.create(str(tmp_path), "1.abc") is None
+    assert RunGroup.create(None, "1.abc") is None
+
+
+def test_a_run_that_would_not_be_limited_does_not_start(tmp_path: Path) -> None:
+    """Where limits are set, a run without a group of its own is refused."""
+    (tmp_path / "1.abc").mkdir()
+    with pytest.raises(FileExistsError):
+        RunGroup.create(str(tmp_path), "1.abc", Limits(memory_bytes=2**30))
+    with pytest.raises(FileNotFoundError):
+        RunGroup(str(tmp_path / "gone"), Limits(cpus=2)).enter()
+    assert "memory" == Limits(memory_bytes=2**30).unsupported(None)
+    assert "cpu" == Limits(cpus=1).unsupported(str(tmp_path))
+    assert Limits().unsupported(None) is None

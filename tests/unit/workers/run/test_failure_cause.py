@@ -113,6 +113,12 @@ def test_a_signal_that_somebody_sent_is_not(number: signal.Signals) -> None:
     assert judged(Ending.from_status(128 + number)) is None
 
 
+def test_a_lack_of_host_memory_is_not_held_against_it() -> None:
+    """A kill by the kernel for host memory does not count against the device: three such jobs would drain it."""
+    for status in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        assert judged(Ending.from_status(status, "the host ran out of memory")) is None
+
+
 def test_a_crash_after_a_script_s_own_error_of_cuda_is_its_own() -> None:
     """A crash after the script's own CUDA error does not count against the device.
 
