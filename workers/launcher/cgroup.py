@@ -105,7 +105,8 @@ class RunGroup:
         if not events.get("oom_kill"):
             return ""
         if events.get("oom") and self._limits.memory_bytes is not None:
-            return f"it needed more host memory than the {_size(self._limits.memory_bytes)} that a run may use on this host"
+            most = _size(self._limits.memory_bytes)
+            return f"it needed more host memory than the {most} that a run may use on this host"
         return "the host ran out of memory"
 
     def end(self) -> int:
