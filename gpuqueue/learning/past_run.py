@@ -12,6 +12,9 @@ from enum import Enum
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind, PeakSource
 
+#: The number of newest jobs of a program whose runs are considered. The rule uses 20 runs of one signature. Each job
+#: costs a submit some hundredths of a millisecond.
+MOST_JOBS = 50
 #: The number of samples that a trusted sampled peak needs: one second, at ten samples a second.
 ENOUGH_SAMPLES = 10
 #: From this share of its allocation on, a peak shows the cap and not the need.

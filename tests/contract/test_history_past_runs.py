@@ -14,7 +14,7 @@ from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.history import past_runs, sqlite_past_runs
 from gpuqueue.history.connect import open_engine, reading, writing
 from gpuqueue.history.database import HistoryDatabase
-from gpuqueue.learning.past_run import PastRun, Proof
+from gpuqueue.learning.past_run import MOST_JOBS, PastRun, Proof
 from gpuqueue.learning.program import program_of
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
@@ -200,7 +200,7 @@ def test_the_query_is_quick_among_many_jobs(crowded: Any, history_url: str) -> N
         runs = found(database)
         times.append(time.perf_counter() - begun)
     database.close()
-    assert past_runs.MOST_JOBS == len(runs)
+    assert MOST_JOBS == len(runs)
     assert ("--seed", "40000") == runs[0].words
     assert min(times) < 0.1  # 5 ms on a quiet machine; a walk over all jobs takes more than a second
 
