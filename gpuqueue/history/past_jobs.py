@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from gpuqueue.history.past_runs import MOST_SPEC_BYTES, TELLING, codes_of, run_of
+from gpuqueue.history.past_runs import MOST_SPEC_BYTES, TELLING, codes_of, is_probe, run_of
 from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import jobs, run_devices, runs
 from gpuqueue.learning.past_run import Proof
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuqueue.history.past_runs import Code
+    from gpuqueue.learning.past_run import PastRun
 
 #: Most jobs that are read. A replay of this many takes some seconds.
 MOST_JOBS = 5000
@@ -104,7 +105,7 @@ def _job(rows: Sequence[sa.Row[Any]], known: Mapping[int, Code]) -> PastJob:
         id=job.id,
         program=(job.user_name, job.program),
         runs=tuple(run for run in proved if run is not None),
-        is_known=proved[0] is not None and proved[0].proof is Proof.PEAK and bool(job.duration_s),
+        is_known=_is_known(proved[0], job),
         asked_bytes=max(row.lease_bytes for row in first),
         used_bytes=sum(row.peak_bytes or 0 for row in last),
         devices=len(last),
@@ -112,3 +113,8 @@ def _job(rows: Sequence[sa.Row[Any]], known: Mapping[int, Code]) -> PastJob:
         submitted_at=job.submitted_at,
         ended_at=job.job_ended_at,
     )
+
+
+def _is_known(run: PastRun | None, job: sa.Row[Any]) -> bool:
+    """Return whether the need of the last *run* is known. A probe has the whole device, which nobody asked for."""
+    return run is not None and run.proof is Proof.PEAK and bool(job.duration_s) and not is_probe(job.spec)

@@ -77,7 +77,8 @@ def run_of(rows: Sequence[Sequence[Any]], known: Mapping[int, Code]) -> PastRun 
     _, _, ending, exit_code, command, interpreter, spec, array_id = rows[0][:_JOB]
     devices = [_on_device(*row[_JOB:]) for row in rows]
     ended_well = ending == "timed_out" or (ending == "exited" and exit_code == 0)
-    proved = proof_of(devices, ended_well=ended_well, out_of_memory=ending == "out_of_memory")
+    is_cut = ending == "timed_out" and is_probe(spec)
+    proved = proof_of(devices, ended_well=ended_well, out_of_memory=ending == "out_of_memory", is_cut=is_cut)
     if proved is None:
         return None
     proof, size = proved
@@ -119,6 +120,11 @@ def _code_and_environment(text: str) -> Code:
     snapshot, commit = _text_after('"snapshot":"', text), _text_after('"commit":"', text)
     code = code_of(snapshot, commit, dirty='"dirty":false' not in text)
     return code, _text_after('"environment":"', text)
+
+
+def is_probe(text: str) -> bool:
+    """Return whether the request *text* is that of a probe."""
+    return _text_after('"probe":"', text) is not None
 
 
 def _text_after(field: str, text: str) -> str | None:

@@ -128,3 +128,4 @@ class JobRequest:
     snapshot: bool | str | os.PathLike[str] | None = None
     snapshot_allow: Sequence[str] = ()
     keep: Sequence[str] = ()
+    probe: str | None = None

@@ -353,6 +353,17 @@ def test_a_job_is_submitted_with_all_that_it_asks_for(client: Client, direct: Cl
     assert 2 == len(known.array or ())
 
 
+def test_a_probe_is_submitted_over_each_connection(client: Client, direct: Client) -> None:
+    """Its whole device, its time limit and its rule reach the queue. A malformed rule is refused."""
+    probe = {"mem": None, "exclusive": True, "time_limit": "10m"}
+    job = submitted(client, **probe, probe="flat=60,steps=9", hold=True)
+
+    known = direct.jobs.get(job.id).spec
+    assert ("flat=60,steps=9", 600.0, True) == (known.probe, known.time_limit_s, known.placement.whole)
+    with pytest.raises(BadRequest, match="says nothing about a probe"):
+        submitted(client, **probe, probe="flat")
+
+
 def test_a_waiting_job_is_changed(client: Client, direct: Client) -> None:
     """Hold, release, move, edit, tag, note and cancel take effect and give the new state."""
     job = submitted(client)

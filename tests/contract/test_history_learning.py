@@ -159,6 +159,17 @@ def test_users_do_not_learn_from_each_other(database: HistoryDatabase, outbox: O
     assert 0 == replayed(database, user="eve").jobs
 
 
+def test_nobody_asked_for_the_device_of_a_probe(database: HistoryDatabase, outbox: Outbox) -> None:
+    """A probe teaches, and is not counted as a repeat job: its whole device would spoil what people ask for."""
+    ran(outbox, 1, train(probe="flat=60", time_limit_s=600.0), 5, lease=24)
+    ran(outbox, 2, train(), 5)
+    outbox.record()
+
+    report = replayed(database)
+
+    assert (2, 1, 0, 1) == (report.jobs, report.unclear, report.first, report.repeats)
+
+
 def test_members_of_an_array_have_its_code(database: HistoryDatabase, outbox: Outbox) -> None:
     """The members of an array are jobs with their own arguments."""
     outbox.submit(1, train("--lr", "{lr}", array=Array.asked(None, ["lr=1,1"], None)))

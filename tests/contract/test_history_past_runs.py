@@ -99,6 +99,16 @@ def test_only_runs_that_show_a_need_are_found(database: HistoryDatabase, outbox:
     assert [(Proof.PEAK, 6 * GIB), (Proof.DIED, 8 * GIB)] == [(run.proof, run.bytes) for run in found(database)]
 
 
+def test_a_probe_that_ended_early_shows_a_lower_bound(database: HistoryDatabase, outbox: Outbox) -> None:
+    """A probe that ran to its end shows the need, and one that was ended early a lower bound."""
+    limited: dict[str, Any] = {"probe": "flat=60", "time_limit_s": 600.0}
+    ran(outbox, 1, train(**limited), device(5))
+    ran(outbox, 2, train(**limited), device(8), ending=Ending.stopped(EndingKind.TIMED_OUT, -15))
+    outbox.record()
+
+    assert [(Proof.AT_LEAST, 8 * GIB), (Proof.PEAK, 5 * GIB)] == [(run.proof, run.bytes) for run in found(database)]
+
+
 def test_runs_of_others_and_of_other_programs_are_private(database: HistoryDatabase, outbox: Outbox) -> None:
     """Only the account's own runs of the same file are found."""
     ran(outbox, 1, train(account=BOB), device(5))
