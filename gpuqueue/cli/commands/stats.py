@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
@@ -16,16 +16,22 @@ from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.fitted_table import table_of
-from gpuqueue.cli.output.learning_table import counted, learning_table
 from gpuqueue.cli.output.terminal_width import Column, hanging, terminal_width
 from gpuqueue.cli.plots import charts, image_file
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.model.learning_report import LearningReport, report_to_plain
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.statistics import By, Course, Figures, Statistics, statistics_to_plain
 from gpuqueue.model.times import moment, ordered
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.cli.output import learning_table
+    from gpuqueue.model import learning_report
+else:  # only for --learning
+    learning_table = later("gpuqueue.cli.output.learning_table")
+    learning_report = later("gpuqueue.model.learning_report")
 
 #: A group's label and its figures.
 _Line: TypeAlias = tuple[str, Figures]
@@ -118,13 +124,13 @@ def stats(
         click.echo("nothing ran in this time", err=True)
 
 
-def _learning(report: LearningReport, *, as_json: bool) -> str:
+def _learning(report: learning_report.LearningReport, *, as_json: bool) -> str:
     """Return a replay of learned memory as JSON or as a table."""
     if as_json:
-        return json.dumps(report_to_plain(report), indent=2)
+        return json.dumps(learning_report.report_to_plain(report), indent=2)
     if not report.repeats:
-        return counted(report)
-    return learning_table(report, terminal_width())
+        return learning_table.counted(report)
+    return learning_table.learning_table(report, terminal_width())
 
 
 def _plot(client: Client, reported: Statistics, path: str, user: str | None) -> None:
