@@ -16,7 +16,7 @@ from gpuqueue.client import Client
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.lazy.imports import later
-from gpuqueue.text.units import parse_duration
+from gpuqueue.text.units import format_duration, parse_duration
 
 if TYPE_CHECKING:
     from gpuqueue.cli.follow import ctrl_c, status_line, wait_line
@@ -85,7 +85,8 @@ def probe(ctx: click.Context, /, seconds: str, flat: str, *, steps: int | None, 
     rule = probes.Probe(flat_s=_time_s("--flat", flat) or None, steps=steps)
     with Client() as client, ctrl_c.CtrlC() as interrupt:  # Ctrl-C must not leave a job whose id was not printed
         job = submit_job(client, ctx.obj, {**options, **_request(options["env"], str(rule), limit_s)})
-        print_message("gpuqueue", f"job {job.id} queued: alone on {_devices(options['gpus'])}, for at most {seconds}")
+        where = "a device" if options["gpus"] == 1 else f"{options['gpus']} devices"
+        print_message("gpuqueue", f"job {job.id} queued: alone on {where}, for at most {format_duration(limit_s)}")
     try:
         interrupt.check()
         with Client() as client:
@@ -110,10 +111,6 @@ def _time_s(option: str, text: str) -> float:
         return parse_duration(text)
     except BadRequest as error:
         raise BadRequest(f"{option}: {error}") from None
-
-
-def _devices(gpus: int) -> str:
-    return "a device" if gpus == 1 else f"{gpus} devices"
 
 
 def _request(env: tuple[str, ...], rule: str, limit_s: float) -> dict[str, Any]:

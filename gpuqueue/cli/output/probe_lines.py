@@ -47,7 +47,7 @@ def options(found: Probed) -> str:
 
 def _notes(shown: Shown) -> list[str]:
     if shown.found.time_s is None:
-        return ["No time is proposed: the run was ended early and its output has no progress bar to tell the rest."]
+        return ["No time is proposed: the run was ended early, and its output has no progress bar that shows the rest."]
     if not shown.found.is_whole:
         return ["The time is for the whole of the progress bar, and half as much again."]
     return []

@@ -90,7 +90,7 @@ def test_a_flat_peak_ends_the_probe_and_the_next_job_learns_from_it(site: Site, 
 
 
 @pytest.mark.full
-def test_steps_end_the_probe_and_tell_the_time(site: Site, tmp_path: Path) -> None:
+def test_steps_end_the_probe_and_show_the_time(site: Site, tmp_path: Path) -> None:
     """The steps are those of the progress in its log, and the time of the whole follows from them."""
     done = site.cli(*words_of(tmp_path, "steps", "--flat", "0", "--steps", "30", "--json"))
     found = json.loads(done.stdout)
