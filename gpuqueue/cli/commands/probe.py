@@ -79,6 +79,8 @@ def probe(ctx: click.Context, /, seconds: str, flat: str, *, steps: int | None, 
       gpuqueue probe train.py --steps 200 -- --batch-size 64
       gpuqueue probe --gpus 2 --seconds 5m -- torchrun --nproc-per-node 2 train.py
     """  # noqa: D301 - \b is click's mark for lines to keep
+    if options["script"] is None and not ctx.obj:
+        raise BadRequest("no command: name a script (gpuqueue probe train.py), or put a command after --")
     limit_s = _time_s("--seconds", seconds)
     if not limit_s:
         raise BadRequest("--seconds must be above 0: a probe needs some time")
