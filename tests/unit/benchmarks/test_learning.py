@@ -26,22 +26,29 @@ def of(figures: ReplayFigures) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("mode", ["steady", "arguments", "growing"])
-def test_regular_programs_fit_with_little_above_their_peak(mode: str, seed: int) -> None:
-    """At least 95 % of the repeat runs fit at the first try; of a steady program with at most 20 % above the peak."""
+@pytest.mark.parametrize(("mode", "most"), [("steady", 0.2), ("growing", 0.2), ("arguments", 0.45)])
+def test_regular_programs_fit_with_little_above_their_peak(mode: str, most: float, seed: int) -> None:
+    """At least 95 % of the repeat runs fit at the first try; of a steady program with at most 20 % above the peak.
+
+    The first runs of a sweep are asked for by the largest run of the script, whatever its arguments.
+    """
     fitted, above = of(rule_of(mode, MemRule.LEARNED, seed))
 
     assert fitted >= 0.95
-    assert above <= (0.2 if mode == "steady" else 0.35)
+    assert above <= most
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_irregular_programs_are_no_worse_than_what_people_ask_for(seed: int) -> None:
-    """With heavy tails, learned memory is worse than a person's in neither measure."""
-    learned, asked = (of(rule_of("heavy-tailed", rule, seed)) for rule in (MemRule.LEARNED, MemRule.ASKED))
+@pytest.mark.parametrize("mode", ["two-sizes", "heavy-tailed"])
+def test_irregular_programs_are_better_off_than_with_what_people_ask_for(mode: str, seed: int) -> None:
+    """The memory of all runs, lost ones included, is less by a tenth at least, and few runs are lost.
 
-    assert learned[0] >= asked[0]
-    assert learned[1] <= asked[1]
+    The largest of n runs is exceeded by the next one in one of n + 1 cases, so that a few runs are lost.
+    """
+    learned, asked = (of(rule_of(mode, rule, seed)) for rule in (MemRule.LEARNED, MemRule.ASKED))
+
+    assert learned[0] >= 0.94
+    assert 1 + learned[1] <= 0.9 * (1 + asked[1])
 
 
 def test_the_benchmark_has_two_figures_of_each_mode() -> None:

@@ -21,7 +21,7 @@ def shown(
     peak: float | None = 5, ending: Ending = CUT, *, share: float | None = None, took_s: float = 60.0, **changes: Any
 ) -> Probed:
     """Return what a run on a whole device of 24 GiB shows."""
-    seen = Peak.unknown() if peak is None else Peak(int(peak * GIB), PeakSource.NVML_SAMPLED, samples=60)
+    seen = Peak.unknown() if peak is None else Peak(bytes=int(peak * GIB), source=PeakSource.NVML_SAMPLED, samples=60)
     device = RunDevice(
         uuid="GPU-0", lease_bytes=24 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB, **{"peak": seen, **changes}
     )
