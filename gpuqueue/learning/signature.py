@@ -17,8 +17,8 @@ from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.model.script_args import words_before_args
 
-#: The largest ratio of two peaks between which nothing moved. Smaller differences are within the margin of the rule, and
-#: twenty peaks of one steady program differ by as much as 8 %.
+#: The largest ratio of two peaks between which nothing moved. Smaller differences are within the margin of the rule:
+#: twenty peaks of a steady program differ by as much as 8 %.
 STILL = SEVERAL_FACTOR
 #: The most arguments with several values for which runs can show that they do not count. With more, all count.
 MOST_ARGUMENTS = 12
