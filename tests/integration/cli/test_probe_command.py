@@ -121,7 +121,8 @@ def test_a_script_that_ends_by_itself_shows_its_need(site: Site, tmp_path: Path)
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("what", "line"), [("fails", "failed (exit 1): gpuqueue logs"), ("unused", "used no memory of its device")]
+    ("what", "line"),
+    [("fails", "failed (exit 1): gpuqueue logs"), ("unused", "no memory of job 1 was seen on its device")],
 )
 def test_a_probe_without_an_answer_says_why(site: Site, tmp_path: Path, what: str, line: str) -> None:
     """A failed script shows the end of its log, and the exit code is 1."""
