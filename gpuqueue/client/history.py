@@ -206,7 +206,7 @@ class History:
     ) -> LearningReport:
         """Return how learned memory would have done over the jobs that ended in a period, beside simple rules.
 
-        The arguments are those of :meth:`stats`. At most the newest 5000 jobs of the period are read.
+        The arguments are those of :meth:`stats`. At most the newest 2000 jobs of the period are read.
 
         Raises:
             BadRequest: an argument is invalid.

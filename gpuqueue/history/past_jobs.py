@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gpuqueue.history.past_runs import Code
     from gpuqueue.learning.past_run import PastRun
 
-#: Most jobs that are read. A replay of this many takes some seconds.
-MOST_JOBS = 5000
+#: Most jobs that are read. A replay of this many takes about a second, and some seconds for large sweeps.
+MOST_JOBS = 2000
 
 #: The position of the columns of the job that a single run does not need.
 _OF_JOB = 15

@@ -192,4 +192,9 @@ async def learning(
         call.must(Action.SEE_SITE)
         return call.client.history.learning(since=since, until=until, user=user)
 
-    return await site_of(request).answer(request, work)
+    site = site_of(request)
+    give_back = site.replays.take("")
+    try:
+        return await site.answer(request, work)
+    finally:
+        give_back()
