@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from bounded import until
@@ -134,6 +135,20 @@ def test_a_probe_without_an_answer_says_why(site: Site, tmp_path: Path, what: st
 
 
 @pytest.mark.full
+def test_a_probe_works_through_the_service(site: Site, tmp_path: Path) -> None:
+    """The client reaches neither the store nor the history, and the worker still ends the run."""
+    with TemporaryDirectory() as short:
+        path = Path(short) / "api.sock"  # the path of a socket must be short
+        site.spawn_command([str(BIN / "gpuqueue"), "serve", "--socket", str(path)])
+        until(path.exists, what="the socket of the service")
+        site.environ["GPUQUEUE_URL"] = f"unix://{path}"
+        done = site.cli(*words_of(tmp_path, "sleeps", "--flat", "1s", "--seconds", "60"))
+
+    assert "has not grown for" in done.stdout
+    assert "ask for  --mem " in done.stdout
+
+
+@pytest.mark.full
 def test_ctrl_c_cancels_the_probe(site: Site, tmp_path: Path) -> None:
     """The command ends with 130, and its job does not hold the card."""
     command = [str(BIN / "gpuqueue"), *words_of(tmp_path, "sleeps", "--flat", "0")]
@@ -149,8 +164,8 @@ def test_ctrl_c_cancels_the_probe(site: Site, tmp_path: Path) -> None:
     assert (130, "") == (process.returncode, out)
     assert "cancelled" in errors
     assert "Traceback" not in errors
-    (record,) = site.client.history.search()
-    assert JobState.CANCELLED is site.until_recorded(record.job.id).job.state
+    job_id = int(errors.partition("gpuqueue: job ")[2].split()[0])
+    assert JobState.CANCELLED is site.until_recorded(job_id).job.state
 
 
 @pytest.mark.parametrize(
