@@ -20,7 +20,7 @@ from gpuqueue.learning.replay import replay
 from gpuqueue.model.learning_report import LearningReport, MemRule, ReplayFigures
 
 PROGRAMS, RUNS = 150, 40
-QUICK_PROGRAMS = 20
+QUICK_PROGRAMS = 5
 
 
 def figures(*, quick: bool = False) -> Measured:

@@ -11,6 +11,8 @@ from gpuqueue.model.learning_report import MemRule, ReplayFigures
 
 #: Large enough for steady figures, small enough for a second.
 PROGRAMS, RUNS = 40, 40
+#: The quick run takes one history of each mode.
+SEEDS = [1, pytest.param(2, marks=pytest.mark.full), pytest.param(3, marks=pytest.mark.full)]
 
 
 def rule_of(mode: str, rule: MemRule, seed: int) -> ReplayFigures:
@@ -25,7 +27,7 @@ def of(figures: ReplayFigures) -> tuple[float, float]:
     return figures.fit_rate, figures.above_peak
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("mode", "most"), [("steady", 0.2), ("growing", 0.2), ("arguments", 0.45)])
 def test_regular_programs_fit_with_little_above_their_peak(mode: str, most: float, seed: int) -> None:
     """At least 95 % of the repeat runs fit at the first try; of a steady program with at most 20 % above the peak.
@@ -38,7 +40,7 @@ def test_regular_programs_fit_with_little_above_their_peak(mode: str, most: floa
     assert above <= most
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mode", ["two-sizes", "heavy-tailed"])
 def test_irregular_programs_are_better_off_than_with_what_people_ask_for(mode: str, seed: int) -> None:
     """The memory of all runs, lost ones included, is less by a tenth at least, and few runs are lost.
