@@ -151,6 +151,7 @@ class Claimer:
             devices=tuple(self._run_device(uuid, claim.lease_bytes) for uuid in claim.devices),
             capped=self._settings.cap and claim.spec.cap,
             claimed_ms=claim.claimed_ms,
+            probe=claim.spec.probe,
         )
         directory = RunDir.create(
             self._settings.runs_dir, held, claim.payload, entered=self._settings.launcher_in_use is not None

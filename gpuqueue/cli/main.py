@@ -40,6 +40,7 @@ COMMANDS = {
     "notify": ("gpuqueue.cli.commands.notify", "List the notification targets, or send a test message."),
     "history": ("gpuqueue.cli.commands.history", "List past and present jobs: user, device, duration, memory."),
     "estimate": ("gpuqueue.cli.commands.estimate", "Estimate how much GPU memory a script needs."),
+    "probe": ("gpuqueue.cli.commands.probe", "Run a script for a short time, and say what to ask for."),
     "stats": (
         "gpuqueue.cli.commands.stats",
         "Show GPU-hours, requested and used memory, waits and failures.",
@@ -86,7 +87,7 @@ COLLECT_AT = 100_000
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "fetch", "wait"),
     "Change jobs": ("cancel", "hold", "release", "edit", "move", "retry", "tag", "note"),
-    "Planning": ("estimate", "simulate"),
+    "Planning": ("estimate", "probe", "simulate"),
     "History": ("history", "stats", "notify", "snapshots"),
     "Devices": ("top", "gpus", "limits", "drain", "resume", "lost"),
     "Access": ("login", "logout", "whoami", "token", "audit"),

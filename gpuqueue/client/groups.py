@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.code_snapshot import DeletedSnapshot, StoredSnapshot
     from gpuqueue.model.history_query import FoldedRow, Sort
     from gpuqueue.model.job import Job, JobState
+    from gpuqueue.model.learning_report import LearningReport
     from gpuqueue.model.limits import LimitsInUse
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import EndingKind, Record, Run
@@ -91,6 +92,15 @@ class HistoryGroup(Protocol):
         user: str | None = None,
     ) -> Course:
         """Return statistics of a period as a time series of *steps* equal intervals."""
+
+    def learning(
+        self,
+        *,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
+        user: str | None = None,
+    ) -> LearningReport:
+        """Return how learned memory would have done over the jobs that ended in a period, beside simple rules."""
 
 
 class DevicesGroup(Protocol):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpuqueue.model import run as runs
     from gpuqueue.model.array import Array, Indexes
     from gpuqueue.model.history_query import FoldedRow, HistoryQuery, Sort
+    from gpuqueue.model.learning_report import LearningReport
     from gpuqueue.model.run import EndingKind, Record
     from gpuqueue.model.statistics import By, Course, Statistics
 else:
@@ -194,6 +195,29 @@ class History:
             raise BadRequest(f"steps must be from 1 to {MAX_STEPS}, not {steps}")
         return self._connection.database.course(
             since=start, until=end, count=steps, user=validation.text_or_none("user", user)
+        )
+
+    def learning(
+        self,
+        *,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
+        user: str | None = None,
+    ) -> LearningReport:
+        """Return how learned memory would have done over the jobs that ended in a period, beside simple rules.
+
+        The arguments are those of :meth:`stats`. At most the newest 2000 jobs of the period are read.
+
+        Raises:
+            BadRequest: an argument is invalid.
+
+        """
+        start, end = self._period(since, until)
+        return self._connection.database.learning(
+            since=start,
+            until=end,
+            user=validation.text_or_none("user", user),
+            headroom_bytes=self._connection.settings.headroom_bytes,
         )
 
     def _period(self, since: str | datetime | None, until: str | datetime | None) -> tuple[datetime, datetime]:

@@ -149,6 +149,7 @@ def completed(
         notifications=site.notifications(request),
         tags=tags_of(validation.words("tags", request.tags)),
         separate_stderr=request.separate_stderr,
+        probe=validation.text_or_none("probe", request.probe),
         git=checkout.seen() if checkout is not None else None,
     )
     if spec.array is not None:

@@ -72,6 +72,7 @@ def job_to_plain(job: Job) -> Plain:
         "git": git_to_plain(spec.git) if spec.git else None,
         "separate_stderr": spec.separate_stderr,
         "keep": list(spec.keep),
+        "probe": spec.probe,
     }
 
 

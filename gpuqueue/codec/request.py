@@ -99,6 +99,7 @@ def _to_plain(spec: JobSpec) -> Plain:
         **({"separate_stderr": True} if spec.separate_stderr else {}),
         **({"git": git_to_plain(spec.git)} if spec.git else {}),
         **({"mem_source": spec.mem_source} if spec.mem_source is not None else {}),
+        **({"probe": spec.probe} if spec.probe is not None else {}),
     }
 
 
@@ -171,6 +172,7 @@ def _read(text: object) -> tuple[JobSpec, Member | None]:
             separate_stderr=plain.flag("separate_stderr", default=False),
             git=_part(plain, "git", git_from_plain, None),
             mem_source=plain.text_or_none("mem_source"),
+            probe=plain.text_or_none("probe"),
         )
         return spec, member_from_plain(plain)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import PeakSource
 from gpuqueue.model.job import Job
-from gpuqueue.model.job_spec import Account
-from gpuqueue.model.run import EndingKind, Record, Run
+from gpuqueue.model.job_spec import Account, JobSpec
+from gpuqueue.model.run import Ending, EndingKind, Record, Run
 from gpuqueue.model.script_args import words_before_args
 from gpuqueue.text.units import MIB
 
@@ -131,7 +131,7 @@ def _seen(script: Script, record: Record) -> Iterator[PastRun]:
     spec = record.job.spec
     words = spec.argv[words_before_args(spec) :]
     for run in reversed(record.runs):
-        if run.ending is None or run.ended_at is None:
+        if run.ending is None or run.ended_at is None or _is_cut(spec, run.ending):
             continue
         beyond = run.ending.kind is EndingKind.OUT_OF_MEMORY
         size = _not_enough(run) if beyond else _taken(run)
@@ -143,6 +143,11 @@ def _seen(script: Script, record: Record) -> Iterator[PastRun]:
                 same_args=words == script.args,
                 out_of_memory=beyond,
             )
+
+
+def _is_cut(spec: JobSpec, ending: Ending) -> bool:
+    """Return whether the run is one of a probe that ended it early: its peak is only a lower bound."""
+    return spec.probe is not None and ending.kind is EndingKind.TIMED_OUT
 
 
 def _taken(run: Run) -> int | None:

@@ -39,7 +39,8 @@ def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:
     enough_bytes = rounded_up(enough_after(peak_bytes))
     if peak_bytes > spec.mem_bytes and not spec.placement.whole:
         return f"more than it asked for, --mem {as_option(enough_bytes)} would have been enough"
-    if not (ending.kind is EndingKind.TIMED_OUT or ending.shell_code == 0):
+    is_whole = spec.probe is None if ending.kind is EndingKind.TIMED_OUT else ending.shell_code == 0
+    if not is_whole:
         return "it may have ended before its peak"
     if not _is_seen_well(run):
         return "sampled too rarely for advice"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuqueue.model.event import Cursor, Event
+    from gpuqueue.model.learning_report import LearningReport
     from gpuqueue.model.run import Survivor
 
 
@@ -150,6 +151,20 @@ class HistoryDatabase:
         """
         with self._trusted():
             return refill.rebase(self._engine, pages, expected=expected, to=to, last_given=last_given, at=at)
+
+    def learning(
+        self, *, since: datetime, until: datetime, user: str | None = None, headroom_bytes: int = 0
+    ) -> LearningReport:
+        """Return how learned memory would have done over the jobs that ended from *since* to *until* (exclusive).
+
+        *user* is the submitting account, None for all. *headroom_bytes* of a device are for no job.
+        """
+        from gpuqueue.history.past_jobs import past_jobs  # noqa: PLC0415 - lazy import: few commands replay jobs
+        from gpuqueue.learning.replay import replay  # noqa: PLC0415 - as above
+
+        with self._reading() as connection:
+            found, is_cut = past_jobs(connection, since=since, until=until, user=user)
+        return replay(found, since=since, until=until, headroom_bytes=headroom_bytes, is_cut=is_cut)
 
     def survivors(self) -> Iterator[list[Survivor]]:
         """Yield all jobs that have not ended, in pages, in the order of their ids.

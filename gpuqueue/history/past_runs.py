@@ -7,9 +7,9 @@ number of other jobs does not matter.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpuqueue.learning.past_run import OnDevice, PastRun, code_of, kind_of, proof_of
+from gpuqueue.learning.past_run import MOST_JOBS, OnDevice, PastRun, code_of, kind_of, proof_of
 from gpuqueue.model.device import DeviceKind, PeakSource
 from gpuqueue.model.script_args import args_start
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 #: The jobs whose last run shows how much memory the program needs: successes, time limits, and out of memory. The
 #: condition is that of an index, and a query that uses the index must repeat it literally.
 TELLING = "exit_code = 0 OR ending IN ('timed_out', 'out_of_memory')"
-#: The number of newest jobs that are read. The rule uses 20 runs of one signature. Each costs a submit some
-#: hundredths of a millisecond.
-MOST_JOBS = 50
 #: Longest request of an array that is read for the code and the environment of its members, in bytes.
 MOST_SPEC_BYTES = 65536
 
@@ -42,6 +39,8 @@ ORDER BY j.id DESC, r.attempt DESC, d.device_index
 #: The requests of arrays, by their ids.
 ARRAYS = f"SELECT id, spec FROM jobs WHERE id = :id AND length(spec) <= {MOST_SPEC_BYTES}"  # noqa: S608 - our words
 
+#: The code of a job and the name of its Python environment. Each is None if it is not known.
+Code: TypeAlias = "tuple[str | None, str | None]"
 #: The number of columns of the job and the run, before those of the device.
 _JOB = 8
 _SOURCES = {each.value: each for each in PeakSource}
@@ -58,19 +57,28 @@ def past_runs(rows: Iterable[Sequence[Any]], arrays: Mapping[int, str]) -> tuple
 
     *arrays* has the request of each array of :func:`arrays_of`, as text.
     """
-    known = {array_id: _code_and_environment(text) for array_id, text in arrays.items()}
+    known = codes_of(arrays)
     grouped: dict[tuple[int, int], list[Sequence[Any]]] = {}
     for row in rows:
         grouped.setdefault((row[0], row[1]), []).append(row)
-    return tuple(run for each in grouped.values() if (run := _run(each, known)) is not None)
+    return tuple(run for each in grouped.values() if (run := run_of(each, known)) is not None)
 
 
-def _run(rows: Sequence[Sequence[Any]], known: Mapping[int, tuple[str | None, str | None]]) -> PastRun | None:
-    """Return the run with these *rows*, one for each device."""
+def codes_of(arrays: Mapping[int, str]) -> Mapping[int, Code]:
+    """Return the code and the environment of each array whose request is in *arrays*."""
+    return {array_id: _code_and_environment(text) for array_id, text in arrays.items()}
+
+
+def run_of(rows: Sequence[Sequence[Any]], known: Mapping[int, Code]) -> PastRun | None:
+    """Return the run with these *rows* of QUERY, one for each device. None if it does not show a need.
+
+    *known* has the codes of arrays.
+    """
     _, _, ending, exit_code, command, interpreter, spec, array_id = rows[0][:_JOB]
     devices = [_on_device(*row[_JOB:]) for row in rows]
     ended_well = ending == "timed_out" or (ending == "exited" and exit_code == 0)
-    proved = proof_of(devices, ended_well=ended_well, out_of_memory=ending == "out_of_memory")
+    is_cut = ending == "timed_out" and is_probe(spec)
+    proved = proof_of(devices, ended_well=ended_well, out_of_memory=ending == "out_of_memory", is_cut=is_cut)
     if proved is None:
         return None
     proof, size = proved
@@ -103,7 +111,7 @@ def _words(command: str) -> tuple[str, ...]:
         return (command,)
 
 
-def _code_and_environment(text: str) -> tuple[str | None, str | None]:
+def _code_and_environment(text: str) -> Code:
     """Return the code of the request *text*, None if it is not known, and the name of its Python environment.
 
     The text is searched, because parsing all of it would take as long as the rest together. The quotes of a text within
@@ -112,6 +120,11 @@ def _code_and_environment(text: str) -> tuple[str | None, str | None]:
     snapshot, commit = _text_after('"snapshot":"', text), _text_after('"commit":"', text)
     code = code_of(snapshot, commit, dirty='"dirty":false' not in text)
     return code, _text_after('"environment":"', text)
+
+
+def is_probe(text: str) -> bool:
+    """Return whether the request *text* is that of a probe."""
+    return _text_after('"probe":"', text) is not None
 
 
 def _text_after(field: str, text: str) -> str | None:

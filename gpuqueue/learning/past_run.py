@@ -12,6 +12,9 @@ from enum import Enum
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind, PeakSource
 
+#: The number of newest jobs of a program whose runs are considered. The rule uses 20 runs of one signature. Each job
+#: costs a submit some hundredths of a millisecond.
+MOST_JOBS = 50
 #: The number of samples that a trusted sampled peak needs: one second, at ten samples a second.
 ENOUGH_SAMPLES = 10
 #: From this share of its allocation on, a peak shows the cap and not the need.
@@ -25,7 +28,7 @@ class Proof(str, Enum):
 
     #: The run needed this much and no more.
     PEAK = "peak"
-    #: The run needed at least this much: the source of its peak misses a part.
+    #: The run needed at least this much: the source of its peak misses a part, or the run was a probe that ended early.
     AT_LEAST = "at_least"
     #: The run filled its allocation and ended well: the allocation was enough, and the need may be below or above.
     CAPPED = "capped"
@@ -70,10 +73,13 @@ class OnDevice:
     total_bytes: int | None = None
 
 
-def proof_of(devices: Sequence[OnDevice], *, ended_well: bool, out_of_memory: bool) -> tuple[Proof, int] | None:
+def proof_of(
+    devices: Sequence[OnDevice], *, ended_well: bool, out_of_memory: bool, is_cut: bool = False
+) -> tuple[Proof, int] | None:
     """Return what a run on *devices* proves, and the bytes for one device. None if it proves nothing.
 
-    *ended_well* means success or the time limit: other runs may have ended before their peak.
+    *ended_well* means success or the time limit: other runs may have ended before their peak. *is_cut* means that the
+    run is a probe that was ended early, so its peak is a lower bound.
     """
     had = most = 0
     is_known = is_sure = True
@@ -88,6 +94,8 @@ def proof_of(devices: Sequence[OnDevice], *, ended_well: bool, out_of_memory: bo
         return Proof.DIED, had
     if not ended_well or not is_known:
         return None
+    if is_cut:
+        return Proof.AT_LEAST, most
     if is_capped:
         return Proof.CAPPED, had
     return (Proof.PEAK if is_sure else Proof.AT_LEAST), most

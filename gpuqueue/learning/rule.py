@@ -74,7 +74,7 @@ def learned(runs: Sequence[PastRun], headroom_bytes: int = 0) -> Learned | None:
     died = bounds[Proof.DIED] if bounds[Proof.DIED] >= high else 0  # a larger peak has shown more
     seen = max(high, bounds[Proof.AT_LEAST], bounds[Proof.CAPPED], died)
     need = max(
-        with_margin(high, len(peaks)),
+        with_margin(peaks),
         math.ceil(bounds[Proof.AT_LEAST] * FEW_FACTOR),
         bounds[Proof.CAPPED],
         died * DIED_FACTOR,
@@ -91,9 +91,10 @@ def learned(runs: Sequence[PastRun], headroom_bytes: int = 0) -> Learned | None:
     )
 
 
-def with_margin(high_bytes: int, peaks: int) -> int:
-    """Return the bytes that are enough after *peaks* trusted peaks, of which the largest is *high_bytes*."""
-    if peaks >= SEVERAL:
+def with_margin(peaks: Sequence[int]) -> int:
+    """Return the bytes that are enough after the trusted *peaks*; 0 without one."""
+    high_bytes = max(peaks, default=0)
+    if len(peaks) >= SEVERAL:
         return math.ceil(high_bytes * SEVERAL_FACTOR) + SEVERAL_MORE_BYTES
     return math.ceil(high_bytes * FEW_FACTOR)
 

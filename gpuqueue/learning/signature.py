@@ -1,7 +1,7 @@
 """Selects the earlier runs that are like a job, from the most exact signature to the coarsest. Pure.
 
 The most exact signature with three runs is used; without one, the most exact with any run. An argument does not count
-if runs differ in it and in no argument that counts, and no such difference moved the peak by more than 5 %.
+if runs differ in it and in no argument that counts, and no such difference moved the peak by more than 10 %.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning.past_run import PastRun, Proof, code_of
 from gpuqueue.learning.program import arguments_of
-from gpuqueue.learning.rule import SEVERAL, Learned, learned
+from gpuqueue.learning.rule import SEVERAL, SEVERAL_FACTOR, Learned, learned
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.model.script_args import words_before_args
 
-#: The largest ratio of two peaks between which nothing moved.
-STILL = 1.05
+#: The largest ratio of two peaks between which nothing moved. Smaller differences are within the margin of the rule:
+#: twenty peaks of a steady program differ by as much as 8 %.
+STILL = SEVERAL_FACTOR
 #: The most arguments with several values for which runs can show that they do not count. With more, all count.
 MOST_ARGUMENTS = 12
 

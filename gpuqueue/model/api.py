@@ -66,6 +66,7 @@ class NewJob:
     git: Checkout | None = None
     separate_stderr: bool = False
     mem_source: str | None = None
+    probe: str | None = None
     auto_mem: bool = False
     estimated_mem_bytes: int | None = None
     default_mem_bytes: int | None = None

@@ -85,6 +85,8 @@ class JobRequest:
         snapshot_allow: Patterns of files that look like secrets and may travel all the same.
         keep: Patterns, as in ``.gitignore``, of files in the job's copy of its code to keep longer than the copy:
             ``["results/**"]``. Only if the code travels.
+        probe: When a run that is to find out the memory of the job ends early: ``"flat=60,steps=200"`` is when its peak
+            has not grown for 60 seconds, or after 200 steps of its progress bar. Needs *time_limit*.
 
     """
 
@@ -128,3 +130,4 @@ class JobRequest:
     snapshot: bool | str | os.PathLike[str] | None = None
     snapshot_allow: Sequence[str] = ()
     keep: Sequence[str] = ()
+    probe: str | None = None

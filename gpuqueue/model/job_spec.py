@@ -27,9 +27,11 @@ from gpuqueue.text.units import MAX_BYTES, MAX_S
 
 if TYPE_CHECKING:
     from gpuqueue.model import code_snapshot, file_patterns
+    from gpuqueue.model import probe as probes
 else:  # few jobs have one
     code_snapshot = later("gpuqueue.model.code_snapshot")
     file_patterns = later("gpuqueue.model.file_patterns")
+    probes = later("gpuqueue.model.probe")
 
 
 class Priority(IntEnum):
@@ -87,6 +89,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("snapshot", "snapshot", _TEXT_OR_NONE, "text"),
     ("keep", "keep", (tuple,), "a tuple of patterns"),
     ("mem_source", "mem_source", _TEXT_OR_NONE, "text"),
+    ("probe", "probe", _TEXT_OR_NONE, "text"),
     ("the command", "argv", (tuple,), "a tuple of words"),
     ("the environment", "env", (Mapping,), "a mapping of names to values"),
     ("waits", "waits", (Waits,), "a Waits"),
@@ -133,6 +136,7 @@ class JobSpec:
       a file of its own.
     - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.
       ``signal`` is sent to the first process before the time limit.
+    - ``probe`` is the text of a :class:`~gpuqueue.model.probe.Probe` if the job runs only to find out its memory.
     - ``array`` is set if the job is an array.
     - ``notifications`` are the notifications to send at the final end of the job.
     - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
@@ -170,6 +174,7 @@ class JobSpec:
     git: Checkout | None = None
     separate_stderr: bool = False
     mem_source: str | None = None
+    probe: str | None = None
 
     def __post_init__(self) -> None:
         """Validate the fields.
@@ -218,8 +223,17 @@ class JobSpec:
             raise BadRequest("a time limit must be above 0 and at most ten years")
         if self.signal is not None:
             self.signal.check(self.time_limit_s)
+        if self.probe is not None:
+            self._check_probe(self.probe)
         if self.pty is not None and self.separate_stderr:
             raise BadRequest("a terminal has one output: choose --pty or --separate-stderr")
+
+    def _check_probe(self, text: str) -> None:
+        probes.Probe.parse(text)
+        if self.array is not None:
+            raise BadRequest("a probe is one run: leave out --array and --sweep")
+        if self.time_limit_s is None:
+            raise BadRequest("a probe must end: give it a time limit")
 
     def _check_notifications(self) -> None:
         notifications: object = self.notifications

@@ -93,3 +93,9 @@ def _scaled(counts: re.Match[str], number: str, unit: str) -> float:
 
 def _share(done: float, whole: float) -> float | None:
     return done / whole if 0 <= done <= whole and whole > 0 else None
+
+
+def steps_of(progress: Progress) -> int | None:
+    """Return how many steps are done by the counts of *progress*, or None if it has no plain count."""
+    done = progress.words.partition("/")[0]
+    return int(done) if done.isascii() and done.isdigit() else None

@@ -41,6 +41,8 @@ DISK_THREADS = 4
 RESULTS_OF_HOST, RESULTS = 2, 16
 #: Most archives of files that are sent at a time: to one account, and to all.
 ARCHIVES_OF_ACCOUNT, ARCHIVES = 4, 32
+#: Most replays of learned memory at a time: each computes for seconds.
+REPLAYS = 2
 #: Keys of a request's scope: the size of its body, and whether the request counts already for the limits of its caller.
 BODY_BYTES, IS_COUNTED = "gpuqueue.body_bytes", "gpuqueue.is_counted"
 #: Largest body that is parsed before the caller is known, in the thread of the event loop: a larger one would hold up
@@ -64,6 +66,7 @@ class Site:
         self.host_progress = HostProgress(self.relays)
         self.delivered, self.host_runs = Delivered(settings), HostRuns()
         self.archives = Slots(ARCHIVES_OF_ACCOUNT, ARCHIVES, "archives of files are sent")
+        self.replays = Slots(REPLAYS, REPLAYS, "replays of learned memory are computed")
         self.results = Slots(RESULTS_OF_HOST, RESULTS, "results arrive")
         #: Set when the service is about to stop: streams end, and their clients come back to the next one.
         self.closing = asyncio.Event()

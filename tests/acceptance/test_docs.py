@@ -35,6 +35,7 @@ from gpuqueue.cli.commands.top import snapshot_to_plain
 from gpuqueue.cli.main import commands
 from gpuqueue.cli.output.devices import device_plain
 from gpuqueue.cli.output.kept_line import kept_to_plain
+from gpuqueue.cli.output.probe_lines import Shown, shown_to_plain
 from gpuqueue.cli.output.queue_json import listing_to_plain
 from gpuqueue.cli.top.snapshot import Snapshot
 from gpuqueue.cli.why.as_json import why_to_plain
@@ -56,6 +57,8 @@ from gpuqueue.estimate.figures import Batch, DryRun, Estimate, Part, estimate_to
 from gpuqueue.estimate.past import Past, PastRun, Rule, Whose
 from gpuqueue.history.revision import REVISION
 from gpuqueue.history.tables import metadata
+from gpuqueue.learning.probed import Probed
+from gpuqueue.learning.replay import replay
 from gpuqueue.model.access import AccessPolicy, Me
 from gpuqueue.model.access_token import AccessToken
 from gpuqueue.model.array import Array
@@ -67,6 +70,7 @@ from gpuqueue.model.finding import Grade, name_of, ok, to_plain
 from gpuqueue.model.job import TRANSITIONS, Job, JobState, WaitReason
 from gpuqueue.model.job_page import Listing
 from gpuqueue.model.job_spec import Priority
+from gpuqueue.model.learning_report import ReplayFigures, ReplayGroup, group_to_plain, report_to_plain
 from gpuqueue.model.limits import Bound, LimitsInUse
 from gpuqueue.model.measures import Limit, Measure, PoolLimits
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
@@ -368,6 +372,7 @@ def keys_of_estimates() -> dict[str, list[str]]:
         "A dry run": list(estimate["dry_run"]),
         "A part": list(estimate["dry_run"]["parts"][0]),
         "A batch": list(estimate["batches"][0]),
+        "A probe": list(shown_to_plain(Shown(record=a_record(), found=Probed(is_whole=True), progress=None))),
         "A simulation": list(simulated),
         "A policy's figures": list(simulated["policies"][0]),
         "A user's figures": list(simulated["policies"][0]["users"]["ann"]),
@@ -416,6 +421,8 @@ def keys_of_the_site() -> dict[str, list[str]]:
         "A finding": list(to_plain(ok("as it should be"))),
         "Statistics": list(statistics_to_plain(statistics)),
         "Figures": list(figures_to_plain(Figures())),
+        "A replay of learned memory": list(report_to_plain(replay((), since=MOMENT, until=MOMENT))),
+        "Figures of a rule": list(group_to_plain(ReplayGroup(key="learned", figures=ReplayFigures()))),
     }
 
 

@@ -48,6 +48,7 @@ MISTAKES = {
     "edit 1": (2, "gpuqueue edit 1 --mem 8G"),
     "drain": (2, "name the devices (an index, HOST:INDEX or a UUID), or use --all"),
     "simulate": (2, "gpuqueue simulate trace.csv --devices 4x24G"),
+    "probe": (2, "gpuqueue probe train.py"),
     # a size, a time, a number
     "submit train.py --mem 6": (2, "add the unit: 6M or 6G"),
     "submit train.py --mem lots": (2, "write it like 6G or 512MiB"),
@@ -60,6 +61,8 @@ MISTAKES = {
     "submit train.py --mem 1G --array 5-1": (2, "write the smaller number first"),
     "submit train.py --mem 1G --priority highest": (2, "'highest' is not valid: use low, normal, high or urgent"),
     "submit train.py --mem 1G --env NAME": (2, "write it like --env KEY=VALUE"),
+    "probe train.py --flat soon": (2, "write it like 90s, 15m, 2h or 1:30:00"),
+    "stats --learning --by day": (2, "use it with --since, --until, --user and --json"),
     "history --since lastweek": (2, "write 7d, 12h, yesterday, 2026-11-01 or 2026-11-01T09:00"),
     "history --columns id,colour": (2, "choose from id, name, user"),
     "top --interval 0": (2, "give a number from 0.2 to 3600"),
@@ -75,6 +78,7 @@ MISTAKES = {
     # a file or directory that does not exist
     "submit tran.py --mem 1G": (2, "To run a command, put it after --"),
     "estimate tran.py": (2, "name a script that is there"),
+    "probe tran.py": (2, "To run a command, put it after --"),
     "submit notes.txt --mem 1G": (2, "put its interpreter and it after --"),
     "submit train.py --mem 1G --cwd /nowhere": (2, "name one that is there with --cwd"),
     "submit train.py --mem 1G --python /nowhere": (2, "name one that is there with --python"),

@@ -174,6 +174,7 @@ READS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "never_began": lambda client, job, _: client.history.never_began(job.id),
     "stats": lambda client, *_: client.history.stats("day", since="2d", until="1h").by,
     "course": lambda client, *_: len(client.history.course(since="2d", steps=7).steps),
+    "learning": lambda client, *_: _replay(client),
     "devices": lambda client, *_: [replace(each, seen_s_ago=0.0) for each in client.devices.list()],
     "are_known": lambda client, *_: client.devices.are_known(),
     "limits": lambda client, *_: client.devices.limits(),
@@ -192,6 +193,11 @@ def _log_of_run(client: Client, job: Job) -> bytes:
     tail = client.logs.tail()
     client.logs.turn(tail, client.jobs.show(job.id), run=1)
     return b"".join(tail.rest())
+
+
+def _replay(client: Client) -> tuple[int, int, Any]:
+    report = client.history.learning(since="2d")
+    return report.jobs, report.unclear, report.rules
 
 
 def _tokenless(record: Record) -> Record:
@@ -279,6 +285,7 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "after unknown": lambda client, *_: client.history.search(sort="peak", after_id=10**9),
     "bad period": lambda client, *_: client.history.stats(since="1h", until="2h"),
     "bad steps": lambda client, *_: client.history.course(steps=0),
+    "bad period of learning": lambda client, *_: client.history.learning(since="1h", until="2h"),
     "no such run": lambda client, _, old: client.logs.turn(client.logs.tail(), client.jobs.show(old.id), run=9),
     "retry of the unended": lambda client, *_: client.jobs.choose_ended(states=["running"]),
     "retry of no state": lambda client, *_: client.jobs.choose_ended(states=[]),
@@ -344,6 +351,17 @@ def test_a_job_is_submitted_with_all_that_it_asks_for(client: Client, direct: Cl
     assert "print('\udcff')" == known.argv[2]
     assert direct.account.name == known.account.name
     assert 2 == len(known.array or ())
+
+
+def test_a_probe_is_submitted_over_each_connection(client: Client, direct: Client) -> None:
+    """Its whole device, its time limit and its rule reach the queue. A malformed rule is refused."""
+    probe = {"mem": None, "exclusive": True, "time_limit": "10m"}
+    job = submitted(client, **probe, probe="flat=60,steps=9", hold=True)
+
+    known = direct.jobs.get(job.id).spec
+    assert ("flat=60,steps=9", 600.0, True) == (known.probe, known.time_limit_s, known.placement.whole)
+    with pytest.raises(BadRequest, match="says nothing about a probe"):
+        submitted(client, **probe, probe="flat")
 
 
 def test_a_waiting_job_is_changed(client: Client, direct: Client) -> None:

@@ -14,7 +14,7 @@ from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.history import past_runs, sqlite_past_runs
 from gpuqueue.history.connect import open_engine, reading, writing
 from gpuqueue.history.database import HistoryDatabase
-from gpuqueue.learning.past_run import PastRun, Proof
+from gpuqueue.learning.past_run import MOST_JOBS, PastRun, Proof
 from gpuqueue.learning.program import program_of
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
@@ -97,6 +97,16 @@ def test_only_runs_that_show_a_need_are_found(database: HistoryDatabase, outbox:
     outbox.record()
 
     assert [(Proof.PEAK, 6 * GIB), (Proof.DIED, 8 * GIB)] == [(run.proof, run.bytes) for run in found(database)]
+
+
+def test_a_probe_that_ended_early_shows_a_lower_bound(database: HistoryDatabase, outbox: Outbox) -> None:
+    """A probe that ran to its end shows the need, and one that was ended early a lower bound."""
+    limited: dict[str, Any] = {"probe": "flat=60", "time_limit_s": 600.0}
+    ran(outbox, 1, train(**limited), device(5))
+    ran(outbox, 2, train(**limited), device(8), ending=Ending.stopped(EndingKind.TIMED_OUT, -15))
+    outbox.record()
+
+    assert [(Proof.AT_LEAST, 8 * GIB), (Proof.PEAK, 5 * GIB)] == [(run.proof, run.bytes) for run in found(database)]
 
 
 def test_runs_of_others_and_of_other_programs_are_private(database: HistoryDatabase, outbox: Outbox) -> None:
@@ -200,7 +210,7 @@ def test_the_query_is_quick_among_many_jobs(crowded: Any, history_url: str) -> N
         runs = found(database)
         times.append(time.perf_counter() - begun)
     database.close()
-    assert past_runs.MOST_JOBS == len(runs)
+    assert MOST_JOBS == len(runs)
     assert ("--seed", "40000") == runs[0].words
     assert min(times) < 0.1  # 5 ms on a quiet machine; a walk over all jobs takes more than a second
 

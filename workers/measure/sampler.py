@@ -1,12 +1,17 @@
-"""Samples the devices of the live runs, more often while a run is young, and ends runs that use too much memory."""
+"""Samples the devices of the live runs, more often while a run is young.
+
+Ends runs that use too much memory, and probes that have shown enough.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device
 from workers.devices.backend import DeviceTrouble
 from workers.measure.active_runs import LiveRun, LiveRuns
@@ -14,6 +19,11 @@ from workers.measure.meter import INTERVAL_S
 from workers.measure.monitor import MOMENT_S, DeviceMonitor
 from workers.measure.sample import Sample
 from workers.measure.watchdog import enforce_limit
+
+if TYPE_CHECKING:
+    from workers.measure import probe_watch
+else:  # few jobs are probes
+    probe_watch = later("workers.measure.probe_watch")
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +44,7 @@ class Sampler:
         self._clock = clock
         #: The trouble last logged for each device that gives no sample, so that each trouble is logged once.
         self._logged: dict[str, str] = {}
+        self._probes: probe_watch.Probes | None = None
 
     def loop(self, stopping: threading.Event) -> None:
         """Sample until *stopping* is set. A new run is sampled without waiting for the next poll."""
@@ -63,6 +74,9 @@ class Sampler:
         for run in runs:
             shares = [sample.measured(run.held.token) for sample in samples]
             run.note_at_once(share.used_bytes for share in shares if share is not None)
+        if any(run.held.probe is not None for run in runs):
+            self._probes = self._probes or probe_watch.Probes()
+            self._probes.check([run for run in runs if run.held.probe is not None], self._clock.monotonic_s())
 
     def _sample(self, device: Device, runs: Sequence[LiveRun]) -> Sample | None:
         # In a series of short jobs each claim samples the device. Reuse that sample if the newest run had started.

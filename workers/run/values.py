@@ -65,12 +65,14 @@ class Held:
     capped: bool = True
     #: The time of the claim on the store's clock, in milliseconds; None if it was not recorded.
     claimed_ms: int | None = None
+    #: When a probe ends early: the text of a :class:`gpuqueue.model.probe.Probe`. None: the job is no probe.
+    probe: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the claim as plain values for the file."""
         devices = [run_device_to_plain(each) for each in self.devices]
         plain = {"job_id": self.job_id, "token": self.token, "capped": self.capped, "claimed_ms": self.claimed_ms}
-        return {**plain, "devices": devices}
+        return {**plain, "devices": devices, **({"probe": self.probe} if self.probe is not None else {})}
 
     @classmethod
     def of(cls, plain: Fields) -> Held:
@@ -86,6 +88,7 @@ class Held:
             devices=tuple(run_device_from_plain(each) for each in plain.each("devices")),
             capped=plain.flag("capped"),
             claimed_ms=plain.whole_or_none("claimed_ms"),
+            probe=plain.text_or_none("probe"),
         )
         if not held.devices:
             raise plain.wrong("devices", "that of this run")

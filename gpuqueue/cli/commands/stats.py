@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
@@ -20,10 +20,18 @@ from gpuqueue.cli.output.terminal_width import Column, hanging, terminal_width
 from gpuqueue.cli.plots import charts, image_file
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.statistics import By, Course, Figures, Statistics, statistics_to_plain
 from gpuqueue.model.times import moment, ordered
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.cli.output import learning_table
+    from gpuqueue.model import learning_report
+else:  # only for --learning
+    learning_table = later("gpuqueue.cli.output.learning_table")
+    learning_report = later("gpuqueue.model.learning_report")
 
 #: A group's label and its figures.
 _Line: TypeAlias = tuple[str, Figures]
@@ -67,6 +75,7 @@ _COLUMNS = (
 @click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users)
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one line per group.")
+@click.option("--learning", is_flag=True, help="Show how learned memory did, beside what was asked and simple rules.")
 @image_file.picture_option("charts of usage, memory, waits and devices")
 def stats(
     by: str,
@@ -76,6 +85,7 @@ def stats(
     *,
     as_json: bool,
     as_csv: bool,
+    learning: bool,
     plot: str | None,
 ) -> None:
     """Show GPU-hours, requested and used memory, waits and failures of a period.
@@ -86,12 +96,18 @@ def stats(
       gpuqueue stats --by day --since 7d
       gpuqueue stats --by device --csv > devices.csv
       gpuqueue stats --plot lab.png
+      gpuqueue stats --learning --user ada
     """  # noqa: D301 - \b is click's mark for lines to keep
     if as_json + as_csv + (plot is not None) > 1:
         raise BadRequest("--json, --csv and --plot exclude each other: choose one")
+    if learning and (by != "user" or as_csv or plot is not None):
+        raise BadRequest("--learning excludes --by, --csv and --plot: use it with --since, --until, --user and --json")
     period = {"since": moment("since", since), "until": moment("until", until)}
     ordered(**period)
     with Client() as client:
+        if learning:
+            click.echo(_learning(client.history.learning(**period, user=user), as_json=as_json))
+            return
         reported = client.history.stats(by, **period, user=user)
         if plot is not None:
             if not reported.total.runs:
@@ -106,6 +122,15 @@ def stats(
         click.echo(_table(reported, terminal_width()))
     else:
         click.echo("nothing ran in this time", err=True)
+
+
+def _learning(report: learning_report.LearningReport, *, as_json: bool) -> str:
+    """Return a replay of learned memory as JSON or as a table."""
+    if as_json:
+        return json.dumps(learning_report.report_to_plain(report), indent=2)
+    if not report.repeats:
+        return learning_table.counted(report)
+    return learning_table.learning_table(report, terminal_width())
 
 
 def _plot(client: Client, reported: Statistics, path: str, user: str | None) -> None:

@@ -83,15 +83,8 @@ def _off(_ctx: click.Context, _param: click.Parameter, given: bool) -> bool | No
     return False if given else None
 
 
-#: The options that describe a job, in the order of the help.
-_OPTIONS: tuple[Option, ...] = (
-    click.argument("script", required=False, shell_complete=files),
-    field("mem", "Memory on each device: 6G, 6000M, 512MiB (binary); auto: what earlier runs needed."),
-    field("gpus", "Number of devices, all on one host.", default=1, show_default=True),
-    *placement.OPTIONS,
-    field("time_limit", "Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
-    field("signal", "Signal sent this long before the time limit: USR1@120, INT@2m."),
-    field("name", "Name of the job. Default: the script's name."),
+_SCRIPT = click.argument("script", required=False, shell_complete=files)
+_WHERE: tuple[Option, ...] = (
     click.option("-e", "--env", multiple=True, metavar="K=V", help="Environment variable for the job. Repeatable."),
     click.option(
         "-C",
@@ -100,6 +93,47 @@ _OPTIONS: tuple[Option, ...] = (
         help="Working directory. Default: the current directory.",
         shell_complete=directories,
     ),
+)
+_SNAPSHOT: tuple[Option, ...] = (
+    click.option(
+        "--snapshot",
+        metavar="DIR",
+        help="Send the code in DIR along: the job runs in a copy of it. Default to another machine: the git work tree.",
+        shell_complete=directories,
+    ),
+    click.option("--no-snapshot", is_flag=True, help="Do not send the code along."),
+    click.option(
+        "--snapshot-allow",
+        metavar="PATTERN",
+        multiple=True,
+        help="Send files that look like secrets and match PATTERN. Repeatable.",
+    ),
+)
+_PYTHON: tuple[Option, ...] = (
+    click.option(
+        "--python",
+        metavar="PATH",
+        help="Interpreter of a .py script. Default: the active environment's.",
+        shell_complete=files,
+    ),
+    click.option(
+        "--environment",
+        metavar="NAME",
+        help="Python environment of the hosts, by its name in their settings.",
+        shell_complete=environments,
+    ),
+)
+
+#: The options that describe a job, in the order of the help.
+_OPTIONS: tuple[Option, ...] = (
+    _SCRIPT,
+    field("mem", "Memory on each device: 6G, 6000M, 512MiB (binary); auto: what earlier runs needed."),
+    field("gpus", "Number of devices, all on one host.", default=1, show_default=True),
+    *placement.OPTIONS,
+    field("time_limit", "Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
+    field("signal", "Signal sent this long before the time limit: USR1@120, INT@2m."),
+    field("name", "Name of the job. Default: the script's name."),
+    *_WHERE,
     field("priority", "Jobs of higher priority start first.", default=str(Priority.NORMAL), show_default=True),
     field("pool", "Only devices of this pool.", default=""),
     click.option(
@@ -114,19 +148,7 @@ _OPTIONS: tuple[Option, ...] = (
     click.option(
         "--no-git", "git", is_flag=True, callback=_off, help="Do not record the git commit of the working directory."
     ),
-    click.option(
-        "--snapshot",
-        metavar="DIR",
-        help="Send the code in DIR along: the job runs in a copy of it. Default to another machine: the git work tree.",
-        shell_complete=directories,
-    ),
-    click.option("--no-snapshot", is_flag=True, help="Do not send the code along."),
-    click.option(
-        "--snapshot-allow",
-        metavar="PATTERN",
-        multiple=True,
-        help="Send files that look like secrets and match PATTERN. Repeatable.",
-    ),
+    *_SNAPSHOT,
     click.option(
         "--keep",
         metavar="PATTERN",
@@ -135,18 +157,7 @@ _OPTIONS: tuple[Option, ...] = (
     ),
     click.option("--no-cap", "cap", is_flag=True, callback=_not, help="Do not cap the job's memory at --mem."),
     click.option("--warm", is_flag=True, help="Run the script in a Python that has already imported torch."),
-    click.option(
-        "--python",
-        metavar="PATH",
-        help="Interpreter of a .py script. Default: the active environment's.",
-        shell_complete=files,
-    ),
-    click.option(
-        "--environment",
-        metavar="NAME",
-        help="Python environment of the hosts, by its name in their settings.",
-        shell_complete=environments,
-    ),
+    *_PYTHON,
     click.option(
         "--tag",
         "tags",
@@ -172,8 +183,21 @@ _ARRAY_OPTIONS = (
     ),
     field("at_once", "Maximum number of concurrent array members.", type=int),
 )
+#: The options of `probe`, which decides the rest of its request.
+_PROBE_OPTIONS = (
+    _SCRIPT,
+    field("gpus", "Number of devices, all on one host.", default=1, show_default=True),
+    placement.DEVICE_OPTION,
+    placement.DEVICE_TYPE_OPTION,
+    *_WHERE,
+    field("priority", "Jobs of higher priority start first.", default=str(Priority.NORMAL), show_default=True),
+    field("pool", "Only devices of this pool.", default=""),
+    *_SNAPSHOT,
+    *_PYTHON,
+)
 job_options = with_options(_OPTIONS)
 array_options = with_options(_ARRAY_OPTIONS)
+probe_options = with_options(_PROBE_OPTIONS)
 
 
 def submit_job(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:

@@ -51,10 +51,12 @@ DEVICE = "gpu, cpu, any; or devices by INDEX, HOST:INDEX or UUID (or its start),
 DEVICE_TYPE = "Only devices with these words in their name: A100. Repeatable: any of these"
 spread = _preference("spread", "Prefer the device with the most free memory.")
 pack = _preference("pack", "Prefer the device with the least sufficient memory.")
+DEVICE_OPTION = field("device", f"{DEVICE} Default: gpu; cpu if the queue knows no GPU.")
+DEVICE_TYPE_OPTION = field("device_type", f"{DEVICE_TYPE}.")
 #: Options of ``submit`` and ``run``.
 OPTIONS = (
-    field("device", f"{DEVICE} Default: gpu; cpu if the queue knows no GPU."),
-    field("device_type", f"{DEVICE_TYPE}."),
+    DEVICE_OPTION,
+    DEVICE_TYPE_OPTION,
     click.option("--exclusive", is_flag=True, help="Run alone on each device. Without --mem: all of its memory."),
     spread,
     pack,

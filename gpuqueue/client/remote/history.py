@@ -13,6 +13,7 @@ from gpuqueue.model import api, job_ref, times, validation
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.history_query import FoldedRow, Sort
 from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.learning_report import LearningReport
 from gpuqueue.model.run import EndingKind, Record
 from gpuqueue.model.statistics import By, Course, Statistics
 
@@ -125,6 +126,16 @@ class RemoteHistory:
         """Return statistics of a period as a time series of *steps* equal intervals."""
         query = {"steps": validation.count("steps", steps), **_period(since, until, user)}
         return self._link.get(Course, "/stats/course", query)
+
+    def learning(
+        self,
+        *,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
+        user: str | None = None,
+    ) -> LearningReport:
+        """Return how learned memory would have done over the jobs that ended in a period, beside simple rules."""
+        return self._link.get(LearningReport, "/stats/learning", _period(since, until, user))
 
 
 def _period(since: str | datetime | None, until: str | datetime | None, user: str | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.api import FoldedPage, HistoryPage, NeverBegan, Whether
 from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobState
+from gpuqueue.model.learning_report import LearningReport
 from gpuqueue.model.run import EndingKind
 from gpuqueue.model.statistics import By, Course, Statistics
 from gpuqueue.service.call import Call
@@ -176,3 +177,24 @@ async def course(
         return call.client.history.course(since=since, until=until, steps=steps, user=user)
 
     return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/stats/learning", answer=LearningReport)
+async def learning(
+    request: Request,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    user: str | None = None,
+) -> Response:
+    """Return how learned memory would have done over the newest jobs that ended in a period, beside simple rules."""
+
+    def work(call: Call) -> LearningReport:
+        call.must(Action.SEE_SITE)
+        return call.client.history.learning(since=since, until=until, user=user)
+
+    site = site_of(request)
+    give_back = site.replays.take("")
+    try:
+        return await site.answer(request, work)
+    finally:
+        give_back()

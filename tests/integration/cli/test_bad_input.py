@@ -49,7 +49,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         *("--ending", "--exit-code", "--model", "--host", "--min-peak", "--min-duration", "--max-duration", "-c"),
         *("--after", "-r", "--array", "--tag"),
     ),
-    "stats": ("--by", "--since", "--until", "-u", "--json", "--csv"),
+    "stats": ("--by", "--since", "--until", "-u", "--json", "--csv", "--learning"),
     "top": ("-u", "--interval", "--once", "--json"),
     "gpus": ("--json",),
     "limits": ("--json",),
@@ -63,7 +63,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 EACH_WORD = {"logs", "cancel", "hold", "release", "retry", "move", "tag", "note"}
 #: Commands that wait, run something, or start and stop the machine, and are tested elsewhere.
 ELSEWHERE = {
-    *("run", "attach", "estimate", "simulate", "up", "down", "status", "db", "doctor", "completion"),
+    *("run", "attach", "estimate", "probe", "simulate", "up", "down", "status", "db", "doctor", "completion"),
     *("serve", "login", "logout", "whoami", "token", "audit"),
     *("install", "join", "uninstall"),
 }

@@ -53,6 +53,7 @@ ACT = {
     "tag",
     "note",
     "estimate",
+    "probe",
     "simulate",
     "drain",
     "resume",

@@ -197,3 +197,40 @@ def test_without_the_library_it_says_what_to_install(recorded: Site, tmp_path: P
         )
         assert expected == done.returncode, done.stderr
     assert "in a clone, pip install '.[plot]'" in done.stderr
+
+
+@pytest.fixture
+def repeated(site: Site) -> Site:
+    """Return a site with a history of four jobs of one script."""
+    site.make_tables()
+    outbox = Outbox(site.client.database)
+    peak = Peak(bytes=GIB // 2, source=PeakSource.NVML_SAMPLED, samples=40)
+    for job_id in range(1, 5):
+        outbox.submit(job_id, make_spec(account=ADA))
+        outbox.claim(job_id)
+        outbox.started(job_id)
+        ended = encode_ended(ending=Ending.from_status(0), duration_s=3600.0, devices=facts("GPU-0", peak))
+        outbox.report(job_id, Act.FINISH, JobState.SUCCEEDED, token="1.a", ended=ended)
+    outbox.record()
+    return site
+
+
+def test_learned_memory_is_compared_with_what_was_asked(repeated: Site) -> None:
+    """The table and JSON have each rule. Three of the four jobs are repeats, which used half of what they had."""
+    table = repeated.cli("stats", *PERIOD, "--learning").stdout.splitlines()
+    plain = json.loads(repeated.cli("stats", *PERIOD, "--learning", "--json").stdout)
+
+    assert ["what", "was", "asked", "3", "100.0", "%", "0", "3.0", "1.5", "100", "%"] == table[1].split()
+    assert ["learned", "3", "100.0", "%", "0"] == table[2].split()[:5]
+    assert (4, 3) == (plain["jobs"], plain["repeats"])
+    assert {"key": "asked", "fit_rate": 1.0, "above_peak": 1.0}.items() <= plain["rules"][0].items()
+    assert "0 of 0 jobs" in repeated.cli("stats", *PERIOD, "--learning", "--user", "eve").stdout
+
+
+@pytest.mark.parametrize("words", [("--by", "day"), ("--csv",), ("--plot", "a.png")])
+def test_learning_has_no_groups_and_no_charts(site: Site, words: tuple[str, ...]) -> None:
+    """Options that --learning does not take are refused in one line."""
+    done = site.cli("stats", "--learning", *words, check=False)
+
+    assert (2, "", 1) == (done.returncode, done.stdout, len(done.stderr.splitlines()))
+    assert "--learning excludes --by, --csv and --plot" in done.stderr

@@ -63,6 +63,7 @@ def test_any_request_is_answered_as_described(people: dict[str, Person], name: s
         "/job-labels?id=" + "&id=1" * 20_000,
         "/stats/course?until=0001-01-01T00:01:00Z",
         "/stats?until=0001-01-01T00:01:00Z",
+        "/stats/learning?until=0001-01-01T00:01:00Z",
         "/history?since=0001-01-01T00:01:00%2B14:00",
         "/stats?since=9999-12-31T23:59:00-14:00",
     ],

@@ -25,6 +25,7 @@ LISTS = (
     "/history/1/never-began",
     "/stats",
     "/stats/course",
+    "/stats/learning",
     "/devices",
     "/limits",
     "/streams/jobs",

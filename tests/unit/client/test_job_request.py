@@ -68,6 +68,7 @@ SAMPLES: dict[str, Any] = {
     "snapshot": True,
     "snapshot_allow": [".env"],
     "keep": ["results/**"],
+    "probe": "flat=60,steps=200",
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "args": {"command": "train.py"},
@@ -77,6 +78,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "at_once": {"array": "0-3"},
     "sweep": {"command": ["true", "{lr}"]},
     "keep": {"snapshot": True},
+    "probe": {"time_limit": "2h"},
 }
 #: Fields that permit something, and so change no spec.
 PERMITS = {"snapshot_allow"}
@@ -141,7 +143,7 @@ def test_each_field_is_explained() -> None:
 
 def test_the_options_are_the_fields_of_a_request() -> None:
     """Each field has an option with its name. Some fields have an option for each of their values."""
-    words = {"command", "args"}
+    words = {"command", "args", "probe"}  # `gpuqueue probe` decides its own
     asked = {each.name for each in submit.params}
     assert {*REQUEST} - words - {"preference"} == asked - {"script", "spread", "pack", "no_snapshot"}
     assert asked - {"at_once"} == {each.name for each in run.params}
@@ -158,7 +160,7 @@ def test_each_field_reaches_the_spec_and_its_json(site: Any) -> None:
 
     seen = set().union(*found.values())
     assert {each.name for each in fields(JobSpec)} - NOT_REQUESTED == seen - NOT_REQUESTED
-    code = {"snapshot": True, "keep": ["*.csv"], "environment": "a"}
+    code = {"snapshot": True, "keep": ["*.csv"], "environment": "a", "probe": "flat=60", "time_limit": "1h"}
     whole = spec(site, tags=["a"], retries=1, on_end="team", after="12", git=True, **code)
     whole = replace(whole, warm=True, separate_stderr=True)
     keys = set(json.loads(encode_spec(whole)))

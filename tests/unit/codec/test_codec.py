@@ -133,6 +133,7 @@ def test_every_field_of_version_1_loads_for_ever() -> None:
         {"warm": True},
         {"separate_stderr": True},
         {"environment": "torch-2.6"},
+        {"probe": "steps=5", "time_limit_s": 9.0},
         {"snapshot": f"{'0' * 64}:src", "keep": ("results/**", "!*.tmp")},
     ],
     ids=str,

@@ -1,0 +1,158 @@
+"""Replays past jobs: what each rule would have allocated, given only what was known when the job was submitted. Pure.
+
+A run fits if its allocation is at least its peak. A run that does not fit is lost: it is taken to die after half of its
+time, and the next one gets twice as much, up to the whole device, as after a real lack of memory.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.learning.past_run import MOST_JOBS, PastRun
+from gpuqueue.learning.plain_rules import PLAIN_RULES, peaks_for
+from gpuqueue.learning.rule import DIED_FACTOR, rounded_up
+from gpuqueue.learning.signature import Lesson, Wanted, lesson_for
+from gpuqueue.model.device import DeviceFilter, DeviceKind
+from gpuqueue.model.learning_report import LearningReport, MemRule, ReplayFigures, ReplayGroup
+from gpuqueue.model.mem_source import Signature
+from gpuqueue.text.units import MIB
+
+#: The share of its time after which a run that lacks memory is taken to die.
+LOST_AFTER = 0.5
+#: The smallest allocation.
+LEAST_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastJob:
+    """An ended job with its runs that show a need, newest first.
+
+    ``is_known`` says whether the last run has a trusted peak. ``asked_bytes`` is what the first run was allocated on a
+    device, ``used_bytes`` the sum of the last run's peaks on its ``devices``, and ``duration_s`` the time of that run.
+    """
+
+    id: int
+    program: tuple[str, str]
+    runs: tuple[PastRun, ...]
+    is_known: bool
+    asked_bytes: int
+    used_bytes: int
+    devices: int
+    duration_s: float
+    submitted_at: datetime
+    ended_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Repeat:
+    """A job, what was learned for it, and what each rule would have allocated."""
+
+    job: PastJob
+    lesson: Lesson
+    allocations: Mapping[MemRule, int]
+
+
+def replay(
+    jobs: Iterable[PastJob], *, since: datetime, until: datetime, headroom_bytes: int = 0, is_cut: bool = False
+) -> LearningReport:
+    """Return how each rule did over *jobs*. *headroom_bytes* of a device are for no job.
+
+    *since*, *until* and *is_cut* are those of the report.
+    """
+    jobs = list(jobs)
+    known = sum(job.is_known for job in jobs)
+    repeats = list(_repeats(jobs, headroom_bytes))
+    by_signature = {word: [each for each in repeats if each.lesson.signature is word] for word in Signature}
+    return LearningReport(
+        since=since,
+        until=until,
+        jobs=len(jobs),
+        unclear=len(jobs) - known,
+        first=known - len(repeats),
+        is_cut=is_cut,
+        rules=tuple(ReplayGroup(key=rule.value, figures=_figures(repeats, rule)) for rule in MemRule),
+        signatures=tuple(
+            ReplayGroup(key=word.value, figures=_figures(some, MemRule.LEARNED))
+            for word, some in by_signature.items()
+            if some
+        ),
+    )
+
+
+def _repeats(jobs: Sequence[PastJob], headroom_bytes: int) -> Iterator[_Repeat]:
+    """Yield the jobs with a trusted peak for which an earlier one was known when they were submitted."""
+    programs: dict[tuple[str, str], list[PastJob]] = defaultdict(list)
+    for job in sorted(jobs, key=lambda each: each.id):
+        before = programs[job.program]
+        if job.is_known:
+            found = _repeat(job, _known_runs(before, job.submitted_at), headroom_bytes)
+            if found is not None:
+                yield found
+        before.append(job)
+
+
+def _known_runs(before: Sequence[PastJob], at: datetime) -> Sequence[PastRun]:
+    """Return the runs, newest first, that a submit at this time would have read."""
+    found: list[PastRun] = []
+    count = 0
+    for job in reversed(before):
+        if job.ended_at <= at:
+            found += job.runs
+            count += 1
+            if count == MOST_JOBS:
+                break
+    return found
+
+
+def _repeat(job: PastJob, earlier: Sequence[PastRun], headroom_bytes: int) -> _Repeat | None:
+    run = job.runs[0]
+    peaks = peaks_for(run, earlier)
+    lesson = lesson_for(_wanted(run), earlier, headroom_bytes) if peaks else None
+    if lesson is None:
+        return None
+    plain = {rule: max(LEAST_BYTES, rounded_up(int(of(peaks)))) for rule, of in PLAIN_RULES.items()}
+    learned = max(LEAST_BYTES, lesson.learned.mem_bytes)
+    return _Repeat(
+        job=job, lesson=lesson, allocations={MemRule.ASKED: job.asked_bytes, MemRule.LEARNED: learned, **plain}
+    )
+
+
+def _wanted(run: PastRun) -> Wanted:
+    return Wanted(
+        words=run.words,
+        code=run.code,
+        interpreter=run.interpreter,
+        environment=run.environment,
+        device=DeviceFilter.CPU if run.kind is DeviceKind.CPU else DeviceFilter.GPU,
+    )
+
+
+def _figures(repeats: Iterable[_Repeat], rule: MemRule) -> ReplayFigures:
+    total = ReplayFigures()
+    for each in repeats:
+        lost, reserved_byte_s = _tried(each.job, each.allocations[rule])
+        total = replace(
+            total,
+            jobs=total.jobs + 1,
+            fitted=total.fitted + (lost == 0),
+            lost_tries=total.lost_tries + lost,
+            reserved_byte_s=total.reserved_byte_s + reserved_byte_s,
+            used_byte_s=total.used_byte_s + each.job.used_bytes * each.job.duration_s,
+        )
+    return total
+
+
+def _tried(job: PastJob, allocated_bytes: int) -> tuple[int, float]:
+    """Return how many runs are lost before one fits, and the memory times time that all of them reserve."""
+    need, lost, reserved_byte_s = job.runs[0], 0, 0.0
+    most = max(need.bytes, need.room_bytes or 0)
+    allocated = max(LEAST_BYTES, allocated_bytes)
+    while allocated < need.bytes:
+        lost += 1
+        reserved_byte_s += allocated * job.duration_s * LOST_AFTER
+        allocated = allocated * DIED_FACTOR if need.room_bytes is None else min(allocated * DIED_FACTOR, most)
+    return lost, (reserved_byte_s + allocated * job.duration_s) * job.devices

@@ -1,0 +1,115 @@
+"""How learned memory did in the past, beside what jobs asked for and beside simple rules. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from gpuqueue.lazy.frozen import dataclass
+
+
+class MemRule(str, Enum):
+    """A way to choose the memory of a job that has run before."""
+
+    #: What the first run of the job was allocated.
+    ASKED = "asked"
+    #: What the history teaches: see :mod:`gpuqueue.learning.rule`.
+    LEARNED = "learned"
+    #: The largest peak of earlier runs.
+    LARGEST = "largest"
+    #: The mean of the peaks and twice their standard deviation.
+    MEAN_2SD = "mean+2sd"
+    #: The last peak x 1.2.
+    LAST = "last*1.2"
+    #: The 90th percentile of the peaks x 1.15.
+    P90 = "p90*1.15"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayFigures:
+    """How a rule did over ``jobs`` repeat jobs.
+
+    ``fitted`` counts the jobs whose peak was within the first allocation, and ``lost_tries`` the runs that would have
+    died. ``reserved_byte_s`` is memory times time of all runs, lost ones included. ``used_byte_s`` is the peak times
+    the time of the runs that fitted.
+    """
+
+    jobs: int = 0
+    fitted: int = 0
+    lost_tries: int = 0
+    reserved_byte_s: float = 0.0
+    used_byte_s: float = 0.0
+
+    @property
+    def unused_byte_s(self) -> float:
+        """Return the memory times time that was reserved and not used."""
+        return self.reserved_byte_s - self.used_byte_s
+
+    @property
+    def fit_rate(self) -> float | None:
+        """Return ``fitted`` as a share of ``jobs``, or None without jobs."""
+        return self.fitted / self.jobs if self.jobs else None
+
+    @property
+    def above_peak(self) -> float | None:
+        """Return ``unused_byte_s`` as a share of ``used_byte_s``, or None if no memory was used."""
+        return self.unused_byte_s / self.used_byte_s if self.used_byte_s else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayGroup:
+    """The figures of one rule, or of the jobs for which the learned number came from one signature."""
+
+    key: str
+    figures: ReplayFigures
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearningReport:
+    """A replay of the jobs that ended in a period.
+
+    ``jobs`` is the number of jobs read: those that succeeded, reached their time limit or lacked memory. ``unclear``
+    counts those of them without a trusted peak, and ``first`` those with one and without an earlier one of the same
+    program. The others are repeat jobs, over which each rule was replayed. ``is_cut`` says whether the period has older
+    jobs that were not read.
+    """
+
+    since: datetime
+    until: datetime
+    jobs: int
+    unclear: int
+    first: int
+    is_cut: bool
+    rules: tuple[ReplayGroup, ...]
+    signatures: tuple[ReplayGroup, ...]
+
+    @property
+    def repeats(self) -> int:
+        """Return the number of repeat jobs."""
+        return self.jobs - self.unclear - self.first
+
+
+#: Figures that are derived from the others.
+RATES = ("unused_byte_s", "fit_rate", "above_peak")
+
+
+def group_to_plain(group: ReplayGroup) -> dict[str, Any]:
+    """Return *group* as plain values, including the derived ones."""
+    names = (*(field.name for field in fields(group.figures)), *RATES)
+    return {"key": group.key, **{name: getattr(group.figures, name) for name in names}}
+
+
+def report_to_plain(report: LearningReport) -> dict[str, Any]:
+    """Return *report* as plain values."""
+    return {
+        "since_at": report.since.isoformat(timespec="milliseconds"),
+        "until_at": report.until.isoformat(timespec="milliseconds"),
+        **{name: getattr(report, name) for name in ("jobs", "unclear", "first", "repeats", "is_cut")},
+        "rules": [group_to_plain(each) for each in report.rules],
+        "signatures": [group_to_plain(each) for each in report.signatures],
+    }
