@@ -18,6 +18,8 @@ from gpuqueue.service.routes import (
     jobs,
     join,
     logs,
+    page,
+    sign_in,
     snapshots,
     streams,
     terminal,
@@ -50,9 +52,11 @@ def application(site: Site | None) -> FastAPI:
         access,
         host,
         join,
+        sign_in,
     ):  # /jobs/wait goes before /jobs/{name}
         api.include_router(each.router)
     app.include_router(api)
+    app.include_router(page.router)
     problems.install(app)
     document: dict[str, Any] = {}
 

@@ -26,6 +26,7 @@ from gpuqueue.service.host_runs import HostRuns
 from gpuqueue.service.relays import Relays
 from gpuqueue.service.slots import Slots
 from gpuqueue.service.uploads import Uploads
+from gpuqueue.service.web.cookie import cookie_of
 from gpuqueue.settings.settings import Settings
 
 T = TypeVar("T")
@@ -51,8 +52,10 @@ MOST_ANONYMOUS_BYTES = 256 * 1024
 class Site:
     """What the routes share."""
 
-    def __init__(self, settings: Settings, identity: Identity) -> None:
+    def __init__(self, settings: Settings, identity: Identity, page_url: str | None = None) -> None:
+        """Serve the site of *settings*. *page_url* is where browsers find the page, None if nobody has said."""
         self.settings = settings
+        self.page_url = page_url
         self.identity = identity
         self.policy = AccessPolicy.parse(settings.admins, settings.access)
         self.ends = Ends(settings)
@@ -88,6 +91,10 @@ class Site:
     async def answer(self, request: Request, work: Callable[[Call], Any], status: int = 200) -> Response:
         """Return the result of *work* as JSON. It may return a whole Response instead."""
         return await self.work(request, lambda call: answered(work(call), status))
+
+    async def in_pool(self, work: Callable[[Site], T]) -> T:
+        """Call *work*, which needs no caller, in a thread of the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, self)
 
     async def on_disk(self, work: Callable[[], T]) -> T:
         """Call *work*, which writes something large, in a thread of its own pool."""
@@ -172,10 +179,18 @@ def answered(value: Any, status: int = 200) -> Response:
     return Response(content, status, media_type="application/json")
 
 
+def is_tls(request: Request) -> bool:
+    """Return whether the client of *request* uses TLS, here or at a proxy."""
+    return request.url.scheme == "https"
+
+
 def _credentials(request: Request) -> Credentials:
-    client = request.client
+    client, peer = request.client, request.scope.get("state", {}).get("peer")
+    authorization = request.headers.get("authorization")
+    is_browser = peer is None and not authorization
     return Credentials(
-        peer=request.scope.get("state", {}).get("peer"),
-        authorization=request.headers.get("authorization"),
+        peer=peer,
+        authorization=authorization,
         address=client.host if client is not None else "",
+        session=cookie_of(request, is_tls=is_tls(request), port=request.url.port) if is_browser else None,
     )
