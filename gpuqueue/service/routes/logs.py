@@ -143,9 +143,8 @@ async def progress(request: Request) -> Response:
         call.must(Action.SEE_SITE)
         if len(asked.jobs) > 5000:  # noqa: PLR2004 - more than any site runs
             raise BadRequest("progress is reported for at most 5000 jobs at a time")
-        wanted = set(asked.jobs)
-        page = call.client.jobs.listing()
-        jobs = [job for job in page.jobs if job.id in wanted and call.may(Action.SEE_LOGS, job.spec.account)]
+        page = call.connection.queue.jobs.some(sorted(set(asked.jobs)))
+        jobs = [job for job in page.jobs if call.may(Action.SEE_LOGS, job.spec.account)]
         return logs_of(call).progress(jobs, page.logs)
 
     return await site_of(request).answer(request, work)
