@@ -22,6 +22,7 @@ from gpuqueue.service.routes import (
     sign_in,
     snapshots,
     streams,
+    tables,
     terminal,
 )
 from gpuqueue.service.routes.described import SCHEMAS, known_parameters_only
@@ -53,6 +54,7 @@ def application(site: Site | None) -> FastAPI:
         host,
         join,
         sign_in,
+        tables,
     ):  # /jobs/wait goes before /jobs/{name}
         api.include_router(each.router)
     app.include_router(api)

@@ -27,6 +27,9 @@ from gpuqueue.service.relays import Relays
 from gpuqueue.service.slots import Slots
 from gpuqueue.service.uploads import Uploads
 from gpuqueue.service.web.cookie import cookie_of
+from gpuqueue.service.web.places import Places
+from gpuqueue.service.web.queue_copy import QueueCopy
+from gpuqueue.service.web.table import Tables
 from gpuqueue.settings.settings import Settings
 
 T = TypeVar("T")
@@ -62,6 +65,7 @@ class Site:
         self.uploads = Uploads(settings)
         self.relays = Relays()
         self.delivered, self.host_runs = Delivered(settings), HostRuns()
+        self.queue_copy, self.tables, self.places = QueueCopy(settings), Tables(), Places()
         self.archives = Slots(ARCHIVES_OF_ACCOUNT, ARCHIVES, "archives of files are sent")
         self.results = Slots(RESULTS_OF_HOST, RESULTS, "results arrive")
         #: Set when the service is about to stop: streams end, and their clients come back to the next one.
@@ -121,6 +125,7 @@ class Site:
     def close(self) -> None:
         """Close the connections. Requests that are being served are finished first."""
         self.ends.close()
+        self.queue_copy.close()
         self._pool.shutdown()
         self._disk.shutdown()
         for each in self._connections:
