@@ -9,8 +9,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from gpuqueue.model.access import Action
 from gpuqueue.model.job import JobState
 from gpuqueue.model.page_rows import JobPlace, Overview, QueueTable, RowSort
+from gpuqueue.model.progress import Progress
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.logs import logs_of
 from gpuqueue.service.site import site_of
 from gpuqueue.service.web.answers import tagged
 from gpuqueue.service.web.rows import device_view, without_hidden
@@ -106,6 +108,21 @@ async def job_places(
             if place is not None:
                 found[each] = place
         return found
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/job-progress", answer=dict[int, Progress])
+async def job_progress(
+    request: Request, ids: Annotated[list[int], Query(alias="id", max_length=MOST_ROWS)]
+) -> Response:
+    """Return the progress of running jobs that report it in their logs, as far as the caller may read these."""
+
+    def work(call: Call) -> dict[int, Progress]:
+        call.must_see_jobs()
+        page = call.connection.queue.jobs.some(sorted(set(ids)))
+        jobs = [job for job in page.jobs if call.may(Action.SEE_LOGS, job.spec.account)]
+        return logs_of(call).progress(jobs, page.logs)
 
     return await site_of(request).answer(request, work)
 

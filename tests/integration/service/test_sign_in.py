@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import ssl
 from collections.abc import Iterator
-from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from bounded import until
 from service_fixtures import ServedSite, ask, mine
+from web_browser import Browser
 
 from gpuqueue.client import Client
+from gpuqueue.model.audit import AuditEntry
 from gpuqueue.system.account import current_account
-
-
-class Answer(NamedTuple):
-    """An answer: its status, its headers, and its JSON."""
-
-    status: int
-    headers: dict[str, str]
-    value: Any
-
-
-class Browser:
-    """Keeps the cookie that the service sets, and sends what the page would send."""
-
-    def __init__(self, served: ServedSite) -> None:
-        self._served = served
-        self.cookie = ""
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str | None) -> Answer:
-        """Send a request of the page. A header None is left out."""
-        served = self._served
-        context = ssl.create_default_context(cafile=served.directory / "cert.pem")
-        ours = {"Origin": f"https://127.0.0.1:{served.port}", "Gpuqueue_Page": "1", "Cookie": self.cookie or None}
-        sent = {name.replace("_", "-"): text for name, text in {**ours, **headers}.items() if text is not None}
-        with closing(http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=60)) as link:
-            link.request(method, path, None if body is None else json.dumps(body), sent)
-            answer = link.getresponse()
-            found = {name.lower(): value for name, value in answer.getheaders()}
-            content = answer.read()
-        if "set-cookie" in found:
-            self.cookie = found["set-cookie"].partition(";")[0]
-        is_json = "json" in found.get("content-type", "")
-        return Answer(answer.status, found, json.loads(content) if is_json and content else content)
-
-    def api(self, method: str, path: str, body: Any = None, **headers: str | None) -> Answer:
-        """Send a request to the API."""
-        return self.ask(method, f"/api/v1{path}", body, **headers)
 
 
 @pytest.fixture
@@ -174,8 +137,13 @@ def test_a_code_needs_an_account(served: ServedSite, browser: Browser) -> None:
 
 def test_a_sign_in_is_in_the_audit_log(browser: Browser, owner: Client) -> None:
     """The log has who signed in and from where, and no secret."""
-    code = code_of(owner)
+    me, code = current_account("here").name, code_of(owner)
+    before = {each.id for each in owner.access.audit(action="sign-in")}
     browser.api("POST", "/web/session", code)
-    entry = owner.access.audit(action="sign-in", limit=1)[0]
-    assert (current_account("here").name, "session", "127.0.0.1") == (entry.account, entry.via, entry.address)
+
+    def new() -> list[AuditEntry]:
+        return [each for each in owner.access.audit(action="sign-in", user=me) if each.id not in before]
+
+    entry = until(new, what="the entry")[0]
+    assert ("session", "127.0.0.1") == (entry.via, entry.address)
     assert code["code"] not in str(entry)

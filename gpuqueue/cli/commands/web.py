@@ -1,0 +1,61 @@
+"""The ``web`` command."""
+
+from __future__ import annotations
+
+import html
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from gpuqueue.client import Client
+from gpuqueue.console import print_message
+from gpuqueue.errors import Refused
+from gpuqueue.text.sanitize import plain
+
+#: Where desktops say that a browser can be opened.
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
+#: A page that leads to the link. The link is not an argument of the browser: other users could read it there.
+_REDIRECT = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={link}"><title>gpuqueue</title></head>
+<body><p><a href="{link}">Open gpuqueue</a></p></body></html>
+"""
+
+
+@click.command()
+@click.option("--no-open", is_flag=True, help="Print the link, and open no browser.")
+def web(*, no_open: bool) -> None:
+    """Open the web page of the service, signed in as you.
+
+    The link signs one browser in, once, within a minute. On a machine without a screen it is only printed: open it
+    where your browser reaches the service.
+
+    \b
+    Examples:
+      gpuqueue web
+      gpuqueue web --no-open
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Client() as client:
+        made = client.access.sign_in_code()
+        own = client.settings.client_url or ""
+    base = own if own.startswith(("http://", "https://")) else made.url
+    if base is None:
+        raise Refused(
+            "the service does not know its address for browsers: start it with --listen HOST:PORT, or set web_url there"
+        )
+    link = f"{base.rstrip('/')}/#sign-in={made.code}"
+    print_message("gpuqueue", f"this link signs one browser in, once, within {made.valid_s:g} s")
+    click.echo(plain(link))
+    if not no_open and sys.stdout.isatty() and any(os.environ.get(each) for each in _SCREENS):
+        _open(link)
+
+
+def _open(link: str) -> None:
+    """Open *link* in the user's browser, by a file that only the user can read. The file stays for the browser."""
+    fd, name = tempfile.mkstemp(prefix="gpuqueue-web-", suffix=".html")  # 0600
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(_REDIRECT.format(link=html.escape(link)))
+    click.launch(Path(name).as_uri())
