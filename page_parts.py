@@ -59,8 +59,11 @@ def bring(root: Path = ROOT, *, with_tests: bool = False) -> bool:
     done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NoParts(f"npm ci failed, so there is no web page: {(done.stderr or done.stdout).strip()[-500:]}")
-    _copy(root / "node_modules", vendor)
-    stamp.write_text(mark, encoding="ascii")
+    try:
+        _copy(root / "node_modules", vendor)
+        stamp.write_text(mark, encoding="ascii")
+    except OSError as error:
+        raise NoParts(f"{vendor} cannot be written, so there is no web page: {error.strerror}") from error
     return True
 
 

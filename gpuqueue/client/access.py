@@ -100,8 +100,8 @@ class Access:
 
         """
         raise Refused(
-            "the page is served by the service: run gpuqueue serve --socket PATH --listen 127.0.0.1:8080, "
-            "and set GPUQUEUE_URL=unix://PATH"
+            "no service runs that could serve the page: start one with gpuqueue up --web, "
+            "or with gpuqueue serve --listen HOST:PORT for others"
         )
 
     def audit(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from gpuqueue.client import Client
+from gpuqueue.cli.output.page_link import sign_in_link
 from gpuqueue.console import print_message
-from gpuqueue.errors import Refused
+from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import plain
 
 #: Where desktops say that a browser can be opened.
@@ -38,16 +38,8 @@ def web(*, no_open: bool) -> None:
       gpuqueue web
       gpuqueue web --no-open
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
-        made = client.access.sign_in_code()
-        own = client.settings.client_url or ""
-    base = own if own.startswith(("http://", "https://")) else made.url
-    if base is None:
-        raise Refused(
-            "the service does not know its address for browsers: start it with --listen HOST:PORT, or set web_url there"
-        )
-    link = f"{base.rstrip('/')}/#sign-in={made.code}"
-    print_message("gpuqueue", f"this link signs one browser in, once, within {made.valid_s:g} s")
+    link, valid_s = sign_in_link(Settings.load())
+    print_message("gpuqueue", f"this link signs one browser in, once, within {valid_s:g} s")
     click.echo(plain(link))
     if not no_open and sys.stdout.isatty() and any(os.environ.get(each) for each in _SCREENS):
         _open(link)

@@ -38,7 +38,7 @@ def test_without_a_service_it_says_what_to_start(served: ServedSite) -> None:
     """The page is served by the service only."""
     done = command(served, None)
     assert 5 == done.returncode
-    assert "gpuqueue serve --socket PATH --listen 127.0.0.1:8080" in done.stderr
+    assert "start one with gpuqueue up --web" in done.stderr
     assert "Traceback" not in done.stderr
 
 
