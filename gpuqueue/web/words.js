@@ -98,13 +98,16 @@ export function reasonOf(row) {
   return row.state === "queued" ? "its turn comes next" : "";
 }
 
+/** A time that is nearer than this says no more than the place, in seconds. */
+const SOON_S = 60;
+
 /** Where a waiting job is in line. @param {import("./types.js").JobPlace} place */
 export function placeOf(place) {
   if (place.never) return "no device here can ever run it";
   const ahead = place.ahead === 0 ? "first in line" : `${place.ahead} ahead`;
   const words = place.reserved ? "a device is reserved for it" : ahead;
   if (place.start_at) return `${words}; starts by ${clock(place.start_at)}`;
-  if (place.room_at) return `${words}; room by ${clock(place.room_at)}`;
+  if (place.room_at && between(new Date().toISOString(), place.room_at) > SOON_S) return `${words}; room by ${clock(place.room_at)}`;
   return words;
 }
 

@@ -59,7 +59,7 @@ export function Overview({ query, onGone }) {
     <h1 class="hidden">Devices</h1>
     <${Trouble} error=${error} history=${value.history} at=${value.at} />
     ${value.devices.length ? html`
-      <${RoomQuestion} devices=${value.devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} />
+      <${RoomQuestion} devices=${value.devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} />
       <${Totals} overview=${value} />
       <${Legend} />
       ${hosts.map(([host, devices]) => html`<${Host} key=${host} host=${host} devices=${devices} at=${value.at} />`)}

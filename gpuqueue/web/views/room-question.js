@@ -11,8 +11,13 @@ const capacity = (device) => device.total_bytes - device.headroom_bytes - (devic
 /** Whether a device takes jobs at all. @param {Device} device */
 const serves = (device) => device.silent_s === null && !device.drained && !device.trouble;
 
-/** @param {Device[]} devices @param {number} bytes @param {number} count */
-export function answer(devices, bytes, count) {
+/**
+ * @param {Device[]} devices
+ * @param {number} bytes
+ * @param {number} count
+ * @param {number} waiting the number of jobs that wait already
+ */
+export function answer(devices, bytes, count, waiting) {
   const gpus = devices.some((each) => each.kind !== "cpu") ? devices.filter((each) => each.kind !== "cpu") : devices;
   const hosts = [...new Set(gpus.map((each) => each.host))];
   /** @param {(device: Device) => boolean} fits */
@@ -21,7 +26,7 @@ export function answer(devices, bytes, count) {
   const now = hostsWith((each) => each.free_bytes >= bytes && each.reserved_for === null);
   if (now.length) {
     const places = now.flatMap((found) => `${found[0].host} ${found.slice(0, 6).map(deviceLabel).join(", ")}${found.length > 6 ? " and more" : ""}`);
-    return { is: "yes", words: `Yes: ${places.slice(0, 4).join("; ")}${places.length > 4 ? "; and other hosts" : ""}.` };
+    return { is: "yes", words: `Yes: ${places.slice(0, 4).join("; ")}${places.length > 4 ? "; and other hosts" : ""}.${waiting ? ` Jobs that wait already (${waiting.toLocaleString()}) may go first.` : ""}` };
   }
   const later = hostsWith((each) => serves(each) && capacity(each) >= bytes && (each.free_bytes >= bytes || each.free_at !== null));
   const times = later.map((found) => {
@@ -36,12 +41,12 @@ export function answer(devices, bytes, count) {
   return { is: "no", words: count > 1 ? `No host has ${count} devices that can give so much.` : `No device here can give so much: the largest could give ${size(largest)}.` };
 }
 
-/** @param {{devices: Device[], asked: string, count: string}} props */
-export function RoomQuestion({ devices, asked, count }) {
+/** @param {{devices: Device[], asked: string, count: string, waiting: number}} props */
+export function RoomQuestion({ devices, asked, count, waiting }) {
   const [text, setText] = useState(asked);
   const many = Math.max(1, Number.parseInt(count, 10) || 1);
   const bytes = text.trim() ? bytesOf(text) : null;
-  const found = bytes ? answer(devices, bytes, many) : null;
+  const found = bytes ? answer(devices, bytes, many, waiting) : null;
   /** @param {Event & {currentTarget: HTMLInputElement}} event */
   const typed = (event) => {
     setText(event.currentTarget.value);
