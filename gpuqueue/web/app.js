@@ -16,9 +16,11 @@ const VIEWS = {
 };
 
 const SIGN_IN = "#sign-in=";
+/** How often the page asks who is signed in, in milliseconds. */
+const REFRESH_MS = 15000;
 
-/** Use the code of the link that the page was opened with, once, and take it out of the address. */
-async function useLink() {
+/** Sign in with the code of the link that the page was opened with, once, and take it out of the address. */
+async function followLink() {
   if (!location.hash.startsWith(SIGN_IN)) return null;
   const code = location.hash.slice(SIGN_IN.length);
   history.replaceState(null, "", "#/overview");
@@ -53,12 +55,20 @@ function App() {
   }, []);
 
   useEffect(() => {
-    useLink().then(async (wrong) => {
+    const begin = async () => {
+      const wrong = await followLink();
       await refresh();
       if (wrong) setFailure(wrong);
-    });
-    const timer = setInterval(() => document.visibilityState === "visible" && refresh(), 30000);
-    return () => clearInterval(timer);
+    };
+    // A second link may be opened in the same tab.
+    const moved = () => location.hash.startsWith(SIGN_IN) && begin();
+    begin();
+    addEventListener("hashchange", moved);
+    const timer = setInterval(() => document.visibilityState === "visible" && refresh(), REFRESH_MS);
+    return () => {
+      clearInterval(timer);
+      removeEventListener("hashchange", moved);
+    };
   }, []);
 
   const signedIn = async () => {

@@ -18,8 +18,8 @@ from gpuqueue.settings.settings import Settings
 MOST = 20_000
 #: Most jobs in one step, and of them those whose turn it is.
 PAGE, TURN = 1000, 200
-#: Least pause between two steps, and between two lists of all ids, in seconds.
-PAUSE_S, IDS_S = 0.5, 3.0
+#: Least pause between two steps, between two readings of the running jobs, and between two lists of all ids, in seconds.
+PAUSE_S, RUNNING_S, IDS_S = 0.5, 2.0, 3.0
 #: The id of the outbox that means: events from now on.
 _NEW = "$"
 
@@ -62,7 +62,7 @@ class QueueReader:
         self._unread: set[int] = set()
         self._turn: list[int] = []
         self._last_event = _NEW
-        self._ids_at_s = 0.0
+        self._ids_at_s = self._running_at_s = 0.0
         self._left_out = False
         self._state = NOTHING
         #: Whether a row differs from those of the last state.
@@ -143,7 +143,10 @@ class QueueReader:
 
     def _due(self) -> list[int]:
         """Return the jobs of one step: those that have changed or are new, those that run, and the next in turn."""
-        running = [each.id for each in self._rows.values() if each.state.is_active]
+        running: list[int] = []
+        if time.monotonic() - self._running_at_s >= RUNNING_S:
+            running = [each.id for each in self._rows.values() if each.state.is_active]
+            self._running_at_s = time.monotonic()
         if not self._turn:
             self._turn = sorted(self._rows)
         turn, self._turn = self._turn[:TURN], self._turn[TURN:]

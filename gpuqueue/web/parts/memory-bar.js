@@ -27,7 +27,7 @@ export function MemoryBar({ device }) {
   const title = device.external_bytes === null ? `${text}; memory of external processes is unknown` : text;
   return html`
     <div class="bar" role="img" aria-label=${title} title=${title}>
-      ${parts.map((each) => html`<span class=${`part ${each.name}`} style=${{ flexGrow: each.bytes / device.total_bytes }}></span>`)}
+      ${parts.map((each) => html`<span class=${`part ${each.name}`} style=${{ flexGrow: String(each.bytes / device.total_bytes) }}></span>`)}
     </div>
   `;
 }
@@ -35,7 +35,7 @@ export function MemoryBar({ device }) {
 export function Legend() {
   const names = [["used", "used by jobs"], ["allocated", "allocated, not used"], ["external", "external"], ["headroom", "headroom"], ["free", "free"]];
   return html`
-    <p class="legend" aria-label="Parts of the memory bars">
+    <p class="legend">
       ${names.map(([name, words]) => html`<span><i class=${`part ${name}`}></i>${words}</span>`)}
     </p>
   `;

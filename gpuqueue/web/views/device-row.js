@@ -2,7 +2,7 @@
 import { html } from "../lib.js";
 import { MemoryBar } from "../parts/memory-bar.js";
 import { link } from "../route.js";
-import { between, clock, deviceLabel, duration, fullTime, plural, size } from "../words.js";
+import { clock, deviceLabel, duration, fullTime, plural, size } from "../words.js";
 
 /** From this temperature on a device is marked as hot, in degrees Celsius. */
 const HOT_C = 85;
@@ -29,8 +29,8 @@ function Runs({ device }) {
   `;
 }
 
-/** @param {{device: import("../types.js").DeviceView, at: string}} props */
-function State({ device, at }) {
+/** @param {{device: import("../types.js").DeviceView, now: number}} props */
+function State({ device, now }) {
   const { silent_s: silent, trouble, drained, reserved_for: reserved, runs, free_at: freeAt } = device;
   const words = [];
   if (silent !== null) words.push(html`<span class="bad-text">no heartbeat for ${duration(silent)}</span>`);
@@ -42,7 +42,7 @@ function State({ device, at }) {
   if (runs.length >= device.slots) words.push(html`<span>all ${device.slots} slots in use</span>`);
   if (!words.length && !runs.length) words.push(html`<span class="good-text">empty</span>`);
   if (runs.length && freeAt) {
-    words.push(html`<span title=${`By the time limits of its jobs: ${fullTime(freeAt)}`}>empty by ${clock(freeAt)} <small>(${duration(between(at, freeAt))})</small></span>`);
+    words.push(html`<span title=${`By the time limits of its jobs: ${fullTime(freeAt)}`}>empty by ${clock(freeAt)} <small>(${duration((new Date(freeAt).getTime() - now) / 1000)})</small></span>`);
   } else if (runs.length && runs.every((each) => each.name !== null)) {
     words.push(html`<small title="A job without a time limit runs here">end not known</small>`);
   }
@@ -50,10 +50,10 @@ function State({ device, at }) {
 }
 
 /** @param {number | null} value @param {string} unit @param {number} [scale] */
-const figure = (value, unit, scale = 1) => (value === null ? html`<span class="none" aria-label="not known">–</span>` : `${Math.round(value * scale)}${unit}`);
+const figure = (value, unit, scale = 1) => (value === null ? html`<span class="none"><span aria-hidden="true">–</span><span class="hidden">not known</span></span>` : `${Math.round(value * scale)}${unit}`);
 
-/** @param {{device: import("../types.js").DeviceView, at: string}} props */
-export function DeviceRow({ device, at }) {
+/** @param {{device: import("../types.js").DeviceView, now: number}} props */
+export function DeviceRow({ device, now }) {
   const isAway = device.silent_s !== null || Boolean(device.trouble);
   return html`
     <tr class=${isAway ? "away" : ""}>
@@ -64,7 +64,7 @@ export function DeviceRow({ device, at }) {
       <td class="figure" data-label="temperature">${figure(device.temperature_c, " °C")}</td>
       <td class="figure" data-label="power">${figure(device.power_w, " W")}</td>
       <td class="jobs"><${Runs} device=${device} /></td>
-      <td class="state"><${State} device=${device} at=${at} /></td>
+      <td class="state"><${State} device=${device} now=${now} /></td>
     </tr>
   `;
 }

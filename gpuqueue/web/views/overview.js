@@ -1,6 +1,7 @@
 // All devices, host by host, and whether one is free.
 import { address, usePolled } from "../api.js";
 import { html, useEffect, useMemo } from "../lib.js";
+import { useNow } from "../now.js";
 import { Legend } from "../parts/memory-bar.js";
 import { Trouble } from "../parts/trouble.js";
 import { link } from "../route.js";
@@ -53,6 +54,7 @@ export function Overview({ query, onGone }) {
   useEffect(() => {
     if (error && [401, 403].includes(error.status)) onGone();
   }, [error]);
+  const now = useNow(value?.at ?? null);
   const hosts = useMemo(() => byHost(value?.devices ?? []), [value]);
   if (!value) return html`<${Trouble} error=${error} />${error ? null : html`<p class="loading">Loading the devices…</p>`}`;
   return html`
@@ -62,13 +64,13 @@ export function Overview({ query, onGone }) {
       <${RoomQuestion} devices=${value.devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} />
       <${Totals} overview=${value} />
       <${Legend} />
-      ${hosts.map(([host, devices]) => html`<${Host} key=${host} host=${host} devices=${devices} at=${value.at} />`)}
+      ${hosts.map(([host, devices]) => html`<${Host} key=${host} host=${host} devices=${devices} now=${now} />`)}
     ` : html`<${Empty} />`}
   `;
 }
 
-/** @param {{host: string, devices: import("../types.js").DeviceView[], at: string}} props */
-function Host({ host, devices, at }) {
+/** @param {{host: string, devices: import("../types.js").DeviceView[], now: number}} props */
+function Host({ host, devices, now }) {
   const silent = devices.every((each) => each.silent_s !== null);
   const refusals = devices.find((each) => each.refusals)?.refusals;
   return html`
@@ -82,7 +84,7 @@ function Host({ host, devices, at }) {
             <th scope="col" class="figure">Load</th><th scope="col" class="figure">Temp.</th><th scope="col" class="figure">Power</th>
             <th scope="col">Jobs</th><th scope="col">State</th>
           </tr></thead>
-          <tbody>${devices.map((each) => html`<${DeviceRow} key=${each.uuid} device=${each} at=${at} />`)}</tbody>
+          <tbody>${devices.map((each) => html`<${DeviceRow} key=${each.uuid} device=${each} now=${now} />`)}</tbody>
         </table>
       </div>
     </section>

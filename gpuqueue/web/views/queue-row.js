@@ -1,6 +1,6 @@
 // One job in the table of the queue.
 import { html } from "../lib.js";
-import { STATES, between, clock, duration, fullTime, placeOf, plural, reasonOf, size } from "../words.js";
+import { STATES, clock, duration, fullTime, placeOf, plural, reasonOf, size } from "../words.js";
 
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 
@@ -21,19 +21,19 @@ function ProgressBar({ progress }) {
     <i style=${{ width: `${percent}%` }}></i></span> ${percent} % <small>${progress.words}</small>`;
 }
 
-/** @param {{row: QueueRow, at: string, progress?: import("../types.js").Progress}} props */
-function Running({ row, at, progress }) {
-  const ran = row.started_at ? duration(between(row.started_at, at)) : "";
+/** @param {{row: QueueRow, now: number, progress?: import("../types.js").Progress}} props */
+function Running({ row, now, progress }) {
+  const ran = row.started_at ? duration((now - new Date(row.started_at).getTime()) / 1000) : "";
   const limit = row.time_limit_s ? ` of ${duration(row.time_limit_s)}` : "";
   const members = row.members ? `${row.members.ended} of ${row.members.total} ended${row.members.failed ? `, ${row.members.failed} failed` : ""}, ${row.members.waiting} wait` : "";
   if (row.members) return html`<span>${members}</span>`;
   return html`${ran}${limit}${row.host ? html`<small> on ${row.host}</small>` : null}${progress ? html`<${ProgressBar} progress=${progress} />` : null}`;
 }
 
-/** @param {{row: QueueRow, at: string, place?: import("../types.js").JobPlace, progress?: import("../types.js").Progress}} props */
-function Story({ row, at, place, progress }) {
+/** @param {{row: QueueRow, now: number, place?: import("../types.js").JobPlace, progress?: import("../types.js").Progress}} props */
+function Story({ row, now, place, progress }) {
   if (row.state === "cancelling") return html`its processes are being ended`;
-  if (row.state === "running" || row.state === "starting") return html`<${Running} row=${row} at=${at} progress=${progress} />`;
+  if (row.state === "running" || row.state === "starting") return html`<${Running} row=${row} now=${now} progress=${progress} />`;
   const members = row.members ? html` <small>${plural(row.members.waiting + row.members.held, "member")} left of ${row.members.total}</small>` : null;
   const waits = row.state === "queued" && place ? html`<strong>${placeOf(place)}</strong><small> · ${reasonOf(row)}</small>` : reasonOf(row);
   return html`${waits}${members}`;
@@ -55,7 +55,7 @@ export function SkeletonRow({ place }) {
  * @param {object} props
  * @param {QueueRow} props.row
  * @param {number} props.place
- * @param {string} props.at
+ * @param {number} props.now the time of the service, in milliseconds
  * @param {boolean} props.may
  * @param {boolean} props.isSelected
  * @param {boolean} props.isFocused
@@ -63,7 +63,7 @@ export function SkeletonRow({ place }) {
  * @param {import("../types.js").Progress} [props.progress]
  * @param {(place: number, isRange: boolean) => void} props.onToggle
  */
-export function QueueRowView({ row, place, at, may, isSelected, isFocused, jobPlace, progress, onToggle }) {
+export function QueueRowView({ row, place, now, may, isSelected, isFocused, jobPlace, progress, onToggle }) {
   const priority = row.priority === row.asked_priority ? row.priority : html`${row.priority} <small title=${`asked for ${row.asked_priority}; promoted because it has waited long`}>↑</small>`;
   return html`
     <tr class=${`job ${isSelected ? "selected" : ""} ${isFocused ? "focused" : ""}`} aria-rowindex=${place + 2}>
@@ -77,7 +77,7 @@ export function QueueRowView({ row, place, at, may, isSelected, isFocused, jobPl
       <td class="mem"><${Memory} row=${row} /></td>
       <td class="priority">${priority}</td>
       <td class="time"><time datetime=${row.submitted_at} title=${fullTime(row.submitted_at)}>${clock(row.submitted_at)}</time></td>
-      <td class="story"><span><${Story} row=${row} at=${at} place=${jobPlace} progress=${progress} /></span></td>
+      <td class="story"><span><${Story} row=${row} now=${now} place=${jobPlace} progress=${progress} /></span></td>
     </tr>
   `;
 }

@@ -1,6 +1,7 @@
 // The table of jobs. Only the rows in sight are in the document, however many jobs there are.
 import { html, useCallback, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { useKeys } from "../keys.js";
+import { useNow } from "../now.js";
 import { mayChange } from "../rights.js";
 import { QueueRowView, SkeletonRow } from "./queue-row.js";
 
@@ -55,6 +56,7 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
   const [focused, setFocused] = useState(-1);
   const anchor = useRef(-1);
   const height = useRowHeight();
+  const now = useNow(table.at);
 
   const measure = useCallback(() => {
     if (box.current) setView({ top: box.current.scrollTop, height: box.current.clientHeight });
@@ -130,7 +132,7 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
           ${inSight.map((place) => {
             const row = rowAt(place);
             if (!row) return html`<${SkeletonRow} key=${`empty${place}`} place=${place} />`;
-            return html`<${QueueRowView} key=${row.id} row=${row} place=${place} at=${table.at} may=${mayChange(me, row)}
+            return html`<${QueueRowView} key=${row.id} row=${row} place=${place} now=${now} may=${mayChange(me, row)}
               isSelected=${selected.has(row.id)} isFocused=${place === focused} jobPlace=${places[row.id]} progress=${progress[row.id]}
               onToggle=${toggle} />`;
           })}
