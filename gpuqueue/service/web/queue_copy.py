@@ -1,8 +1,8 @@
 """A copy of the queue that all viewers of the page share, so that one more viewer costs the store nothing.
 
 A thread keeps it up to date while somebody looks. It reads new jobs, and those of which the outbox reports a step, at
-once, the running ones every two seconds, and all others in turn: why a job waits may change without a step of its own. The
-recorder deletes events that the history has, so one may be missed, and a job is out of date for one turn then.
+once, the running ones every two seconds, and all others in turn: why a job waits may change without a step of its own.
+The recorder deletes events that the history has, so one may be missed, and a job is out of date for one turn then.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from gpuqueue.settings.settings import Settings
 MOST = 20_000
 #: Most jobs in one step, and of them those whose turn it is.
 PAGE, TURN = 1000, 200
-#: Least pause between two steps, between two readings of the running jobs, and between two lists of all ids, in seconds.
+#: In seconds: the pause between two steps, between two readings of running jobs, and between two lists of all ids.
 PAUSE_S, RUNNING_S, IDS_S = 0.5, 2.0, 3.0
 #: The id of the outbox that means: events from now on.
 _NEW = "$"
