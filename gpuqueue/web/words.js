@@ -90,8 +90,8 @@ const REASONS = {
 /** Why a job does not run, in words. @param {import("./types.js").QueueRow} row */
 export function reasonOf(row) {
   if (row.reason === "memory") {
-    const cards = row.gpus > 1 ? `on ${row.gpus} devices of one host` : "on a device";
-    return row.whole ? "no device is empty now, or other jobs go first" : `needs ${size(row.mem_bytes)} ${cards}; no room now, or other jobs go first`;
+    const cards = row.gpus > 1 ? ` on ${row.gpus} devices of one host` : "";
+    return row.whole ? "no device is empty now, or other jobs go first" : `needs ${size(row.mem_bytes)}${cards}; no room now, or other jobs go first`;
   }
   if (row.reason === "begin" && row.begins_at) return `starts after ${clock(row.begins_at)}`;
   if (row.reason) return REASONS[row.reason] ?? row.reason;

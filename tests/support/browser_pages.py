@@ -50,8 +50,8 @@ def chromium() -> Iterator[Browser]:
 def lively() -> Iterator[ServedSite]:
     """Return a site with devices and jobs of three users."""
     with serving(GPUQUEUE_HEARTBEAT="10s") as site:
-        fill(site.queue, site.settings.runs_dir)
-        with alive(site.queue):
+        runs = fill(site.queue, site.settings.runs_dir)
+        with alive(site.queue, runs):
             yield site
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from gpuqueue.model.job_spec import Account, Priority
 from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim, ExternalProcess, Offer
+from gpuqueue.queue.lease import Alive, Claim, ExternalProcess, Offer
 from gpuqueue.system.account import current_account
 from gpuqueue.text.units import GIB
 
@@ -67,8 +67,10 @@ def run_job(queue: JobQueue, offer: Offer, log: Path, **fields: Any) -> Claim:
     return claim
 
 
-def fill(queue: JobQueue, log: Path, waiting: int = 40) -> None:
-    """Announce the devices and submit the jobs."""
+def fill(queue: JobQueue, log: Path, waiting: int = 40) -> list[tuple[int, Claim]]:
+    """Announce the devices and submit the jobs. Return the runs with the numbers of their devices."""
+    for each in queue.devices.all():
+        queue.devices.withdraw(each.host, each.device.uuid)
     cards = offers()
     serve(queue, *cards, lease_s=3600)
     running: tuple[tuple[int, Account, str, int, dict[str, Any]], ...] = (
@@ -78,8 +80,10 @@ def fill(queue: JobQueue, log: Path, waiting: int = 40) -> None:
         (5, EVE, "eval.py", 6, {"time_limit_s": 600}),
         (5, ME, "probe.py", 4, {"time_limit_s": 1800}),
     )
-    for card, account, name, gib, more in running:
-        run_job(queue, cards[card], log, account=account, name=name, mem_bytes=gib * GIB, **more)
+    runs = [
+        (card, run_job(queue, cards[card], log, account=account, name=name, mem_bytes=gib * GIB, **more))
+        for card, account, name, gib, more in running
+    ]
     queue.devices.drain([cards[3].device.uuid], origin=DrainOrigin.PERSON, why="a new fan", by="ann")
     submit = queue.requests.submit
     submit(
@@ -93,28 +97,33 @@ def fill(queue: JobQueue, log: Path, waiting: int = 40) -> None:
         priority = Priority.HIGH if number % 11 == 0 else Priority.NORMAL
         name = f"run-{number:03d}.py"
         submit(make_spec(account=account, name=name, mem_bytes=(18 + number % 6) * GIB, priority=priority))
+    return runs
 
 
 @contextmanager
-def alive(queue: JobQueue) -> Iterator[None]:
-    """Send the heartbeats of all devices, so that none becomes silent."""
+def alive(queue: JobQueue, runs: Sequence[tuple[int, Claim]]) -> Iterator[None]:
+    """Send the heartbeats of all devices, so that none becomes silent, with what the runs use."""
     over = threading.Event()
-    used = {"GPU-nodeA-0": 11 * GIB, "GPU-nodeA-1": 11 * GIB, "GPU-nodeA-2": 19 * GIB}
 
     def beat() -> None:
-        while not over.wait(2.0):
-            for each in offers():
-                observed = {job: used.get(each.device.uuid, GIB) for job in _jobs_on(queue, each)}
-                queue.devices.heartbeat(replace(each, observed=observed), [], lease_s=3600)
+        for number, each in enumerate(offers()):
+            used = {run.job_id: run.lease_bytes * 3 // 4 for card, run in runs if card == number}
+            reports = [
+                Alive(job_id=run.job_id, token=run.token, observed={each.device.uuid: used[run.job_id]})
+                for card, run in runs
+                if card == number
+            ]
+            queue.devices.heartbeat(replace(each, observed=used), reports, lease_s=3600)
 
-    thread = threading.Thread(target=beat, daemon=True)
+    def keep() -> None:
+        while not over.wait(2.0):
+            beat()
+
+    beat()
+    thread = threading.Thread(target=keep, daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
-
-
-def _jobs_on(queue: JobQueue, offer: Offer) -> tuple[int, ...]:
-    return next((each.jobs for each in queue.devices.all() if each.device.uuid == offer.device.uuid), ())

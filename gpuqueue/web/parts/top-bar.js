@@ -43,7 +43,7 @@ export function TopBar({ me, views, shown, onSignIn, onSignOut, onHelp }) {
       <div class="tools">
         <button type="button" class="plain" onClick=${onHelp} aria-label="Keys" title="Keys (?)">?</button>
         <${ThemeChoice} />
-        ${me?.account ? html`<span class="who" title=${me.admin ? "administrator" : ""}>${me.account}${me.admin ? html`<span class="mark">admin</span>` : null}</span>
+        ${me?.account ? html`<span class="who" title=${me.admin ? "administrator" : ""}><bdi>${me.account}</bdi>${me.admin ? html`<span class="mark">admin</span>` : null}</span>
           <button type="button" class="plain" onClick=${onSignOut}>Sign out</button>` : null}
         ${me && !me.account ? html`<span class="who">read only</span>
           <button type="button" onClick=${onSignIn}>Sign in</button>` : null}

@@ -12,7 +12,7 @@ const MOST_RUNS = 6;
 function Run({ run }) {
   const memory = `${size(run.used_bytes)} of ${size(run.allocated_bytes)}`;
   if (run.name === null) return html`<li>a job <small>${memory}</small></li>`;
-  return html`<li><a href=${link("queue", { text: run.label })}>${run.label}</a> ${run.name} <small>${run.user}, ${memory}</small></li>`;
+  return html`<li><a href=${link("queue", { text: run.label })}>${run.label}</a> <bdi>${run.name}</bdi> <small><bdi>${run.user}</bdi>, ${memory}</small></li>`;
 }
 
 /** @param {{device: import("../types.js").DeviceView}} props */
@@ -23,8 +23,7 @@ function Runs({ device }) {
       ${runs.slice(0, MOST_RUNS).map((each) => html`<${Run} key=${each.job_id} run=${each} />`)}
       ${runs.length > MOST_RUNS ? html`<li>and ${plural(runs.length - MOST_RUNS, "more job")}</li>` : null}
       ${external.map((each) => html`
-        <li class="external-use" title=${each.commands.join("\n")}>${each.user ?? "somebody"}, outside of the queue:
-          <small>${each.held_bytes === null ? "memory unknown" : size(each.held_bytes)} in ${plural(each.processes, "process", "processes")}</small></li>`)}
+        <li class="external-use" title=${each.commands.join("\n")}><bdi>${each.user ?? "somebody"}</bdi>, outside of the queue: <small>${each.held_bytes === null ? "memory unknown" : size(each.held_bytes)} in ${plural(each.processes, "process", "processes")}</small></li>`)}
     </ul>
   `;
 }
@@ -35,7 +34,7 @@ function State({ device, now }) {
   const words = [];
   if (silent !== null) words.push(html`<span class="bad-text">no heartbeat for ${duration(silent)}</span>`);
   if (trouble) words.push(html`<span class="bad-text">${trouble}</span>`);
-  if (drained) words.push(html`<span class="warn-text">drained: ${drained}</span>`);
+  if (drained) words.push(html`<span class="warn-text">drained: <bdi>${drained}</bdi></span>`);
   if ((device.temperature_c ?? 0) >= HOT_C) words.push(html`<span class="warn-text">hot</span>`);
   if (reserved) words.push(html`<span>reserved for job <a href=${link("queue", { text: String(reserved) })}>${reserved}</a></span>`);
   if (device.exclusive) words.push(html`<span>taken as a whole</span>`);

@@ -18,7 +18,7 @@ function Memory({ row }) {
 function ProgressBar({ progress }) {
   const percent = Math.round(progress.share * 100);
   return html`<span class="progress" role="progressbar" aria-valuenow=${percent} aria-valuemin="0" aria-valuemax="100" aria-label=${progress.words || "progress"}>
-    <i style=${{ width: `${percent}%` }}></i></span> ${percent} % <small>${progress.words}</small>`;
+    <i style=${{ width: `${percent}%` }}></i></span> ${percent} % <small><bdi>${progress.words}</bdi></small>`;
 }
 
 /** @param {{row: QueueRow, now: number, progress?: import("../types.js").Progress}} props */
@@ -34,16 +34,17 @@ function Running({ row, now, progress }) {
 function Story({ row, now, place, progress }) {
   if (row.state === "cancelling") return html`its processes are being ended`;
   if (row.state === "running" || row.state === "starting") return html`<${Running} row=${row} now=${now} progress=${progress} />`;
-  const members = row.members ? html` <small>${plural(row.members.waiting + row.members.held, "member")} left of ${row.members.total}</small>` : null;
-  const waits = row.state === "queued" && place ? html`<strong>${placeOf(place)}</strong><small> · ${reasonOf(row)}</small>` : reasonOf(row);
-  return html`${waits}${members}`;
+  const members = row.members ? html`<small> · ${plural(row.members.waiting + row.members.held, "member")} of ${row.members.total} left</small>` : null;
+  const reason = reasonOf(row);
+  const first = row.state === "queued" && place ? html`<strong>${placeOf(place)}</strong>${members}<small> · ${reason}</small>` : html`${reason}${members}`;
+  return html`<span title=${reason}>${first}</span>`;
 }
 
 /** @param {{row: QueueRow}} props */
 function Name({ row }) {
-  return html`<span class="job-name">${row.name}</span>
-    ${row.tags.map((each) => html`<a key=${each} class="tag" href=${`#/queue?tag=${encodeURIComponent(each)}`}>${each}</a>`)}
-    ${row.note ? html`<small class="job-note">${row.note}</small>` : null}`;
+  return html`<bdi class="job-name">${row.name}</bdi>
+    ${row.tags.map((each) => html`<a key=${each} class="tag" href=${`#/queue?tag=${encodeURIComponent(each)}`}><bdi>${each}</bdi></a>`)}
+    ${row.note ? html`<small class="job-note"><bdi>${row.note}</bdi></small>` : null}`;
 }
 
 /** @param {{place: number}} props */
@@ -72,7 +73,7 @@ export function QueueRowView({ row, place, now, may, isSelected, isFocused, jobP
         onClick=${(/** @type {MouseEvent} */ event) => onToggle(place, event.shiftKey)} /></td>
       <th scope="row" class="id">${row.label}</th>
       <td class="name" title=${row.name}><${Name} row=${row} /></td>
-      <td class="user">${row.user}</td>
+      <td class="user"><bdi>${row.user}</bdi></td>
       <td class="state"><span class=${`dot ${row.state}`} aria-hidden="true"></span>${STATES[row.state] ?? row.state}</td>
       <td class="mem"><${Memory} row=${row} /></td>
       <td class="priority">${priority}</td>
