@@ -23,14 +23,17 @@ export function bytesOf(text) {
   return Math.round(Number(found[1]) * 1024 ** unit);
 }
 
-/** A duration in its two largest units: 2d 3h, 5m, 40s. @param {number} seconds */
+/** From this duration on, seconds are left out. */
+const LONG_S = 600;
+
+/** A duration in its two largest units: 2d 3h, 25m, 5m 40s. @param {number} seconds */
 export function duration(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   const parts = /** @type {[number, string][]} */ ([
     [Math.floor(whole / 86400), "d"],
     [Math.floor(whole / 3600) % 24, "h"],
     [Math.floor(whole / 60) % 60, "m"],
-    [whole % 60, "s"],
+    [whole < LONG_S ? whole % 60 : 0, "s"],
   ]);
   const first = parts.findIndex(([count]) => count > 0);
   if (first < 0) return "0s";

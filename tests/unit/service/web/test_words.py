@@ -28,7 +28,7 @@ def test_values_are_written_as_people_read_them() -> None:
     gib = 2**30
     expected = [20 * gib, 20 * gib, int(1.5 * 2**40), 512 * 2**20, 20 * gib, 20 * gib, None, None, None]
     assert expected == found["bytes"]
-    assert ["0s", "0s", "59s", "1m", "1h 1m", "1d 1h"] == found["durations"]
+    assert ["0s", "0s", "59s", "1m", "1m 1s", "10m", "1h 1m", "1d 1h"] == found["durations"]
     assert [
         "3 ahead",
         "first in line",

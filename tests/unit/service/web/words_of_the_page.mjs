@@ -7,7 +7,7 @@ console.log(
   JSON.stringify({
     sizes: [0, 1023, 1024, 1.5 * 2 ** 30, 20 * 2 ** 30, 300 * 2 ** 30, null].map(size),
     bytes: ["20G", " 20 gb", "1.5t", "512m", "20", "20 GiB", "x", "", "-1"].map(bytesOf),
-    durations: [0, 0.4, 59, 60, 3661, 90061].map(duration),
+    durations: [0, 0.4, 59, 60, 61, 601, 3661, 90061].map(duration),
     places: [place, { ...place, ahead: 0 }, { ...place, reserved: true }, { ...place, never: true }].map(placeOf),
     reasons: [row, { ...row, whole: true }, { ...row, reason: "new-one" }, { ...row, reason: null }].map(reasonOf),
   }),
