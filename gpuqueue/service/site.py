@@ -26,6 +26,7 @@ from gpuqueue.service.host_runs import HostRuns
 from gpuqueue.service.relays import Relays
 from gpuqueue.service.slots import Slots
 from gpuqueue.service.uploads import Uploads
+from gpuqueue.service.web.answers import Answers
 from gpuqueue.service.web.cookie import cookie_of
 from gpuqueue.service.web.places import Places
 from gpuqueue.service.web.queue_copy import QueueCopy
@@ -65,7 +66,8 @@ class Site:
         self.uploads = Uploads(settings)
         self.relays = Relays()
         self.delivered, self.host_runs = Delivered(settings), HostRuns()
-        self.queue_copy, self.tables, self.places = QueueCopy(settings), Tables(), Places()
+        self.queue_copy, self.places = QueueCopy(settings), Places()
+        self.tables, self.answers = Tables(), Answers()
         self.archives = Slots(ARCHIVES_OF_ACCOUNT, ARCHIVES, "archives of files are sent")
         self.results = Slots(RESULTS_OF_HOST, RESULTS, "results arrive")
         #: Set when the service is about to stop: streams end, and their clients come back to the next one.

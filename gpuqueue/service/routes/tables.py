@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -14,7 +15,7 @@ from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.routes.logs import logs_of
 from gpuqueue.service.site import site_of
-from gpuqueue.service.web.answers import tagged
+from gpuqueue.service.web.queue_reader import QueueState
 from gpuqueue.service.web.rows import device_view, without_hidden
 from gpuqueue.service.web.table import Filters, Seen
 
@@ -60,9 +61,12 @@ async def queue_table(
 
     def work(call: Call) -> Response:
         call.must_see_jobs()
-        site = site_of(request)
-        table = site.tables.table(site.queue_copy.state(), filters, _seen(call), offset=offset, limit=limit)
-        return tagged(request, table)
+        site, seen = site_of(request), _seen(call)
+        state = site.queue_copy.state()
+        key = ("queue", state.rows_version, state.complete, filters, seen.key, offset, limit)
+        return site.answers.sent(
+            request, key, lambda: site.tables.table(state, filters, seen, offset=offset, limit=limit)
+        )
 
     return await site_of(request).answer(request, work)
 
@@ -76,19 +80,26 @@ async def overview(request: Request) -> Response:
 
     def work(call: Call) -> Response:
         call.must(Action.SEE_SITE)
-        site = site_of(request)
-        state = site.queue_copy.state()
-        seen = _seen(call).of(state)
-        devices = tuple(
-            without_hidden(device_view(each, state.rows, state.at, silent_after_s=state.silent_after_s), seen)
-            for each in call.devices(state.devices)
-        )
-        counts: dict[str, int] = {}
-        for row in seen.values():
-            counts[str(row.state)] = counts.get(str(row.state), 0) + 1
-        return tagged(request, Overview(at=state.at, devices=devices, counts=counts, history=site.queue_copy.history))
+        site, seen = site_of(request), _seen(call)
+        state, history = site.queue_copy.state(), site.queue_copy.history
+        key = ("overview", state.at, state.rows_version, history, seen.key, call.may(Action.SEE_ARGUMENTS))
+        return site.answers.sent(request, key, lambda: _overview(call, state, seen, history))
 
     return await site_of(request).answer(request, work)
+
+
+def _overview(call: Call, state: QueueState, seen: Seen, history: str | None) -> Overview:
+    rows = seen.of(state)
+    devices = (
+        device_view(each, state.rows, state.at, silent_after_s=state.silent_after_s)
+        for each in call.devices(state.devices)
+    )
+    return Overview(
+        at=state.at,
+        devices=tuple(without_hidden(each, rows) for each in devices),
+        counts=dict(Counter(str(each.state) for each in rows.values())),
+        history=history,
+    )
 
 
 @route(router, "GET", "/job-places", answer=dict[int, JobPlace])
