@@ -15,5 +15,5 @@ export function useNow(at) {
     const timer = setInterval(() => document.visibilityState === "visible" && draw(Date.now()), EVERY_MS);
     return () => clearInterval(timer);
   }, []);
-  return Date.now() + ahead;
+  return Math.floor((Date.now() + ahead) / 1000) * 1000;
 }

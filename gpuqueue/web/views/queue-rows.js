@@ -11,8 +11,11 @@ import { QueueRowView, SkeletonRow } from "./queue-row.js";
 /** Rows that are asked for at a time, and the step by which that part moves. */
 export const ROWS_AT_ONCE = 150;
 const STEP = 50;
-/** Rows above and below the ones in sight. */
+/** Rows above and below the ones in sight, and the step by which the drawn part moves. */
 const SPARE = 8;
+const DRAWN_STEP = 4;
+/** Rows that are kept as they were drawn. */
+const MOST_DRAWN = 1000;
 const NARROW = matchMedia("(max-width: 720px)");
 const COLUMNS = [
   ["id", "Job", "id"],
@@ -33,6 +36,22 @@ function useRowHeight() {
     return () => NARROW.removeEventListener("change", changed);
   }, []);
   return height;
+}
+
+/**
+ * Keeps each row as it was drawn while nothing that it shows has changed. Preact then passes it over.
+ * @returns {(id: number, props: Record<string, any>, draw: () => any) => any}
+ */
+function useDrawn() {
+  const known = useRef(/** @type {Map<number, {props: Record<string, any>, node: any}>} */ (new Map()));
+  return (id, props, draw) => {
+    const was = known.current.get(id);
+    if (was && Object.keys(props).every((name) => Object.is(was.props[name], props[name]))) return was.node;
+    const node = draw();
+    if (known.current.size > MOST_DRAWN) known.current.clear();
+    known.current.set(id, { props, node });
+    return node;
+  };
 }
 
 /**
@@ -57,10 +76,15 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
   const anchor = useRef(-1);
   const height = useRowHeight();
   const now = useNow(table.at);
+  const drawn = useDrawn();
 
   const measure = useCallback(() => {
-    if (box.current) setView({ top: box.current.scrollTop, height: box.current.clientHeight });
-  }, []);
+    if (!box.current) return;
+    const grain = height * DRAWN_STEP; // most scroll events change nothing that is drawn
+    const top = Math.floor(box.current.scrollTop / grain) * grain;
+    const seen = box.current.clientHeight + grain;
+    setView((was) => (was.top === top && was.height === seen ? was : { top, height: seen }));
+  }, [height]);
   useLayoutEffect(() => {
     if (box.current) box.current.scrollTop = 0;
     setFocused(-1);
@@ -70,7 +94,7 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
     const watcher = new ResizeObserver(measure);
     if (box.current) watcher.observe(box.current);
     return () => watcher.disconnect();
-  }, []);
+  }, [measure]);
 
   const from = Math.max(0, Math.floor(view.top / height) - SPARE);
   const to = Math.min(table.total, Math.ceil((view.top + view.height) / height) + SPARE);
@@ -100,6 +124,9 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
     anchor.current = place;
     onSelect(next);
   };
+  const latest = useRef(toggle);
+  latest.current = toggle;
+  const toggled = useCallback((/** @type {number} */ place, /** @type {boolean} */ isRange) => latest.current(place, isRange), []);
   const changeable = table.rows.filter((each) => mayChange(me, each));
   const isAll = changeable.length > 0 && changeable.every((each) => selected.has(each.id));
   const toggleAll = () => onSelect(isAll ? new Map() : new Map([...selected, ...changeable.map((each) => /** @type {[number, QueueRow]} */ ([each.id, each]))]));
@@ -132,9 +159,11 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
           ${inSight.map((place) => {
             const row = rowAt(place);
             if (!row) return html`<${SkeletonRow} key=${`empty${place}`} place=${place} />`;
-            return html`<${QueueRowView} key=${row.id} row=${row} place=${place} now=${now} may=${mayChange(me, row)}
-              isSelected=${selected.has(row.id)} isFocused=${place === focused} jobPlace=${places[row.id]} progress=${progress[row.id]}
-              onToggle=${toggle} />`;
+            const props = {
+              row, place, may: mayChange(me, row), isSelected: selected.has(row.id), isFocused: place === focused,
+              now: row.started_at ? now : 0, jobPlace: places[row.id], progress: progress[row.id],
+            };
+            return drawn(row.id, props, () => html`<${QueueRowView} key=${row.id} ...${props} onToggle=${toggled} />`);
           })}
           ${to < table.total ? html`<tr key="below" class="space" aria-hidden="true"><td colspan="9" style=${{ height: `${(table.total - to) * height}px` }}></td></tr>` : null}
         </tbody>
