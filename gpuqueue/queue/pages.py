@@ -27,6 +27,8 @@ else:
 
 #: Maximum number of jobs in one call of ``listing.lua``.
 MOST_JOBS = 500
+#: The numbers that a script takes for an id.
+_IDS = range(1, 2**53)
 
 
 def page(store: Store, *, limit: int, after: int) -> Listing:
@@ -42,7 +44,8 @@ def page(store: Store, *, limit: int, after: int) -> Listing:
 
 def some(store: Store, ids: Sequence[int]) -> Listing:
     """Return those of the jobs *ids* that the store still holds."""
-    return _listing(store, ids, from_epoch_ms(store.now_ms()))
+    possible = [each for each in ids if each in _IDS]
+    return _listing(store, possible, from_epoch_ms(store.now_ms()))
 
 
 def _listing(store: Store, ids: Sequence[int], at: datetime) -> Listing:

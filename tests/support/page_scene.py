@@ -105,7 +105,7 @@ def alive(queue: JobQueue, runs: Sequence[tuple[int, Claim]]) -> Iterator[None]:
     """Send the heartbeats of all devices, so that none becomes silent, with what the runs use."""
     over = threading.Event()
 
-    def beat() -> None:
+    def send() -> None:
         for number, each in enumerate(offers()):
             used = {run.job_id: run.lease_bytes * 3 // 4 for card, run in runs if card == number}
             reports = [
@@ -117,9 +117,9 @@ def alive(queue: JobQueue, runs: Sequence[tuple[int, Claim]]) -> Iterator[None]:
 
     def keep() -> None:
         while not over.wait(2.0):
-            beat()
+            send()
 
-    beat()
+    send()
     thread = threading.Thread(target=keep, daemon=True)
     thread.start()
     try:

@@ -44,7 +44,7 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, web: bool
       gpuqueue up --devices sim:2x24G              without a GPU
       gpuqueue up --devices sim:1x8G+1x16G         two device kinds, without a GPU
       gpuqueue up --foreground                     for systemd and containers
-      gpuqueue up --web                            also the web page; gpuqueue web prints a new link
+      gpuqueue up --web                            also the web page
     """  # noqa: D301 - \b is click's mark for lines to keep
     if devices is not None and not devices.strip():
         raise BadRequest("--devices is empty: write auto, gpu, cpu or simulated ones like sim:4x24G, or leave it out")

@@ -1,8 +1,8 @@
 """The cookie of a browser's session, and the check that a request comes from our own page.
 
-A browser sends a cookie along whoever made it send the request. ``SameSite=Strict`` keeps other sites out, but sites at
-other ports of the same host are the same site to a browser. So what changes something also needs a header, which other
-pages cannot set without our permission, and the origin of this service.
+A browser sends a cookie along, also if another page made it send the request. ``SameSite=Strict`` keeps other sites
+out, but sites at other ports of the same host are the same site to a browser. So what changes something also needs a
+header, which other pages cannot set without our permission, and the origin of this service.
 """
 
 from __future__ import annotations

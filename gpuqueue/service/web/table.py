@@ -60,14 +60,14 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The jobs that a caller may see: all, or those of one account. ``key`` is equal for callers who see the same."""
+    """The jobs that a caller may see: all, or those of one account."""
 
     account: tuple[str, int] | None
     everything: bool
 
     @property
     def key(self) -> tuple[str, int] | bool:
-        """What tells callers apart."""
+        """Equal for callers who see the same jobs."""
         return self.everything or self.account or False
 
     def of(self, state: QueueState) -> dict[int, QueueRow]:

@@ -57,6 +57,7 @@ ACT = {
     "drain",
     "resume",
     "up",
+    "web",
     "down",
     "db",
     "serve",
