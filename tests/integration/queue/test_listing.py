@@ -98,7 +98,7 @@ def test_very_many_different_jobs_take_several_calls(queue: JobQueue, monkeypatc
 def test_some_jobs_are_read_as_in_a_list(queue: JobQueue) -> None:
     """Jobs that are named by their ids are those of the list. Ids of no job are passed over, also impossible ones."""
     serve(queue, make_offer())
-    for size in (1, 20, 30):
+    for size in (1, 20, 22):
         queue.requests.submit(make_spec(mem_bytes=size * GIB))
     must_claim(queue)
     listed = queue.jobs.page()
