@@ -39,7 +39,7 @@ PYTEST = (BIN / "python", "-m", "pytest")
 #: Most of the time of a test goes into waiting for processes, so that more of them run at once than there are cores.
 IN_PARALLEL = ("-n", "4", "--dist", "worksteal", "-rs", "--durations", "10")
 #: What those tests need beside the package itself.
-NEEDS = ("flower", "hypothesis", "psycopg[binary]", "pytest", "pytest-timeout", "ruamel.yaml", "tqdm")
+NEEDS = ("flower", "hypothesis", "psycopg[binary]", "pytest", "pytest-timeout", "pytest-xdist", "ruamel.yaml", "tqdm")
 
 
 def main(words: list[str]) -> int:
@@ -191,9 +191,9 @@ def pythons() -> int:
         if not (home / "bin" / "python").exists():
             run(interpreter, "-m", "venv", home)
         python = home / "bin" / "python"
-        code = run(python, "-m", "pip", "install", "-q", "-e", ROOT, f"celery[redis]~={celery}.0", *NEEDS)
+        code = run(python, "-m", "pip", "install", "-q", "-e", f"{ROOT}[service]", f"celery[redis]~={celery}.0", *NEEDS)
         tests = ("tests/unit", "tests/integration/workers/test_celery.py")
-        codes.append(code or run(python, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider"))
+        codes.append(code or run(python, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider", *IN_PARALLEL))
     return worst(*codes)
 
 

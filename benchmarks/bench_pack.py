@@ -24,6 +24,7 @@ from benchmarks.measure.home import BIN
 from benchmarks.measure.options import how_many
 from benchmarks.measure.rounds import alternate_timed, medians
 from benchmarks.measure.table import report
+from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.snapshot.manifest import Manifest
 from workers.shim.code import DIRECTORY, MANIFEST, TREE
 
@@ -63,11 +64,12 @@ def _figure(name: str, run_dir: Path, write: Callable[[Path], object], rounds: i
     tree.mkdir(parents=True)
     (run_dir / DIRECTORY / MANIFEST).write_bytes(Manifest(()).text())
     write(tree)
-    acts = {
-        "ours": partial(_piped, [str(BIN / "gpuqueue-worker"), "pack", str(run_dir)]),
-        "floor": partial(_piped, ["tar", "-C", str(tree), "-cf", "-", "."]),
-    }
-    found = medians(alternate_timed(rounds, acts))
+    with PackRequest(directory=str(run_dir)).as_input() as asked:
+        acts = {
+            "ours": partial(_piped, [str(BIN / "gpuqueue-worker"), "pack"], asked),
+            "floor": partial(_piped, ["tar", "-C", str(tree), "-cf", "-", "."], subprocess.DEVNULL),
+        }
+        found = medians(alternate_timed(rounds, acts))
     floor = Floor(name="tar -cf -", value=found["floor"] * 1e3)
     return Figure(name=name, value=found["ours"] * 1e3, unit="ms", floor=floor, rounds=rounds)
 
@@ -86,10 +88,12 @@ def _write_many(tree: Path) -> None:
         (folder / f"{number}.log").write_bytes(os.urandom(FILE_BYTES))
 
 
-def _piped(words: Sequence[str]) -> None:
-    """Run a program whose output another one reads, to the end of both."""
+def _piped(words: Sequence[str], stdin: int) -> None:
+    """Run a program whose output another one reads, to the end of both. Its input is read from the beginning."""
     environ = {**os.environ, "GPUQUEUE_CONFIG": os.devnull}
-    writer = subprocess.Popen(words, stdout=subprocess.PIPE, env=environ)
+    if stdin != subprocess.DEVNULL:
+        os.lseek(stdin, 0, os.SEEK_SET)
+    writer = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, env=environ)
     reader = subprocess.Popen(["cat"], stdin=writer.stdout, stdout=subprocess.DEVNULL)  # noqa: S607 - a standard tool
     if writer.stdout is not None:
         writer.stdout.close()  # only the reader has it, so that its end would be noticed

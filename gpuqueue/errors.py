@@ -13,7 +13,8 @@
     │   │   └── StoreLoading   the store still loads its data                    exit 4
     │   ├── HistoryUnreachable    the history database does not answer              exit 4
     │   │   └── HistoryNewer      the history database is of a newer version        exit 4
-    │   └── ServiceUnreachable the HTTP service does not answer                 exit 4
+    │   ├── ServiceUnreachable the HTTP service does not answer                 exit 4
+    │   └── HostUnreachable    the worker host of a job does not answer         exit 4
     ├── Refused                valid, but not allowed now, or beyond a limit     exit 5
     │   ├── NotAuthenticated   the service does not know who calls              exit 5
     │   └── TooManyRequests    the account or the address calls too often       exit 5
@@ -96,6 +97,10 @@ class HistoryNewer(HistoryUnreachable):
 
 class ServiceUnreachable(Unreachable):
     """The HTTP service does not answer."""
+
+
+class HostUnreachable(Unreachable):
+    """The worker host on which a job runs does not answer the HTTP service."""
 
 
 class Refused(GpuQueueError):

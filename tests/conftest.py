@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from factories import serve
 from site_of_one import Site
@@ -27,6 +28,10 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup: whatever w
 # `dev.py test --full` tests each server on PATH. Read here, before the environment is wiped.
 if other := os.environ.get("STORE_SERVER"):
     server._bundled = lambda: other
+
+# No test is judged by its time: an example takes long on a machine that does other work.
+hypothesis.settings.register_profile("gpuqueue", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("gpuqueue")
 
 pytest_plugins = [
     *("history_fixtures", "one_shim", "own_home", "own_store", "private_store", "service_fixtures"),

@@ -150,15 +150,14 @@ def _check_installation() -> None:
 
 
 @worker_commands.command()
-@click.argument("run_dir", metavar="RUN_DIR", type=click.Path(path_type=Path))
-@click.option("--pattern", "patterns", multiple=True, metavar="P", help="Pack all files that match, as in .gitignore.")
-@click.option("--from", "source", metavar="FILE", help="Take them from this archive in the run directory.")
-def pack(run_dir: Path, patterns: tuple[str, ...], source: str | None) -> None:
-    """Write the files that a run made or changed in its copy of the code to standard output, as a tar archive."""
+def pack() -> None:
+    """Write files of a run to standard output, as a tar archive. Standard input says which, in JSON."""
+    from gpuqueue.results.pack_request import MOST_BYTES, PackRequest  # noqa: PLC0415 - only here
     from workers.results.command import pack_results  # noqa: PLC0415 - only here
 
+    request = PackRequest.read(sys.stdin.buffer.read(MOST_BYTES))
     launcher = Settings.load().launcher_in_use
-    for line in pack_results(run_dir, patterns, launcher, sys.stdout.fileno(), source=source):
+    for line in pack_results(request, launcher, sys.stdout.fileno()):
         print_message("gpuqueue-worker", line)
 
 

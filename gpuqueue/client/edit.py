@@ -74,7 +74,7 @@ def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec
             **fields,
             **place(spec.placement),
             waits=replace(spec.waits, **waits),
-            retries=validation.other_retries(spec.retries, wanted.retries, wanted.retry_on),
+            retries=validation.other_retries(spec.retries, wanted.retries, wanted.retry_on, wanted.mem_retries),
             array=validation.other_at_once(spec.array, wanted.at_once),
         )
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from gpuqueue.errors import Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model import validation
-from gpuqueue.model.run_files import Fetched, RunFile
+from gpuqueue.model.run_files import Fetched, KeptFiles, RunFile
 from gpuqueue.results.archive import ArchiveReader
 from gpuqueue.results.receive import receive
 from gpuqueue.snapshot.stream import Source
@@ -47,6 +47,7 @@ class RunFiles(ABC):
         run: int | None = None,
         to: str | os.PathLike[str] | None = None,
         replace: bool = False,
+        kept: bool = False,
         seen: Callable[[int], None] | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> Fetched:
@@ -60,6 +61,7 @@ class RunFiles(ABC):
             run: The number of a run. By default the newest.
             to: A directory, which is made if it is missing. By default ``results-`` and the name of the job.
             replace: Whether to replace files that are there with another content.
+            kept: Whether to take the files that were kept, also if the copy of the code is still there.
             seen: Called with the number of bytes that have arrived.
             warn: Called with a line about what was left out, or if the files may not be the newest.
 
@@ -71,7 +73,7 @@ class RunFiles(ABC):
             GpuQueueError: the archive is cut short or damaged, or the disk refuses. Files that are whole stay.
 
         """
-        with self._archive(job, patterns, run, warn) as archive:
+        with self._archive(job, patterns, run, warn, kept=kept) as archive:
             return fetched(archive, to, replace=replace, seen=seen)
 
     def list(
@@ -80,6 +82,7 @@ class RunFiles(ABC):
         patterns: Sequence[str] = (),
         *,
         run: int | None = None,
+        kept: bool = False,
         warn: Callable[[str], None] | None = None,
     ) -> Sequence[RunFile]:
         """Return the files that :meth:`fetch` would write. The whole archive is read for it.
@@ -88,14 +91,33 @@ class RunFiles(ABC):
             GpuQueueError: as for :meth:`fetch`.
 
         """
-        with self._archive(job, patterns, run, warn) as archive:
+        with self._archive(job, patterns, run, warn, kept=kept) as archive:
             return listed(archive)
 
     @abstractmethod
+    def kept(self, job: int | str, *, run: int | None = None) -> KeptFiles:
+        """Return what is there of the files that a job asked to keep of a run, by default of its newest.
+
+        Raises:
+            JobNotFound: the job does not exist.
+            Refused: the job has no such run, or no copy of its code.
+
+        """
+
+    @abstractmethod
     def _archive(
-        self, job: int | str, patterns: Sequence[str], number: int | None, warn: Callable[[str], None] | None
+        self,
+        job: int | str,
+        patterns: Sequence[str],
+        number: int | None,
+        warn: Callable[[str], None] | None,
+        *,
+        kept: bool,
     ) -> AbstractContextManager[RunArchive]:
-        """Return a context with the archive of the run *number* of *job*, by default of its newest run."""
+        """Return a context with the archive of the run *number* of *job*, by default of its newest run.
+
+        With *kept*, it has the kept files, also if the copy of the code is there.
+        """
 
 
 def fetched(
@@ -170,7 +192,7 @@ def _nothing(archive: RunArchive) -> Refused:
     label, kept = archive.label, "kept file" if archive.source == "kept" else "file"
     every = f"gpuqueue fetch --list {label} '**' shows all"
     if not archive.patterns and archive.source == "kept":
-        return Refused(f"no file of job {label} matched what it asked to keep, and the copy of its code was deleted")
+        return Refused(f"no file of job {label} matched what it asked to keep, so there are no kept files")
     if archive.patterns:
         return Refused(f"no {kept} of job {label} matches {plain(' '.join(archive.patterns))}: {every}")
     return Refused(f"job {label} has made or changed no file in its copy of the code: {every}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -16,16 +15,17 @@ from gpuqueue.client.packing import NoCopy, PackedRun
 from gpuqueue.errors import Refused
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import file_patterns, from_directory
-from gpuqueue.system.delivered_layout import FAILED, RESULTS
-from gpuqueue.text.sanitize import in_one_line, plain
+from gpuqueue.results.kept import absence, kept_files, noted
+from gpuqueue.results.pack_request import PackRequest
+from gpuqueue.system.delivered_layout import RESULTS
+from gpuqueue.system.safe_open import is_regular
+from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model.job import Job
     from gpuqueue.model.run import Record, Run
-
-#: Longest reason that is read, in bytes.
-_MOST_REASON_BYTES = 4096
+    from gpuqueue.model.run_files import KeptFiles
 
 
 class Files(RunFiles):
@@ -36,17 +36,32 @@ class Files(RunFiles):
 
     @contextmanager
     def _archive(
-        self, job: int | str, patterns: Sequence[str], number: int | None, warn: Callable[[str], None] | None
+        self,
+        job: int | str,
+        patterns: Sequence[str],
+        number: int | None,
+        warn: Callable[[str], None] | None,
+        *,
+        kept: bool,
     ) -> Iterator[RunArchive]:
         wanted = file_patterns("patterns", patterns)
-        record = reads.newest(self._connection, job) if number is None else reads.show(self._connection, job)
-        run, directory = self._run_of(record, number)
-        packed, source = self._packed(record.job, run, directory, wanted)
+        record, run, directory = self._found(job, number)
+        packed, source = self._packed(record.job, run, directory, wanted, only_kept=kept)
         with closing(packed):
             yield RunArchive(label=record.job.label, patterns=wanted, source=source, content=packed, run=run.attempt)
             if warn is not None:
                 for line in packed.notes():
                     warn(line)
+
+    def kept(self, job: int | str, *, run: int | None = None) -> KeptFiles:
+        """Return what is there of the files that a job asked to keep of a run, by default of its newest."""
+        record, of, directory = self._found(job, run)
+        return kept_files(self._connection.settings, record.job, of, [directory])
+
+    def _found(self, job: int | str, number: int | None) -> tuple[Record, Run, Path]:
+        """Return the job, the run *number* or the newest one, and its directory."""
+        record = reads.newest(self._connection, job) if number is None else reads.show(self._connection, job)
+        return (record, *self._run_of(record, number))
 
     def _run_of(self, record: Record, number: int | None) -> tuple[Run, Path]:
         """Return the run whose files are meant, and its directory.
@@ -74,7 +89,9 @@ class Files(RunFiles):
             raise Refused(f"the files of job {job.label} are on host {run.host}, in {directory}: fetch them there")
         return run, directory
 
-    def _packed(self, job: Job, run: Run, directory: Path, patterns: Sequence[str]) -> tuple[PackedRun, str]:
+    def _packed(
+        self, job: Job, run: Run, directory: Path, patterns: Sequence[str], *, only_kept: bool
+    ) -> tuple[PackedRun, str]:
         """Return the archive of the run's files, and its source.
 
         Raises:
@@ -83,18 +100,18 @@ class Files(RunFiles):
 
         """
         from_top = from_directory(patterns, CodeSnapshot.parse(job.spec.snapshot or "").directory)
-        try:
-            return PackedRun(str(directory), from_top), "directory"
-        except NoCopy:
-            if os.path.exists(directory / RESULTS):  # noqa: PTH110 - False also without permission
-                return PackedRun(str(directory), from_top, kept=RESULTS), "kept"
-            raise Refused(self._why_gone(job, run, directory)) from None
+        if not only_kept:
+            with suppress(NoCopy):
+                return PackedRun(PackRequest(directory=str(directory), patterns=from_top)), "directory"
+        if is_regular(directory / RESULTS):
+            return PackedRun(PackRequest(directory=str(directory), patterns=from_top, source=RESULTS)), "kept"
+        if only_kept:
+            raise absence(kept_files(self._connection.settings, job, run, [directory]), job.label)
+        note = noted([directory])
+        raise absence(note, job.label) if note is not None else Refused(self._why_gone(job, run))
 
-    def _why_gone(self, job: Job, run: Run, directory: Path) -> str:
+    def _why_gone(self, job: Job, run: Run) -> str:
         """Return why the run has no files, neither in its directory nor kept ones."""
-        with suppress(OSError), (directory / FAILED).open("rb") as file:
-            reason = in_one_line(file.read(_MOST_REASON_BYTES).decode("utf-8", "replace")).strip()
-            return f"the files that job {job.label} asked to keep were not kept: {reason}"
         if job.state.is_active and run.attempt == job.attempt:
             return f"the code of job {job.label} is not unpacked yet: try again in a moment"
         keep_s = self._connection.settings.keep_code_s

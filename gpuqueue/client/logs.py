@@ -237,7 +237,7 @@ class Logs:
 
         """
         if tail.path is not None and self._connection.settings.delivered_dir in tail.path.parents:
-            raise Refused(f"job {job} runs on another host, and its terminal is there")
+            raise Refused(f"job {job} runs on another host: its terminal can be used through a service only")
         try:
             return terminals.LocalTerminal(tail.path, tail)
         except (FileNotFoundError, ConnectionRefusedError):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Sequence
 from tempfile import TemporaryFile
 from typing import IO
 
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.results.pack_request import NO_COPY, PackRequest, notes_in, pack_command, reason_in
 from gpuqueue.snapshot.errors import ArchiveCutShort
-from gpuqueue.system.process import installed
 
-#: Exit code of the program if the run has no copy of its code, or none any more.
-NO_COPY = 3
 _FIRST_BYTES, _MOST_ERRORS_BYTES = 512, 2**16
 
 
@@ -22,9 +19,7 @@ class NoCopy(GpuQueueError):
 
 
 class PackedRun:
-    """The output of the program for the run *directory*, as a file that is read once.
-
-    With *kept*, the program reads the archive of that name there instead of the copy of the code.
+    """The output of the program for *request*, as a file that is read once.
 
     Raises:
         NoCopy: there is no copy of the code.
@@ -32,17 +27,13 @@ class PackedRun:
 
     """
 
-    def __init__(self, directory: str, patterns: Sequence[str], *, kept: str | None = None) -> None:
-        words = [f"--pattern={each}" for each in patterns] + ([f"--from={kept}"] if kept is not None else [])
+    def __init__(self, request: PackRequest) -> None:
         self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 - closed by close
         try:
-            self._process = subprocess.Popen(
-                [installed("gpuqueue-worker"), "pack", *words, "--", directory],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                bufsize=0,
-            )
+            with request.as_input() as asked:
+                self._process = subprocess.Popen(
+                    pack_command(), stdin=asked, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
+                )
         except OSError as error:
             raise GpuQueueError(f"gpuqueue-worker cannot be run: {error.strerror}") from None
         try:
@@ -82,14 +73,15 @@ class PackedRun:
 
     def notes(self) -> list[str]:
         """Return what the program has left out, line by line. To be called after its end."""
-        self._errors.seek(0)
-        lines = self._errors.read(_MOST_ERRORS_BYTES).decode("utf-8", "replace").strip().splitlines()
-        return [line.removeprefix("gpuqueue-worker: ") for line in lines]
+        return notes_in(self._written())
 
     def _output(self, size: int) -> bytes:
         return self._process.stdout.read(size) or b"" if self._process.stdout is not None else b""
 
     def _trouble(self) -> str:
-        """Return the last line of the program's errors."""
-        lines = self.notes()
-        return lines[-1] if lines else f"it exited with {self._process.returncode}"
+        return reason_in(self._written(), self._process.returncode)
+
+    def _written(self) -> bytes:
+        """Return the beginning of the program's errors."""
+        self._errors.seek(0)
+        return self._errors.read(_MOST_ERRORS_BYTES)

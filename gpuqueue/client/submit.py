@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
@@ -16,6 +17,7 @@ from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import ASKED, AUTO, Account, JobSpec, tags_of
 from gpuqueue.model.notification import Notification
+from gpuqueue.model.retries import MEM_TIMES
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_umask
 from gpuqueue.system.command_line import STAYS, Travel, command_of, name_of, working_directory
@@ -74,12 +76,20 @@ def spec_of(connection: Connection, request: JobRequest, note: Callable[[str], N
     with_code = request.snapshot is not None and request.snapshot is not False
     travel = Travel(with_code=True) if with_code else STAYS
     spec = completed(request, connection.settings, connection.account, site, lambda: connection.queue, travel)
+    spec = with_mem_retries(spec, connection.settings)
     if with_code:
         spec = snapshots.kept(connection, request, spec, note)
     left_open = open_memory(request, spec)
     if left_open is None and (note is None or len(spec.argv) == 1):  # nobody wants advice on a program without a script
         return spec
     return memory.with_memory(connection, spec, left_open, note)
+
+
+def with_mem_retries(spec: JobSpec, settings: Settings) -> JobSpec:
+    """Return *spec* with the site's number of runs after a lack of device memory, if the submitter gave none."""
+    if spec.retries.mem_times is not None or settings.mem_retries == MEM_TIMES:
+        return spec
+    return replace(spec, retries=replace(spec.retries, mem_times=settings.mem_retries))
 
 
 def open_memory(request: JobRequest, spec: JobSpec) -> OpenMemory | None:
@@ -134,7 +144,7 @@ def completed(
         interpreter=interpreter,
         environment=_environment(request, site),
         waits=_waits(request),
-        retries=validation.retries(request.retries, request.retry_on),
+        retries=validation.retries(request.retries, request.retry_on, request.mem_retries),
         array=validation.array(request.array, request.sweep, request.at_once),
         notifications=site.notifications(request),
         tags=tags_of(validation.words("tags", request.tags)),

@@ -19,6 +19,7 @@ from gpuqueue.text.json_fields import Fields, loaded
 
 if TYPE_CHECKING:
     from gpuqueue.model import run as runs
+    from gpuqueue.model.mem_retry import Shortage
     from gpuqueue.model.run import Ended, Ending, RunDevice
 else:
     runs = later("gpuqueue.model.run")
@@ -91,8 +92,9 @@ def encode_ended(
     duration_s: float | None,
     devices: tuple[RunDevice, ...],
     peak_at_once_bytes: int | None = None,
+    shortage: Shortage | None = None,
 ) -> str:
-    """Return the report of the end of a run as text."""
+    """Return the report of the end of a run as text. The store reads the *shortage*, the history does not."""
     return dump(
         {
             "v": VERSION,
@@ -100,8 +102,17 @@ def encode_ended(
             "duration_s": duration_s,
             "devices": [run_device_to_plain(each) for each in devices],
             "peak_at_once_bytes": peak_at_once_bytes,
+            **({} if shortage is None else {"shortage": _shortage_to_plain(shortage)}),
         }
     )
+
+
+def _shortage_to_plain(shortage: Shortage) -> Plain:
+    return {
+        "peak_bytes": shortage.peak_bytes,
+        "tried_bytes": shortage.tried_bytes,
+        "blamed": shortage.blamed,
+    }
 
 
 def decode_started(text: object) -> tuple[str, tuple[RunDevice, ...]]:

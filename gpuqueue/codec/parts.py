@@ -45,13 +45,21 @@ def waits_from_plain(plain: object) -> Waits:
 
 def retries_to_plain(retries: Retries) -> Plain:
     """Return *retries* as plain values."""
-    return {"times": retries.times, "on": [each.value for each in retries.on]}
+    return {
+        "times": retries.times,
+        "on": [each.value for each in retries.on],
+        **({} if retries.mem_times is None else {"mem_times": retries.mem_times}),
+    }
 
 
 def retries_from_plain(plain: object) -> Retries:
     """Return the retries that *plain* describes."""
     fields = Fields(plain, "a job's retries")
-    return Retries(times=fields.whole("times"), on=tuple(RetryOn(each) for each in fields.texts("on")))
+    return Retries(
+        times=fields.whole("times"),
+        on=tuple(RetryOn(each) for each in fields.texts("on")),
+        mem_times=fields.whole_or_none("mem_times"),
+    )
 
 
 def notification_to_plain(notification: Notification) -> Plain:

@@ -48,6 +48,8 @@ def job_to_plain(job: Job) -> Plain:
         "max_retries": spec.retries.times,
         "retry_on": [each.value for each in spec.retries.on] if spec.retries.times else [],
         "requeues": job.requeues,
+        "mem_retries": job.mem_retries,
+        "max_mem_retries": spec.retries.most_mem_times,
         "after": [str(each) for each in spec.waits.after],
         "awaits": [str(each) for each in job.awaits],
         "begins_at": iso(job.begins_at),

@@ -21,7 +21,7 @@ from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.version import VERSION
 
 #: Settings that workers do not use. Workers read all others when they start.
-NOT_OF_WORKERS = frozenset({"state_dir", "default_mem_bytes", "learn_memory", "default_device"})
+NOT_OF_WORKERS = frozenset({"state_dir", "default_mem_bytes", "learn_memory", "mem_retries", "default_device"})
 #: Remedy for a device that the workers were not started for. A second ``up`` refuses other devices, and ``down``
 #: withdraws the devices that hold no job.
 WITH_ITS_DEVICES = (

@@ -21,8 +21,8 @@ RunKey = tuple[int, int, str]
 #: Job, attempt and device UUID.
 DeviceKey = tuple[int, int, str]
 
-#: Valid texts of a count, and of a time in milliseconds.
-_COUNT, _TIME = re.compile("[0-9]{1,6}"), re.compile("[0-9]{1,14}")
+#: Valid texts of a count, of a time in milliseconds, and of a size in bytes.
+_COUNT, _TIME, _SIZE = re.compile("[0-9]{1,6}"), re.compile("[0-9]{1,14}"), re.compile("[1-9][0-9]{0,15}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,14 +94,16 @@ def move_job(batch: Batch, event: Event) -> None:
 
 
 def _move_waits(row: Row, event: Event) -> None:
-    """Set the columns about waiting that an event carries. Most events carry none.
+    """Set the columns about waiting, and the memory after a lack of it, that an event carries. Most carry none.
 
     An invalid count is ignored. An invalid time or place is stored as None.
     """
     fields = event.fields
-    for name in ("retries", "requeues"):
+    for name in ("retries", "requeues", "mem_retries"):
         if name in fields and _COUNT.fullmatch(fields[name]):
             row[name] = int(fields[name])
+    if "mem" in fields and _SIZE.fullmatch(fields["mem"]):
+        row["mem_bytes"] = int(fields["mem"])
     if "begin" in fields:
         row["begins_at"] = from_epoch_ms(int(fields["begin"])) if _TIME.fullmatch(fields["begin"]) else None
     elif event.act is Act.CLAIM:

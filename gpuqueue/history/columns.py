@@ -50,6 +50,7 @@ def job_row(event: Event, spec: JobSpec, member: Member | None, payload: str) ->
         **spec_columns(spec, payload),
         "retries": 0,
         "requeues": 0,
+        "mem_retries": 0,
         "begins_at": None,
         "because": None,
         "submitted_at": event.at,

@@ -20,6 +20,7 @@ from gpuqueue.history import (
     notifications,
     program_runs,
     queries,
+    recorded_events,
     refill,
     retried,
     writer,
@@ -66,6 +67,8 @@ class HistoryDatabase:
     events = _with_connection(queries.events)
     states = _with_connection(queries.states)
     max_job_id = _with_connection(queries.max_job_id)
+    recorded_position = _with_connection(recorded_events.position)
+    recorded_events = _with_connection(recorded_events.recorded_events)
     statistics = _with_connection(figures.statistics)
     course = _with_connection(figures.course)
     members_among = _with_connection(members.among)

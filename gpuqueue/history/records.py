@@ -21,15 +21,19 @@ from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpuqueue.history import memory_notes
     from gpuqueue.history.rows import Row, Rows
     from gpuqueue.model import event as steps
+    from gpuqueue.model import mem_retry
     from gpuqueue.model.array import Tally
     from gpuqueue.model.event import Event
 else:
+    memory_notes = later("gpuqueue.history.memory_notes")
+    mem_retry = later("gpuqueue.model.mem_retry")
     steps = later("gpuqueue.model.event")
 
 #: Acts that carry a note for the job's owner, by their names in :class:`gpuqueue.model.event.Act`.
-_NOTES = frozenset({"note", "promote"})
+_NOTES = frozenset({"note", "promote", "finish"})
 
 
 def record_of(source: Rows, job_id: int) -> Record | None:
@@ -79,10 +83,12 @@ def records_of(source: Rows, rows: Sequence[Row], *, timelines: bool = False, ar
 def _notes(source: Rows, job_id: int) -> tuple[Note, ...]:
     notes = [event_of(row) for row in source.of("job_events", "job_id", [job_id], "event_id") if row["act"] in _NOTES]
     notes.sort(key=lambda each: steps.place(each.id))
-    return tuple(Note(at=each.at, attempt=each.attempt, text=_text(each)) for each in notes)
+    return tuple(Note(at=each.at, attempt=each.attempt, text=text) for each in notes if (text := _text(each)))
 
 
 def _text(event: Event) -> str:
+    if event.act is steps.Act.FINISH:
+        return memory_notes.note_of(event) if event.fields.keys() & {"again", "mem_refused"} else ""
     priority = event.fields.get("priority", "")
     if event.act is not steps.Act.PROMOTE or priority not in {str(each.value) for each in Priority}:
         return event.fields.get("detail", "")
@@ -102,8 +108,8 @@ def _reported(source: Rows, job_id: int) -> tuple[Delivery, ...]:
 
 #: Columns that have the name of the attribute.
 _OF_JOB = (
-    *("id", "submitted_at", "attempt", "losses", "retries", "requeues", "begins_at", "because"),
-    *("claimed_at", "started_at", "ended_at", "host", "front", "note"),
+    *("id", "submitted_at", "attempt", "losses", "retries", "requeues", "mem_retries", "begins_at"),
+    *("because", "claimed_at", "started_at", "ended_at", "host", "front", "note"),
 )
 _OF_RUN = (
     *("job_id", "attempt", "token", "host", "worker", "claimed_at", "started_at", "ended_at"),
@@ -136,7 +142,8 @@ def _spec(row: Row, array: str | None) -> JobSpec:
     If the payload is damaged or of a newer version, return a stand-in made from the columns.
     """
     try:
-        return decode_spec(whole_payload(row["spec"], array))
+        spec = decode_spec(whole_payload(row["spec"], array))
+        return mem_retry.with_granted(spec, row["mem_bytes"]) if row["mem_retries"] else spec
     except Unreadable:
         return stand_in(
             **_named(row, ("name", "mem_bytes", "gpus", "time_limit_s", "pool", "cwd", "script", "interpreter")),

@@ -86,6 +86,7 @@ def _story(survivor: Survivor, to: Cursor, at: datetime) -> Iterator[Event]:
         **({"left": str(here.left), "held": str(here.held)} if here is not None else {}),
         "retries": str(job.retries),
         "requeues": str(job.requeues),
+        **({"mem": str(job.spec.mem_bytes), "mem_retries": str(job.mem_retries)} if job.mem_retries else {}),
     }
     counts = {"attempt": job.attempt, "losses": job.losses}
     yield _event(job.id, to, at, Act.RESTORE, state, reason=job.reason, **counts, **fields)

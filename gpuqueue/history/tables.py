@@ -73,9 +73,10 @@ jobs = sa.Table(
     _word("pool"),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("losses", sa.Integer, nullable=False),
-    #: Number of runs after a failure, and of runs that an earlier run requested.
+    #: Number of runs after a failure, of runs that an earlier run requested, and of runs after a lack of device memory.
     sa.Column("retries", sa.Integer, nullable=False, server_default="0"),
     sa.Column("requeues", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("mem_retries", sa.Integer, nullable=False, server_default="0"),
     #: The earliest start, if it was in the future.
     _moment("begins_at"),
     #: Why the job was cancelled, if no user cancelled it, or why no host can start it.

@@ -30,7 +30,7 @@ from gpuqueue.installation.steps import steps_of, steps_of_host
 from gpuqueue.settings.settings import Settings
 
 #: The libraries of the service (extra ``service``).
-SERVICE_LIBRARIES = ("fastapi", "httptools", "uvicorn", "uvloop")
+SERVICE_LIBRARIES = ("fastapi", "httptools", "prometheus_client", "uvicorn", "uvloop")
 
 
 def refuse_unsafe(programs: Path) -> None:

@@ -49,6 +49,8 @@ class Action(str, Enum):
 
     #: Devices, limits, statistics, and the number of waiting jobs.
     SEE_SITE = "see-site"
+    #: The figures of the site for monitoring: devices, hosts, the queue, and the service itself.
+    SEE_METRICS = "see-metrics"
     #: A job's name, owner, size, state, times, peak memory, tags and note.
     SEE_JOBS = "see-jobs"
     #: A job's command, script, directory and git checkout.
@@ -108,6 +110,9 @@ RULES: Mapping[Action, Rule] = MappingProxyType(
     {
         Action.SEE_SITE: _seen(
             Audience.EVERYBODY, "see the devices of this site", Audience.EVERYBODY, Audience.ANONYMOUS
+        ),
+        Action.SEE_METRICS: _seen(
+            Audience.EVERYBODY, "read the metrics", Audience.ADMINS, Audience.EVERYBODY, Audience.ANONYMOUS
         ),
         Action.SEE_JOBS: _seen(
             Audience.EVERYBODY, "see this job", Audience.OWNER, Audience.EVERYBODY, Audience.ANONYMOUS

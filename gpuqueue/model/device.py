@@ -198,6 +198,8 @@ HARDWARE_THERMAL = "hardware thermal slowdown"
 POWER_BRAKE = "power brake"
 #: From this temperature on, in °C, a device takes no new job, even if its own limit is higher.
 SOFT_LIMIT_C = 80.0
+#: The beginnings of what :func:`trouble_of` says of heat.
+_HOT, _THROTTLED = "it is hot", "it is too hot to run at full speed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,6 +228,11 @@ def trouble_of(health: Health, *, soft_limit_c: float = SOFT_LIMIT_C) -> str | N
     hot_c = soft_limit_c if health.limit_c is None else min(soft_limit_c, health.limit_c)
     if health.temperature_c is not None and health.temperature_c >= hot_c:
         whose = "its own limit" if hot_c == health.limit_c else "the limit for new jobs"
-        return f"it is hot: {health.temperature_c:.0f} °C, and {whose} is {hot_c:.0f} °C"
+        return f"{_HOT}: {health.temperature_c:.0f} °C, and {whose} is {hot_c:.0f} °C"
     heat = [word for word in health.throttled or () if word in (SOFTWARE_THERMAL, HARDWARE_THERMAL)]
-    return f"it is too hot to run at full speed: {', '.join(heat)}" if heat else None
+    return f"{_THROTTLED}: {', '.join(heat)}" if heat else None
+
+
+def is_heat(trouble: str | None) -> bool:
+    """Return whether *trouble*, which :func:`trouble_of` returned, is the heat of the device."""
+    return trouble is not None and trouble.startswith((_HOT, _THROTTLED))

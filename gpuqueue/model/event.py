@@ -75,7 +75,9 @@ class Event:
     release_claim
              ``token``, ``detail`` (the claim was released before it became a run; it does not count as an attempt)
     finish   ``token``, ``ended`` (see :func:`gpuqueue.codec.encode_ended`); if the job was queued again also ``again``
-             (the reason) and ``begin`` (earliest start in ms, empty: at once)
+             (the reason) and ``begin`` (earliest start in ms, empty: at once). After a lack of device memory also
+             ``mem`` (bytes that the job asks for now), ``blamed``, ``mem_retries`` and ``mem_allowed``, or why the job
+             was not queued again: ``mem_refused`` (``times``, ``devices``, ``limit``) and ``mem_most`` (bytes)
     lose     ``token``, ``detail`` (the run is over, and its ending is unknown)
     restore  ``token`` if the job has a run; ``meant``, ``front``, ``tags`` (all of them), ``note`` (the store or the
              history had lost the job, and it was restored from the other)

@@ -147,7 +147,8 @@ class Job:
     """A job at one moment: its request and its progress. Times are on the store's clock.
 
     - ``attempt`` counts the runs so far, ``losses`` the lost ones, ``retries`` those after a failure, ``requeues``
-      those that a run asked for (exit code 75).
+      those that a run asked for (exit code 75), and ``mem_retries`` those after a lack of device memory. With such a
+      run the job may get more memory: ``spec`` then has what the job asks for now.
     - ``devices`` are the UUIDs of the devices of the current or last run.
     - ``awaits`` are the dependencies that have not ended, if the queue knows the job. ``begins_at`` is the earliest
       start if it is in the future.
@@ -173,6 +174,7 @@ class Job:
     devices: tuple[str, ...] = ()
     retries: int = 0
     requeues: int = 0
+    mem_retries: int = 0
     awaits: tuple[Dependency, ...] = ()
     begins_at: datetime | None = None
     because: str | None = None

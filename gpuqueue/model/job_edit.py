@@ -46,6 +46,7 @@ class JobEdit:
     begin: str | datetime | None = None
     retries: int | None = None
     retry_on: str | Sequence[RetryOn] | None = None
+    mem_retries: int | None = None
     at_once: int | str | None = None
 
     def __bool__(self) -> bool:

@@ -67,6 +67,8 @@ class JobRequest:
             submitted.
         retries: How often the job runs again after it failed.
         retry_on: The endings that cause a retry: ``"failed,lost"`` or several RetryOn.
+        mem_retries: How often the job runs again, with more memory, after it died for lack of device memory. By default
+            the site's setting. 0 turns this off.
         on_end: Targets to notify after the job's final end: names of the site's targets, mail addresses or Apprise
             URLs.
         on_fail: Targets to notify after any final end but success.
@@ -114,6 +116,7 @@ class JobRequest:
     dedupe: str | None = None
     retries: int = 0
     retry_on: str | Sequence[RetryOn] | None = None
+    mem_retries: int | None = None
     on_end: str | Sequence[str] = ()
     on_fail: str | Sequence[str] = ()
     array: str | Array | None = None

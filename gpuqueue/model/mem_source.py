@@ -24,6 +24,8 @@ class MemKind(str, Enum):
     ESTIMATE = "estimate"
     #: It is the default of the submitter, the site or the pool.
     DEFAULT = "default"
+    #: The queue gave the job more after a run had died for lack of device memory.
+    OUT_OF_MEMORY = "out_of_memory"
 
     def __str__(self) -> str:
         return self.value
@@ -50,6 +52,7 @@ class Signature(str, Enum):
         return _WORDS[self]
 
 
+_OTHER_WORDS = {MemKind.ESTIMATE: "estimated by a dry run", MemKind.OUT_OF_MEMORY: "after out of memory"}
 _WORDS = {
     Signature.EXACT: "with the same code and arguments",
     Signature.ARGUMENTS: "with the same arguments",
@@ -87,7 +90,7 @@ class MemSource:
     def words(self) -> str:
         """Return the source in words, as ``show`` prints it."""
         if self.runs is None or self.signature is None:
-            return "estimated by a dry run" if self.kind is MemKind.ESTIMATE else str(self.kind)
+            return _OTHER_WORDS.get(self.kind, str(self.kind))
         return f"learned from {self.runs} run{'s' if self.runs > 1 else ''} {self.signature.words}"
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Retries: after which endings a job runs again, and how often. Pure."""
+"""Retries: after which endings a job runs again, how often, and when it gets more memory. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from gpuqueue.text.sanitize import brief
 
 #: Most retries that a job may have.
 MOST_RETRIES = 100
+#: How often a job runs again after a lack of device memory if its request does not say. ``memory_retry.lua`` has the
+#: same number.
+MEM_TIMES = 2
 
 
 class RetryOn(str, Enum):
@@ -42,10 +45,15 @@ DEFAULT_ON = (RetryOn.FAILED, RetryOn.SIGNALLED, RetryOn.REFUSED, RetryOn.LOST)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retries:
-    """At most ``times`` retries, after the endings ``on``. The pause before each retry doubles, up to one hour."""
+    """At most ``times`` retries, after the endings ``on``. The pause before each retry doubles, up to one hour.
+
+    ``mem_times`` is how often the job runs again, with more memory, after it died for lack of device memory; None is
+    the default, MEM_TIMES. These runs are no retries: they are counted apart, and come first.
+    """
 
     times: int = 0
     on: tuple[RetryOn, ...] = DEFAULT_ON
+    mem_times: int | None = None
 
     def __post_init__(self) -> None:
         """Validate the fields.
@@ -56,9 +64,17 @@ class Retries:
         """
         if type(self.times) is not int or not 0 <= self.times <= MOST_RETRIES:
             raise BadRequest(f"retries must be a whole number from 0 to {MOST_RETRIES}, not {brief(self.times)}")
+        most: object = self.mem_times
+        if most is not None and (type(most) is not int or not 0 <= most <= MOST_RETRIES):
+            raise BadRequest(f"mem_retries must be a whole number from 0 to {MOST_RETRIES}, not {brief(most)}")
         on: object = self.on
         if not isinstance(on, tuple) or not on or not all(isinstance(each, RetryOn) for each in on):
             raise BadRequest(f"retry_on must name at least one of {', '.join(RetryOn)}, not {brief(self.on)}")
+
+    @property
+    def most_mem_times(self) -> int:
+        """Return how often the job runs again after a lack of device memory."""
+        return MEM_TIMES if self.mem_times is None else self.mem_times
 
     @staticmethod
     def parse_on(text: str) -> tuple[RetryOn, ...]:

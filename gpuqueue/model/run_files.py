@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from enum import Enum
+
 from gpuqueue.lazy.frozen import dataclass
 
 
@@ -38,3 +41,37 @@ class Fetched:
     skipped: int = 0
     run: int | None = None
     left_out: tuple[LeftOut, ...] = ()
+
+
+class KeptState(str, Enum):
+    """What is there of the files that a job asked to keep."""
+
+    #: They are there.
+    KEPT = "kept"
+    #: The job asked to keep none.
+    NONE = "none"
+    #: They are not there yet.
+    WAITING = "waiting"
+    #: They could not be kept.
+    FAILED = "failed"
+    #: They were there, and were removed.
+    REMOVED = "removed"
+    #: It is not known here.
+    UNKNOWN = "unknown"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptFiles:
+    """What is there of the files that a job asked to keep of a run.
+
+    ``size_bytes`` is the size of the archive with all of them, and ``expires_at`` the time when they are removed,
+    None for never. ``reason`` says why they are not there.
+    """
+
+    state: KeptState
+    size_bytes: int | None = None
+    expires_at: datetime | None = None
+    reason: str | None = None

@@ -218,25 +218,29 @@ def dependencies(value: object) -> tuple[Dependency, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def retries(times: object, on: object) -> Retries:
-    """Return the retries of a job: their number and the endings that cause one. No endings without a number."""
+def retries(times: object, on: object, mem_times: object = None) -> Retries:
+    """Return the retries of a job: their number and the endings that cause one. No endings without a number.
+
+    *mem_times* is how often it runs again after a lack of device memory, None for the default.
+    """
     number = Retries(times=times).times if isinstance(times, int) else count("retries", times)
+    most = None if mem_times is None else count("mem_retries", mem_times)
     if on is None or on == ():
-        return Retries(times=number)
+        return Retries(times=number, mem_times=most)
     if not number:
         raise BadRequest("give the number of retries as well: --retries 3")
-    if isinstance(on, str):
-        return Retries(times=number, on=Retries.parse_on(on))
-    return Retries(times=number, on=Retries.parse_on(",".join(listed("retry_on", on))) if on else DEFAULT_ON)
+    wanted = on if isinstance(on, str) else ",".join(listed("retry_on", on)) if on else None
+    return Retries(times=number, on=DEFAULT_ON if wanted is None else Retries.parse_on(wanted), mem_times=most)
 
 
-def other_retries(now: Retries, times: object, on: object) -> Retries:
+def other_retries(now: Retries, times: object, on: object, mem_times: object) -> Retries:
     """Return the retries *now* with changes. None leaves a value unchanged. No retries means no endings either."""
+    most = now.mem_times if mem_times is None else count("mem_retries", mem_times)
     if times is None and on is None:
-        return now
+        return replace(now, mem_times=most)
     if times is None:
         times = now.times
-    return retries(times, now.on if on is None and times else on)
+    return retries(times, now.on if on is None and times else on, most)
 
 
 def array(value: object, sweep: object, at_once: object) -> Array | None:

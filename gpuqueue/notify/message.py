@@ -10,6 +10,7 @@ from gpuqueue.errors import Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.mem_retry import OUT_OF_MEMORY
 from gpuqueue.model.run import EndingKind, Record, Run
 from gpuqueue.system.logs import LogTail, is_log_of
 from gpuqueue.text.sanitize import plain, short
@@ -36,6 +37,7 @@ def message_of(record: Record, *, host: str) -> Message:
     """Return the message about an ended job. It quotes the log only if the last run was on *host*, this host."""
     job = record.job
     body = [_asked(record), f"command  {short(job.spec.command, MOST_COMMAND)}"]
+    body += _memory_lines(record)
     body += [f"why      {plain(job.because)}"] if job.because else []
     lines = _log_lines(record, host)
     if lines:
@@ -84,6 +86,11 @@ def _asked(record: Record) -> str:
     asked = "all of a device" if spec.placement.whole else f"{times}{format_bytes(spec.mem_bytes)}"
     peak = format_bytes(run.peak_bytes) if run is not None and run.peak_bytes is not None else "unknown"
     return f"memory   peak {peak}, asked {asked}"
+
+
+def _memory_lines(record: Record) -> list[str]:
+    """Return what the queue decided after each run that lacked device memory, one line for each."""
+    return [f"memory   {short(each.text, 300)}" for each in record.notes if each.text.startswith(OUT_OF_MEMORY)]
 
 
 def took(duration_s: float) -> str:

@@ -29,7 +29,12 @@ def left(job: Job, ends: Mapping[int, bool], *, again: WaitReason | None) -> str
     why = job.reason if job.reason in _OF_ITS_TIME else again
     words += [f"why={why}"] if job.begins_at is not None and why is not None else []
     granted = job.attempt if again is WaitReason.RETRY else 0
-    counts = (("retries", job.retries), ("requeues", job.requeues), ("granted", granted))
+    counts = (
+        ("retries", job.retries),
+        ("requeues", job.requeues),
+        ("granted", granted),
+        ("memretries", job.mem_retries),
+    )
     return " ".join([*words, *(f"{name}={count}" for name, count in counts if count)])
 
 

@@ -114,6 +114,8 @@ RETRIES = "rn"
 RETRY_AFTER = "ra"
 #: How often the runs of the job asked to be requeued.
 REQUEUES = "qn"
+#: How often the job was queued again after a lack of device memory. Only if it was.
+MEM_RETRIES = "mn"
 #: The token of the last run that ended with the job queued again.
 PREVIOUS_TOKEN = "pt"  # noqa: S105 - the name of a field
 #: The outbox id of the end of that run.

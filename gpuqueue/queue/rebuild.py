@@ -67,6 +67,8 @@ def _again(survivor: Survivor) -> WaitReason | None:
         return WaitReason.REQUEUE if job.requeues else None
     if not job.retries or run.ending.kind is EndingKind.PREEMPTED:
         return None
+    if run.ending.kind is EndingKind.OUT_OF_MEMORY and job.mem_retries:
+        return None
     was_lost = run.ending.kind is EndingKind.LOST
     return WaitReason.RETRY if not was_lost or job.reason is WaitReason.RETRY else None
 
@@ -132,11 +134,15 @@ def offered(stray: Stray) -> list[str | float]:
         spec = decode_spec(stray.payload or "")
     except Unreadable:
         return [*words, ""]
+    asked, spec = spec, replies.granted(spec, stray.devices[0].lease_bytes)
+    waits = dependency_args.asked(spec)
+    if spec is not asked:
+        waits = f"{waits} memretries=1".strip()  # at least once
     shape = spec.shape
     if shape.device is None and stray.devices[0].kind not in {None, DeviceKind.CPU}:
         shape = replace(shape, device=DeviceFilter.GPU)  # as in submit.lua: it must not run on a CPU later
     whose: list[str | float] = [spec.account.name, int(spec.priority), spec.mem_bytes, str(shape), int(spec.requeue)]
-    return [*words, stray.payload or "", *whose, dependency_args.asked(spec)]
+    return [*words, stray.payload or "", *whose, waits]
 
 
 def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Survivor | None:

@@ -28,8 +28,11 @@ from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
     import logging
+
+    from gpuqueue.model import mem_retry
 else:
     logging = later("logging")
+    mem_retry = later("gpuqueue.model.mem_retry")
 
 
 def claim(reply: Sequence[str]) -> Claim | Later | None:
@@ -47,7 +50,7 @@ def claim(reply: Sequence[str]) -> Claim | Later | None:
     member = _member(*whose) if whose else None
     payload = with_owner(spec, member)
     try:
-        wanted = decode_spec(payload)
+        wanted = granted(decode_spec(payload), int(lease_bytes))
     except Unreadable as error:
         raise BrokenClaim(int(job_id), token, str(error)) from error
     return Claim(
@@ -60,6 +63,16 @@ def claim(reply: Sequence[str]) -> Claim | Later | None:
         claimed_ms=int(claimed_ms),
         payload=payload or "",
         member=member,
+    )
+
+
+def granted(spec: JobSpec, lease_bytes: int) -> JobSpec:
+    """Return *spec* with the memory of its run, which is more than the job asked for after a lack of memory.
+
+    A run with exclusive devices may use all of their memory, whatever the job asked for.
+    """
+    return (
+        spec if spec.placement.exclusive or lease_bytes == spec.mem_bytes else mem_retry.with_granted(spec, lease_bytes)
     )
 
 
@@ -149,6 +162,7 @@ def _job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
         devices=tuple(fields[stored.DEVICES].split(",")) if fields.get(stored.DEVICES) else (),
         retries=int(fields.get(stored.RETRIES) or 0),
         requeues=int(fields.get(stored.REQUEUES) or 0),
+        mem_retries=int(fields.get(stored.MEM_RETRIES) or 0),
         awaits=Dependency.parse(fields[stored.AFTER]) if waits and fields.get(stored.AFTER) else (),
         begins_at=_moment(fields, stored.NOT_BEFORE_MS) if waits else None,
         because=fields.get(stored.BECAUSE) or None,
@@ -164,9 +178,16 @@ def _job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
 def _spec(fields: Mapping[str, str], text: str | None) -> JobSpec:
     """Return the spec in *text*, or a substitute from the hash of its job if it cannot be read."""
     try:
-        return decode_spec(text)
+        return in_force(decode_spec(text), fields)
     except Unreadable:
         return stand_in(user=fields[stored.USER], mem_bytes=int(fields[stored.MEM_BYTES]), priority=_priority(fields))
+
+
+def in_force(spec: JobSpec, fields: Mapping[str, str]) -> JobSpec:
+    """Return the *spec* of the job with this hash, with the memory that it got after a lack of it."""
+    if stored.MEM_RETRIES not in fields:
+        return spec
+    return mem_retry.with_granted(spec, int(fields[stored.MEM_BYTES]))
 
 
 def _priority(fields: Mapping[str, str]) -> Priority:

@@ -17,6 +17,7 @@ from gpuqueue.model.device import Device
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.queue import dependency_args
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.changes import not_yours
 from gpuqueue.queue.entries import read_entries
 from gpuqueue.queue.store import Store, answering
@@ -26,11 +27,12 @@ from gpuqueue.text.sanitize import plain
 if TYPE_CHECKING:
     import hashlib
 
-    from gpuqueue.queue import devices, refusals
+    from gpuqueue.queue import devices, refusals, replies
 else:
     hashlib = later("hashlib")
     devices = later("gpuqueue.queue.devices")
     refusals = later("gpuqueue.queue.refusals")
+    replies = later("gpuqueue.queue.replies")
 
 #: Reasons of a new job that is in a queue. A job with another reason may not start yet.
 _IN_QUEUE = frozenset({WaitReason.MEMORY, WaitReason.DEVICE, WaitReason.LIMIT})
@@ -123,8 +125,8 @@ class Requests:
 
         """
 
-        def ask(payload: str | None, spec: JobSpec) -> Sequence[str]:
-            digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
+        def ask(known: str, spec: JobSpec) -> Sequence[str]:
+            digest = hashlib.sha1(known.encode(), usedforsecurity=False).hexdigest()
             words = (int(spec.priority) if priority else "", spec.mem_bytes, str(spec.shape), encode_spec(spec))
             flags = (int(after), int(begin), int(time), dependency_args.asked(spec, ends))
             reply: Sequence[str] = self._store.scripts.run("edit", job_id, digest, *words, *flags, by) or ("changed",)
@@ -134,11 +136,12 @@ class Requests:
             fields, payload = next(read_entries(self._store, [job_id]))
             if not fields:
                 return None
-            spec = change(decode_spec(payload))
-            verdict, *rest = ask(payload, spec)
+            spec = change(replies.in_force(decode_spec(payload), fields))
+            known = f"{payload or ''}{fields[stored.MEM_BYTES] if stored.MEM_RETRIES in fields else ''}"
+            verdict, *rest = ask(known, spec)
             if verdict == "default":
                 spec = replace(spec, time_limit_s=int(rest[0]) / 1000)
-                verdict, *rest = ask(payload, spec)
+                verdict, *rest = ask(known, spec)
             if verdict != "changed":  # otherwise another edit came first: repeat with its result
                 _refuse_edit(job_id, verdict, rest)
                 _refuse(spec, verdict, rest, lambda: devices.known_devices(self._store))

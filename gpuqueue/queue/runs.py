@@ -16,6 +16,7 @@ from gpuqueue.text.sanitize import in_one_line, short
 
 if TYPE_CHECKING:
     from gpuqueue.model import event as events
+    from gpuqueue.model.mem_retry import Shortage
     from gpuqueue.model.run import Ending, RunDevice
     from gpuqueue.queue import lease as leases
     from gpuqueue.queue import rebuild, replies
@@ -115,15 +116,21 @@ class Runs:
         peak_at_once_bytes: int | None = None,
         evidence: Evidence | None = None,
         again: Again | None = None,
+        shortage: Shortage | None = None,
     ) -> JobState | None:
         """End a run with *ending* and its job in *state*; return the job's state afterwards, None if the run is stale.
 
         With *again*, *state* is QUEUED and the job waits for another run. This is not a loss, and the attempt counts.
         A job that is being cancelled is cancelled nevertheless, and a job that must not run twice fails. *evidence*
-        about the devices is counted in the same step, so it counts once for each run.
+        about the devices is counted in the same step, so it counts once for each run. With the facts about a *shortage*
+        of device memory, a failed job may be queued again in this step, with more memory.
         """
         payload = encode_ended(
-            ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes
+            ending=ending,
+            duration_s=duration_s,
+            devices=devices,
+            peak_at_once_bytes=peak_at_once_bytes,
+            shortage=shortage,
         )
         more = () if again is None else (again.reason.value, to_ms(again.later_s))
         words = (state.value, payload, *_words(evidence), *more)

@@ -105,7 +105,11 @@ SHARED = {
         *("device_filter", "feasibility", "dependencies", "array_index", "array"),
         *("drains", "exclusions"),
     ),
-    **dict.fromkeys(("finish", "lose"), ("dependencies", "array_index", "array", "drains")),
+    "lose": ("dependencies", "array_index", "array", "drains"),
+    "finish": (
+        *("device_filter", "array_index", "limits", "limit_refusal", "dependencies", "array", "drains"),
+        "memory_retry",
+    ),
     **dict.fromkeys(("drain", "resume"), ("drains",)),
     **dict.fromkeys(
         ("cancel", "hold", "lose_host"),

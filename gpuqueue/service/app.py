@@ -1,4 +1,4 @@
-"""The application: all routes below ``/api/v1``, and its OpenAPI document."""
+"""The application: all routes below ``/api/v1`` and their OpenAPI document, and those for monitoring."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from gpuqueue.service import problems
+from gpuqueue.service.metrics.requests import Measured
 from gpuqueue.service.routes import (
     access,
     changes,
     devices,
     files,
+    health,
     history,
     host,
     jobs,
@@ -59,6 +61,9 @@ def application(site: Site | None) -> FastAPI:
         api.include_router(each.router)
     app.include_router(api)
     app.include_router(page.router)
+    app.include_router(health.router)
+    if site is not None:
+        app.add_middleware(Measured, times=site.metrics.requests, prefix=PREFIX)
     problems.install(app)
     document: dict[str, Any] = {}
 

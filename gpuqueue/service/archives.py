@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.results.pack_request import NO_COPY, PackRequest, pack_command
 from gpuqueue.service.problems import NotHere
 from gpuqueue.service.transfers import SEARCH_S, SILENCE_S
-from gpuqueue.system.process import installed
 from gpuqueue.text.sanitize import in_one_line
 
 #: The program that packs files. Empty: ``gpuqueue-worker`` beside this interpreter.
 PROGRAM = ""
-#: Exit code of the program if there is no copy of the code.
-NO_COPY = 3
 #: Most bytes that are read at once, and most of the program's error output that is kept.
 PART_BYTES, MOST_ERROR_BYTES = 256 * 1024, 4096
 
@@ -44,20 +41,16 @@ class Packed:
         self._errors = asyncio.ensure_future(_beginning(process.stderr))
 
     @classmethod
-    async def start(cls, directory: Path, patterns: Sequence[str], kept: str | None = None) -> Packed:
-        """Begin to pack files of the run *directory*, or those of the earlier archive *kept* in it."""
-        words = [PROGRAM or installed("gpuqueue-worker"), "pack", str(directory)]
-        for each in patterns:
-            words += ["--pattern", each]
-        if kept is not None:
-            words += ["--from", kept]
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=PART_BYTES,
-        )
+    async def start(cls, request: PackRequest) -> Packed:
+        """Begin to pack what *request* names."""
+        with request.as_input() as asked:
+            process = await asyncio.create_subprocess_exec(
+                *([PROGRAM, "pack"] if PROGRAM else pack_command()),
+                stdin=asked,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=PART_BYTES,
+            )
         return cls(process)
 
     async def parts(self) -> AsyncIterator[bytes]:

@@ -35,8 +35,10 @@ class Credentials:
 class Identity(Protocol):
     """Identifies callers, and records their changes."""
 
-    def caller(self, credentials: Credentials, *, is_new: bool = True) -> Caller:
+    def caller(self, credentials: Credentials, *, is_new: bool = True, stale_s: float = 0.0) -> Caller:
         """Return the caller, and count the request if it *is_new*.
+
+        While the history is away, a token that was read up to *stale_s* seconds before is accepted.
 
         Raises:
             NotAuthenticated: the caller cannot be identified.

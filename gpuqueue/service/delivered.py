@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.model.api import DeliveredFile
 from gpuqueue.service.problems import TooLarge
-from gpuqueue.service.relays import HostRun
+from gpuqueue.service.relay_requests import HostRun
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, RESULTS, TOKEN, USER
+from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, REMOVED, RESULTS, TOKEN, USER
 from gpuqueue.system.disk_room import LEAST_FREE, has_room
 from gpuqueue.system.logs import MOST_TIMES_BYTES
 from gpuqueue.text.sanitize import brief
@@ -186,8 +186,9 @@ class ResultsFile:
         with _storing():
             os.fsync(self._fd)
             os.rename(PARTIAL, RESULTS, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(FAILED, dir_fd=self._folder)
+            for name in (FAILED, REMOVED):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=self._folder)
             os.fsync(self._folder)
         self._is_kept = True
 

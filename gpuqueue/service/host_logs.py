@@ -8,7 +8,7 @@ from gpuqueue.client.run_logs import delivered_log, is_whole, own_log, time_of
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Run
-from gpuqueue.service.relays import HostRun
+from gpuqueue.service.relay_requests import HostRun
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.delivered_layout import TOKEN
 

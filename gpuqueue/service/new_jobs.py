@@ -11,7 +11,7 @@ from typing import Any
 from gpuqueue.client import notifications, placeholders
 from gpuqueue.client.memory import OpenMemory, with_memory
 from gpuqueue.client.retry import spec_again
-from gpuqueue.client.submit import environments_of, queued
+from gpuqueue.client.submit import environments_of, queued, with_mem_retries
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
@@ -89,7 +89,7 @@ def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:
         raise Refused("no job runs as root here: submit as the account whose job it is")
     if wanted.snapshot is not None:
         check_held(call, CodeSnapshot.parse(wanted.snapshot))
-    spec = JobSpec(**values, account=call.account)
+    spec = with_mem_retries(JobSpec(**values, account=call.account), call.connection.settings)
     if spec.array is not None:
         placeholders.check(spec)
     return with_memory(call.connection, spec, _open_memory(wanted), note if wanted.retry_of is None else None)

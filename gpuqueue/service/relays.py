@@ -1,4 +1,4 @@
-"""Requests to the relays of worker hosts: for what is new in a log, and for the files of a run.
+"""Requests to the relays of worker hosts: for logs, files and progress of their runs, and to pass on what users type.
 
 A relay is a process of a worker host, which this service cannot call. It asks for requests with long polls, and answers
 each with a request of its own. All of it is in memory: a restart of the service loses the requests, and the clients ask
@@ -13,10 +13,18 @@ import time
 from collections import OrderedDict
 from typing import TypeVar
 
-from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.api import RelayKind, RelayRequest
-from gpuqueue.model.run import Run
+from gpuqueue.errors import HostUnreachable, ServiceUnreachable
+from gpuqueue.model.api import RelayRequest
 from gpuqueue.service.problems import NotHere
+from gpuqueue.service.relay_requests import (
+    STOPPING,
+    AnyRequest,
+    FilesRequest,
+    HostRun,
+    LogRequest,
+    ProgressRequest,
+    TerminalRequest,
+)
 from gpuqueue.service.transfers import Transfer
 
 #: Longest long poll of a relay, in seconds, and most of them at a time for one host. The oldest one ends first.
@@ -29,59 +37,24 @@ LOG_S = 5.0
 FRESH_S = 0.25
 #: How long a host that has not answered is not waited for, in seconds. Its next long poll ends that.
 SILENT_S = 20.0
+#: How long a host counts as one with a relay after its last long poll, in seconds.
+POLLED_S = 5.0
 #: Most runs, and most hosts, of which the time of the last answer is kept.
 MOST_KEPT = 10_000
 
 T = TypeVar("T")
-
-STOPPING = "the service is stopping: ask again"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostRun:
-    """A run on another host than that of the service."""
-
-    host: str
-    job_id: int
-    token: str
-
-    @classmethod
-    def of(cls, run: Run) -> HostRun:
-        """Return the place of *run*."""
-        return cls(host=run.host, job_id=run.job_id, token=run.token)
-
-
-class LogRequest:
-    """A request for what is new in the log of a run. ``answer`` becomes None, or the reason why there is no answer."""
-
-    def __init__(self, run: HostRun) -> None:
-        self.run = run
-        self.answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-
-    def end(self, reason: str | None) -> None:
-        """Answer all readers that wait. Only the first answer counts."""
-        if not self.answer.done():
-            self.answer.set_result(reason)
-
-
-class FilesRequest:
-    """A request for the files of a run, which arrive in ``transfer``."""
-
-    def __init__(self, run: HostRun, patterns: tuple[str, ...]) -> None:
-        self.run, self.patterns = run, patterns
-        self.transfer = Transfer(run.host)
 
 
 class _Host:
     """The requests to one host that no relay has taken yet, and the long polls that wait for one."""
 
     def __init__(self) -> None:
-        self.waiting: OrderedDict[str, LogRequest | FilesRequest] = OrderedDict()
+        self.waiting: OrderedDict[str, AnyRequest] = OrderedDict()
         #: Those that a relay has taken and not answered.
-        self.taken: dict[str, LogRequest | FilesRequest] = {}
+        self.taken: dict[str, AnyRequest] = {}
         self.polls: list[asyncio.Event] = []
 
-    def find(self, request_id: str) -> LogRequest | FilesRequest | None:
+    def find(self, request_id: str) -> AnyRequest | None:
         return self.taken.get(request_id) or self.waiting.get(request_id)
 
     def drop(self, request_id: str) -> None:
@@ -107,6 +80,8 @@ class Relays:
         #: When the log of a run was last delivered, and when a host did not answer, on the monotonic clock.
         self._delivered_s: OrderedDict[HostRun, float] = OrderedDict()
         self._silent_s: OrderedDict[str, float] = OrderedDict()
+        #: When the last long poll of a host has ended.
+        self._polled_s: OrderedDict[str, float] = OrderedDict()
 
     # ---- for the readers ---------------------------------------------------------------------------------------------
 
@@ -153,6 +128,52 @@ class Relays:
         asked.transfer.at_end(lambda: self._drop(run.host, request_id))
         return asked.transfer
 
+    async def type(self, run: HostRun, frames: bytes) -> bool:
+        """Have the relay pass on *frames* to the terminal of *run*. Return False if the run has none.
+
+        Raises:
+            HostUnreachable: the host does not answer. Whether the job gets the keys is unknown.
+            ServiceUnreachable: the service stops.
+            Refused: the terminal cannot be used.
+
+        """
+        if self._is_closed:
+            raise ServiceUnreachable(STOPPING)
+        found = self.terminal(run)
+        if found is None:
+            trouble = self._trouble(run.host)
+            if trouble is not None:
+                raise HostUnreachable(trouble)
+            request_id = secrets.token_hex(16)
+            found = TerminalRequest(run, lambda: self._drop(run.host, request_id))
+            self._add(run.host, found, request_id)
+        try:
+            return await found.keys.type(frames)
+        except HostUnreachable:
+            self._note_silence(run.host)
+            raise
+
+    def terminal(self, run: HostRun) -> TerminalRequest | None:
+        """Return the open terminal of *run*, or None if nobody types on it now."""
+        host = self._hosts.get(run.host)
+        known = () if host is None else (*host.taken.values(), *host.waiting.values())
+        return next((each for each in known if isinstance(each, TerminalRequest) and each.run == run), None)
+
+    def progress(self, name: str) -> ProgressRequest | None:
+        """Ask for the progress of all runs of the host *name*. Return None if it has no relay that answers.
+
+        The caller ends the request in any case.
+        """
+        host = self._hosts.get(name)
+        is_there = host is not None and bool(host.polls)
+        is_there = is_there or time.monotonic() - self._polled_s.get(name, -POLLED_S) < POLLED_S
+        if not is_there or self._trouble(name) is not None:
+            return None
+        asked = ProgressRequest()
+        request_id = self._add(name, asked)
+        asked.answer.add_done_callback(lambda _: self._drop(name, request_id))
+        return asked
+
     # ---- for the relays ----------------------------------------------------------------------------------------------
 
     async def poll(self, name: str, timeout_s: float) -> tuple[RelayRequest, ...]:
@@ -172,19 +193,17 @@ class Relays:
                 host.polls.remove(woken)
             if host.waiting:  # this poll was woken and its client has gone
                 host.wake()
+            _note_time(self._polled_s, name)
             self._forget(name)
 
-    def find(self, name: str, request_id: str) -> LogRequest | FilesRequest | None:
+    def find(self, name: str, request_id: str) -> AnyRequest | None:
         """Return an open request to the host *name*, or None if nobody waits for it."""
         host = self._hosts.get(name)
         return None if host is None else host.find(request_id)
 
-    def done(self, request: LogRequest | FilesRequest, reason: str | None) -> None:
+    def done(self, request: AnyRequest, reason: str | None) -> None:
         """End *request*; *reason* says why the relay could not do what was asked, None that it did."""
-        if isinstance(request, FilesRequest):
-            request.transfer.finish() if reason is None else request.transfer.fail(reason)
-            return
-        if reason is None:
+        if reason is None and isinstance(request, LogRequest):
             _note_time(self._delivered_s, request.run)
         request.end(reason)
 
@@ -193,7 +212,7 @@ class Relays:
         self._is_closed = True
         for host in list(self._hosts.values()):
             for each in [*host.waiting.values(), *host.taken.values()]:
-                self.done(each, STOPPING)
+                each.stop()
             for poll in host.polls:
                 poll.set()
 
@@ -210,17 +229,21 @@ class Relays:
             return f"too many requests wait for host {name}: ask again later"
         return None
 
-    def _add(self, name: str, request: LogRequest | FilesRequest) -> str:
-        host, request_id = self._hosts.setdefault(name, _Host()), secrets.token_hex(16)
+    def _add(self, name: str, request: AnyRequest, request_id: str | None = None) -> str:
+        host, request_id = self._hosts.setdefault(name, _Host()), request_id or secrets.token_hex(16)
         host.waiting[request_id] = request
         host.wake()
         return request_id
 
     def _is_late(self, name: str, request: LogRequest) -> None:
-        host = self._hosts.get(name)
-        if host is not None and not host.polls:
-            _note_time(self._silent_s, name)
+        self._note_silence(name)
         request.end(silence_of(name))
+
+    def _note_silence(self, name: str) -> None:
+        """Note that the host *name* has not answered, unless its relay waits for requests now."""
+        host = self._hosts.get(name)
+        if host is None or not host.polls:
+            _note_time(self._silent_s, name)
 
     def _drop(self, name: str, request_id: str) -> None:
         host = self._hosts.get(name)
@@ -241,19 +264,10 @@ def silence_of(name: str) -> str:
 
 def _taken(host: _Host) -> tuple[RelayRequest, ...]:
     """Return the requests of *host* that no relay has taken yet. From now on they are taken."""
-    found = tuple(_described(request_id, each) for request_id, each in host.waiting.items())
+    found = tuple(each.described(request_id) for request_id, each in host.waiting.items())
     host.taken.update(host.waiting)
     host.waiting.clear()
     return found
-
-
-def _described(request_id: str, request: LogRequest | FilesRequest) -> RelayRequest:
-    run = request.run
-    if isinstance(request, FilesRequest):
-        return RelayRequest(
-            id=request_id, kind=RelayKind.FILES, job=run.job_id, token=run.token, patterns=request.patterns
-        )
-    return RelayRequest(id=request_id, kind=RelayKind.LOG, job=run.job_id, token=run.token)
 
 
 def _note_time(times: OrderedDict[T, float], name: T) -> None:

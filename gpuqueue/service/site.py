@@ -22,7 +22,9 @@ from gpuqueue.service.call import Call
 from gpuqueue.service.callers import Credentials, Identity
 from gpuqueue.service.delivered import Delivered
 from gpuqueue.service.ends import Ends
+from gpuqueue.service.host_progress import HostProgress
 from gpuqueue.service.host_runs import HostRuns
+from gpuqueue.service.metrics.exposition import Metrics
 from gpuqueue.service.relays import Relays
 from gpuqueue.service.slots import Slots
 from gpuqueue.service.uploads import Uploads
@@ -63,8 +65,10 @@ class Site:
         self.identity = identity
         self.policy = AccessPolicy.parse(settings.admins, settings.access)
         self.ends = Ends(settings)
+        self.metrics = Metrics(settings)
         self.uploads = Uploads(settings)
         self.relays = Relays()
+        self.host_progress = HostProgress(self.relays)
         self.delivered, self.host_runs = Delivered(settings), HostRuns()
         self.queue_copy, self.places = QueueCopy(settings), Places()
         self.tables, self.answers = Tables(), Answers()
@@ -91,7 +95,7 @@ class Site:
         is_counted = not is_first or request.scope.get(IS_COUNTED, False)
         body_bytes = None if is_counted else request.scope.get(BODY_BYTES, 0)
         return await asyncio.get_running_loop().run_in_executor(
-            self._pool, self._call, _credentials(request), body_bytes, work
+            self._pool, self._call, credentials_of(request), body_bytes, work
         )
 
     async def answer(self, request: Request, work: Callable[[Call], Any], status: int = 200) -> Response:
@@ -128,6 +132,7 @@ class Site:
         """Close the connections. Requests that are being served are finished first."""
         self.ends.close()
         self.queue_copy.close()
+        self.metrics.close()
         self._pool.shutdown()
         self._disk.shutdown()
         for each in self._connections:
@@ -191,7 +196,8 @@ def is_tls(request: Request) -> bool:
     return request.url.scheme == "https"
 
 
-def _credentials(request: Request) -> Credentials:
+def credentials_of(request: Request) -> Credentials:
+    """Return the proof of identity of *request*."""
     client, peer = request.client, request.scope.get("state", {}).get("peer")
     authorization = request.headers.get("authorization")
     is_browser = peer is None and not authorization

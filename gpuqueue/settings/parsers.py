@@ -194,6 +194,12 @@ def _learn_memory(raw: str) -> LearnMemory:
     return LearnMemory(raw)
 
 
+def _mem_retries(raw: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,2}|100", raw):
+        raise BadRequest(f"{brief(raw)} is no whole number from 0 to 100")
+    return int(raw)
+
+
 def _run_as(raw: str) -> RunAs:
     try:
         return RunAs(raw)
@@ -254,6 +260,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "slots_on": _slots_on,
     "default_mem_bytes": parse_bytes,
     "learn_memory": _learn_memory,
+    "mem_retries": _mem_retries,
     "default_device": DeviceFilter.parse,
     "host_lost_after_s": parse_duration,
     "heartbeat_s": parse_duration,
@@ -270,6 +277,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "admins": _admins,
     "access": _access,
     "request_rate": _request_rate,
+    "metrics_users": _flag,
     "reserve_after_s": _duration_or_none,
     "reservations": _positive,
     "age_after_s": _duration_or_none,
@@ -283,6 +291,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "keep_logs_s": _duration_or_none,
     "keep_code_s": _duration_or_none,
     "results_limit_bytes": _log_limit,
+    "user_results_limit_bytes": _log_limit,
     "keep_results_s": _duration_or_none,
     "keep_snapshots_s": _duration_or_none,
     "snapshot": _flag,

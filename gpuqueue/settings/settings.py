@@ -91,6 +91,8 @@ class Settings:
     default_mem_bytes: int | None = None
     #: Whether a job without ``--mem`` asks for what its earlier runs needed.
     learn_memory: LearnMemory = LearnMemory.SUGGEST
+    #: How often a job that died for lack of device memory runs again with more, if ``submit`` does not say; 0: never.
+    mem_retries: int = 2
     #: Device kind of a job when ``submit`` is given no ``--device``; None: a GPU wherever the queue knows of one.
     default_device: DeviceFilter | None = None
     #: How long the jobs of a host without heartbeats are kept for it: the lease of a run. Longer over a network.
@@ -123,6 +125,8 @@ class Settings:
     access: str = ""
     #: Most requests of one account to the service, per second, in the long run; None: no limit.
     request_rate: int | None = 200
+    #: Whether the metrics of the service have the names of users, with what each has running and waiting.
+    metrics_users: bool = False
     #: How long a job that fits nowhere waits before devices are reserved for it; None: no reservations.
     reserve_after_s: float | None = 600.0
     #: Most jobs for which devices of one host are reserved at a time.
@@ -149,6 +153,8 @@ class Settings:
     keep_code_s: float | None = 7 * 86400.0
     #: Largest results of a run, the files that its job asked to keep; None: no limit.
     results_limit_bytes: int | None = 10 * 2**30
+    #: Most disk space of all results of one user on one host. The oldest are removed; None: no limit.
+    user_results_limit_bytes: int | None = 50 * 2**30
     #: How long the results of an ended run are kept; None: for ever.
     keep_results_s: float | None = 30 * 86400.0
     #: How long the snapshot of a job's code is kept at the service after its last use; None: for ever.

@@ -8,6 +8,7 @@
     JOB/TOKEN/results.tar           the files that the job asked to keep
     JOB/TOKEN/results.partial       the same while they arrive
     JOB/TOKEN/results.failed        why there are none
+    JOB/TOKEN/results.removed       why there are none any more
     JOB/TOKEN/user                  a link to the name of the job's user, which is no file
 
 All of it belongs to the service, with modes 0600 and 0700.
@@ -18,8 +19,8 @@ from __future__ import annotations
 from gpuqueue.lazy.imports import pattern
 
 COMPLETE = "complete"
-#: The first and the last have the same names in a run directory.
-RESULTS, PARTIAL, FAILED = "results.tar", "results.partial", "results.failed"
+#: All but the second have the same names in a run directory.
+RESULTS, PARTIAL, FAILED, REMOVED = "results.tar", "results.partial", "results.failed", "results.removed"
 USER = "user"
 #: A token of a run, which names a directory.
 TOKEN = pattern(r"[0-9]{1,9}\.[A-Za-z0-9]{1,64}")

@@ -19,8 +19,26 @@ from gpuqueue.system.logs import TTY
 MOST_BYTES = 0xFFFF
 
 
+def typed_frames(typed: bytes) -> bytes:
+    """Return *typed* input as frames."""
+    parts = (typed[begin : begin + MOST_BYTES] for begin in range(0, len(typed), MOST_BYTES))
+    return b"".join(_frame(b"I", part) for part in parts)
+
+
+def size_frame(window: Window) -> bytes:
+    """Return the size of a client's terminal as a frame."""
+    return _frame(b"W", struct.pack("!HH", window.columns, window.rows))
+
+
+def _frame(kind: bytes, rest: bytes) -> bytes:
+    return struct.pack("!cH", kind, len(rest)) + rest
+
+
 class TerminalSocket:
     """A connection to the terminal of the run whose log is at *log*.
+
+    With *unread_s*, what is sent raises BlockingIOError if the job does not read its input for so many seconds. The
+    connection cannot be used after that.
 
     Raises:
         FileNotFoundError, ConnectionRefusedError: the run has no such terminal, or has ended.
@@ -28,8 +46,11 @@ class TerminalSocket:
 
     """
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *, unread_s: float | None = None) -> None:
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if unread_s is not None:  # not settimeout(), which would also apply to has_ended()
+            limit = struct.pack("ll", int(unread_s), int(unread_s % 1 * 1e6))
+            self._line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         folder = -1
         try:  # by a short path: the length of a socket address is limited
             folder = os.open(log.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -50,12 +71,15 @@ class TerminalSocket:
 
     def type(self, typed: bytes) -> None:
         """Send typed input. Raises OSError if the run has ended."""
-        for begin in range(0, len(typed), MOST_BYTES):
-            self._send(b"I", typed[begin : begin + MOST_BYTES])
+        self.send(typed_frames(typed))
 
     def resize(self, window: Window) -> None:
         """Send the size of the client's terminal. Raises OSError if the run has ended."""
-        self._send(b"W", struct.pack("!HH", window.columns, window.rows))
+        self.send(size_frame(window))
+
+    def send(self, frames: bytes) -> None:
+        """Send whole frames, or parts of them that follow each other. Raises OSError if the run has ended."""
+        self._line.sendall(frames)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the log has grown or the run has ended, at most *timeout_s* seconds."""
@@ -73,9 +97,6 @@ class TerminalSocket:
     def close(self) -> None:
         """Close the connection. The terminal stays open."""
         self._line.close()
-
-    def _send(self, kind: bytes, rest: bytes) -> None:
-        self._line.sendall(struct.pack("!cH", kind, len(rest)) + rest)
 
 
 def _listener(line: socket.socket) -> int:

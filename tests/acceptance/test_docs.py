@@ -34,6 +34,7 @@ from gpuqueue.cli.commands.status import status
 from gpuqueue.cli.commands.top import snapshot_to_plain
 from gpuqueue.cli.main import commands
 from gpuqueue.cli.output.devices import device_plain
+from gpuqueue.cli.output.kept_line import kept_to_plain
 from gpuqueue.cli.output.queue_json import listing_to_plain
 from gpuqueue.cli.top.snapshot import Snapshot
 from gpuqueue.cli.why.as_json import why_to_plain
@@ -69,7 +70,7 @@ from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.limits import Bound, LimitsInUse
 from gpuqueue.model.measures import Limit, Measure, PoolLimits
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
-from gpuqueue.model.run_files import Fetched, RunFile
+from gpuqueue.model.run_files import Fetched, KeptFiles, KeptState, RunFile
 from gpuqueue.model.statistics import By, Figures, Statistics, figures_to_plain, statistics_to_plain
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
@@ -322,7 +323,7 @@ def keys_of_jobs() -> dict[str, list[str]]:
     (device,) = run["devices"]
     (listed,) = listing_to_plain(Listing(at=MOMENT, jobs=(found.job,)), {})
     return {
-        "A job": list(record),
+        "A job": [*record, "kept_files"],
         "A job in the queue": [key for key in listed if key not in record],
         "An array": list(codec.tally_to_plain(replace(found.job, spec=make_spec(array=Array.parse("0-1")))) or ()),
         "A run": list(run),
@@ -332,6 +333,7 @@ def keys_of_jobs() -> dict[str, list[str]]:
         "An activity": list(device["activity"]),
         "A timeline": list(codec.timeline_to_plain(Timeline(step_s=1.0, bytes=())) or ()),
         "A fetch": list(fetched_to_plain(Fetched(files=0, size_bytes=0, directory="d", source="kept"))),
+        "Kept files": list(kept_to_plain(KeptFiles(state=KeptState.KEPT))),
         "A file of a run": list(file_to_plain(RunFile(path="a", size_bytes=0))),
         "CSV": list(CSV_COLUMNS),
     }

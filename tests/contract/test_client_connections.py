@@ -299,6 +299,8 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "files of an unknown job": lambda client, *_: client.files.fetch(10**9),
     "files of waiting": lambda client, job, _: client.files.list(job.id),
     "files without code": lambda client, _, old: client.files.fetch(old.id),
+    "kept files of an unknown job": lambda client, *_: client.files.kept(10**9),
+    "kept files without code": lambda client, _, old: client.files.kept(old.id),
     "bad patterns": lambda client, _, old: client.files.list(old.id, ["#"]),
     "follow unknown": lambda client, *_: list(client.logs.follow(10**9)),
     "wait unknown": lambda client, *_: client.jobs.wait(10**9, timeout_s=5),

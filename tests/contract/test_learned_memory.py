@@ -15,7 +15,7 @@ from factories import BOB, make_spec, serve
 from outbox import Outbox
 from service_fixtures import ServedSite, serving
 
-from gpuqueue.client import Client
+from gpuqueue.client import Client, past_runs
 from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.errors import BadRequest
 from gpuqueue.history.database import HistoryDatabase
@@ -31,6 +31,8 @@ from gpuqueue.text.units import GIB, format_bytes
 
 IDS = count(10**6)
 KINDS = ("direct", "unix")
+#: How long a submit waits for the history here, in seconds: on a busy machine it takes longer than users would wait.
+PATIENT_S = 60.0
 
 
 @dataclass
@@ -86,12 +88,13 @@ class Learner:
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def learning(request: pytest.FixtureRequest) -> Iterator[tuple[ServedSite, Outbox]]:
     """Return a site with its service, and an outbox for its history."""
-    with ExitStack() as stack:
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(past_runs, "ANSWER_S", PATIENT_S)
         chosen = {"GPUQUEUE_DEFAULT_MEM": "3G"}
         if request.param == "postgresql":
             server, template = (request.getfixturevalue(name) for name in ("postgres_server", "_migrated_postgres"))
             chosen["GPUQUEUE_DATABASE_URL"] = stack.enter_context(server.database(template))
-        site = stack.enter_context(serving(**chosen))
+        site = stack.enter_context(serving({"gpuqueue.client.past_runs:ANSWER_S": PATIENT_S}, **chosen))
         if request.param == "postgresql":
             site.settings = replace(site.settings, database_url=chosen["GPUQUEUE_DATABASE_URL"])
         database = stack.enter_context(closing(HistoryDatabase(site.settings.database_url)))

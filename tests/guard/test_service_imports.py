@@ -20,6 +20,7 @@ HEAVY = frozenset(
             "http.client",
             "httptools",
             "logging",
+            "prometheus_client",
             "pydantic",
             "redis",
             "secrets",

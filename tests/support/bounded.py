@@ -12,7 +12,7 @@ T = TypeVar("T")
 _TICK = threading.Event()
 
 
-def until(condition: Callable[[], T], *, timeout_s: float = 30.0, what: str = "the condition") -> T:
+def until(condition: Callable[[], T], *, timeout_s: float = 60.0, what: str = "the condition") -> T:
     """Return the first truthy value of *condition*; fail after *timeout_s*."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -8,6 +8,7 @@ import re
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,6 +42,13 @@ class HostService:
         #: The requests whose content was cut off, and the reason with which each request ended.
         self.cut: set[str] = set()
         self.done: dict[str, str] = {}
+        #: The frames of keys for each request, and the requests that the service has ended.
+        self.keys: dict[str, bytes] = {}
+        self.over: set[str] = set()
+        #: How many bytes of keys the relay has passed on, by request.
+        self.passed_on: dict[str, int] = {}
+        #: The progress that was sent for each request.
+        self.progress: dict[str, Any] = {}
         #: All calls, such as ``PUT /runs/1/1.a/log?offset=0&replace=false``.
         self.calls: list[str] = []
         #: Errors of this server: a host has not kept to the protocol.
@@ -82,6 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
             except queue.Empty:
                 found = []
             self._answer(200, json.dumps(found).encode())
+        elif match := re.fullmatch(r"/requests/(\w+)/keys", path):
+            self._keys(match[1], int(query["offset"]))
         elif match := re.fullmatch(r"/jobs/(\d+)/code", path):
             code = self.service.codes.get(int(match[1]))
             if code is None:
@@ -96,6 +106,20 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._problem(404, "there is nothing here", ours=False)
 
+    def _keys(self, request_id: str, offset: int) -> None:
+        """Answer a long poll for keys."""
+        self.service.passed_on[request_id] = offset
+        until_s = time.monotonic() + 0.3
+        while time.monotonic() < until_s and request_id not in self.service.over:
+            if found := self.service.keys.get(request_id, b"")[offset:]:
+                self._answer(200, found)
+                return
+            time.sleep(0.01)
+        if request_id in self.service.over or request_id in self.service.done:
+            self._problem(404, "nobody types on this terminal any more")
+        else:
+            self._answer(200)
+
     def do_PUT(self) -> None:
         path, query = self._begin()
         if path is None:
@@ -107,6 +131,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._problem(404, "this host has no such run")
             case ["requests", request_id, "content"]:
                 self._content(request_id)
+            case ["requests", request_id, "progress"]:
+                self.service.progress[request_id] = json.loads(b"".join(self._body()))
+                self._answer(204)
             case ["requests", request_id, "done"]:
                 self.service.done[request_id] = b"".join(self._body()).decode()
                 self._answer(204)

@@ -8,6 +8,7 @@ there, it writes nothing.
 from __future__ import annotations
 
 import fnmatch
+import json
 import sys
 import tarfile
 import time
@@ -16,18 +17,18 @@ from pathlib import Path
 
 def main(words: list[str]) -> int:
     """Write the archive to standard output."""
-    verb, run, *options = words
-    pairs = list(zip(options[::2], options[1::2], strict=True))
-    patterns = [value.removeprefix("/") for name, value in pairs if name == "--pattern"]
-    kept = next((Path(run) / value for name, value in pairs if name == "--from"), None)
-    trouble = Path(run) / "trouble"
+    asked = json.load(sys.stdin)
+    run, source = Path(asked["directory"]), asked["source"]
+    patterns = [each.removeprefix("/") for each in asked["patterns"]]
+    kept = None if source is None else run / source
+    trouble = run / "trouble"
     when, _, what = trouble.read_text().partition(" ") if trouble.exists() and kept is None else ("", "", "0 ")
     code, _, message = what.partition(" ")
-    tree = Path(run) / "code" / "tree"
-    if verb != "pack" or (kept is None and not tree.is_dir()):
+    tree = run / "code" / "tree"
+    if words != ["pack"] or (kept is None and not tree.is_dir()):
         print("there is no copy of the code", file=sys.stderr)  # noqa: T201
         return 3
-    while (Path(run) / "search").exists():
+    while (run / "search").exists():
         time.sleep(0.02)
     if when != "before":
         _write(tree, kept, patterns)

@@ -6,6 +6,7 @@ as that file is there.
 
 from __future__ import annotations
 
+import json
 import sys
 import tarfile
 import time
@@ -14,8 +15,8 @@ from pathlib import Path
 
 def main() -> int:
     """Write the archive to standard output."""
-    tree = Path(sys.argv[1]) / "code" / "tree"
-    patterns = [word.removeprefix("--pattern=") for word in sys.argv[2:]]
+    asked = json.load(sys.stdin)
+    tree, patterns = Path(asked["directory"]) / "code" / "tree", asked["patterns"]
     chosen = dict(each.split("=", 1) for each in patterns if "=" in each)
     if not tree.is_dir():
         sys.stderr.write("gpuqueue-worker: there is no copy of the code of this run any more\n")

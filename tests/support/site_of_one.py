@@ -93,7 +93,7 @@ class Site:
         process.send_signal(number)
         return process.wait(timeout=30)
 
-    def until_state(self, job_id: int, *states: JobState, timeout_s: float = 30.0) -> Job:
+    def until_state(self, job_id: int, *states: JobState, timeout_s: float = 60.0) -> Job:
         """Wait until the queue or the history has the job in one of *states*."""
 
         def there() -> Job | None:

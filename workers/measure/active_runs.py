@@ -97,7 +97,8 @@ class LiveRun:
         """Record one sample of a device."""
         device, reading = sample.device, sample.reading
         held = {run.job_id: run.used_bytes for run in sample.runs if run.alive}
-        self.neighbours.note(device, reading, held, sample.external_processes)
+        leases = {run.job_id: run.lease_bytes for run in sample.runs}
+        self.neighbours.note(device, reading, held, sample.external_processes, leases)
         share = sample.measured(self.held.token)
         if share is None:
             return

@@ -27,6 +27,8 @@ class Neighbour:
     held_bytes: int | None
     #: The command line; None for a job, and where it cannot be read.
     command: str | None = None
+    #: Whether its memory was not allocated to it: it is an external process, or a job that uses more than its lease.
+    takes: bool = False
 
     def __str__(self) -> str:
         held = "bytes unknown" if self.held_bytes is None else format_bytes(self.held_bytes)
@@ -41,6 +43,16 @@ class Snapshot:
     free_bytes: int
     own_bytes: int | None
     beside: tuple[Neighbour, ...]
+
+    def blamed(self, lease_bytes: int) -> str | None:
+        """Return who had taken memory of a run with *lease_bytes* here, None if nobody had or if that is unknown.
+
+        A claim leaves the run its whole lease. If less is free than the run has not used yet, others use more than the
+        queue allocated to them.
+        """
+        if self.own_bytes is None or self.free_bytes >= lease_bytes - self.own_bytes:
+            return None
+        return ", ".join([str(each) for each in self.beside if each.takes][:NAMED]) or None
 
     def in_words(self, *, several: bool = False) -> str:
         """Describe the free memory and the neighbours, with the device's index if the run had *several* devices."""
@@ -65,6 +77,7 @@ class Neighbours:
         reading: Reading,
         used_by_job: Mapping[int, int | None],
         external_processes: Sequence[ExternalProcess],
+        leases: Mapping[int, int],
     ) -> None:
         """Record a snapshot of *device* from one reading.
 
@@ -76,6 +89,7 @@ class Neighbours:
             reading: The reading. The memory of external processes is taken from it, not from their recent peaks.
             used_by_job: Bytes used there by each live job of this host; None where the driver does not report them.
             external_processes: The external processes there.
+            leases: Bytes allocated to each of these jobs.
 
         """
         if self._job_id not in used_by_job:
@@ -85,7 +99,10 @@ class Neighbours:
         if own_bytes == 0 and before is not None and before.own_bytes != 0:
             return
         jobs = {job_id: held for job_id, held in used_by_job.items() if job_id != self._job_id and held != 0}
-        beside = [Neighbour(who=f"job {job_id}", held_bytes=held) for job_id, held in jobs.items()]
+        beside = [
+            Neighbour(who=f"job {job_id}", held_bytes=held, takes=(held or 0) > leases.get(job_id, 0))
+            for job_id, held in jobs.items()
+        ]
         beside += _described(reading, external_processes)
         self._snapshots[device.uuid] = Snapshot(
             device=device,
@@ -107,4 +124,5 @@ def _described(reading: Reading, external_processes: Sequence[ExternalProcess]) 
             who=f"pid {external.pid}{user}",
             held_bytes=reading.processes.get(external.pid, external.held_bytes),
             command=short(external.command, COMMAND_WIDTH) if external.command else None,
+            takes=True,
         )

@@ -94,9 +94,13 @@ class Link:
         """Send *pieces* to *path* as they come. If their iterator raises, the service sees that the body is cut off."""
         self._ask("PUT", path, pieces, {"Transfer-Encoding": "chunked"})
 
+    def get(self, path: str, *, timeout_s: float) -> bytes:
+        """Return the content at *path*. The service answers within *timeout_s*."""
+        return self._ask("GET", path, timeout_s=timeout_s)
+
     def get_list(self, path: str, *, timeout_s: float) -> list[object]:
         """Return the JSON list at *path*. The service answers within *timeout_s*."""
-        found = _json(self._ask("GET", path, timeout_s=timeout_s))
+        found = _json(self.get(path, timeout_s=timeout_s))
         if not isinstance(found, list):
             raise ServiceAway(f"{self.url} does not answer as a gpuqueue service does")
         return found

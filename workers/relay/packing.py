@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.results.pack_request import NO_COPY, PackRequest, pack_command, reason_in
 from gpuqueue.system.delivered_layout import RESULTS
-from gpuqueue.system.process import installed
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import format_duration
 from workers.shim.code import DIRECTORY
@@ -28,8 +28,6 @@ CHUNK_BYTES = 2**20
 LEAST_RATE = 4 * 2**20
 #: How often a program that writes nothing is checked for the end of the relay, in seconds.
 STOP_POLL_S = 0.5
-#: Exit code of the program if there is no copy of the code.
-_NO_CODE = 3
 
 
 class PackFailed(GpuQueueError):
@@ -68,13 +66,16 @@ class Packing:
             OSError: The program cannot be started.
 
         """
-        words = [*(self._command or [installed("gpuqueue-worker"), "pack"]), str(directory)]
-        words += [f"--pattern={each}" for each in patterns]
-        if not (directory / DIRECTORY).is_dir() and os.path.lexists(directory / RESULTS):
-            words.append(f"--from={RESULTS}")
-        with tempfile.TemporaryFile() as errors:
+        only_kept = not (directory / DIRECTORY).is_dir() and os.path.lexists(directory / RESULTS)
+        request = PackRequest(directory=str(directory), patterns=tuple(patterns), source=RESULTS if only_kept else None)
+        with tempfile.TemporaryFile() as errors, request.as_input() as asked:
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd="/", start_new_session=True
+                self._command or pack_command(),
+                stdin=asked,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd="/",
+                start_new_session=True,
             )
             with process:
                 try:
@@ -125,11 +126,5 @@ class Archive:
         code = self._process.wait()
         if code:
             self._errors.seek(0)
-            raise PackFailed(_reason(self._errors.read(), code), is_final=code == _NO_CODE)
-
-
-def _reason(errors: bytes, code: int) -> str:
-    """Return the last line of the program's errors."""
-    lines = errors[-MOST_REASON_BYTES:].decode(errors="replace").strip().splitlines()
-    words = lines[-1] if lines else f"the program that packs files ended with {code}"
-    return in_one_line(words.removeprefix("gpuqueue-worker: "))
+            reason = reason_in(self._errors.read()[-MOST_REASON_BYTES:], code)
+            raise PackFailed(in_one_line(reason), is_final=code == NO_COPY)

@@ -1,4 +1,4 @@
-"""Serves what the service asks this host for: what is new in a log, and the files of a run.
+"""Serves what the service asks this host for: logs, files and progress of runs, and passing on what users type.
 
 The host calls the service, never the other way round: a long poll returns the requests, and the answers are calls of
 their own.
@@ -7,11 +7,12 @@ their own.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreadable
@@ -23,6 +24,8 @@ from workers.relay.followed import Followed
 from workers.relay.link import Link, Refusal, ServiceAway
 from workers.relay.logs import PART_BYTES, LogProgress
 from workers.relay.packing import MOST_REASON_BYTES, PackFailed, Packing, Stopped
+from workers.relay.progress import progress_of_runs
+from workers.relay.terminals import OpenTerminal
 from workers.relay.trouble import Trouble
 from workers.run.deliveries import Delivery, run_named
 from workers.threads.steady_clock import SteadyEvent
@@ -37,13 +40,17 @@ PAUSE_S = 1.0
 MOST_PAUSE_S = 5.0
 #: Most requests that are served at a time, and most of them for files, which may take long.
 MOST, MOST_FILES = 8, 6
+#: Most terminals that are open at a time, beside the other requests.
+MOST_TERMINALS = 32
 #: How long the parts of a log are sent before the answer, in seconds. The service waits for it a little longer.
 LOG_S = 3.0
 #: How long the first bytes of an archive are waited for before the answer begins, in seconds. Until then the reason of
 #: a failure is the whole answer.
 FIRST_S = 3.0
 #: The kinds of requests.
-LOG, FILES = "log", "files"
+LOG, FILES, TERMINAL, PROGRESS = "log", "files", "terminal", "progress"
+#: What a request for the progress of all runs has in place of a run.
+_NO_RUN = Delivery(job_id=0, token="")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -65,14 +72,15 @@ class Request:
 
         """
         fields = Fields(plain, "a request of the service")
-        request_id, run = fields.text("id"), run_named(f"{fields.whole('job')}.{fields.text('token')}")
+        request_id, kind = fields.text("id"), fields.text("kind")
+        run = _NO_RUN if kind == PROGRESS else run_named(f"{fields.whole('job')}.{fields.text('token')}")
         patterns = fields.texts("patterns") if fields.has("patterns") else ()
         if not _ID.fullmatch(request_id):
             raise fields.wrong("id", "a name")
         if run is None:
             raise fields.wrong("token", "that of a run")
         try:
-            return cls(id=request_id, kind=fields.text("kind"), run=run, patterns=file_patterns("patterns", patterns))
+            return cls(id=request_id, kind=kind, run=run, patterns=file_patterns("patterns", patterns))
         except BadRequest:
             raise fields.wrong("patterns", "a few patterns of files") from None
 
@@ -108,8 +116,8 @@ class Requests:
                     stopping.wait(pause_s)
 
     def _begin(self, request: Request, stopping: threading.Event) -> None:
-        """Serve a request in a new thread, once less than ``MOST`` are served."""
-        while len(self._served) >= MOST:
+        """Serve a request in a new thread, once less than ``MOST`` are served. A terminal never waits."""
+        while request.kind != TERMINAL and len(self._served) - self._count(TERMINAL) >= MOST:
             self._ended.wait(PAUSE_S)
             self._ended.clear()
             if stopping.is_set():
@@ -137,20 +145,25 @@ class Requests:
 
     def _reason_against(self, request: Request, link: Link, stopping: threading.Event) -> str | None:
         """Do what *request* wants. Return why that is not possible, "" if it was done, None if the service knows."""
-        if not request.run.run_directory(self._settings).is_dir():
-            return f"the run directory is no longer on {self._settings.host}"
+        serve: Mapping[str, Callable[[Request, Link, threading.Event], str | None]] = {
+            LOG: self._send_log,
+            FILES: self._send_files,
+            TERMINAL: self._open_terminal,
+            PROGRESS: self._send_progress,
+        }
+        host = self._settings.host
+        if request.kind not in serve:
+            return f"{host} has a version of gpuqueue without requests of the kind {request.kind}"
+        if request.kind != PROGRESS and not request.run.run_directory(self._settings).is_dir():
+            return f"the run directory is no longer on {host}"
         try:
-            if request.kind == LOG:
-                return self._send_log(request, link)
-            if request.kind == FILES:
-                return self._send_files(request, link, stopping)
+            return serve[request.kind](request, link, stopping)
         except (PackFailed, Stopped, OSError) as error:
             return str(error)
         except Refusal as refusal:
             return f"the service does not take it: {refusal}"
-        return f"{self._settings.host} has a version of gpuqueue without requests of the kind {request.kind}"
 
-    def _send_log(self, request: Request, link: Link) -> str:
+    def _send_log(self, request: Request, link: Link, _stopping: threading.Event) -> str | None:
         """Send what is new in a log, in parts: between them others may send it too. What takes long is sent later."""
         logs, until_s = self._progress.of(request.run), time.monotonic() + LOG_S
         while (sent_bytes := logs.send(link, PART_BYTES)) >= PART_BYTES and time.monotonic() < until_s:
@@ -160,7 +173,7 @@ class Requests:
 
     def _send_files(self, request: Request, link: Link, stopping: threading.Event) -> str | None:
         """Send an archive as it is packed."""
-        if sum(each.kind == FILES for each in list(self._served.values())) > MOST_FILES:
+        if self._count(FILES) > MOST_FILES:
             return f"{self._settings.host} already sends the files of {MOST_FILES} runs: ask again later"
         directory = request.run.run_directory(self._settings)
         with self._packing.archive(directory, request.patterns, stopping) as archive:
@@ -171,6 +184,21 @@ class Requests:
             except (PackFailed, Stopped, Refusal):
                 return None
         return ""
+
+    def _open_terminal(self, request: Request, link: Link, stopping: threading.Event) -> str | None:
+        if self._count(TERMINAL) > MOST_TERMINALS:
+            return f"{self._settings.host} already has {MOST_TERMINALS} terminals open: try again later"
+        return OpenTerminal(self._settings, self._progress.of(request.run), request.id).serve(link, stopping)
+
+    def _send_progress(self, request: Request, link: Link, _stopping: threading.Event) -> str | None:
+        runs = json.dumps(list(progress_of_runs(self._settings))).encode("ascii")
+        with contextlib.suppress(Refusal):  # nobody waits for it any more
+            link.put(f"/requests/{request.id}/progress", runs)
+        return None
+
+    def _count(self, kind: str) -> int:
+        """Return how many requests of this *kind* are served now."""
+        return sum(each.kind == kind for each in list(self._served.values()))
 
     def _all(self, request: Request, first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the archive. After a failure the service gets its reason before it sees that the archive is cut off."""

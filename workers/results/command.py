@@ -7,9 +7,9 @@ import errno
 import os
 import signal
 import stat
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
+from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.snapshot.patterns import rules_of
 from gpuqueue.text.sanitize import brief
 from workers.results.errors import NoCopy, PackFailed
@@ -24,28 +24,25 @@ from workers.shim.launched import pack_code
 _GONE = "there is no copy of the code of this run: the job brought none, or the copy was deleted"
 
 
-def pack_results(
-    run_dir: Path, patterns: Sequence[str], launcher: str | None, output: int, *, source: str | None = None
-) -> list[str]:
-    """Write the archive of the results of the run in *run_dir* to the open file *output*.
+def pack_results(asked: PackRequest, launcher: str | None, output: int) -> list[str]:
+    """Write the archive of the files that *asked* names to the open file *output*.
 
-    With *patterns*, it has all files that they match, else those that the job made or changed. With *source*, the files
-    come from this earlier archive in the run directory. The *launcher* packs a copy that belongs to another account.
-    Must be called in the main thread of a process. Return one line for each kind of thing that was left out.
+    The *launcher* packs a copy that belongs to another account. Must be called in the main thread of a process. Return
+    one line for each kind of thing that was left out.
 
     Raises:
         BadRequest: a pattern cannot be used.
-        NoCopy: the run directory has no copy of the code, or no archive *source*.
+        NoCopy: the run directory has no copy of the code, or not the archive that *asked* names.
         PackFailed: the archive is not complete; the message says why.
         OSError: *output* cannot be written to.
 
     """
-    request = Request.of(patterns, rules_of(patterns))
-    with _opened(run_dir) as run, _bounded():
+    request = Request.of(asked.patterns, rules_of(asked.patterns))
+    with _opened(asked.directory) as run, _bounded():
         progress = Progress(output, lambda: signal.alarm(int(STALL_S)))
         progress()
-        if source is not None:
-            with _archive(run, source) as archive:
+        if asked.source is not None:
+            with _archive(run, asked.source) as archive:
                 return repack(archive, request, output, progress)
         owner = _owner(run)
         if owner != os.geteuid():
@@ -71,13 +68,13 @@ def _bounded() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(run_dir: Path) -> Iterator[int]:
+def _opened(run_dir: str) -> Iterator[int]:
     try:
         run = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         raise NoCopy(_GONE) from None
     except OSError as error:
-        raise PackFailed(f"the run directory {brief(str(run_dir))} cannot be opened: {error.strerror}") from None
+        raise PackFailed(f"the run directory {brief(run_dir)} cannot be opened: {error.strerror}") from None
     try:
         yield run
     finally:

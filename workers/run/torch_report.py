@@ -35,6 +35,8 @@ class InsideReport:
     reserved_on: Mapping[str | int, int] = field(default_factory=dict)
     #: The number of out-of-memory errors on each device.
     ooms_on: Mapping[str | int, int] = field(default_factory=dict)
+    #: The message of the OutOfMemoryError that a process died of, empty if none is known.
+    message: str = ""
 
     def reserved(self, uuid: str, position: int) -> int | None:
         """Return the bytes reserved on the run's device *uuid* at *position*, or None if torch did not use it."""
@@ -57,6 +59,7 @@ def read_reports(run_dir: Path) -> InsideReport | None:
         out_of_memory=any(each.out_of_memory for each in reported),
         reserved_on={place: max(each.reserved_on.get(place, 0) for each in reported) for place in places},
         ooms_on={place: sum(each.ooms_on.get(place, 0) for each in reported) for place in places},
+        message=next((each.message for each in reported if each.message), ""),
     )
 
 
@@ -86,4 +89,10 @@ def _read(path: Path) -> InsideReport | None:
         return None
     if max([*reserved.values(), *ooms.values()], default=0) >= _ABSURD:
         return None
-    return InsideReport(out_of_memory=fields.plain("out_of_memory") is True, reserved_on=reserved, ooms_on=ooms)
+    message = fields.plain("message")
+    return InsideReport(
+        out_of_memory=fields.plain("out_of_memory") is True,
+        reserved_on=reserved,
+        ooms_on=ooms,
+        message=message if isinstance(message, str) else "",
+    )

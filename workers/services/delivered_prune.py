@@ -1,7 +1,8 @@
 """Deletes old logs and results that other hosts have delivered to the service of this machine.
 
 The recorder calls it, on the host of the service. Logs are kept for ``keep_logs`` after their last line, results for
-``keep_results`` after their arrival, and the logs of each user are held to ``user_log_limit`` together.
+``keep_results`` after their arrival. The logs of each user are held to ``user_log_limit`` together, and the results to
+``user_results_limit``.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from collections.abc import Collection
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, RESULTS, USER
+from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, REMOVED, RESULTS, USER
 from gpuqueue.system.logs import LOGS, TIMES
 from workers.services.run_tree import names_in, opened
 from workers.services.user_logs import UserLogs
+from workers.services.user_results import hold_results
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,9 @@ class DeliveredPruner:
                         os.rmdir(name, dir_fd=top)
         if self._settings.user_log_limit_bytes is not None:
             self._user_logs.enforce(top_path, self._settings.user_log_limit_bytes, stopping)
+        if self._settings.user_results_limit_bytes is not None:
+            limit_bytes = self._settings.user_results_limit_bytes
+            found += hold_results(top_path, limit_bytes, self._settings.host, stopping)
         if found:
             log.info("%d files of logs and results that other hosts had delivered were deleted", found)
         return found
@@ -79,6 +84,7 @@ class DeliveredPruner:
         for name, keep_s in (
             (RESULTS, settings.keep_results_s),
             (FAILED, settings.keep_results_s),
+            (REMOVED, settings.keep_results_s),
             (PARTIAL, PARTIAL_S),
         ):
             if keep_s is not None and name in names and _modified_s(run, name) < now_s - keep_s:

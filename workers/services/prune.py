@@ -1,8 +1,8 @@
 """Deletes what is kept of jobs that ended long ago, once an hour and at a limited rate.
 
-One worker per host at a time prunes logs, then holds them to the limit of each user, and then deletes the copies of
-code and the packed results of ended runs. The recorder, which has the history database, deletes environments and audit
-entries there, code snapshots, and the logs and results that other hosts have delivered to the service.
+One worker per host at a time prunes logs, then holds them to the limit of each user, and then does the same with the
+packed results and the copies of code of ended runs. The recorder, which has the history database, deletes environments
+and audit entries there, code snapshots, and the logs and results that other hosts have delivered to the service.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.delivered_layout import RESULTS
 from gpuqueue.system.logs import LOGS, TIMES
 from workers.run import deliveries
 from workers.run.directory import USER
@@ -30,6 +31,7 @@ from workers.services.delivered_prune import DeliveredPruner
 from workers.services.results_prune import delete_results
 from workers.services.run_tree import names_in, opened
 from workers.services.user_logs import UserLogs
+from workers.services.user_results import hold_results
 
 if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase
@@ -64,7 +66,7 @@ class Pruner:
         _repeat(self.round, stopping)
 
     def round(self, stopping: threading.Event) -> int:
-        """Delete the logs, code copies and results that are due, and cut the logs of users whose logs are too large.
+        """Delete the logs, code copies and results that are due, and hold logs and results to the limits of each user.
 
         Return the number of deleted logs.
         """
@@ -83,12 +85,20 @@ class Pruner:
                 before_s = now.timestamp() - self._settings.keep_code_s
                 launcher = self._settings.launcher_in_use
                 delete_code(runs, before_s, launcher, stopping, self._undeleted, self._pending)
-            if alone and now is not None and self._settings.keep_results_s is not None:
-                before_s = now.timestamp() - self._settings.keep_results_s
-                delete_results(runs, before_s, stopping, self._pending)
+            if alone:
+                self._prune_results(now, stopping)
         if found:
             log.info("%d logs of runs that ended more than %.0f s ago were deleted", found, keep_s)
         return found
+
+    def _prune_results(self, now: datetime | None, stopping: threading.Event) -> None:
+        """Delete the results that are due, and hold the others to the limit of each user."""
+        runs, keep_s = self._settings.runs_dir, self._settings.keep_results_s
+        limit_bytes, host = self._settings.user_results_limit_bytes, self._settings.host
+        if now is not None and keep_s is not None:
+            delete_results(runs, now.timestamp() - keep_s, stopping, self._pending)
+        if limit_bytes is not None:
+            hold_results(runs, limit_bytes, host, stopping, self._pending)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
@@ -207,9 +217,10 @@ def _delete_one(job: int, token: str, before_s: float) -> bool:
         if "claim" in names or os.fstat(run).st_mtime >= before_s:  # unsettled, or settled recently
             return False
         if "log" in names and os.stat("log", dir_fd=run, follow_symlinks=False).st_mtime < before_s:
-            for name in names:
-                if _LOGS.fullmatch(name) or name == USER:
-                    os.unlink(name, dir_fd=run)
+            for name in filter(_LOGS.fullmatch, names):
+                os.unlink(name, dir_fd=run)
             gone = True
+        if USER in names and RESULTS not in names:  # results have a user, too
+            os.unlink(USER, dir_fd=run)
         os.rmdir(token, dir_fd=job)
     return gone

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from gpuqueue.system.delivered_layout import FAILED, RESULTS
+from gpuqueue.system.delivered_layout import FAILED, REMOVED, RESULTS
 from workers.services.run_tree import names_in, opened
 
 #: Pause after each deleted file, in seconds, because jobs use the same disk.
@@ -39,7 +39,7 @@ def delete_results(
 def _delete_in(run: int, before_s: float) -> int:
     """Delete the results in the open directory *run*. Its own time stays: that of the settlement."""
     about, names, found = os.fstat(run), names_in(run), 0
-    for name in {RESULTS, FAILED}.intersection(names) if "claim" not in names else ():
+    for name in {RESULTS, FAILED, REMOVED}.intersection(names) if "claim" not in names else ():
         if os.stat(name, dir_fd=run, follow_symlinks=False).st_mtime < before_s:
             os.unlink(name, dir_fd=run)
             found += 1

@@ -6,6 +6,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+#: Bytes of a block in ``st_blocks`` of stat(2), on every file system.
+BLOCK_BYTES = 512
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -22,3 +24,12 @@ def opened(name: str | os.PathLike[str], parent: int | None) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def runs_in(top: int) -> Iterator[tuple[str, str, int]]:
+    """Yield job, token and open directory of each run below the open *top*. One that is being removed is left out."""
+    for job_id in filter(str.isdigit, names_in(top)):
+        with contextlib.suppress(OSError), opened(job_id, top) as job:
+            for token in names_in(job):
+                with contextlib.suppress(OSError), opened(token, job) as run:
+                    yield job_id, token, run

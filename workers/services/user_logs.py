@@ -12,22 +12,20 @@ import os
 import stat
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from gpuqueue.system.logs import LOGS
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import MIB, format_bytes
 from workers.run.directory import USER
-from workers.services.run_tree import names_in, opened
+from workers.services.run_tree import BLOCK_BYTES, names_in, opened, runs_in
 from workers.shim.log import LogLimit
 
 log = logging.getLogger(__name__)
 
 #: Size to which the log of an ended run is cut, in bytes.
 CUT_BYTES = MIB
-#: Bytes of a block in ``st_blocks`` of stat(2), on every file system.
-_BLOCK_BYTES = 512
 #: What the log says where bytes are missing.
 _REASON = "the logs of this user on this host exceeded user_log_limit"
 
@@ -89,27 +87,18 @@ class UserLogs:
 def _by_user(top: int, is_ended: Callable[[Collection[str]], bool]) -> dict[str, _Logs]:
     """Return the logs below the open directory *top* of each user."""
     found: dict[str, _Logs] = defaultdict(_Logs)
-    for job_id, token, run in _runs(top):
+    for job_id, token, run in runs_in(top):
         names = names_in(run)
         if USER not in names:  # it has no log yet
             continue
         logs = found[os.readlink(USER, dir_fd=run)]
         for name in set(LOGS).intersection(names):
             info = os.stat(name, dir_fd=run, follow_symlinks=False)
-            disk_bytes = info.st_blocks * _BLOCK_BYTES
+            disk_bytes = info.st_blocks * BLOCK_BYTES
             logs.disk_bytes += disk_bytes
             if is_ended(names) and disk_bytes > CUT_BYTES and stat.S_ISREG(info.st_mode):
                 logs.ended.append(_Log(info.st_mtime_ns, disk_bytes, (job_id, token, name)))
     return found
-
-
-def _runs(top: int) -> Iterator[tuple[str, str, int]]:
-    """Yield job, token and open directory of each run. One that is being removed is left out."""
-    for job_id in filter(str.isdigit, names_in(top)):
-        with contextlib.suppress(OSError), opened(job_id, top) as job:
-            for token in names_in(job):
-                with contextlib.suppress(OSError), opened(token, job) as run:
-                    yield job_id, token, run
 
 
 def _cut(top: int, each: _Log) -> int:
@@ -121,7 +110,7 @@ def _cut(top: int, each: _Log) -> int:
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 LogLimit(f"/proc/self/fd/{fd}", CUT_BYTES, _REASON).check()
                 os.utime(fd, ns=(each.modified_ns, each.modified_ns))  # its age counts from its last line
-            return each.disk_bytes - os.fstat(fd).st_blocks * _BLOCK_BYTES
+            return each.disk_bytes - os.fstat(fd).st_blocks * BLOCK_BYTES
         finally:
             os.close(fd)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.mem_retry import Shortage
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.lease import NO_EVIDENCE, Evidence
 
@@ -32,3 +33,5 @@ class Conclusion:
     devices: tuple[RunDevice, ...] = ()
     duration_s: float | None = None
     evidence: Evidence = NO_EVIDENCE
+    #: The facts about a lack of device memory, None if the run lacked none.
+    shortage: Shortage | None = None

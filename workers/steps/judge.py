@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from gpuqueue.clock import Clock
-from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.model.run import EndingKind
 from gpuqueue.system.logs import LOGS
 from workers.measure.active_runs import LiveRun
 from workers.measure.admission import AdmissionCheck
@@ -16,6 +17,7 @@ from workers.run.values import Exit
 from workers.run.verdict import judged, tail
 from workers.steps.conclusion import Conclusion, NotStarted
 from workers.steps.evidence import EvidenceCollector
+from workers.steps.shortage import shortage_of
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +46,11 @@ class Judge:
             return Conclusion(ending=end.ending, evidence=self._collector.of_loss(run, end))
         self._start_health.run_began()
         log_tail = b"\n".join(tail(run.directory.path / name) for name in LOGS)
-        devices, ending = self._judged(run, end, log_tail)
-        evidence = self._collector.of_ending(run, ending, end.duration_s, log_tail)
-        return Conclusion(ending=ending, devices=devices, duration_s=end.duration_s, evidence=evidence)
+        found = self._judged(run, end, log_tail)
+        evidence = self._collector.of_ending(run, found.ending, end.duration_s, log_tail)
+        return replace(found, evidence=evidence)
 
-    def _judged(self, run: LiveRun, end: Exit, log_tail: bytes) -> tuple[tuple[RunDevice, ...], Ending]:
+    def _judged(self, run: LiveRun, end: Exit, log_tail: bytes) -> Conclusion:
         """Return the devices with their peaks, and the ending, which may become OUT_OF_MEMORY."""
         try:
             report = read_reports(run.directory.path)
@@ -56,14 +58,26 @@ class Judge:
             ran_out_on = report.ran_out_on([each.uuid for each in devices]) if report is not None else ()
             full = run.neighbours.fullest(ran_out_on)
             peaks = [each.peak.bytes for each in devices if full is None or each.uuid == full.device.uuid]
-            return devices, judged(
+            lease_bytes = run.held.devices[0].lease_bytes
+            peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
+            ending = judged(
                 end.ending,
                 report,
                 log_tail,
-                asked_bytes=run.held.devices[0].lease_bytes,
-                peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+                asked_bytes=lease_bytes,
+                peak_bytes=peak_bytes,
                 circumstances=full.in_words(several=len(devices) > 1) if full is not None else "",
             )
+            shortage = shortage_of(
+                ending,
+                report,
+                log_tail,
+                kind=run.held.devices[0].kind,
+                lease_bytes=lease_bytes,
+                peak_bytes=peak_bytes,
+                snapshot=full,
+            )
+            return Conclusion(ending=ending, devices=devices, duration_s=end.duration_s, shortage=shortage)
         except Exception:
             log.exception("%s: its peaks and its cause of failure could not be determined", run)
-            return run.held.devices, end.ending
+            return Conclusion(ending=end.ending, devices=run.held.devices, duration_s=end.duration_s)

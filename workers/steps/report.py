@@ -99,6 +99,7 @@ class Report:
             peak_at_once_bytes=run.at_once_bytes,
             evidence=conclusion.evidence,
             again=again,
+            shortage=conclusion.shortage,
         )
         after = answered(lambda: finish() or self._finish_if_adopted(run, finish), self._stopping)
         log.info("%s: %s (%s)", run, after or "stale, the result changes nothing", ending)

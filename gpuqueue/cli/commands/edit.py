@@ -33,6 +33,7 @@ _OPTIONS = (
     field("begin", f"Earliest start: {BEGINS}; now: at once."),
     field("retries", "Retry after a failure, at most N times, including past retries."),
     field("retry_on", dependencies.RETRY_ON),
+    field("mem_retries", dependencies.MEM_RETRIES),
     field("at_once", "Concurrent members of an array, even if it has started; none: no limit."),
 )
 

@@ -38,6 +38,7 @@ INCOMPLETE = 1
 @click.option("--run", "number", metavar="N", type=Count(), help="Fetch from this run. Default: the newest.")
 @click.option("--to", metavar="DIR", help="Directory for the files. Default: results-ID.", shell_complete=directories)
 @click.option("--replace", is_flag=True, help="Replace files that are there with another content.")
+@click.option("--kept", is_flag=True, help="Take the files of --keep, also if the copy of the code is there.")
 @click.option("--list", "only_list", is_flag=True, help="Print sizes and paths, and write no file.")
 @json_option
 def fetch(
@@ -47,6 +48,7 @@ def fetch(
     number: int | None,
     to: str | None,
     replace: bool,
+    kept: bool,
     only_list: bool,
     as_json: bool,
 ) -> None:
@@ -61,6 +63,7 @@ def fetch(
       gpuqueue fetch 12 --to ~/runs/first
       gpuqueue fetch --list 12 '**'
       gpuqueue fetch 17_2
+      gpuqueue fetch --kept 12
     """  # noqa: D301 - \b is click's mark for lines to keep
     if only_list and (to is not None or replace):
         raise BadRequest("--list writes no file: leave out --to and --replace")
@@ -72,13 +75,15 @@ def fetch(
 
     with Client() as client:
         if only_list:
-            _print_list(client.files.list(job_id, patterns, run=number, warn=warn), as_json=as_json)
+            _print_list(client.files.list(job_id, patterns, run=number, kept=kept, warn=warn), as_json=as_json)
             return
         try:
-            found = client.files.fetch(job_id, patterns, run=number, to=to, replace=replace, seen=line.seen, warn=warn)
+            found = client.files.fetch(
+                job_id, patterns, run=number, to=to, replace=replace, kept=kept, seen=line.seen, warn=warn
+            )
         finally:
             line.clear()
-    click.echo(json.dumps(fetched_to_plain(found), indent=2) if as_json else _summary(found))
+    click.echo(json.dumps(fetched_to_plain(found), indent=2) if as_json else _summary(found, asked_kept=kept))
     if found.left_out:
         _report_left_out(found.left_out)
         sys.exit(INCOMPLETE)
@@ -115,14 +120,14 @@ def _print_list(found: Sequence[RunFile], *, as_json: bool) -> None:
     click.echo("\n".join(lines))
 
 
-def _summary(found: Fetched) -> str:
+def _summary(found: Fetched, *, asked_kept: bool) -> str:
     """Return what was fetched, and where to, in one line."""
     files = f"{found.files} file{'' if found.files == 1 else 's'}, {format_bytes(found.size_bytes)}"
     if not found.files:
         return "0 files"
     were = "all of them" if found.skipped == found.files else f"{found.skipped} of them"
     before = f"; {were} there before" if found.skipped else ""
-    kept = "; only kept files, the copy of the code was deleted" if found.source == "kept" else ""
+    kept = "; only kept files, the copy of the code was deleted" if found.source == "kept" and not asked_kept else ""
     return f"{files}, in {plain(found.directory)}{before}{kept}"
 
 

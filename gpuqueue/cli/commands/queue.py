@@ -47,8 +47,8 @@ else:
 def queue(limit: int, *, as_json: bool, **filters: Any) -> None:
     """List the jobs that have not ended, in the order of their ids.
 
-    Progress is read from the job's log (tqdm, Keras, "epoch 3/10"), and is shown only on the host of the log. A narrow
-    terminal omits columns; a pipe gets all columns.
+    Progress is read from the job's log (tqdm, Keras, "epoch 3/10"); without a service, only on the host of the log. A
+    narrow terminal omits columns; a pipe gets all columns.
 
     \b
     Examples:

@@ -18,11 +18,12 @@ from gpuqueue.model.run import Record
 
 if TYPE_CHECKING:
     from gpuqueue import codec
-    from gpuqueue.cli.output import code_diff, job_story, live_run, log_end
+    from gpuqueue.cli.output import code_diff, job_story, kept_line, live_run, log_end
 else:
     codec = later("gpuqueue.codec")
     code_diff = later("gpuqueue.cli.output.code_diff")
     job_story = later("gpuqueue.cli.output.job_story")
+    kept_line = later("gpuqueue.cli.output.kept_line")
     live_run = later("gpuqueue.cli.output.live_run")
     log_end = later("gpuqueue.cli.output.log_end")
 from gpuqueue.cli.options.job_id import job_id
@@ -58,15 +59,17 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
         is_apart = is_text and record.job.spec.separate_stderr
         errors = client.logs.end(record, log_end.LOG_BYTES, stderr=True) if is_apart else b""
         now = live_run.read(client, record.job) if is_text else None
+        kept = kept_line.kept_of(client, record) if record.job.spec.keep and plot is None else None
         silent = list(live_run.silent(client, record.job)) if is_text else []
     if plot is not None:
         _plot(record, plot)
         return
-    click.echo(
-        json.dumps(codec.record_to_plain(record), indent=2)
-        if as_json
-        else job_story.story(record, now, terminal_width())
-    )
+    if as_json:
+        kept_files = None if kept is None else kept_line.kept_to_plain(kept)
+        click.echo(json.dumps({**codec.record_to_plain(record), "kept_files": kept_files}, indent=2))
+        return
+    about_kept = None if kept is None else kept_line.kept_line(kept, record.job.label)
+    click.echo(job_story.story(record, now, terminal_width(), kept=about_kept))
     for line in silent:
         click.echo(line)
     _show_end(written, f"the end of its log (gpuqueue logs {job_id})")

@@ -19,7 +19,7 @@ from gpuqueue.cli.options.job_id import job_id
 from gpuqueue.cli.output.arrays import worst_code
 from gpuqueue.client import Client
 from gpuqueue.console import INTERRUPTED, LEFT, print_message
-from gpuqueue.errors import GpuQueueError, Refused, Unreachable
+from gpuqueue.errors import GpuQueueError, HostUnreachable, Refused, Unreachable
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Run
 from gpuqueue.system.logs import TTY
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 def attach(job_id: str) -> None:
     """Show the output of a job until it ends, and return its exit code, like run.
 
-    The output starts at the beginning of the newest run. Ctrl-C asks whether to cancel the job or leave it running. On
-    the host of a job of run --pty your terminal is attached to the job: it gets all keys; Enter ~ . detaches.
-    Exit code 7 means that you detached and the job continues.
+    The output starts at the beginning of the newest run. Ctrl-C asks whether to cancel the job or leave it running.
+    Your terminal is attached to a job of run --pty: it gets all keys; Enter ~ . detaches. Exit code 7 means that you
+    detached and the job continues.
 
     \b
     Examples:
@@ -224,7 +224,9 @@ class Follower:
             return self._client.logs.terminal(self._job_id, self._tail)
         except Refused as refused:
             print_message("gpuqueue", str(refused))
-            return None
+        except HostUnreachable as away:
+            print_message("gpuqueue", f"{away}: you cannot type now, gpuqueue attach {self._job_id} tries it again")
+        return None
 
     def _explain_keys(self) -> None:
         """Print once how to leave the terminal."""

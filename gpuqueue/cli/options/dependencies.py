@@ -14,6 +14,7 @@ from gpuqueue.text.sanitize import plain
 #: Help texts of options that ``submit`` and ``edit`` have.
 AFTER = "Wait until this job has succeeded (ok, default), ended (any) or failed (fail). Repeatable, or use commas."
 RETRY_ON = f"Endings after which to retry: {', '.join(map(str, RetryOn))}."
+MEM_RETRIES = "Run again with more memory after a lack of device memory, at most N times."
 
 #: Options of ``submit`` and ``run``.
 WAIT_OPTIONS = (
@@ -25,6 +26,7 @@ WAIT_OPTIONS = (
     ),
     field("retries", "Retry after a failure, at most N times.", default=0),
     field("retry_on", f"{RETRY_ON} [default: {','.join(map(str, DEFAULT_ON))}]"),
+    field("mem_retries", f"{MEM_RETRIES} Default: the site's, usually 2. 0: never."),
 )
 
 

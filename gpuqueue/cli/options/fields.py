@@ -33,6 +33,7 @@ _FIELDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "begin": (("--begin",), {"metavar": "TIME"}),
     "retries": (("--retries",), {"metavar": "N", "type": int}),
     "retry_on": (("--retry-on",), {"metavar": "ENDINGS", "shell_complete": listed(one_of(RetryOn))}),
+    "mem_retries": (("--mem-retries",), {"metavar": "N", "type": int}),
     "at_once": (("--at-once",), {"metavar": "N"}),
 }
 

@@ -37,12 +37,13 @@ _LABEL, _COPIED = 13, {"command", "directory", "log"}
 _INDEXES = 40
 
 
-def story(record: Record, live: Live | None = None, width: int | None = None) -> str:
+def story(record: Record, live: Live | None = None, width: int | None = None, *, kept: str | None = None) -> str:
     """Return the text of ``gpuqueue show``, wrapped to *width* columns; None: for a pipe, not wrapped.
 
-    *live* is the current state of a running job. Commands and paths are not wrapped, so that they can be copied.
+    *live* is the current state of a running job, and *kept* the line about its kept files. Commands and paths are not
+    wrapped, so that they can be copied.
     """
-    return "\n".join(each for line in _lines(record, live, width) for each in _under_its_label(line, width))
+    return "\n".join(each for line in _lines(record, live, width, kept) for each in _under_its_label(line, width))
 
 
 def _under_its_label(line: str, width: int | None) -> list[str]:
@@ -56,8 +57,8 @@ def _under_its_label(line: str, width: int | None) -> list[str]:
     return [f"{label}{first}", *(" " * _LABEL + each for each in more)]
 
 
-def _lines(record: Record, live: Live | None, width: int | None) -> list[str]:
-    lines = [*_request_lines(record), *_course_lines(record, live)]
+def _lines(record: Record, live: Live | None, width: int | None, kept: str | None) -> list[str]:
+    lines = [*_request_lines(record), *_course_lines(record, live), *([kept] if kept is not None else [])]
     for run in record.runs:
         notes = [note for note in record.notes if note.attempt == run.attempt]
         lines += ["", *_run_lines(run, record.job, live, width), *map(_run_note_line, notes)]
@@ -137,6 +138,8 @@ def _wait_lines(job: Job) -> list[str]:
         lines.append(f"  retries    {job.retries} of {spec.retries.times}, after: {on}")
     if job.requeues:
         lines.append(f"  requeues   {job.requeues}, asked for by exit 75")
+    if job.mem_retries:
+        lines.append(f"  mem tries  {job.mem_retries} of {spec.retries.most_mem_times}, after out of memory")
     return lines
 
 

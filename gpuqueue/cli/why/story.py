@@ -180,5 +180,5 @@ def _by_its_last_run(job: Job) -> str:
         return " (a retry)"
     if job.reason is WaitReason.REQUEUE:
         return " (its last run asked to be run again, with exit code 75)"
-    has_run_again = job.retries > 0 or job.requeues > 0
+    has_run_again = job.retries > 0 or job.requeues > 0 or job.mem_retries > 0
     return " (before it is run again)" if job.state is JobState.HELD and has_run_again else ""

@@ -11,6 +11,7 @@ from gpuqueue.client.remote.link import WARNING, Link, segment
 from gpuqueue.model import job_ref, validation
 from gpuqueue.model.api import FILES_RUN, FILES_SOURCE
 from gpuqueue.model.file_patterns import file_patterns
+from gpuqueue.model.run_files import KeptFiles
 
 if TYPE_CHECKING:
     from gpuqueue.client.remote.http import Answer
@@ -25,12 +26,28 @@ class RemoteFiles(RunFiles):
     def __init__(self, link: Link) -> None:
         self._link = link
 
+    def kept(self, job: int | str, *, run: int | None = None) -> KeptFiles:
+        """Return what is there of the files that a job asked to keep of a run, by default of its newest."""
+        name = str(job_ref.one_job(job))
+        query = {"run": None if run is None else validation.count("run", run)}
+        return self._link.get(KeptFiles, f"/jobs/{segment(name)}/files/kept", query)
+
     @contextmanager
     def _archive(
-        self, job: int | str, patterns: Sequence[str], number: int | None, warn: Callable[[str], None] | None
+        self,
+        job: int | str,
+        patterns: Sequence[str],
+        number: int | None,
+        warn: Callable[[str], None] | None,
+        *,
+        kept: bool,
     ) -> Iterator[RunArchive]:
         name, wanted = str(job_ref.one_job(job)), file_patterns("patterns", patterns)
-        query = {"run": None if number is None else validation.count("run", number), "pattern": wanted}
+        query = {
+            "run": None if number is None else validation.count("run", number),
+            "pattern": wanted,
+            "kept": "true" if kept else None,
+        }
         with self._link.opened(f"/jobs/{segment(name)}/files", query, begins_s=BEGINS_S) as answer:
             if warn is not None and WARNING in answer.headers:
                 warn(answer.headers[WARNING])

@@ -100,7 +100,8 @@ class RemoteLogs:
         """Return the terminal of the running job whose log *tail* reads, or None if it has none any more.
 
         Raises:
-            Refused: the job is another account's, or runs on another host than the service.
+            Refused: the job is another account's, or its terminal cannot be used.
+            HostUnreachable: the job runs on another host than the service, which does not answer.
 
         """
         name = segment(job_ref.one_job(job))

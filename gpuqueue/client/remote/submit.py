@@ -81,6 +81,8 @@ def submit_spec(
     body = {name: value for name, value in to_plain(made).items() if name != "account"}
     if left_open is not None or made.mem_source == ASKED:  # the service knows then, and an older one has no such field
         del body["mem_source"]
+    if made.retries.mem_times is None:  # likewise
+        del body["retries"]["mem_times"]
     if left_open is not None:
         del body["mem_bytes"]
         known = {

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.patience import ABSENCES, Patience
 from gpuqueue.client.remote.log_tail import RemoteTail
-from gpuqueue.errors import GpuQueueError, ServiceUnreachable
+from gpuqueue.errors import GpuQueueError, HostUnreachable, Refused, ServiceUnreachable, Unreachable
 from gpuqueue.model.api import TerminalInput, Whether
+from gpuqueue.text.sanitize import in_one_line
 
 if TYPE_CHECKING:
     from gpuqueue.client.remote.link import Link
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 #: Pieces of output that wait for the user's terminal. A terminal that is slower holds up the stream.
 MOST_WAITING = 64
-#: Shown once for each absence of the service. A request with keys is never sent twice.
-LOST = b"\r\ngpuqueue: the service does not answer: keys are lost until it does\r\n"
+#: Shown once for each trouble. A request with keys is never sent twice.
+LOST = "\r\ngpuqueue: {}: keys are lost{}\r\n"
 
 
 class _IsLeft(Exception):
@@ -39,7 +40,9 @@ class RemoteTerminal:
         os.set_blocking(self._readable, False)
         self._is_left, self._is_over = threading.Event(), threading.Event()
         self._error: GpuQueueError | None = None
-        self._is_away = self._has_gap = False
+        #: Why keys are lost now, and the message about it until it is shown.
+        self._trouble: GpuQueueError | None = None
+        self._message = b""
         self._thread = threading.Thread(target=self._read, args=(follow,), name="terminal", daemon=True)
         self._thread.start()
 
@@ -65,8 +68,8 @@ class RemoteTerminal:
         is_over = self._is_over.is_set()  # before the output is taken, so that none is missed
         with contextlib.suppress(BlockingIOError):
             os.read(self._readable, MOST_WAITING)
-        found = [LOST] if self._has_gap else []
-        self._has_gap = False
+        message, self._message = self._message, b""
+        found = [message] if message else []
         with contextlib.suppress(queue.Empty):
             while True:
                 chunk, self._tail.path, self._tail.offset = self._waiting.get_nowait()
@@ -83,18 +86,20 @@ class RemoteTerminal:
         path = f"/jobs/{self._name}/terminal"
         try:
             self._link.answered("POST", path, wanted, kind=Whether, resend=False)
-        except ServiceUnreachable as error:
-            self._away(error)
+        except (Unreachable, Refused) as error:
+            self._lost(error)
         else:
-            self._is_away = False
+            self._trouble = None
 
-    def _away(self, _error: object) -> None:
-        self._has_gap, self._is_away = self._has_gap or not self._is_away, True
+    def _lost(self, error: GpuQueueError) -> None:
+        if type(error) is not type(self._trouble):
+            self._message = _in_words(error).encode()
+        self._trouble = error
         self._signal()
 
     def _read(self, follow: Callable[..., Iterator[bytes]]) -> None:
         """Follow the log from where the user's tail stands. Runs in a thread, with a tail of its own."""
-        tail, patience = RemoteTail(self._link), Patience(self._away)
+        tail, patience = RemoteTail(self._link), Patience(self._lost)
         tail.path, tail.offset = self._tail.path, self._tail.offset
         patience.answered()  # the service has just answered that there is a terminal
         try:
@@ -134,6 +139,16 @@ class RemoteTerminal:
     def _signal(self) -> None:
         with contextlib.suppress(OSError):  # a full pipe wakes the reader too
             os.write(self._wake, b".")
+
+
+def _in_words(error: GpuQueueError) -> str:
+    """Return the message that keys are lost. That of a service or a store is long, so only its name is there."""
+    if isinstance(error, Refused):
+        return LOST.format(in_one_line(str(error)), "")
+    if isinstance(error, HostUnreachable):
+        return LOST.format(in_one_line(str(error)), " until it does")
+    what = "service" if isinstance(error, ServiceUnreachable) else "store or the history"
+    return LOST.format(f"the {what} does not answer", " until it does")
 
 
 def _stop(_run: object) -> None:

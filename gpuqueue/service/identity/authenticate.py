@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock, SystemClock
-from gpuqueue.errors import NotAuthenticated
+from gpuqueue.errors import HistoryUnreachable, NotAuthenticated
 from gpuqueue.model.access_token import AccessToken, NotValid, is_secret_of, parts_of
 from gpuqueue.model.caller import Caller, CallerKind, anonymous
 from gpuqueue.system.account import groups_of
@@ -50,8 +50,8 @@ class Authenticator:
         self._noted: dict[str, datetime] = {}
         self._uses: dict[str, datetime] = {}
 
-    def caller(self, authorization: str | None, address: str) -> Caller:
-        """Return the caller with this ``Authorization`` header; an anonymous one without it.
+    def caller(self, authorization: str | None, address: str, *, stale_s: float = 0.0) -> Caller:
+        """Return the caller with this ``Authorization`` header; an anonymous one without it. *stale_s*: see ``verify``.
 
         Raises:
             NotAuthenticated: the header has no valid token. The message is the same for all reasons.
@@ -63,7 +63,7 @@ class Authenticator:
         kind, _, text = authorization.partition(" ")
         if kind.lower() != "bearer":
             raise NotAuthenticated(_ONLY_BEARER)
-        found = self.verify(text.strip())
+        found = self.verify(text.strip(), stale_s=stale_s)
         if isinstance(found, NotValid):
             parts = parts_of(text.strip())
             log.warning("access token %s from %s: %s", parts.id if parts else "?", address, found)
@@ -77,7 +77,7 @@ class Authenticator:
             HistoryUnreachable: the token cannot be looked up now.
 
         """
-        found, now = self._find(token_id), self._clock.now()
+        found, now = self._find(token_id, 0.0), self._clock.now()
         if found is None or found[0].not_valid(now) is not None:
             return None
         self._note_use(found[0], now)
@@ -87,15 +87,16 @@ class Authenticator:
         wants_groups = self._with_groups and found.kind is CallerKind.PERSON
         return found.caller(address, groups_of(found.account) if wants_groups else frozenset())
 
-    def verify(self, text: str) -> AccessToken | NotValid:
+    def verify(self, text: str, *, stale_s: float = 0.0) -> AccessToken | NotValid:
         """Return the token *text*, or why it is not valid. It takes one read of the history at most every CACHE_S.
 
-        The secret is checked first. A caller without it cannot learn whether a token has expired or was revoked.
+        The secret is checked first. A caller without it cannot learn whether a token has expired or was revoked. While
+        the history is away, a token that was read up to *stale_s* seconds before is accepted as it was then.
         """
         parts = parts_of(text)
         if parts is None:
             return NotValid.MALFORMED
-        found = self._find(parts.id)
+        found = self._find(parts.id, stale_s)
         right = is_secret_of(parts.secret, found[1] if found else None)
         if found is None:
             return NotValid.UNKNOWN
@@ -135,13 +136,18 @@ class Authenticator:
         with self._lock:
             self._uses = {each: at for each, at in self._uses.items() if uses.get(each) != at}
 
-    def _find(self, token_id: str) -> tuple[AccessToken, str] | None:
+    def _find(self, token_id: str, stale_s: float) -> tuple[AccessToken, str] | None:
         now_s = self._clock.monotonic_s()
         with self._lock:
             known = self._known.get(token_id)
         if known is not None and now_s < known[2]:
             return known[0], known[1]
-        found = self._database.find_token(token_id)
+        try:
+            found = self._database.find_token(token_id)
+        except HistoryUnreachable:
+            if known is not None and now_s < known[2] + stale_s:
+                return known[0], known[1]
+            raise
         with self._lock:
             self._known.pop(token_id, None)
             if found is not None:

@@ -103,8 +103,10 @@ class SiteIdentity:
             each.join()
         self._database.close()
 
-    def caller(self, credentials: Credentials, *, is_new: bool = True) -> Caller:
+    def caller(self, credentials: Credentials, *, is_new: bool = True, stale_s: float = 0.0) -> Caller:
         """Return the caller of a request, and count the request if it *is_new*, not the next step of a stream.
+
+        While the history is away, a token that was read up to *stale_s* seconds before is accepted.
 
         Raises:
             NotAuthenticated: the token is not valid, or the uid of the peer identifies no account.
@@ -118,7 +120,7 @@ class SiteIdentity:
         elif credentials.session and not credentials.authorization:
             caller = self._by_session(credentials.session, credentials.address)
         else:
-            caller = self._by_token(credentials, now_s)
+            caller = self._by_token(credentials, now_s, stale_s)
         if is_new:
             _grant(self._rates.after(caller, now_s))
         return caller
@@ -204,11 +206,11 @@ class SiteIdentity:
         caller = self._tokens.caller_of_id(proof.token_id, address)
         return caller and replace(caller, via=Via.SESSION)
 
-    def _by_token(self, credentials: Credentials, now_s: float) -> Caller:
+    def _by_token(self, credentials: Credentials, now_s: float, stale_s: float) -> Caller:
         if credentials.authorization and not self._tokens.is_remembered(credentials.authorization):
             _grant(self._rates.before(credentials.address, now_s))
         try:
-            return self._tokens.caller(credentials.authorization, credentials.address)
+            return self._tokens.caller(credentials.authorization, credentials.address, stale_s=stale_s)
         except NotAuthenticated:
             self._rates.failed(credentials.address, now_s)
             raise

@@ -20,17 +20,20 @@ from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import file_patterns, from_directory
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Run
+from gpuqueue.model.run_files import KeptFiles
+from gpuqueue.results.kept import absence, kept_files, noted
+from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.service.archives import Archive, CutShort, Packed, Source, begun
 from gpuqueue.service.call import Call
 from gpuqueue.service.problems import NotHere
-from gpuqueue.service.relays import HostRun
+from gpuqueue.service.relay_requests import HostRun
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.routes.logs import run_record
 from gpuqueue.service.site import Site, site_of
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.delivered_layout import FAILED, RESULTS, TOKEN
-from gpuqueue.system.safe_open import is_regular, read_small
-from gpuqueue.text.sanitize import in_one_line, plain
+from gpuqueue.system.delivered_layout import RESULTS, TOKEN
+from gpuqueue.system.safe_open import is_regular
+from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
 
 log = logging.getLogger(__name__)
@@ -61,6 +64,8 @@ async def fetch_files(
         list[str] | None,
         Query(alias="pattern", description="Only files that match one of these, in the syntax of .gitignore."),
     ] = None,
+    *,
+    kept: Annotated[bool, Query(description="Take the kept files, also if the copy of the code is there.")] = False,
 ) -> Response:
     """Return an archive (tar) of the files that a run has made or changed in its copy of the code.
 
@@ -71,9 +76,25 @@ async def fetch_files(
     wanted = file_patterns("pattern", patterns or [])
     site = site_of(request)
     place = await site.work(request, lambda call: _place(call, name, run))
-    archive, source = await _found(site, place, from_directory(wanted, place.code.directory))
+    archive, source = await _found(site, place, from_directory(wanted, place.code.directory), only_kept=kept)
     headers = {FILES_RUN: str(place.run.attempt), FILES_SOURCE: str(source), "X-Accel-Buffering": "no"}
     return _ArchiveResponse(archive, headers, place.job.label)
+
+
+@route(router, "GET", "/jobs/{name}/files/kept", answer=KeptFiles)
+async def kept_files_of(
+    request: Request,
+    name: str,
+    run: Annotated[int | None, Query(ge=1, description="The run; by default the newest.")] = None,
+) -> Response:
+    """Return what is there of the files that a job asked to keep of a run: their size, or why there are none."""
+    settings = site_of(request).settings
+
+    def work(call: Call) -> KeptFiles:
+        place = _place(call, name, run)
+        return kept_files(settings, place.job, place.run, place.kept)
+
+    return await site_of(request).answer(request, work)
 
 
 def _place(call: Call, name: str, attempt: int | None) -> _Place:
@@ -118,7 +139,9 @@ def _run_directory(settings: Settings, run: Run) -> Path | None:
     return settings.runs_dir / str(run.job_id) / run.token if is_here else None
 
 
-async def _found(site: Site, place: _Place, patterns: tuple[str, ...]) -> tuple[Archive, FilesSource]:
+async def _found(
+    site: Site, place: _Place, patterns: tuple[str, ...], *, only_kept: bool
+) -> tuple[Archive, FilesSource]:
     """Return the archive, and where its files come from.
 
     Raises:
@@ -128,6 +151,8 @@ async def _found(site: Site, place: _Place, patterns: tuple[str, ...]) -> tuple[
     """
     give_back = site.archives.take(place.account)
     try:
+        if only_kept:
+            return await _only_kept(site, place, patterns, give_back), FilesSource.KEPT
         return await _live_or_kept(site, place, patterns, give_back)
     except BaseException:
         give_back()
@@ -141,29 +166,42 @@ async def _live_or_kept(
         return await begun(await _live(site, place, patterns), at_end), FilesSource.DIRECTORY
     except (NotHere, CutShort) as error:
         failure = error
-    for each in place.kept:
-        if is_regular(each / RESULTS):
-            return await begun(await Packed.start(each, patterns, RESULTS), at_end), FilesSource.KEPT
+    found = await _kept(place, patterns, at_end)
+    if found is not None:
+        return found, FilesSource.KEPT
     if isinstance(failure, CutShort):
         raise failure
     raise _absent(site.settings, place, str(failure))
 
 
+async def _only_kept(site: Site, place: _Place, patterns: tuple[str, ...], at_end: Callable[[], None]) -> Archive:
+    found = await _kept(place, patterns, at_end)
+    if found is None:
+        raise NotHere(str(absence(kept_files(site.settings, place.job, place.run, place.kept), place.job.label)))
+    return found
+
+
+async def _kept(place: _Place, patterns: tuple[str, ...], at_end: Callable[[], None]) -> Archive | None:
+    """Return an archive of the kept files, or None if there are none."""
+    for each in place.kept:
+        if is_regular(each / RESULTS):
+            request = PackRequest(directory=str(each), patterns=patterns, source=RESULTS)
+            return await begun(await Packed.start(request), at_end)
+    return None
+
+
 async def _live(site: Site, place: _Place, patterns: tuple[str, ...]) -> Source:
     if place.directory is None:
         return site.relays.files(HostRun.of(place.run), patterns)
-    return await Packed.start(place.directory, patterns)
+    return await Packed.start(PackRequest(directory=str(place.directory), patterns=patterns))
 
 
 def _absent(settings: Settings, place: _Place, why: str) -> NotHere:
     """Return the error that there are no files of a run, neither in its directory, because of *why*, nor kept."""
     label = place.job.label
-    for each in place.kept:
-        try:
-            reason = in_one_line(read_small(each / FAILED, 4096).decode(errors="replace")).strip()
-        except (OSError, GpuQueueError):
-            continue
-        return NotHere(f"the files that job {label} asked to keep were not kept: {reason}")
+    note = noted(place.kept)
+    if note is not None:
+        return NotHere(str(absence(note, label)))
     if place.directory is None:
         return NotHere(f"the files of job {label} cannot be had from host {place.run.host}: {why}")
     if place.job.state.is_active and place.run.attempt == place.job.attempt:

@@ -1,4 +1,4 @@
-"""Routes for the relays of worker hosts, which deliver logs and results and fetch code. No person may use them.
+"""Routes for the relays of worker hosts: they deliver logs, fetch code and get requests. No person may use them.
 
 A host may name only runs of its own, and may read only the code of jobs that hold one of its devices. Its name is that
 of its access token.
@@ -7,9 +7,9 @@ of its access token.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -17,15 +17,16 @@ from fastapi.responses import StreamingResponse
 from gpuqueue.client.remote.log_tail import NEXT
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action
-from gpuqueue.model.api import DeliveredFile, RelayRequest
+from gpuqueue.model.api import DeliveredFile, RelayRequest, RunProgress
 from gpuqueue.service.bodies import LEAST_RATE, large_parts_of, parts_of, until_gone
 from gpuqueue.service.call import Call
 from gpuqueue.service.delivered import OtherOffset, ResultsFile
 from gpuqueue.service.host_runs import code_of
 from gpuqueue.service.problems import NotHere, TooLarge, answer_of
-from gpuqueue.service.relays import MOST_POLL_S, FilesRequest, HostRun, LogRequest
+from gpuqueue.service.relay_requests import FilesRequest, HostRun, LogRequest, ProgressRequest, TerminalRequest
+from gpuqueue.service.relays import MOST_POLL_S
 from gpuqueue.service.routes.described import OCTETS, route
-from gpuqueue.service.site import Site, answered, site_of
+from gpuqueue.service.site import Site, answered, body_of, site_of
 from gpuqueue.service.transfers import SEARCH_S
 from gpuqueue.snapshot.site import blob_store_of
 from gpuqueue.snapshot.stream import stream_size_bytes, write_stream
@@ -141,17 +142,19 @@ async def deliver_log(
         raise BadRequest("a file that begins anew begins at offset 0")
     site, content = site_of(request), await _body(request)
 
-    def work(call: Call, host: str) -> int:
+    def work(call: Call, host: str) -> tuple[HostRun, int]:
         run = HostRun(host=host, job_id=job_id, token=token)
         user = site.host_runs.user_of(call, run)
-        return site.delivered.add(run, user, file, offset, content, from_start=replace)
+        return run, site.delivered.add(run, user, file, offset, content, from_start=replace)
 
     try:
-        after = await _as_host(request, work)
+        run, after = await _as_host(request, work)
     except OtherOffset as refusal:
         answer = answer_of(refusal)
         answer.headers[NEXT] = str(refusal.next)
         return answer
+    if site.relays.terminal(run) is not None:  # somebody types there, and waits for the echo
+        site.ends.wake(job_id)
     return Response(status_code=204, headers={NEXT: str(after)})
 
 
@@ -161,16 +164,56 @@ async def poll_requests(request: Request, timeout_s: Annotated[float, Query(ge=0
 
     Each request is returned once. ``log``: somebody reads the log of the run. Send what is new now, then ``done``, and
     send what is new each 0.25 s for the next 30 s. ``files``: send an archive of the run's files as its ``content``.
+    ``terminal``: pass on its ``keys`` to the terminal of the run. ``progress``: send the ``progress`` of all runs.
     """
     site, host = site_of(request), await _as_host(request, lambda _, host: host)
-    polling = asyncio.ensure_future(site.relays.poll(host, timeout_s))
-    leaving = asyncio.ensure_future(until_gone(request))
+    found = await _unless_gone(request, site.relays.poll(host, timeout_s))
+    return answered(() if found is None else found)
+
+
+@route(router, "GET", "/requests/{request_id}/keys", answer=bytes, media_type=OCTETS)
+async def poll_keys(
+    request: Request,
+    request_id: str,
+    offset: Annotated[int, Query(ge=0, le=2**53, description="How many bytes were passed on to the terminal.")],
+    timeout_s: Annotated[float, Query(ge=0, le=MOST_POLL_S)] = 20.0,
+) -> Response:
+    """Return what follows of what users type on the terminal of a run: at once if there is something, else when.
+
+    They are bytes of frames, which the terminal of a run takes as they are. An answer without any comes after
+    *timeout_s*. 404: nobody types there any more, and the relay leaves the terminal.
+    """
+    site, host = site_of(request), await _as_host(request, lambda _, host: host)
+    asked = site.relays.find(host, request_id)
+    if not isinstance(asked, TerminalRequest):
+        raise NotHere("nobody types on this terminal any more")
+    frames = await _unless_gone(request, asked.keys.after(offset, timeout_s))
+    if frames is None:
+        asked.keys.left()
+    return Response(frames or b"", media_type=OCTETS)
+
+
+@route(router, "PUT", "/requests/{request_id}/progress", body=tuple[RunProgress, ...])
+async def send_progress(request: Request, request_id: str) -> Response:
+    """Send the progress of all runs that go on at this host and report it in their logs."""
+    runs = await body_of(request, tuple[RunProgress, ...])
+    site, host = site_of(request), await _as_host(request, lambda _, host: host)
+    found = site.relays.find(host, request_id)
+    if not isinstance(found, ProgressRequest):
+        raise NotHere("nobody waits for this request")
+    found.found(runs)
+    return answered(None)
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of *work*, or None if the client closes its connection before."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(until_gone(request))
     try:
-        await asyncio.wait({polling, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return answered(polling.result() if polling.done() else ())
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
     finally:
         leaving.cancel()
-        polling.cancel()
+        working.cancel()
 
 
 @route(router, "PUT", "/requests/{request_id}/content", body=bytes)

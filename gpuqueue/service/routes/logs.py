@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,13 +17,14 @@ from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import LogStream, ProgressRequest
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import Record
 from gpuqueue.service.call import Call
 from gpuqueue.service.host_logs import Wanted, wanted, warning
 from gpuqueue.service.problems import header
 from gpuqueue.service.routes.described import route
-from gpuqueue.service.site import body_of, site_of
+from gpuqueue.service.site import answered, body_of, site_of
 from gpuqueue.system.logs import LogTail, last_bytes
 
 router = APIRouter(tags=["logs"])
@@ -138,13 +140,21 @@ def logs_of(call: Call) -> Logs:
 async def progress(request: Request) -> Response:
     """Return the progress of running jobs that report it in their logs, as far as the caller may read these."""
     asked = await body_of(request, ProgressRequest)
+    if len(asked.jobs) > 5000:  # noqa: PLR2004 - more than any site runs
+        raise BadRequest("progress is reported for at most 5000 jobs at a time")
+    return answered(await progress_of(request, asked.jobs))
 
-    def work(call: Call) -> dict[int, Progress]:
+
+async def progress_of(request: Request, ids: Iterable[int]) -> dict[int, Progress]:
+    """Return the progress of the jobs *ids*, on all hosts, as far as the caller of *request* may read their logs."""
+    site, wanted = site_of(request), sorted(set(ids))
+
+    def work(call: Call) -> tuple[dict[int, Progress], list[Job]]:
         call.must(Action.SEE_SITE)
-        if len(asked.jobs) > 5000:  # noqa: PLR2004 - more than any site runs
-            raise BadRequest("progress is reported for at most 5000 jobs at a time")
-        page = call.connection.queue.jobs.some(sorted(set(asked.jobs)))
+        page = call.connection.queue.jobs.some(wanted)
         jobs = [job for job in page.jobs if call.may(Action.SEE_LOGS, job.spec.account)]
-        return logs_of(call).progress(jobs, page.logs)
+        elsewhere = [job for job in jobs if job.state is JobState.RUNNING and job.host != site.settings.host]
+        return logs_of(call).progress(jobs, page.logs), elsewhere
 
-    return await site_of(request).answer(request, work)
+    here, elsewhere = await site.work(request, work)
+    return {**here, **await site.host_progress.of(elsewhere)}

@@ -13,8 +13,8 @@ from gpuqueue.model.page_rows import JobPlace, Overview, QueueTable, RowSort
 from gpuqueue.model.progress import Progress
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import route
-from gpuqueue.service.routes.logs import logs_of
-from gpuqueue.service.site import site_of
+from gpuqueue.service.routes.logs import progress_of
+from gpuqueue.service.site import answered, site_of
 from gpuqueue.service.web.queue_reader import QueueState
 from gpuqueue.service.web.rows import device_view, without_hidden
 from gpuqueue.service.web.table import Filters, Seen
@@ -128,14 +128,7 @@ async def job_progress(
     request: Request, ids: Annotated[list[int], Query(alias="id", max_length=MOST_ROWS)]
 ) -> Response:
     """Return the progress of running jobs that report it in their logs, as far as the caller may read these."""
-
-    def work(call: Call) -> dict[int, Progress]:
-        call.must_see_jobs()
-        page = call.connection.queue.jobs.some(sorted(set(ids)))
-        jobs = [job for job in page.jobs if call.may(Action.SEE_LOGS, job.spec.account)]
-        return logs_of(call).progress(jobs, page.logs)
-
-    return await site_of(request).answer(request, work)
+    return answered(await progress_of(request, ids))
 
 
 def _seen(call: Call) -> Seen:

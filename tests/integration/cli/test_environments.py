@@ -53,7 +53,8 @@ def end(site: Site, job_id: int) -> None:
     assert job_id == claimed.job_id
     assert SECRETS.items() <= claimed.spec.env.items(), "the job itself gets its secrets"
     ending = Ending.from_status(1)
-    site.queue.runs.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    log = site.settings.runs_dir / str(job_id) / claimed.token / "log"
+    site.queue.runs.started(job_id, claimed.token, lease_s=300, log_path=str(log), devices=())
     site.queue.runs.finish(job_id, claimed.token, state=JobState.FAILED, ending=ending, duration_s=1, devices=())
     until(lambda: site.queue.jobs.get(job_id) is None, what="the store without the job")
 

@@ -12,6 +12,8 @@ import pytest
 from bounded import until
 from site_of_one import BIN, Site
 
+from gpuqueue.results.pack_request import PackRequest
+
 GPUQUEUE = str(BIN / "gpuqueue")
 MAKES = "mkdir out && echo 1,2 > out/a.csv && cp train.py out/copy.py && echo changed >> train.py && ln -s a.csv out/l"
 
@@ -39,6 +41,15 @@ def fetched(directory: Path) -> dict[str, str]:
         for each in sorted(directory.rglob("*"))
         if each.is_symlink() or each.is_file()
     }
+
+
+def check_kept(site: Site, job_id: str, archive: Path, paths: list[str]) -> None:
+    """Check what is said of the kept files in *archive*, while the copy of the code is there."""
+    shown = json.loads(site.cli("show", "--json", job_id).stdout)["kept_files"]
+    assert ("kept", archive.stat().st_size, None) == (shown["state"], shown["size_bytes"], shown["reason"])
+    assert f"(gpuqueue fetch --kept {job_id})" in site.cli("show", job_id).stdout
+    listed = json.loads(site.cli("fetch", "--kept", "--list", "--json", job_id).stdout)
+    assert paths == [each["path"] for each in listed]
 
 
 @pytest.mark.full
@@ -78,8 +89,14 @@ def test_results_come_back_over_each_connection(site: Site, project: Path, tmp_p
 
     run_dir = next((site.settings.runs_dir / job_id).iterdir())
     with (run_dir / "results.tar").open("wb") as kept:
-        pack = [str(BIN / "gpuqueue-worker"), "pack", "--pattern=out/**", str(run_dir)]
-        subprocess.run(pack, env=site.environ, stdout=kept, check=True)
+        asked = PackRequest(directory=str(run_dir), patterns=("out/**",)).text()
+        pack = [str(BIN / "gpuqueue-worker"), "pack"]
+        subprocess.run(pack, env=site.environ, input=asked, stdout=kept, check=True)
+    for number in range(2):
+        if number:
+            site.environ.update(url)
+        check_kept(site, job_id, run_dir / "results.tar", ["out/a.csv", "out/copy.py", "out/l"])
+    del site.environ["GPUQUEUE_URL"]
     shutil.rmtree(run_dir / "code")
     for number in range(2):
         if number:

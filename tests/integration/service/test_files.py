@@ -14,8 +14,10 @@ from fetched_files import archive_of, fetched, files_in, opened, packing, submit
 from service_fixtures import ServedSite
 
 from gpuqueue.client import Client
+from gpuqueue.errors import Refused
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.run_files import KeptState
 from gpuqueue.queue.lease import Claim
 
 
@@ -84,6 +86,32 @@ def test_kept_files_come_when_the_directory_has_gone(
     expected = f"the files that job {job.id} asked to keep were not kept: they have 12G, more than results_limit (10G)"
     assert (404, expected) == (failed.status, failed.detail)
     assert ({"out/a.pt": b"kept"}, "kept") == (files_in(kept), kept.headers["gpuqueue-source"])
+
+
+def test_kept_files_can_be_asked_for_while_the_directory_is_there(
+    owner: Client, here: FakeRelay, served: ServedSite, tmp_path: Path
+) -> None:
+    """With their size and the time of their end. Without them, the answer says why there are none."""
+    job = submitted(owner, tmp_path)
+    claim, directory = run_here(here, job)
+    here.finish(claim)
+    assert KeptState.NONE is owner.files.kept(job.id).state
+    assert (404, f"job {job.id} asked to keep no files (submit --keep)") == (
+        *((none := fetched(served, job, "?kept=true")).status, none.detail),
+    )
+    (directory / "results.removed").write_text("they needed 60G (setting user_results_limit)")
+    removed = owner.files.kept(job.id)
+    assert (KeptState.REMOVED, "they needed 60G (setting user_results_limit)") == (removed.state, removed.reason)
+    with pytest.raises(Refused, match=rf"^the files that job {job.id} kept were removed: they needed 60G"):
+        owner.files.fetch(job.id, kept=True)
+    (directory / "results.tar").write_bytes(archive_of({"out/a.pt": b"kept"}))
+    kept = owner.files.kept(job.id, run=1)
+
+    assert (KeptState.KEPT, (directory / "results.tar").stat().st_size) == (kept.state, kept.size_bytes)
+    assert kept.expires_at is not None
+    assert {"out/a.pt": b"kept"} == files_in(fetched(served, job, "?kept=true"))
+    assert {"out/a.pt", "b.txt"} == {*files_in(fetched(served, job))}
+    assert 403 == ask(served, "GET", f"/jobs/{job.id}/files/kept", (served.directory / "bobs").read_text()).status
 
 
 def test_a_link_in_place_of_kept_files_is_not_followed(

@@ -18,6 +18,7 @@ from fetched_files import archive_of, fetched, files_in, opened, packing, submit
 from service_fixtures import ServedSite
 
 from gpuqueue.client import Client
+from gpuqueue.model.run_files import KeptState
 from gpuqueue.text.units import MIB
 
 
@@ -88,6 +89,12 @@ def test_delivered_files_come_when_the_host_has_none_or_is_away(
         asking = pool.submit(fetched, served, job)
         answer_files(relay, "it was deleted")
         kept = asking.result(timeout=60)
+        only_kept = fetched(served, job, "?kept=true")
+        assert [] == relay.poll(0)
+    delivered = served.settings.delivered_dir / str(job.id) / claim.token / "results.tar"
+    known = owner.files.kept(job.id)
+    assert (KeptState.KEPT, delivered.stat().st_size) == (known.state, known.size_bytes)
+    assert {"out": b"kept"} == files_in(only_kept)
 
     words = f"the files of job {job.id} cannot be had from host nodeB: "
     assert (404, words + "host nodeB does not answer") == (away.status, away.detail)

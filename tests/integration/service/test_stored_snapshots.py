@@ -212,8 +212,12 @@ def test_a_snapshot_is_deleted_once_no_job_needs_it(served: ServedSite, client: 
         client.jobs.retry(job.id)
     with pytest.raises(Refused, match=rf"the snapshot of job {job.id} is not on this machine, or was deleted"):
         client.snapshots.diff(job.id)
-    recorded = until(lambda: [each for each in client.access.audit() if address_of(job)[:12] in each.detail.values()])
-    assert ["done", "refused"] == [str(each.outcome) for each in recorded if each.action == "snapshot-delete"]
+
+    def outcomes() -> list[str]:
+        recorded = [each for each in client.access.audit() if address_of(job)[:12] in each.detail.values()]
+        return [str(each.outcome) for each in recorded if each.action == "snapshot-delete"]
+
+    until(lambda: ["done", "refused"] == outcomes(), what="both requests in the audit log")
 
 
 def test_nobody_deletes_the_snapshot_of_another(served: ServedSite, client: Client, project: Path) -> None:

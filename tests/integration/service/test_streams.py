@@ -235,27 +235,36 @@ def test_steps_of_a_stream_are_no_requests(limited: ServedSite) -> None:
                     assert ":" == next(stream).name
 
 
+@pytest.fixture(scope="module")
+def patient() -> Iterator[ServedSite]:
+    """Return a site whose service waits so long for the history that no test sees the end of it."""
+    modules = ("gpuqueue.service.routes.jobs", "gpuqueue.service.following")
+    with serving(bounds={f"{each}:RECORD_S": 600.0 for each in modules}) as site:
+        yield site
+
+
 @pytest.mark.parametrize("way", ["recorded", "follow"])
-def test_waiting_for_the_history_holds_up_nobody(owner: Client, served: ServedSite, way: str) -> None:
+def test_waiting_for_the_history_holds_up_nobody(patient: ServedSite, way: str) -> None:
     """While the history lags, any number of callers wait for ended jobs, and others are served at once."""
-    job = submitted(owner)
-    finish(served, started(served, job, b"one\n"))
-    ended = owner.jobs.get(job.id)
     over: list[object] = []
+    with patient.client("unix") as owner:
+        job = submitted(owner)
+        finish(patient, started(patient, job, b"one\n"))
+        ended = owner.jobs.get(job.id)
 
-    def waits() -> None:
-        with served.client("unix") as client:
-            over.append(client.jobs.recorded(ended) if way == "recorded" else [*client.logs.follow(job.id)])
+        def waits() -> None:
+            with patient.client("unix") as client:
+                over.append(client.jobs.recorded(ended) if way == "recorded" else [*client.logs.follow(job.id)])
 
-    threads = [threading.Thread(target=waits, daemon=True) for _ in range(40)]
-    for each in threads:
-        each.start()
-    for _ in range(20):
-        owner.devices.list()
-    waiting = len(threads) - len(over)
-    served.record()
-    for each in threads:
-        each.join(timeout=60)
+        threads = [threading.Thread(target=waits, daemon=True) for _ in range(40)]
+        for each in threads:
+            each.start()
+        for _ in range(20):
+            owner.devices.list()
+        waiting = len(threads) - len(over)
+        patient.record()
+        for each in threads:
+            each.join(timeout=60)
 
     assert waiting > THREADS  # so no thread of the service was left for the others, if they took one
     assert 40 == len(over)

@@ -169,6 +169,7 @@ def test_no_card_is_empty_for_days_for_what_cannot_start_for_days(run: Any) -> N
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)  # ten thousand jobs, with coverage
 @pytest.mark.parametrize("length_s", [300, 3600, 6 * 3600])
 def test_who_needs_two_cards_starts_within_a_few_lengths_of_what_runs(run: Any, length_s: float) -> None:
     """A job on two cards starts within a few job lengths, although no job has a limit and new ones always wait.

@@ -103,7 +103,7 @@ def test_the_history_has_the_activity_of_a_run_on_its_card(gpu_site: Site, fake:
     assert 0 < activity.first_memory_s < run.duration_s
     assert line is not None
     steps = [each / GIB for each, _ in groupby(filter(None, line.bytes))]  # on a busy machine some steps have no sample
-    assert [2.0, 5.5, 1.0] == steps
+    assert steps in ([2.0, 5.5, 1.0], [5.5, 1.0])  # the first may be shorter than a step of the timeline
     assert round(5.5 * GIB) == run.peak_at_once_bytes
     reported = gpu_site.cli("show", str(job)).stdout
     assert "5.5G" in reported

@@ -21,6 +21,7 @@ from soak.promises import Card
 
 from gpuqueue.model.event import Act
 from gpuqueue.model.job_spec import Account
+from gpuqueue.model.retries import Retries
 from gpuqueue.queue.connect import connect
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class Soak:
             env={"PATH": "/usr/bin:/bin", **self._driver},
             mem_bytes=job.mem_mib * MIB,
             gpus=job.gpus,
+            retries=Retries(mem_times=0),
             name=job.kind.value,
             account=self._rng.choice(_USERS),
         )

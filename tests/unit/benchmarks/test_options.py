@@ -15,7 +15,7 @@ from benchmarks.measure.options import devices, duration_s, how_many
     ("name", "words"),
     [
         *((name, ["--jobs", "-1"]) for name in ("submit", "corridor", "placement", "recording", "history", "kills")),
-        *((name, ["--rounds", "0"]) for name in ("commands", "corridor", "pack", "shim", "warm")),
+        *((name, ["--rounds", "0"]) for name in ("commands", "corridor", "fetch", "pack", "shim", "snapshot", "warm")),
         ("corridor", ["--devices", "bogus"]),
         ("array", ["--members", "0"]),
         ("array", ["--singles", "-1"]),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 import tarfile
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,8 @@ from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.model.array import Array
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Ending, Record, Run
-from gpuqueue.model.run_files import RunFile
+from gpuqueue.model.run_files import KeptFiles, KeptState, RunFile
+from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.settings.settings import Settings
 from gpuqueue.snapshot.errors import ArchiveCutShort
 
@@ -61,18 +63,20 @@ class Host:
         (self.program.parent / "content").write_bytes(content)
         self.program.write_text(
             f"#!{sys.executable}\nimport json, sys, pathlib\n"
-            f"pathlib.Path({str(self.words)!r}).write_text(json.dumps(sys.argv[1:]))\n"
-            f"if {only_kept} and not any(each.startswith('--from=') for each in sys.argv): sys.exit(3)\n"
+            "asked = json.load(sys.stdin)\n"
+            f"pathlib.Path({str(self.words)!r}).write_text(json.dumps([sys.argv[1:], asked]))\n"
+            f"if {only_kept} and asked['source'] is None: sys.exit(3)\n"
             f"sys.stdout.buffer.write(pathlib.Path({str(self.program.parent / 'content')!r}).read_bytes())\n"
             f"sys.stdout.flush(); print({errors!r}, file=sys.stderr); sys.exit({code})\n"
         )
         self.program.chmod(0o755)
 
     @property
-    def packed(self) -> list[str]:
-        """Return the words that the program was given."""
-        found: list[str] = json.loads(self.words.read_text())
-        return found
+    def packed(self) -> PackRequest:
+        """Return the request that the program was given."""
+        words, asked = json.loads(self.words.read_text())
+        assert ["pack"] == words
+        return PackRequest.read(json.dumps(asked).encode())
 
     def with_spec(self, **changes: Any) -> None:
         """Change the request of the job."""
@@ -87,7 +91,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     made.packs(archive([file("a"), file("b/c", b"two")]))
     known = SimpleNamespace(newest=lambda *_: made.record, show=lambda *_: made.record)
     monkeypatch.setattr(files_module, "reads", known)
-    monkeypatch.setattr(packing, "installed", lambda _: str(made.program))
+    monkeypatch.setattr(packing, "pack_command", lambda: [str(made.program), "pack"])
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -102,7 +106,7 @@ def test_files_come_from_the_program(host: Host, files: Files, tmp_path: Path) -
     """The program gets the directory and the patterns as they are, and the files come to a directory of the job."""
     found = files.fetch(81, ["results/**", "-x"])
 
-    assert ["pack", "--pattern=/results/**", "--pattern=-x", "--", str(host.run_dir)] == host.packed
+    assert PackRequest(directory=str(host.run_dir), patterns=("/results/**", "-x")) == host.packed
     assert ("results-81", 2, 6, 0, 1, "directory") == (
         *(found.directory, found.files, found.size_bytes, found.skipped, found.run, found.source),
     )
@@ -116,7 +120,47 @@ def test_kept_files_are_there_after_the_copy(host: Host, files: Files) -> None:
     (host.run_dir / "results.tar").touch()
 
     assert ("kept", 1) == ((found := files.fetch(81)).source, found.files)
-    assert ["pack", "--from=results.tar", "--", str(host.run_dir)] == host.packed
+    assert PackRequest(directory=str(host.run_dir), source="results.tar") == host.packed
+
+
+def test_kept_files_can_be_taken_before_the_copy_is_deleted(host: Host, files: Files) -> None:
+    """The program reads the archive, although there is a copy of the code."""
+    host.packs(archive([file("a")]))
+    (host.run_dir / "results.tar").touch()
+
+    assert "kept" == files.fetch(81, kept=True).source
+    assert "results.tar" == host.packed.source
+    assert 1 == len(files.list(81, kept=True))
+    assert "directory" == files.fetch(81).source
+
+
+def test_the_state_of_kept_files_is_known(host: Host, files: Files) -> None:
+    """From the archive or the note in its place, else from the run. Without the archive, fetching says the same."""
+    old = NOW + timedelta(days=100)
+    (host.run_dir / "results.tar").write_bytes(b"12345")
+    os.utime(host.run_dir / "results.tar", (old.timestamp(), old.timestamp()))
+    until = old + timedelta(days=30)
+    assert KeptFiles(state=KeptState.KEPT, size_bytes=5, expires_at=until) == files.kept(81, run=1)
+    (host.run_dir / "results.tar").unlink()
+
+    def state(words: str) -> KeptState:
+        found = files.kept(81)
+        with pytest.raises(Refused, match=words):
+            files.fetch(81, kept=True)
+        assert found.reason is None or re.search(words, f"{found.reason}")
+        return found.state
+
+    assert KeptState.NONE is state("asked to keep no files")
+    host.with_spec(keep=("*.pt",))
+    assert KeptState.REMOVED is state(r"they are kept for 30d .*after the run \(setting keep_results\)")
+    host.record = replace(host.record, runs=(replace(host.run, ended_at=datetime.now(timezone.utc)),))
+    assert KeptState.WAITING is state(f"host {host.settings.host} has not packed or delivered them")
+    host.record = replace(host.record, job=replace(host.record.job, state=JobState.RUNNING, attempt=1))
+    assert KeptState.WAITING is state("they are packed after the end of the run")
+    (host.run_dir / "results.failed").write_text("they have 12G\n")
+    assert KeptState.FAILED is state("they have 12G$")
+    (host.run_dir / "results.removed").write_text("too much (setting user_results_limit)")
+    assert KeptState.REMOVED is state(r"too much \(setting user_results_limit\)$")
 
 
 def test_files_that_are_gone_are_explained(host: Host, files: Files) -> None:
@@ -129,6 +173,10 @@ def test_files_that_are_gone_are_explained(host: Host, files: Files) -> None:
     with pytest.raises(
         Refused, match=r"^the files that job 81 asked to keep were not kept: they have 12G, above .* 10G$"
     ):
+        files.fetch(81)
+
+    (host.run_dir / "results.removed").write_text("they needed 60G (setting user_results_limit)")
+    with pytest.raises(Refused, match=r"^the files that job 81 kept were removed: they needed 60G \(setting user_"):
         files.fetch(81)
 
 
@@ -247,7 +295,7 @@ def test_a_source_is_read_in_parts(host: Host) -> None:
     """No read returns more than it was asked for, and the sum is the output of the program."""
     content = archive([file("a", bytes(5000))])
     host.packs(content)
-    packed = packing.PackedRun(str(host.run_dir), ())
+    packed = packing.PackedRun(PackRequest(directory=str(host.run_dir)))
     read = io.BytesIO()
     while part := packed.read(100):
         assert len(part) <= 100

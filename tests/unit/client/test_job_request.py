@@ -56,6 +56,7 @@ SAMPLES: dict[str, Any] = {
     "dedupe": "key",
     "retries": 3,
     "retry_on": "lost",
+    "mem_retries": 5,
     "on_end": "team",
     "on_fail": "team",
     "array": "0-3",

@@ -20,6 +20,7 @@ POLICY = AccessPolicy.parse("ann,%gpu-admins", "")
 EXPECTED = """
                  anonymous  host  another       owner    admin
 see-site         -          -     read          read     read
+see-metrics      -          -     read          read     read
 see-jobs         -          -     read          read     read
 see-arguments    -          -     -             read     read,admin
 see-environment  -          -     -             read     read,admin
@@ -199,7 +200,7 @@ def test_an_anonymous_caller_never_changes_anything(
 ) -> None:
     """However a site is opened, a caller without an account changes nothing, and sees no environment and no log."""
     if may(anonymous("10.0.0.7"), action, owner, policy) is None:
-        assert action in {Action.SEE_SITE, Action.SEE_JOBS}
+        assert action in {Action.SEE_SITE, Action.SEE_METRICS, Action.SEE_JOBS}
         assert policy.audience(action) is Audience.ANONYMOUS
 
 

@@ -13,6 +13,7 @@ from gpuqueue.model.device import (
     Device,
     DeviceKind,
     Health,
+    is_heat,
     trouble_of,
 )
 
@@ -75,3 +76,15 @@ def test_a_mig_instance_keeps_its_parent_on_the_wire() -> None:
     assert device == device_from_plain(plain)
     del plain["mig_parent"]
     assert device_from_plain(plain).mig_parent is None
+
+
+def test_heat_differs_from_other_trouble() -> None:
+    """Monitoring has a figure of its own for heat."""
+    troubles = [
+        trouble_of(Health(temperature_c=95.0)),
+        trouble_of(Health(throttled=(HARDWARE_THERMAL,))),
+        trouble_of(Health(compute_mode="prohibited")),
+        None,
+    ]
+
+    assert [True, True, False, False] == [is_heat(each) for each in troubles]

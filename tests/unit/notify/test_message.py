@@ -12,7 +12,7 @@ from gpuqueue.model.array import Array, Indexes, Tally
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.notification import Notification
-from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice
 from gpuqueue.notify.message import message_of, title_of, took
 from gpuqueue.notify.targets import url_of
 from gpuqueue.settings.settings import Settings
@@ -159,3 +159,15 @@ def test_what_is_not_known_or_not_allowed_says_what_is() -> None:
         url_of(Notification("a@b.org"), settings(notify="mail=json://h"))
     with pytest.raises(Refused, match="takes no URLs of jobs"):
         url_of(Notification("json://h"), settings(notify_urls="false"))
+
+
+def test_runs_that_lacked_memory_are_in_the_message() -> None:
+    """Each decision about a lack of device memory has a line. Other notes have none."""
+    texts = ("started warm", "out of memory: queued again with 12G (time 1 of at most 2)")
+    notes = tuple(Note(at=NOW, attempt=1, text=text) for text in texts)
+    record = replace(a_record(JobState.SUCCEEDED, Ending.from_status(0)), notes=notes)
+
+    body = message_of(record, host="elsewhere").body.splitlines()
+
+    assert [f"memory   {texts[1]}"] == [line for line in body if "out of memory" in line]
+    assert not any("warm" in line for line in body)

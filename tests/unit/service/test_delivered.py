@@ -13,7 +13,7 @@ from gpuqueue.model.api import DeliveredFile
 from gpuqueue.service import delivered
 from gpuqueue.service.delivered import Delivered, OtherOffset
 from gpuqueue.service.problems import TooLarge
-from gpuqueue.service.relays import HostRun
+from gpuqueue.service.relay_requests import HostRun
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system import disk_room
 from gpuqueue.system.logs import last_bytes

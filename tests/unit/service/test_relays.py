@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from gpuqueue.errors import HostUnreachable, Refused, ServiceUnreachable
 from gpuqueue.model.api import RelayKind
-from gpuqueue.service import relays, transfers
+from gpuqueue.service import relays, terminal_keys, transfers
 from gpuqueue.service.problems import NotHere
-from gpuqueue.service.relays import FilesRequest, HostRun, LogRequest, Relays
+from gpuqueue.service.relay_requests import STOPPING, FilesRequest, HostRun, LogRequest, TerminalRequest
+from gpuqueue.service.relays import Relays
 
 RUN = HostRun(host="gpu2", job_id=5, token="1.abc")
 OTHER = HostRun(host="gpu2", job_id=6, token="1.def")
@@ -63,7 +65,7 @@ def test_a_poll_is_woken_by_a_request_and_gets_only_those_to_its_host() -> None:
         assert None is site.find("gpu3", found.id)
         site.close()
         assert () == await polls["gpu3"]
-        assert relays.STOPPING == await reader
+        assert STOPPING == await reader
 
     within(main)
 
@@ -281,10 +283,69 @@ def test_the_end_of_the_service_ends_everything() -> None:
         transfer = site.files(RUN, ())
         await asyncio.sleep(0)
         site.close()
-        assert relays.STOPPING == await reader
+        assert STOPPING == await reader
         with pytest.raises(NotHere, match="the service is stopping"):
             [x async for x in transfer.parts()]
         assert () == await site.poll("gpu2", 10)
-        assert relays.STOPPING == await site.log(OTHER, goes_on=False)
+        assert STOPPING == await site.log(OTHER, goes_on=False)
+
+    within(main)
+
+
+def test_all_who_type_on_a_terminal_share_its_request() -> None:
+    """The relay gets it once, and its end lets the next key make another."""
+
+    async def main() -> None:
+        site = Relays()
+        users = [asyncio.ensure_future(site.type(RUN, b"%d" % number)) for number in range(2)]
+        (found,) = await site.poll("gpu2", 10)
+        assert (RelayKind.TERMINAL, 5, "1.abc") == (found.kind, found.job, found.token)
+        request = site.find("gpu2", found.id)
+        assert isinstance(request, TerminalRequest)
+        assert request is site.terminal(RUN)
+        assert None is site.terminal(OTHER)
+        assert b"01" == await request.keys.after(0, 0)
+        late = asyncio.ensure_future(request.keys.after(2, 10))
+        assert [True, True] == await asyncio.gather(*users)
+        site.done(request, None)
+        with pytest.raises(NotHere):
+            await late
+        assert None is site.terminal(RUN)
+        assert {} == site._hosts
+        refused = asyncio.ensure_future(site.type(RUN, b"x"))
+        (found,) = await site.poll("gpu2", 10)
+        again = site.find("gpu2", found.id)
+        assert again is not None
+        site.done(again, "it belongs to another account")
+        with pytest.raises(Refused, match="cannot be used: it belongs to another account"):
+            await refused
+
+    within(main)
+
+
+def test_a_host_that_passes_on_no_keys_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next key is lost at once, until the relay is there again."""
+    monkeypatch.setattr(terminal_keys, "KEYS_S", 0.2)
+
+    async def main() -> None:
+        site = Relays()
+        loop = asyncio.get_running_loop()
+        with pytest.raises(HostUnreachable, match="host gpu2 does not answer"):
+            await site.type(RUN, b"x")
+        began = loop.time()
+        with pytest.raises(HostUnreachable, match="host gpu2 does not answer"):
+            await site.type(RUN, b"y")
+        assert loop.time() - began < 0.1
+        assert () == await site.poll("gpu2", 0)
+        typed = asyncio.ensure_future(site.type(RUN, b"z"))
+        (found,) = await site.poll("gpu2", 10)
+        request = site.find("gpu2", found.id)
+        assert isinstance(request, TerminalRequest)
+        assert b"z" == await request.keys.after(0, 0)  # and none of those that were lost
+        site.close()
+        with pytest.raises(ServiceUnreachable):
+            await typed
+        with pytest.raises(ServiceUnreachable):
+            await site.type(RUN, b"z")
 
     within(main)

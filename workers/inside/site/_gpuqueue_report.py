@@ -1,7 +1,7 @@
 """Writes the report of a job's process at its end, if torch was imported there. Loaded only then.
 
 The report ``<run>/inside/<pid>.json`` holds the peaks of torch's allocator on each device, in the order in which the
-process sees the devices, how often the process ran out of device memory, and whether it died of that.
+process sees the devices, how often the process ran out of device memory, whether it died of that, and the message.
 :mod:`workers.run.torch_report` reads the report.
 """
 
@@ -16,13 +16,15 @@ def write(torch: Any, run_dir: str, began_s: float) -> None:
     """Write the report of this process atomically, if CUDA was initialised in it."""
     if not torch.cuda.is_initialized():  # also false in a fork of a process that initialised CUDA
         return
+    fatal = fatal_error()
     report = {
         "v": 1,
         "pid": os.getpid(),
         "torch": str(getattr(torch, "__version__", "")),
         "began_s": began_s,
         "ended_s": time.monotonic(),
-        "out_of_memory": died_of_memory(),
+        "out_of_memory": fatal is not None,
+        "message": "" if fatal is None else str(fatal)[:300],
         "devices": [on_device(torch.cuda, index) for index in range(torch.cuda.device_count())],
     }
     directory = os.path.join(run_dir, "inside")
@@ -56,16 +58,16 @@ def uuid_of(index: int) -> Optional[str]:
     return word if word.startswith(("GPU-", "MIG-")) else None
 
 
-def died_of_memory() -> bool:
-    """Return whether an uncaught exception, or one of its causes, is an OutOfMemoryError.
+def fatal_error() -> Optional[BaseException]:
+    """Return the OutOfMemoryError that is an uncaught exception or one of its causes, None without one.
 
     Python keeps the uncaught exception in ``sys``, so the job's ``sys.excepthook`` stays unchanged.
     """
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error: Optional[BaseException] = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     for _ in range(10):  # the exception and its causes
         if error is None:
-            return False
+            return None
         if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
-            return True
+            return error
         error = error.__cause__
-    return False
+    return None

@@ -1,5 +1,6 @@
 -- Change the request of a waiting job and what it waits for: all of it or nothing. The job keeps its position.
--- ARGV: id  digest (SHA-1 of its spec, as the caller knows it)  priority ('': unchanged)  mem  shape  spec
+-- ARGV: id  digest (SHA-1 of its spec, as the caller knows it; with its memory behind, if it got that after a lack of it)
+--       priority ('': unchanged)  mem  shape  spec
 --       1 if the dependencies change  1 if the begin time changes  1 if a time limit was given, also to have none
 --       how it waits (see dependencies.lua)  caller ('': the queue itself)
 -- returns {state} | {'unchanged', state}: the job does not wait | {'changed'}: its spec has changed meanwhile | {} unknown
@@ -20,7 +21,7 @@ local job = read_job(id)
 if not job.state then return {} end
 local owner = theirs(ARGV[11], job.user)
 if owner then return {'of', owner} end
-local of = call('HMGET', job_key(id), F.array, F.member_claimed_ms, F.retry_after)
+local of = call('HMGET', job_key(id), F.array, F.member_claimed_ms, F.retry_after, F.mem_retries)
 local known = call('GET', key2('s', id)) or ''
 local function but_for_at_once(text) return (string.gsub(text, '("array":{"indexes":"[%d,:-]+","at_once":)%w+,', '%1,', 1)) end
 local begun = of[2] and not of[1]
@@ -31,7 +32,7 @@ if of[1] or (begun and other) then -- the request belongs to the array, or to it
 end
 local waits_yet = (job.state == 'queued' or job.state == 'held') and queueable(job)
 if not waits_yet and not (begun and ACTIVE[job.state]) then return {'unchanged', job.state} end
-if redis.sha1hex(known) ~= digest then return {'changed'} end
+if redis.sha1hex(known .. (of[4] and job.mem_bytes or '')) ~= digest then return {'changed'} end
 local retry_to_come = of[3] and to_count(of[3]) == job.attempts -- not a requeue by exit code 75
 if retry_to_come and to_count(waits.times) < math.min(to_count(job.retries_allowed), to_count(job.retries)) then return {'granted', job.retries} end
 

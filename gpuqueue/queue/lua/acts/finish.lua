@@ -1,6 +1,7 @@
 -- Record the end of a run whose processes are gone, and free its memory. The job ends with it, or is queued or held for
--- another run: if the worker says so, if it may be retried, or if the run asked to be requeued (exit code 75). A job
--- that is being cancelled or must not run twice never runs again.
+-- another run: if the worker says so, if it lacked device memory and may have more (memory_retry.lua), if it may be
+-- retried, or if the run asked to be requeued (exit code 75). A job that is being cancelled or must not run twice never
+-- runs again.
 -- arrow: starting -> succeeded
 -- arrow: starting -> failed
 -- arrow: starting -> queued
@@ -27,19 +28,28 @@ if not owns(job, token) then return '' end
 local now = now_ms()
 pcall(count_deaths, id, job, now, well, against, why) -- the end must be recorded even if this fails
 local ok, report = pcall(cjson.decode, ended)
-local took_s = ok and type(report) == 'table' and tonumber(report.duration_s) or nil
+if not ok or type(report) ~= 'table' then report = {} end
+local shortage = type(report.shortage) == 'table' and report.shortage
+local had = shortage and allocated_to(id, job.devices or '')
+local took_s = tonumber(report.duration_s)
 free_devices(id, job, now, took_s and took_s >= 0 and took_s < 1e9 and took_s or nil)
 later_ms = tonumber(later_ms or 0)
+local more, has_memory = {}, false
 if state == 'queued' then
   if job.state == 'cancelling' then state = 'cancelled'
   elseif job.requeue ~= '1' or not queueable(job) then state = 'failed' end
-elseif state == 'failed' and job.state ~= 'cancelling' and ok and type(report) == 'table' and type(report.ending) == 'table' then
-  state, reason, later_ms = after_failure(job, report.ending)
+elseif state == 'failed' and job.state ~= 'cancelling' and type(report.ending) == 'table' then
+  if shortage then
+    local done, granted, fields = pcall(memory_retry, id, job, had, shortage) -- as above
+    if done then has_memory, more = granted, fields end
+  end
+  if has_memory then state, reason, later_ms = 'queued', 'out_of_memory', 0
+  else state, reason, later_ms = after_failure(job, report.ending) end
 end
 if state == 'queued' or state == 'held' then
-  queue_again(id, job, now, state, reason, later_ms, ended)
+  queue_again(id, job, now, state, reason, later_ms, ended, more)
 else
-  local event = record_event('finish', id, state, now, job.attempts, job.losses, '', 'token', token, 'ended', ended)
+  local event = record_event('finish', id, state, now, job.attempts, job.losses, '', 'token', token, 'ended', ended, unpack(more))
   close(id, state, now, event)
   queue_due_if_any(now)
 end

@@ -15,7 +15,7 @@ function moment(text) return tonumber(string.match(text or '', '^%d+$') and #tex
 local WORDS = {
   after = '^[%d:a-z,]+$', begin = '^%d+$', hold = '^1$', key = '^[%w_.@+:-]+$', times = '^%d%d?%d?$', on = '^[%l_,]+$',
   retries = '^%d%d?%d?$', requeues = '^%d%d?%d?$', granted = '^%d%d?%d?%d?%d?%d?$',
-  why = '^[%l_]+$',
+  why = '^[%l_]+$', memretries = '^%d%d?%d?$',
 }
 local ENDED = {succeeded = 'ok', failed = 'fail', cancelled = 'fail', lost = 'fail'} -- as dependent jobs see it
 local CONDITIONS = {ok = true, any = true, fail = true}
@@ -59,6 +59,7 @@ function store_waits(id, job, waits)
     elseif job[name] then call('HDEL', job_key(id), STORED[i]) end
     job[name] = stored[name]
   end
+  if waits.memretries then call('HSET', job_key(id), F.mem_retries, waits.memretries) end -- an edit keeps it
   if job.dedupe_key and job.user then call('HSET', P .. 'keys', job.user .. ' ' .. job.dedupe_key, id) end
 end
 
@@ -224,8 +225,8 @@ end
 
 -- Queue or hold a job again after its run ended. It keeps its attempts, and this counts as no loss. The job waits at
 -- least `later_ms`, for that reason; a held one waits for a user. The history must have the run's end before the worker
--- forgets the run: hence previous_token and previous_event.
-function queue_again(id, job, now, state, reason, later_ms, ended)
+-- forgets the run: hence previous_token and previous_event. `more`: further fields of the event.
+function queue_again(id, job, now, state, reason, later_ms, ended, more)
   job.not_before_ms, job.not_before_reason, job.reason = nil, nil, nil
   if later_ms > 0 then
     job.not_before_ms, job.not_before_reason = whole(now + later_ms), reason
@@ -239,7 +240,7 @@ function queue_again(id, job, now, state, reason, later_ms, ended)
     record_unqueued(id, job)
   end
   local event = record_event('finish', id, state, now, job.attempts, job.losses, why, 'token', job.token, 'ended', ended, 'again', reason,
-    'begin', job.not_before_ms or '', 'retries', to_count(job.retries), 'requeues', to_count(job.requeues))
+    'begin', job.not_before_ms or '', 'retries', to_count(job.retries), 'requeues', to_count(job.requeues), unpack(more))
   call('HSET', job_key(id), F.state, state, F.reason, why, F.previous_token, job.token, F.previous_event, event,
     F.token, '', F.devices, '', F.host, '',
     F.worker, '', F.retries, to_count(job.retries), F.requeues, to_count(job.requeues))

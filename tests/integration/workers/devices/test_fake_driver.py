@@ -15,7 +15,10 @@ import pytest
 from fake_driver.fake_driver import GPU_IS_LOST, JOB, FakeGpus, build, compiler
 from fake_driver.far_backend import FarBackend
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
+pytestmark = [
+    pytest.mark.full,  # the quick run uses this driver, and would notice most faults of it
+    pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with"),
+]
 
 MIB, GIB = 2**20, 2**30
 CONTEXT_BYTES = 300 * MIB

@@ -12,6 +12,7 @@ from one_shim import RUN_TOKEN, Shim
 from results_copy import contents
 from submitters import Launcher, People
 
+from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.snapshot.stream import write_stream
 from gpuqueue.snapshot.take import take_snapshot
 from workers.results.command import pack_results
@@ -60,7 +61,8 @@ def packed(launcher: Launcher, tmp_path: Path) -> Pack:
     def pack(run: Shim, *patterns: str, notes: list[str] | None = None) -> dict[str, Any]:
         output = os.open(tmp_path / "archive.tar", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            lines = pack_results(run.directory.path, patterns, launcher.socket, output)
+            asked = PackRequest(directory=str(run.directory.path), patterns=patterns)
+            lines = pack_results(asked, launcher.socket, output)
         finally:
             os.close(output)
         if notes is not None:

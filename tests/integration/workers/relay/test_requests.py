@@ -197,7 +197,7 @@ def test_so_many_requests_are_served_at_a_time(service: HostService, served: Req
 
     assert f"gpu2 already sends the files of {requests.MOST_FILES} runs: ask again later" == service.done["more"]
     assert b"one\n" == service.delivered(PLACE, "log")
-    assert requests.MOST_FILES == len(served._served)
+    until(lambda: requests.MOST_FILES == len(served._served), what="the end of the request for the log")
 
 
 @pytest.mark.usefixtures("served", "directory")

@@ -67,6 +67,7 @@ def gpu_site(tmp_path: Path, store_url: str) -> Iterator[Site]:
 def ran(site: Site, place: Path, *options: str) -> Run:
     """Run the job to its end and return its run from the history."""
     words = ("submit", str(place / "job.py"), "--mem", "6G", "--python", str(place / "venv" / "bin" / "python"))
+    words = (*words, "--mem-retries", "0")
     record = site.until_recorded(int(site.cli(*words, *options).stdout))
     assert JobState.FAILED is record.job.state
     assert record.last_run is not None

@@ -95,7 +95,17 @@ def test_a_job_that_ran_out_of_memory_says_so_on_either_stream(site: Site) -> No
     """An out-of-memory message is recognized on either stream."""
     site.start_recorder()
     site.start_worker()
-    words = ("--separate-stderr", "--mem", "1M", "--", "sh", "-c", "echo CUDA out of memory >&2; exit 1")
+    words = (
+        "--separate-stderr",
+        "--mem-retries",
+        "0",
+        "--mem",
+        "1M",
+        "--",
+        "sh",
+        "-c",
+        "echo CUDA out of memory >&2; exit 1",
+    )
     site.cli("run", *words, check=False)
 
     assert "out of memory" in site.cli("show", "1").stdout

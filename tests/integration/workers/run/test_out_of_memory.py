@@ -13,6 +13,7 @@ from bounded import until
 from fake_driver.fake_driver import JOB, FakeGpus, build, compiler
 from site_of_one import Site
 
+from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
@@ -94,15 +95,21 @@ def test_an_out_of_memory_names_what_was_free_and_who_had_the_rest(
     until(lambda: observed(greedy) == 5.25, what="the card is full")
     enough.touch()
 
-    record = gpu_site.until_recorded(greedy)
+    until(lambda: gpu_site.client.jobs.show(greedy).runs[0].ending, what="the end is recorded")
+    record = gpu_site.client.jobs.show(greedy)
 
     client.close()
-    assert record.last_run is not None
-    assert record.last_run.ending is not None
-    assert EndingKind.OUT_OF_MEMORY is record.last_run.ending.kind
-    detail = record.last_run.ending.detail
+    ending = record.runs[0].ending
+    assert ending is not None
+    assert EndingKind.OUT_OF_MEMORY is ending.kind
+    detail = ending.detail
     user = pwd.getpwuid(os.getuid()).pw_name
     assert detail.startswith(f"asked 6G, peak 5.2G, 512M were free; beside it: pid {os.getpid()} of {user} (")
     assert detail.endswith(f", 9.5G), job {neighbour} (8.2G)")
     assert len(detail) < 200
     assert detail in gpu_site.cli("show", str(greedy)).stdout
+    # The external process took the memory, so the job asks for the same again. Its neighbour took none.
+    assert (JobState.QUEUED, 6 * GIB, 1) == (record.job.state, record.job.spec.mem_bytes, record.job.mem_retries)
+    (note,) = [note.text for note in record.notes if note.text.startswith("out of memory")]
+    assert note.startswith(f"out of memory, because others took its memory: pid {os.getpid()} of {user} (")
+    assert note.endswith(", 9.5G); queued again with 6G (time 1 of at most 2)")

@@ -27,7 +27,9 @@ for _ in range(600):
 
 def submit(site: Site, mem: str, enough: Path) -> int:
     """Submit a job that holds 600 MiB until the file *enough* exists."""
-    return int(site.cli("submit", "--mem", mem, "--", sys.executable, "-c", HOLD, str(enough)).stdout)
+    return int(
+        site.cli("submit", "--mem-retries", "0", "--mem", mem, "--", sys.executable, "-c", HOLD, str(enough)).stdout
+    )
 
 
 def test_a_job_that_holds_more_than_it_asked_for_is_ended(site: Site, tmp_path: Path) -> None:

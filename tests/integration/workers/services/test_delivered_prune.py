@@ -132,3 +132,20 @@ def test_the_logs_of_a_user_are_held_to_the_limit(tmp_path: Path, queue: JobQueu
     assert 4 * MIB == needed[0]
     assert needed[1] <= MIB
     assert needed[2] <= MIB
+
+
+def test_the_results_of_a_user_are_held_to_the_limit(tmp_path: Path, queue: JobQueue) -> None:
+    """The oldest are removed, and a note says why until the time of keep_results is over."""
+    settings = settings_of(tmp_path, user_results_limit="1M", keep_results="20d")
+    old, young = (delivered(settings, number, {"results.tar": age}) for number, age in ((1, 19), (2, 1)))
+    for each in (old, young):
+        with (each / "results.tar").open("r+b") as file:
+            file.write(bytes(MIB))
+        age_s = NOW_S - (19 if each == old else 1) * DAY_S
+        os.utime(each / "results.tar", (age_s, age_s))
+
+    assert 1 == DeliveredPruner(settings, queue).prune(NOW_S, NEVER)
+    assert (["results.removed", "user"], ["results.tar", "user"]) == (names(old), names(young))
+    assert "(setting user_results_limit)" in (old / "results.removed").read_text()
+    DeliveredPruner(settings, queue).prune(NOW_S + 21 * DAY_S, NEVER)
+    assert ([], []) == (names(old), names(young))

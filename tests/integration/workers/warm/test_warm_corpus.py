@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 from warm_runs import WarmRuns
 
+#: The scripts of the quick run. All others are in the full one.
+IN_QUICK = frozenset(
+    {"names", "traceback", "exit code", "ends in order", "streams", "descriptors", "signals", "spawned"}
+)
 #: Scripts by the subject that they could notice. Each runs cold and warm, and must print the same and end the same way.
 CORPUS = {
     "names": """
@@ -195,7 +199,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmRuns]:
     runs.close()
 
 
-@pytest.mark.parametrize("name", CORPUS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in IN_QUICK else pytest.mark.full) for each in CORPUS]
+)
 def test_a_script_does_the_same_cold_and_warm(runs: WarmRuns, name: str) -> None:
     """The output, its order and the ending are the same."""
     spec = runs.spec(text_of(CORPUS[name]), "--lr", "1e-3")
@@ -324,7 +330,12 @@ def test_two_warm_jobs_draw_different_tensors(torch_runs: WarmRuns) -> None:
 
 
 @pytest.mark.parametrize(
-    "drawn", ["random.random()", "numpy.random.rand()", "hash('x')", "uuid.uuid4()", "id(object())"]
+    "drawn",
+    [
+        "random.random()",
+        *(pytest.param(each, marks=pytest.mark.full) for each in ("numpy.random.rand()", "hash('x')", "uuid.uuid4()")),
+        pytest.param("id(object())", marks=pytest.mark.full),
+    ],
 )
 def test_two_warm_jobs_draw_different_numbers(runs: WarmRuns, drawn: str) -> None:
     """Two warm jobs draw different random numbers.

@@ -26,7 +26,7 @@ def sample(
 ) -> None:
     """Record one sample of a 24 GiB card."""
     reading = Reading(total_bytes=24 * GIB, free_bytes=free_bytes, processes=processes or {})
-    neighbours.note(make_device(uuid, index=index), reading, ours, external_processes)
+    neighbours.note(make_device(uuid, index=index), reading, ours, external_processes, {})
 
 
 def words(neighbours: Neighbours, *uuids: str, several: bool = False) -> str | None:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from results_copy import Copy, contents
 
+from gpuqueue.errors import Unreadable
+from gpuqueue.results.pack_request import MOST_BYTES, PackRequest
 from workers.results import command, progress
 from workers.results.command import pack_results
 from workers.results.errors import NoCopy, PackFailed
@@ -35,11 +37,15 @@ def output(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def run(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
-    """Run ``gpuqueue-worker pack``."""
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, "pack", *map(str, words)], capture_output=True, check=False, timeout=60
-    )
+def asked(directory: Path, *patterns: str, source: str | None = None) -> PackRequest:
+    """Return a request."""
+    return PackRequest(directory=str(directory), patterns=patterns, source=source)
+
+
+def run(text: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run ``gpuqueue-worker pack`` with the request *text*."""
+    words = [sys.executable, "-c", PROGRAM, "pack"]
+    return subprocess.run(words, input=text, capture_output=True, check=False, timeout=60)
 
 
 def test_the_archive_goes_to_standard_output(copy: Copy, tmp_path: Path) -> None:
@@ -48,7 +54,7 @@ def test_the_archive_goes_to_standard_output(copy: Copy, tmp_path: Path) -> None
     copy.write("made", b"x")
     copy.link("out", "/etc")
 
-    done = run(tmp_path / "run")
+    done = run(asked(tmp_path / "run").text())
 
     assert (0, 1) == (done.returncode, done.stderr.count(b"\n")), done.stderr
     assert done.stderr.startswith(b"gpuqueue-worker: left out the link 'out'")
@@ -57,26 +63,65 @@ def test_the_archive_goes_to_standard_output(copy: Copy, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("directory", "patterns", "source", "code", "said"),
     [
-        (["run"], 1, b"the list of the job's files is missing"),
-        (["none", "--pattern", "*"], 3, b"there is no copy of the code of this run"),
-        (["run/code", "--pattern", "*"], 3, b"there is no copy of the code of this run"),
-        (["run", "--from", "results.tar"], 3, b"there is no archive 'results.tar' of this run"),
-        (["run", "--from", "code/tree/file"], 1, b"the archive of the results is damaged"),
-        (["run", "--pattern", "#"], 2, b"it is a comment"),
+        ("run", [], None, 1, b"the list of the job's files is missing"),
+        ("none", ["*"], None, 3, b"there is no copy of the code of this run"),
+        ("run/code", ["*"], None, 3, b"there is no copy of the code of this run"),
+        ("run", [], "results.tar", 3, b"there is no archive 'results.tar' of this run"),
+        ("run", [], "code/tree/file", 1, b"the archive of the results is damaged"),
+        ("run", ["#"], None, 2, b"it is a comment"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_an_exit_code(
-    copy: Copy, tmp_path: Path, words: list[str], code: int, said: bytes
+    copy: Copy, tmp_path: Path, directory: str, patterns: list[str], source: str | None, code: int, said: bytes
 ) -> None:
     """There is no traceback, and no archive that could be taken for a complete one."""
     copy.write("file", b"x" * 600)
 
-    done = run(tmp_path / words[0], *words[1:])
+    done = run(asked(tmp_path / directory, *patterns, source=source).text())
 
     assert (code, 1, b"") == (done.returncode, done.stderr.count(b"\n"), done.stdout), done.stderr
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "it is no JSON"),
+        (b"[" * 100_000, "it is no JSON"),
+        (b'{"directory": "' + b"x" * MOST_BYTES + b'"}', "it is no JSON"),
+        (b"[]", "it is no object"),
+        (b'{"directory": 1, "patterns": []}', "'directory' is 1, not a text"),
+        (b'{"directory": "x"}', "'patterns' is missing"),
+    ],
+)
+def test_an_input_that_is_no_request_is_refused(text: bytes, said: str) -> None:
+    """Nothing is packed, and no input of any size is held in memory."""
+    with pytest.raises(Unreadable, match=said):
+        PackRequest.read(text[:MOST_BYTES])
+
+
+def test_a_request_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Also a path that is no UTF-8."""
+    whole = asked(tmp_path / "\udcff", "-x", "é", source="results.tar")
+    with whole.as_input() as given:
+        assert whole == PackRequest.read(os.read(given, MOST_BYTES))
+
+
+def test_no_argument_names_the_run(copy: Copy, tmp_path: Path) -> None:
+    """Every user of a host can read the arguments of all processes."""
+    copy.write("file", b"x" * 2**20)
+    words = [sys.executable, "-c", PROGRAM, "pack"]
+    with asked(tmp_path / "run", "private*", "file").as_input() as given:
+        process = subprocess.Popen(words, stdin=given, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read(512)
+    shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    process.stdout.close()
+    process.wait(timeout=60)
+
+    assert [os.fsencode(each) for each in words] == shown.split(b"\0")[:-1]
 
 
 def test_an_earlier_archive_is_read_from_the_run_directory(copy: Copy, tmp_path: Path, output: int) -> None:
@@ -87,7 +132,7 @@ def test_an_earlier_archive_is_read_from_the_run_directory(copy: Copy, tmp_path:
     copy.archive.rename(tmp_path / "run" / "results.tar")
     (copy.tree / "a").unlink()
 
-    pack_results(tmp_path / "run", ["a"], None, output, source="results.tar")
+    pack_results(asked(tmp_path / "run", "a", source="results.tar"), None, output)
 
     assert ["a"] == [*contents(tmp_path / "output")]
 
@@ -101,7 +146,7 @@ def test_something_else_in_place_of_the_archive_is_not_read(
     put(tmp_path / "run" / "results.tar")
 
     with pytest.raises(NoCopy):
-        pack_results(tmp_path / "run", [], None, output, source="results.tar")
+        pack_results(asked(tmp_path / "run", source="results.tar"), None, output)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another account")
@@ -111,9 +156,9 @@ def test_the_copy_of_another_account_is_not_read_without_the_launcher(copy: Copy
     os.chown(copy.code, 54321, -1)
 
     with pytest.raises(PackFailed, match="belongs to the user id 54321: call this as that account"):
-        pack_results(tmp_path / "run", ["*"], None, output)
+        pack_results(asked(tmp_path / "run", "*"), None, output)
     with pytest.raises(PackFailed, match=r"the launcher .*none cannot be used: No such file"):
-        pack_results(tmp_path / "run", ["*"], str(tmp_path / "none"), output)
+        pack_results(asked(tmp_path / "run", "*"), str(tmp_path / "none"), output)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another account")
@@ -130,7 +175,7 @@ def test_a_launcher_that_packs_for_long_is_not_interrupted(
     monkeypatch.setattr(command, "pack_code", pack_code)
     copy.write("file")
     os.chown(copy.code, 54321, -1)
-    pack_results(tmp_path / "run", ["*"], "launcher", output)
+    pack_results(asked(tmp_path / "run", "*"), "launcher", output)
 
     assert [(0.0, 0.0)] == left
 
@@ -155,7 +200,7 @@ def test_a_reader_that_does_not_read_is_given_up(
     copy.write("file", b"x" * 600)
 
     with pytest.raises(PackFailed, match="packing made no progress for 1 s"):
-        pack_results(tmp_path / "run", ["*"], None, full_pipe[1])
+        pack_results(asked(tmp_path / "run", "*"), None, full_pipe[1])
 
 
 def test_a_reader_that_is_gone_ends_it(copy: Copy, tmp_path: Path, full_pipe: tuple[int, int]) -> None:
@@ -164,7 +209,7 @@ def test_a_reader_that_is_gone_ends_it(copy: Copy, tmp_path: Path, full_pipe: tu
     os.close(full_pipe[0])
 
     with pytest.raises(BrokenPipeError):
-        pack_results(tmp_path / "run", ["none"], None, full_pipe[1])
+        pack_results(asked(tmp_path / "run", "none"), None, full_pipe[1])
 
 
 def test_a_pattern_that_takes_for_ever_is_given_up(
@@ -176,4 +221,4 @@ def test_a_pattern_that_takes_for_ever_is_given_up(
     copy.write("a" * 200)
 
     with pytest.raises(PackFailed, match=r"packing made no progress for 1 s.* or a pattern is too complicated"):
-        pack_results(tmp_path / "run", ["*a" * 30 + "*b"], None, output)
+        pack_results(asked(tmp_path / "run", "*a" * 30 + "*b"), None, output)

@@ -1,0 +1,78 @@
+-- Another run for a job that died for lack of device memory. It asks for more, up to what its devices can give; or for
+-- the same where others had taken memory that was allocated to it. The worker reports facts, and this decides. Goes
+-- after limit_refusal.lua and array.lua, before finish.lua.
+local memory_retry
+do
+local TIMES = 2 -- as MEM_TIMES in gpuqueue/model/retries.py
+local MIB, STEP, MOST = 2 ^ 20, 2 ^ 26, 2 ^ 50 -- requests are whole steps, where the devices allow it
+
+-- Return the most memory that all devices of a job of this shape can give once no other job is there, however much it
+-- asks for; 0 without devices. External processes count: a part of their memory is the driver's own, and a request for
+-- that would wait for ever. A CPU has no device memory.
+local function most_for(shape)
+  local _, _, n, pool, wanted_kind, more = parse_shape(shape)
+  local want, by_host, most = constraints(more), {}, 0 -- all devices of a job are on one host and of one kind
+  any_device(function(device, host, total, headroom, external, _, _, its_pool, kind)
+    if kind == 'cpu' or (n > 1 and kind == 'mig') or not belongs(pool, wanted_kind, want, host, device, its_pool, kind) then
+      return false
+    end
+    local row = by_host[host .. ' ' .. kind] or {}
+    by_host[host .. ' ' .. kind] = row
+    row[#row + 1] = total - headroom - tonumber(external)
+  end)
+  for _, row in pairs(by_host) do
+    table.sort(row, function(a, b) return a > b end)
+    most = math.max(most, row[n] or 0)
+  end
+  return most - most % STEP -- which leaves something for external memory that grows
+end
+
+local function shape_with(shape, mem) return (string.gsub(shape, '^%d+', whole(mem))) end
+
+-- Return the most memory that limits let the job ask for, at most `mem`; nil if they refuse it whatever it asks for.
+local function most_by_limits(job, mem)
+  for _ = 1, 3 do -- the limits of the pool, the user and a group may all be lower
+    local beyond = beyond_a_limit(job.user, shape_with(job.shape, mem), mem, 0, true) -- its time limit is not new
+    if not beyond then return mem end
+    local limit, _, _, n = cjson.decode(beyond[2]), parse_shape(job.shape)
+    local is_of_all = limit.measure == 'running_mem' -- of all devices together
+    if not is_of_all and limit.measure ~= 'max_mem' then return nil end
+    mem = math.floor((tonumber(limit.most) or 0) / (is_of_all and n or 1))
+    mem = mem - mem % MIB
+    if mem <= 0 then return nil end
+  end
+end
+
+local function bytes_in(fact)
+  local bytes = tonumber(fact) -- null in JSON is no number
+  return bytes and bytes >= 0 and bytes < MOST and bytes or 0
+end
+
+-- Give the job another run if it may have one, and count it. `had` is what the run was allocated on each device, nil if
+-- unknown; `facts` are those of gpuqueue.model.mem_retry.Shortage. -> whether it runs again, fields of the event
+function memory_retry(id, job, had, facts)
+  local times, array = unpack(call('HMGET', job_key(id), F.mem_retries, F.array))
+  local spec = spec_of(id, array) or ''
+  times = to_count(times)
+  local allowed = to_count(string.match(spec, '"mem_times":(%d+)') or whole(TIMES))
+  if allowed == 0 or job.requeue ~= '1' or not queueable(job) then return false, {} end
+  local counted = {'mem_retries', times + 1, 'mem_allowed', allowed}
+  local asked = tonumber(job.mem_bytes or '') or (parse_shape(job.shape))
+  if times >= allowed then return false, {'mem_refused', 'times', 'mem_retries', times} end
+  local blamed = type(facts.blamed) == 'string' and string.sub(facts.blamed, 1, 500) or ''
+  if blamed ~= '' then
+    call('HSET', job_key(id), F.mem_retries, times + 1)
+    return true, {'mem', whole(asked), 'blamed', blamed, unpack(counted)}
+  end
+  had = math.max(had or 0, asked)
+  local wanted = math.max(2 * had, bytes_in(facts.peak_bytes) + bytes_in(facts.tried_bytes))
+  local most = most_for(job.shape)
+  local mem = math.min(math.ceil(wanted / STEP) * STEP, most)
+  if mem <= had then return false, {'mem_refused', 'devices', 'mem_most', whole(most)} end
+  mem = most_by_limits(job, mem)
+  if not mem or mem <= had then return false, {'mem_refused', 'limit'} end
+  job.shape, job.mem_bytes = shape_with(job.shape, mem), whole(mem)
+  call('HSET', job_key(id), F.mem_retries, times + 1, F.mem_bytes, job.mem_bytes, F.shape, job.shape)
+  return true, {'mem', job.mem_bytes, unpack(counted)}
+end
+end

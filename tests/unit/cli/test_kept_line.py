@@ -1,0 +1,46 @@
+"""What ``gpuqueue show`` says about kept files."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from gpuqueue.cli.output.kept_line import kept_line, kept_to_plain
+from gpuqueue.cli.output.render import when
+from gpuqueue.model.run_files import KeptFiles, KeptState
+
+UNTIL = datetime(2026, 12, 26, 12, 3, 11, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (KeptFiles(state=KeptState.KEPT, size_bytes=0), "0B (gpuqueue fetch --kept 81)"),
+        (
+            KeptFiles(state=KeptState.KEPT, size_bytes=2**30, expires_at=UNTIL),
+            f"1G until {when(UNTIL)} (gpuqueue fetch --kept 81)",
+        ),
+        (KeptFiles(state=KeptState.WAITING, reason="they are packed later"), "not yet: they are packed later"),
+        (
+            KeptFiles(state=KeptState.FAILED, reason="they have\x1b 12G"),
+            "nothing: they have\N{REPLACEMENT CHARACTER} 12G",
+        ),
+        (KeptFiles(state=KeptState.REMOVED, reason="too much"), "removed: too much"),
+        (KeptFiles(state=KeptState.UNKNOWN, reason="gpu2 is away"), "not known: gpu2 is away"),
+    ],
+)
+def test_each_state_is_one_line(found: KeptFiles, words: str) -> None:
+    """A reason may come from another host, so it is made safe for a terminal."""
+    assert f"  kept       {words}" == kept_line(found, "81")
+
+
+def test_the_json_has_all_of_it() -> None:
+    """Times are as in all JSON output."""
+    found = KeptFiles(state=KeptState.KEPT, size_bytes=5, expires_at=UNTIL)
+    assert {
+        "state": "kept",
+        "size_bytes": 5,
+        "expires_at": "2026-12-26T12:03:11.000+00:00",
+        "reason": None,
+    } == kept_to_plain(found)
