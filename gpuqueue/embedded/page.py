@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.lazy.imports import later
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity
+
+if TYPE_CHECKING:
+    import socket
+else:
+    socket = later("socket")
 
 #: The address that it listens at.
 HOST = "127.0.0.1"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 import click
 
@@ -47,6 +44,10 @@ def web(*, no_open: bool) -> None:
 
 def _open(link: str) -> None:
     """Open *link* in the user's browser, by a file that only the user can read. The file stays for the browser."""
+    import html  # noqa: PLC0415 - lazy import for startup time
+    import tempfile  # noqa: PLC0415 - as above
+    from pathlib import Path  # noqa: PLC0415 - as above
+
     fd, name = tempfile.mkstemp(prefix="gpuqueue-web-", suffix=".html")  # 0600
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(_REDIRECT.format(link=html.escape(link)))
