@@ -17,6 +17,7 @@ from gpuqueue.service.routes import (
     health,
     history,
     host,
+    job_page,
     jobs,
     join,
     logs,
@@ -45,6 +46,7 @@ def application(site: Site | None) -> FastAPI:
     for each in (
         streams,
         jobs,
+        job_page,
         changes,
         history,
         devices,
