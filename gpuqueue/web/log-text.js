@@ -210,9 +210,9 @@ export function styled(style) {
   /** @type {Record<string, string>} */
   const own = {};
   for (const word of style.split(" ")) {
-    if (word.startsWith("fg#")) own.color = word.slice(2);
-    else if (word.startsWith("bg#")) own.backgroundColor = word.slice(2);
-    else names.push(`t-${word}`);
+    const isOwn = word[2] === "#"; // log-colours.css mixes it with the colours of the theme, so that it can be read
+    if (isOwn) own[`--${word.slice(0, 2)}`] = word.slice(2);
+    names.push(`t-${isOwn ? word.slice(0, 2) : word}`);
   }
   return { names: names.join(" "), own: Object.keys(own).length ? own : undefined };
 }

@@ -17,6 +17,7 @@ const runs = new Map();
  */
 export function addSample(run, at, devices) {
   const known = runs.get(run) ?? { samples: [], gap: 0 };
+  runs.delete(run); // the run that is looked at is the newest, and the oldest goes
   runs.set(run, known);
   if (runs.size > MOST_RUNS) runs.delete(/** @type {string} */ (runs.keys().next().value));
   const last = known.samples[known.samples.length - 1];

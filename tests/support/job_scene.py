@@ -146,11 +146,11 @@ def play(site: ServedSite) -> tuple[JobScene, list[Claim]]:
 
 @contextmanager
 def growing(site: ServedSite, runs: list[Claim]) -> Iterator[None]:
-    """Send the heartbeats of the cards with what the runs use: more with each one, up to three quarters."""
+    """Send the heartbeats of the cards with what the runs use, which goes up and down."""
     over = threading.Event()
 
     def send(number: int) -> None:
-        share = min(0.75, 0.3 + 0.05 * number)
+        share = 0.5 + 0.25 * math.sin(number / 3)
         for each in CARDS:
             uuid = each.device.uuid
             here = [run for run in runs if uuid in run.devices]

@@ -48,7 +48,7 @@ def test_lines_are_those_of_a_terminal(pieces: list[str], lines: list[str]) -> N
 
 
 def test_colours_are_words_of_the_theme() -> None:
-    """The sixteen colours have classes, which follow the theme; the others have their values."""
+    """The sixteen colours have classes, which follow the theme; the others bring their own."""
     found = shown(
         "\x1b[1;31mred\x1b[22m thin\x1b[0m plain \x1b[38;5;196;48;2;1;2;3mrich\x1b[39;49m \x1b[97;44mbright\x1b[m."
     )
@@ -56,7 +56,7 @@ def test_colours_are_words_of_the_theme() -> None:
         ["red", "t-b t-fg1", None, False],
         [" thin", "t-fg1", None, False],
         [" plain ", "", None, False],
-        ["rich", "", {"color": "#ff0000", "backgroundColor": "#010203"}, False],
+        ["rich", "t-bg t-fg", {"--bg": "#010203", "--fg": "#ff0000"}, False],
         [" ", "", None, False],
         ["bright", "t-bg4 t-fg15", None, False],
         [".", "", None, False],
