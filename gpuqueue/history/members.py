@@ -88,7 +88,7 @@ def recorded(connection: sa.Connection, array_id: int, first: int, last: int) ->
     return {row.array_index: _recorded(row) for row in connection.execute(wanted)}
 
 
-def _recorded(row: sa.Row[Any]) -> RecordedMember:
+def _recorded(row: Any) -> RecordedMember:
     return RecordedMember(
         index=row.array_index,
         state=JobState(row.state),
