@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,8 @@ def test_a_story_has_each_step_and_each_wait() -> None:
 
 def test_without_its_events_the_runs_are_the_story() -> None:
     """So it is for a colleague, who may not see the events."""
-    story = shown(view=VIEW, events=None)["story"]
+    hidden = replace(VIEW, record=replace(VIEW.record, notes=(NOTE, replace(NOTE, text="(hidden)"))))
+    story = shown(view=hidden, events=None)["story"]
     assert [
         "submitted by ada",
         "waited 5m for a device",
