@@ -15,14 +15,19 @@ from gpuqueue.history.array_progress import waiting
 from gpuqueue.history.connect import reading
 from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import jobs
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
-from gpuqueue.model.page_job import RecordedMember
 from gpuqueue.model.run import EndingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from gpuqueue.model import page_job
+    from gpuqueue.model.page_job import RecordedMember
+else:  # only the page asks for it
+    page_job = later("gpuqueue.model.page_job")
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +94,7 @@ def recorded(connection: sa.Connection, array_id: int, first: int, last: int) ->
 
 
 def _recorded(row: Any) -> RecordedMember:
-    return RecordedMember(
+    return page_job.RecordedMember(
         index=row.array_index,
         state=JobState(row.state),
         host=row.host,
