@@ -21,7 +21,10 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
+
+import page_parts
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -89,12 +92,14 @@ def demo() -> int:
 def test() -> int:
     """Run lint, types, layers and the quick tests."""
     set_up("docs", "examples", "test")
+    page()
     return worst(lint_only(), run(*PYTEST, "-m", "not full", *IN_PARALLEL))
 
 
 def test_full() -> int:
     """Run everything that must be green: every test with coverage, on every store server and every Python."""
     set_up("docs", "examples", "test")
+    page()
     code = worst(
         lint_only(),
         run(BIN / "coverage", "erase"),
@@ -124,6 +129,7 @@ def other_servers() -> int:
 def lint() -> int:
     """Check style, types and floors."""
     set_up("docs", "examples", "test")
+    page()
     return lint_only()
 
 
@@ -134,8 +140,23 @@ def lint_only() -> int:
         run(BIN / "ruff", "format", "--check", "."),
         run(BIN / "mypy"),
         run(BIN / "lint-imports"),
+        page_types(),
         site(),
     )
+
+
+def page() -> None:
+    """Bring the third-party parts of the web page, and what checks it. Without Node.js, all but the page works."""
+    try:
+        page_parts.bring(with_tests=True)
+    except page_parts.NoParts as error:
+        print(f"\nNOT TESTED: the web page: {error}", flush=True)
+
+
+def page_types() -> int:
+    """Check the types of the page's modules, if TypeScript is there."""
+    compiler = ROOT / "node_modules" / ".bin" / "tsc"
+    return run(compiler, "-p", "gpuqueue/web/tsconfig.json") if compiler.exists() else 0
 
 
 def docs() -> int:
@@ -181,6 +202,10 @@ def dist() -> int:
     set_up("test")
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     code = run(BIN / "python", "-m", "build", "--outdir", "dist")
+    for wheel in (ROOT / "dist").glob("*.whl"):
+        if "gpuqueue/web/vendor/preact.js" not in zipfile.ZipFile(wheel).namelist():
+            print(f"{wheel.name} has no web page: install Node.js, and build again", flush=True)
+            code = 1
     return code or run(BIN / "twine", "check", "--strict", *sorted((ROOT / "dist").iterdir()))
 
 

@@ -55,6 +55,7 @@ COMMANDS = {
     "login": ("gpuqueue.cli.commands.login", "Store an access token for a service on another machine."),
     "logout": ("gpuqueue.cli.commands.logout", "Delete the stored access token of a service."),
     "whoami": ("gpuqueue.cli.commands.whoami", "Show the account that gpuqueue takes you for."),
+    "web": ("gpuqueue.cli.commands.web", "Open the web page, signed in as you."),
     "token": ("gpuqueue.cli.commands.token", "Make, list and revoke access tokens."),
     "audit": ("gpuqueue.cli.commands.audit", "Show who changed what."),
     "up": ("gpuqueue.cli.commands.up", "Start the services of this machine."),
@@ -90,7 +91,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Planning": ("estimate", "probe", "simulate"),
     "History": ("history", "stats", "notify", "snapshots"),
     "Devices": ("top", "gpus", "limits", "drain", "resume", "lost"),
-    "Access": ("login", "logout", "whoami", "token", "audit"),
+    "Access": ("web", "login", "logout", "whoami", "token", "audit"),
     "This machine": ("up", "status", "down", "serve", "install", "join", "uninstall", "doctor", "db", "completion"),
 }
 

@@ -16,6 +16,7 @@ from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.model import times, validation
 from gpuqueue.model.access import AccessPolicy, Action, Me, may
 from gpuqueue.model.access_token import AccessToken, MadeToken, TokenRequest
+from gpuqueue.model.api import SignInCode
 from gpuqueue.model.audit import AuditEntry, AuditOutcome, AuditQuery, entry_of
 from gpuqueue.model.caller import ALL_SCOPES, Caller, Via
 from gpuqueue.system.account import SUPERUSER, groups_of
@@ -90,6 +91,18 @@ class Access:
         """
         with self._audited("token-revoke", {"token": token_id}) as (caller, now):
             return tokens.revoke(self._connection.database, caller, self._policy, token_id, now=now)
+
+    def sign_in_code(self) -> SignInCode:
+        """Make a one-time code with which a browser signs in as the caller.
+
+        Raises:
+            Refused: always, because the page is served by the service.
+
+        """
+        raise Refused(
+            "no service runs that could serve the page: start one with gpuqueue up --web, "
+            "or with gpuqueue serve --listen HOST:PORT for others"
+        )
 
     def audit(
         self,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuqueue.errors import Unreachable
     from gpuqueue.model.access import Me
     from gpuqueue.model.access_token import AccessToken, MadeToken, TokenRequest
+    from gpuqueue.model.api import SignInCode
     from gpuqueue.model.array import Indexes
     from gpuqueue.model.audit import AuditEntry
     from gpuqueue.model.code_snapshot import DeletedSnapshot, StoredSnapshot
@@ -180,6 +181,9 @@ class AccessGroup(Protocol):
 
     def revoke_token(self, token_id: str) -> AccessToken:
         """Revoke an access token for good."""
+
+    def sign_in_code(self) -> SignInCode:
+        """Make a one-time code with which a browser signs in as the caller."""
 
     def audit(
         self,

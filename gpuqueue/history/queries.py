@@ -13,16 +13,22 @@ from gpuqueue.history.members import last_id_of, requests
 from gpuqueue.history.records import event_of, record_of, records_of
 from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import job_events, jobs, metadata, outbox_cursor
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.event import Act, Cursor, Event, place
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Record, Survivor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from datetime import datetime
 
+    from gpuqueue.model import page_job
     from gpuqueue.model.job import Job
+    from gpuqueue.model.page_job import JobSummary
+else:  # only the page asks for it
+    page_job = later("gpuqueue.model.page_job")
 
 #: Jobs in a page of :func:`survivors`.
 _PAGE = 500
@@ -94,6 +100,17 @@ def states(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, Job
     for some in parts(job_ids):
         rows = connection.execute(sa.select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(some)))
         found.update({row.id: JobState(row.state) for row in rows})
+    return found
+
+
+def summaries(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, JobSummary]:
+    """Return in a few words each of *job_ids* that is in the history database."""
+    columns = jobs.c.id, jobs.c.name, jobs.c.user_name, jobs.c.user_uid, jobs.c.submit_host, jobs.c.state
+    found: dict[int, JobSummary] = {}
+    for some in parts(job_ids):
+        for row in connection.execute(sa.select(*columns).where(jobs.c.id.in_(some))):
+            account = Account(name=row.user_name, uid=row.user_uid, host=row.submit_host)
+            found[row.id] = page_job.JobSummary(id=row.id, name=row.name, account=account, state=JobState(row.state))
     return found
 
 

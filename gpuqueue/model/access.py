@@ -91,7 +91,7 @@ class Rule:
     - ``scope`` is what the caller's token must have, besides ``admin`` where an admin uses the rights of one.
     - ``verb`` completes "only ... may".
     - ``changes``: the action changes something. No choice opens such an action to anonymous callers.
-    - ``by_kernel``: a token is not enough, so that a stolen token cannot make others that outlive it.
+    - ``by_kernel``: a token or a browser is not enough, so that a stolen one cannot make tokens that outlive it.
     """
 
     audience: Audience
@@ -272,8 +272,9 @@ def _refused_by_proof(caller: Caller, rule: Rule, audience: Audience) -> str | N
         return f"a {caller.kind} cannot {rule.verb}"
     if rule.scope is not None and rule.scope not in caller.scopes:
         return f"this token has no scope {rule.scope}: make one with gpuqueue token create --scope {rule.scope}"
-    if rule.by_kernel and caller.via is Via.TOKEN:
-        return f"only a user who is logged in on the machine of the service may {rule.verb}, and no token"
+    if rule.by_kernel and caller.via in {Via.TOKEN, Via.SESSION}:
+        what = "token" if caller.via is Via.TOKEN else "browser"
+        return f"only a user who is logged in on the machine of the service may {rule.verb}, and no {what}"
     return None
 
 

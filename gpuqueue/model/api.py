@@ -240,6 +240,23 @@ class ContentParts:
     parts: tuple[ContentPart, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SignInCode:
+    """A code with which a browser signs in once, within *valid_s* seconds. ``url`` is the page, None if unknown."""
+
+    code: str = field(repr=False)
+    valid_s: float
+    url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SignIn:
+    """What a browser signs in with: a one-time code, or an access token."""
+
+    code: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+
 class LogStream(str, Enum):
     """A file of a run's output."""
 

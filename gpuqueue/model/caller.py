@@ -35,6 +35,8 @@ class Via(str, Enum):
     SOCKET = "socket"
     #: An access token.
     TOKEN = "token"  # noqa: S105 - the word, and no token
+    #: A session of a browser, which one of the two above has begun.
+    SESSION = "session"
     #: The caller's own process reaches the store and the history without the service.
     DIRECT = "direct"
     #: Not at all.

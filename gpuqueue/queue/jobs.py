@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import BadRequest, Refused, Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member
-from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import MAX_TAGS
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.changes import Changed, Mark, not_yours, state_in
-from gpuqueue.queue.entries import ask_entries, ask_ids, entries_in, ids_in, read_entries, read_event
+from gpuqueue.queue.entries import read_entries, read_event, read_ids
 from gpuqueue.queue.store import Store, answering
 from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
-    import logging
-
-    from gpuqueue import codec
-    from gpuqueue.model import job_page as listings
     from gpuqueue.model.job_page import Listing
-    from gpuqueue.model.run import Record, RunDevice
-    from gpuqueue.queue import explanation, rebuild, replies
+    from gpuqueue.model.run import Record
+    from gpuqueue.queue import explanation, pages, rebuild, replies
     from gpuqueue.queue.explanation import Explanation
 else:
-    logging = later("logging")
-    codec = later("gpuqueue.codec")
-    listings = later("gpuqueue.model.job_page")
     explanation = later("gpuqueue.queue.explanation")
+    pages = later("gpuqueue.queue.pages")
     replies = later("gpuqueue.queue.replies")
     rebuild = later("gpuqueue.queue.rebuild")
 
@@ -41,9 +32,6 @@ else:
 _AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("queued",)}
 #: Prefix of the state in a reply when nothing changed: the job was not held, or was already cancelled.
 _UNCHANGED = "unchanged "
-
-#: Maximum number of jobs in one call of ``listing.lua``.
-MOST_JOBS = 500
 
 
 class Jobs:
@@ -61,7 +49,7 @@ class Jobs:
 
         """
         fields, spec = next(read_entries(self._store, [job_id]))
-        return self._with_reasons([replies.job(job_id, fields, spec)], {})[0] if fields else None
+        return pages.with_reasons(self._store, [replies.job(job_id, fields, spec)], {})[0] if fields else None
 
     @answering
     def live(self, *, limit: int = 1000, after: int = 0) -> list[Job]:
@@ -77,58 +65,17 @@ class Jobs:
 
         This takes two round trips to the store. Array members need another one, and so do very many different jobs.
         """
-        pipe = self._store.client.pipeline(transaction=True)
-        ask_ids(pipe, after, limit)
-        pipe.time()
-        *page, (seconds, micros) = pipe.execute()
-        ids = [int(job_id) for job_id in ids_in(page)]
-        entries, details = self._entries_with_details(ids)
-        jobs: list[Job] = []
-        reports: dict[int, tuple[str, tuple[RunDevice, ...]]] = {}
-        for job_id, (fields, spec) in zip(ids, entries, strict=True):
-            try:
-                if fields:
-                    jobs.append(replies.job(job_id, fields, spec))
-                    if jobs[-1].state.is_active and fields.get(stored.START_REPORT):
-                        reports[job_id] = codec.decode_started(fields[stored.START_REPORT])
-            except Unreadable as error:
-                logging.getLogger(__name__).warning("%s", error)
-        return listings.Listing(
-            at=from_epoch_ms(int(seconds) * 1000 + int(micros) // 1000),
-            jobs=tuple(self._with_reasons(jobs, details)),
-            held_bytes={job_id: int(each) for job_id, each in details.items() if each and each.isdecimal()},
-            logs={job_id: log_path for job_id, (log_path, _) in reports.items() if log_path},
-            devices={job_id: devices for job_id, (_, devices) in reports.items()},
-            after=ids[-1] if len(ids) == limit else None,
-        )
+        return pages.page(self._store, limit=limit, after=after)
 
-    def _entries_with_details(
-        self, ids: Sequence[int]
-    ) -> tuple[Iterator[tuple[dict[str, str], str | None]], dict[int, str | None]]:
-        """Return the hash and the spec of each job, and the reply of ``listing.lua`` by job, all read in one step."""
-        pipe = self._store.client.pipeline(transaction=True)
-        ask_entries(pipe, ids)
-        for first in range(0, len(ids), MOST_JOBS):
-            self._store.scripts.add(pipe, "listing", *ids[first : first + MOST_JOBS])
-        answers = pipe.execute()
-        entries, details = answers[: 2 * len(ids)], answers[2 * len(ids) :]
-        return entries_in(self._store, entries), dict(zip(ids, itertools.chain(*details), strict=True))
+    @answering
+    def some(self, ids: Sequence[int]) -> Listing:
+        """Return those of the jobs *ids* that the store still holds, as :meth:`page` does."""
+        return pages.some(self._store, ids)
 
-    def _with_reasons(self, jobs: list[Job], details: Mapping[int, str | None]) -> list[Job]:
-        """Return *jobs*, each that waits for a device with the precise reason; *details* are of ``listing.lua``."""
-        found = dict(details)
-        unknown = [job for job in jobs if job.reason is WaitReason.MEMORY and found.get(job.id) is None]
-        unknown.sort(key=lambda job: (job.spec.account.name, str(job.spec.shape)))  # one call judges equal jobs once
-        while unknown:
-            asked = [job.id for job in unknown[:MOST_JOBS]]
-            found.update(zip(asked, self._store.scripts.run("listing", *asked), strict=True))
-            unknown = [job for job in unknown if found.get(job.id) is None]
-
-        def precise(job: Job) -> Job:
-            reason = found.get(job.id) if job.reason is WaitReason.MEMORY else None
-            return replace(job, reason=WaitReason(reason)) if reason and not reason.isdecimal() else job
-
-        return list(map(precise, jobs))
+    @answering
+    def ids(self, *, limit: int, after: int = 0) -> list[int]:
+        """Return at most *limit* ids of jobs that the store holds, above *after*, in ascending order."""
+        return list(map(int, read_ids(self._store, after, limit)))
 
     @answering
     def members(self, array_id: int) -> list[JobState]:
@@ -137,6 +84,11 @@ class Jobs:
         for member_id in self._store.client.smembers(keys.members(array_id)):
             pipe.hget(keys.job(member_id), stored.STATE)
         return [JobState(state) for state in pipe.execute() if state]
+
+    @answering
+    def dependents(self, job_id: int, *, limit: int) -> list[int]:
+        """Return at most *limit* ids of the waiting jobs that depend on the end of a job, in ascending order."""
+        return list(map(int, self._store.client.zrange(keys.dependents(job_id), 0, limit - 1)))
 
     @answering
     def called(self, job_ids: Iterable[int]) -> dict[int, str]:

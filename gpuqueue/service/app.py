@@ -17,11 +17,15 @@ from gpuqueue.service.routes import (
     health,
     history,
     host,
+    job_page,
     jobs,
     join,
     logs,
+    page,
+    sign_in,
     snapshots,
     streams,
+    tables,
     terminal,
 )
 from gpuqueue.service.routes.described import SCHEMAS, known_parameters_only
@@ -42,6 +46,7 @@ def application(site: Site | None) -> FastAPI:
     for each in (
         streams,
         jobs,
+        job_page,
         changes,
         history,
         devices,
@@ -52,9 +57,12 @@ def application(site: Site | None) -> FastAPI:
         access,
         host,
         join,
+        sign_in,
+        tables,
     ):  # /jobs/wait goes before /jobs/{name}
         api.include_router(each.router)
     app.include_router(api)
+    app.include_router(page.router)
     app.include_router(health.router)
     if site is not None:
         app.add_middleware(Measured, times=site.metrics.requests, prefix=PREFIX)

@@ -21,11 +21,15 @@ class Peer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Credentials:
-    """The proof of identity of a request: the peer of a unix socket, or an ``Authorization`` header."""
+    """The proof of identity of a request: the peer of a unix socket, an ``Authorization`` header, or a session.
+
+    ``session`` is the secret of a browser's session, from its cookie. It counts only without the other two.
+    """
 
     peer: Peer | None
     authorization: str | None
     address: str
+    session: str | None = None
 
 
 class Identity(Protocol):
@@ -57,6 +61,25 @@ class Identity(Protocol):
 
     def forget(self, token_id: str) -> None:
         """Stop accepting a token that was just revoked."""
+
+    def new_code(self, caller: Caller) -> str:
+        """Return a one-time code with which a browser signs in as *caller*.
+
+        Raises:
+            Forbidden: the caller is no person, or is itself a browser.
+
+        """
+
+    def sign_in(self, code_or_token: str, address: str) -> str:
+        """Begin a session of a browser, and return its secret..
+
+        Raises:
+            NotAuthenticated: the code or the token is not valid.
+
+        """
+
+    def sign_out(self, session: str) -> None:
+        """End a session of a browser."""
 
     def start(self) -> None:
         """Begin to move records to the history."""

@@ -36,6 +36,8 @@ IDLE_S = 75
 #: Connections that wait to be accepted.
 BACKLOG = 512
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+#: Addresses to listen at that are no addresses to call.
+_EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - nothing listens by this
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +50,14 @@ class Listen:
     certificate: Path | None = None
     key: Path | None = None
     behind_proxy: bool = False
+
+    @property
+    def url(self) -> str | None:
+        """Where a browser on this machine, or with a name that the certificate has, finds the page; None if unknown."""
+        if not self.host or self.host in _EVERY_ADDRESS:
+            return None
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.certificate is not None else 'http'}://{host}:{self.port}"
 
     def check(self) -> None:
         """Check that access tokens are never sent in the clear.
@@ -126,7 +136,7 @@ async def _served(
     sockets: list[tuple[socket.socket, bool]],
     ready: Callable[[], None],
 ) -> None:
-    site = Site(settings, identity)
+    site = Site(settings, identity, settings.web_url or listen.url)
     app = application(site)
     permit_many_files()
     servers = [_Server(_config(app, listen, is_tcp=is_tcp)) for _, is_tcp in sockets]

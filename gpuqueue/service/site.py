@@ -28,6 +28,11 @@ from gpuqueue.service.metrics.exposition import Metrics
 from gpuqueue.service.relays import Relays
 from gpuqueue.service.slots import Slots
 from gpuqueue.service.uploads import Uploads
+from gpuqueue.service.web.answers import Answers
+from gpuqueue.service.web.cookie import cookie_of
+from gpuqueue.service.web.places import Places
+from gpuqueue.service.web.queue_copy import QueueCopy
+from gpuqueue.service.web.table import Tables
 from gpuqueue.settings.settings import Settings
 
 T = TypeVar("T")
@@ -55,8 +60,10 @@ MOST_ANONYMOUS_BYTES = 256 * 1024
 class Site:
     """What the routes share."""
 
-    def __init__(self, settings: Settings, identity: Identity) -> None:
+    def __init__(self, settings: Settings, identity: Identity, page_url: str | None = None) -> None:
+        """Serve the site of *settings*. *page_url* is where browsers find the page, None if nobody has said."""
         self.settings = settings
+        self.page_url = page_url
         self.identity = identity
         self.policy = AccessPolicy.parse(settings.admins, settings.access)
         self.ends = Ends(settings)
@@ -65,6 +72,8 @@ class Site:
         self.relays = Relays()
         self.host_progress = HostProgress(self.relays)
         self.delivered, self.host_runs = Delivered(settings), HostRuns()
+        self.queue_copy, self.places = QueueCopy(settings), Places()
+        self.tables, self.answers = Tables(), Answers()
         self.archives = Slots(ARCHIVES_OF_ACCOUNT, ARCHIVES, "archives of files are sent")
         self.replays = Slots(REPLAYS, REPLAYS, "replays of learned memory are computed")
         self.results = Slots(RESULTS_OF_HOST, RESULTS, "results arrive")
@@ -96,6 +105,10 @@ class Site:
         """Return the result of *work* as JSON. It may return a whole Response instead."""
         return await self.work(request, lambda call: answered(work(call), status))
 
+    async def in_pool(self, work: Callable[[Site], T]) -> T:
+        """Call *work*, which needs no caller, in a thread of the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, self)
+
     async def on_disk(self, work: Callable[[], T]) -> T:
         """Call *work*, which writes something large, in a thread of its own pool."""
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
@@ -121,6 +134,7 @@ class Site:
     def close(self) -> None:
         """Close the connections. Requests that are being served are finished first."""
         self.ends.close()
+        self.queue_copy.close()
         self.metrics.close()
         self._pool.shutdown()
         self._disk.shutdown()
@@ -180,11 +194,19 @@ def answered(value: Any, status: int = 200) -> Response:
     return Response(content, status, media_type="application/json")
 
 
+def is_tls(request: Request) -> bool:
+    """Return whether the client of *request* uses TLS, here or at a proxy."""
+    return request.url.scheme == "https"
+
+
 def credentials_of(request: Request) -> Credentials:
     """Return the proof of identity of *request*."""
-    client = request.client
+    client, peer = request.client, request.scope.get("state", {}).get("peer")
+    authorization = request.headers.get("authorization")
+    is_browser = peer is None and not authorization
     return Credentials(
-        peer=request.scope.get("state", {}).get("peer"),
-        authorization=request.headers.get("authorization"),
+        peer=peer,
+        authorization=authorization,
         address=client.host if client is not None else "",
+        session=cookie_of(request, is_tls=is_tls(request), port=request.url.port) if is_browser else None,
     )

@@ -20,10 +20,11 @@ from gpuqueue.text.units import parse_bytes, parse_duration
 if TYPE_CHECKING:
     from gpuqueue.model import access
     from gpuqueue.model import slots as slotting
-    from gpuqueue.settings import addresses
+    from gpuqueue.settings import addresses, credentials
 else:
     access = later("gpuqueue.model.access")
     addresses = later("gpuqueue.settings.addresses")
+    credentials = later("gpuqueue.settings.credentials")
     slotting = later("gpuqueue.model.slots")
 
 #: Shortest half-life, in seconds. Usage that decays faster than jobs run cannot order the queue.
@@ -227,6 +228,11 @@ def _service_of_hosts(raw: str) -> str:
     return addresses.service_of_hosts(raw)
 
 
+def _page(raw: str) -> str:
+    credentials.origin_of(raw)
+    return raw.rstrip("/")
+
+
 def _store_of_hosts(raw: str) -> str:
     return addresses.store_of_hosts(raw)
 
@@ -240,6 +246,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "service_token_file": _directory,
     "service_ca": _directory,
     "record": _flag,
+    "web_url": _page,
     "redis_url": str,
     "hosts_redis_url": _store_of_hosts,
     "hosts_redis_ca": _directory,

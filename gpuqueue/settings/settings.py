@@ -69,6 +69,8 @@ class Settings:
     service_ca: Path | None = None
     #: Whether this host records the history. A host that has joined does not: the host of the service does.
     record: bool = True
+    #: Where browsers find the page of the service, such as ``https://gpu.example.org``. None: where it listens.
+    web_url: str | None = None
     #: The store as other hosts reach it, with its password: what the service gives to hosts that join. None: none may.
     hosts_redis_url: str | None = field(default=None, repr=False)
     #: The certificate of the store's authority, which hosts that join get. None: they trust one.

@@ -14,6 +14,8 @@ from tempfile import mkdtemp
 
 import pytest
 
+from gpuqueue.service.web.files import NEEDED
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -44,8 +46,11 @@ def test_the_wheel_holds_what_an_installed_copy_needs(wheel: Path) -> None:
         "gpuqueue/migrations/env.py",
         "gpuqueue/migrations/versions/0001_initial.py",
         "workers/shim/supervisor.py",
+        "gpuqueue/web/index.html",
+        *[f"gpuqueue/web/{each}" for each in NEEDED if (ROOT / "gpuqueue" / "web" / each).exists()],
     ):
         assert needed in names
+    assert not [each for each in names if "node_modules" in each or each.endswith((".d.ts", "tsconfig.json"))]
     assert {"gpuqueue", "workers"} == {name.split("/")[0] for name in names if "dist-info" not in name}
 
 

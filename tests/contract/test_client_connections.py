@@ -518,6 +518,17 @@ def test_an_ended_run_has_no_terminal(client: Client, old: Job) -> None:
     assert client.logs.terminal(old.id, tail) is None
 
 
+def test_only_a_service_makes_codes_to_sign_in_with(served: ServedSite) -> None:
+    """A code over each connection of the service is another one. Without a service there is no page to open."""
+    codes = []
+    for kind in ("unix", "https"):
+        with served.client(kind) as client:
+            codes.append(client.access.sign_in_code().code)
+    assert len({*codes}) == 2
+    with served.client("direct") as client, pytest.raises(Refused, match="gpuqueue up --web"):
+        client.access.sign_in_code()
+
+
 def test_a_token_works_until_it_is_revoked(served: ServedSite) -> None:
     """A token made over the socket opens the service over HTTPS, and no longer once it is revoked.
 

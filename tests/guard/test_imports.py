@@ -30,6 +30,7 @@ OURS = {
     **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 94)),
     "simulate": Bound(25, 54),
     **dict.fromkeys(("gpus", "up", "status", "down"), Bound(50, 115)),
+    "web": Bound(18, 66),
     "db": Bound(13, 40),
     **dict.fromkeys(("install", "join", "uninstall"), Bound(40, 90)),
     "doctor": Bound(50, 130),

@@ -13,6 +13,7 @@ from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.console import print_message
 from gpuqueue.embedded import worker_program
 from gpuqueue.embedded.machine import Machine
+from gpuqueue.embedded.page import PageService
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.settings.settings import Settings
 
@@ -39,6 +40,8 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
         signal.signal(number, interrupt)  # a closed terminal must not leave the devices drained
     with machine.alone():
         _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)
+        if PageService(settings).stop():
+            report("page", "stopped", "")
         report("workers", "stopped" if machine.stop_host() else "were down", "")
         if cancel_jobs:
             worker_program.end_left_jobs()

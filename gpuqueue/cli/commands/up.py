@@ -13,10 +13,12 @@ from gpuqueue.cli.completion.candidates import listed, one_of
 from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.devices import device_rows
 from gpuqueue.cli.output.machine import interrupt, report
+from gpuqueue.cli.output.page_link import sign_in_link
 from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
 from gpuqueue.console import print_message
 from gpuqueue.embedded import history_tables, worker_program
 from gpuqueue.embedded.machine import Machine
+from gpuqueue.embedded.page import PageService
 from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity
@@ -31,7 +33,9 @@ from gpuqueue.text.units import format_duration
     shell_complete=listed(one_of(("auto", "gpu", "cpu"))),
 )
 @click.option("--foreground", is_flag=True, help="Run in the foreground until SIGTERM or Ctrl-C.")
-def up(devices: str | None, *, foreground: bool) -> None:
+@click.option("--web", is_flag=True, help="Also serve the web page, on this machine only, and print a link to it.")
+@click.option("--web-port", metavar="PORT", type=click.IntRange(1, 65535), help="Port of --web. Default: a free one.")
+def up(devices: str | None, web_port: int | None, *, foreground: bool, web: bool) -> None:
     """Start the services of this machine: store, history database, recorder, and a worker for each device.
 
     \b
@@ -40,6 +44,7 @@ def up(devices: str | None, *, foreground: bool) -> None:
       gpuqueue up --devices sim:2x24G              without a GPU
       gpuqueue up --devices sim:1x8G+1x16G         two device kinds, without a GPU
       gpuqueue up --foreground                     for systemd and containers
+      gpuqueue up --web                            also the web page
     """  # noqa: D301 - \b is click's mark for lines to keep
     if devices is not None and not devices.strip():
         raise BadRequest("--devices is empty: write auto, gpu, cpu or simulated ones like sim:4x24G, or leave it out")
@@ -47,8 +52,10 @@ def up(devices: str | None, *, foreground: bool) -> None:
     refuse_beside_service(settings, "up")
     machine = Machine(settings)
     warn_of_unknown_variables()
+    page = PageService(settings) if web or web_port is not None else None
     if not foreground:
         _start(machine, devices)
+        _show(page, web_port)
         return
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)  # like Ctrl-C, also during the start
@@ -57,6 +64,7 @@ def up(devices: str | None, *, foreground: bool) -> None:
         host = _start(machine, devices)
         if host is None:
             raise Refused("it is up already, in the background: run gpuqueue down first")
+        _show(page, web_port)
         code = host.wait()
         click.echo(f"gpuqueue: the workers' host process ended with {code}: see {machine.settings.logs_dir}", err=True)
     except KeyboardInterrupt:
@@ -65,9 +73,22 @@ def up(devices: str | None, *, foreground: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the stop must not be interrupted
     with machine.alone(patient=True):  # `down` may be running, and needs the store until it ends
+        if page is not None:
+            page.stop()
         machine.stop_host()
         machine.stop_store()
     sys.exit(1 if code else 0)
+
+
+def _show(page: PageService | None, port: int | None) -> None:
+    """Start the web page, and print a link that signs a browser in."""
+    if page is None:
+        return
+    is_new = page.start(port or 0)
+    link, valid_s = sign_in_link(page.settings)
+    report("page", "started" if is_new else "was running", "on this machine only; a new link: gpuqueue web")
+    print_message("gpuqueue", f"this link signs one browser in, once, within {valid_s:g} s")
+    click.echo(link)
 
 
 def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:

@@ -15,6 +15,7 @@ from gpuqueue.text.sanitize import plain
 _VIA = {
     "socket": "the kernel, over the service's socket",
     "token": "an access token",
+    "session": "a browser that has signed in",
     "direct": "this process, without a service",
     "anonymous": "nothing",
 }

@@ -9,6 +9,7 @@ from gpuqueue.client.remote.link import Link, segment
 from gpuqueue.model import times, validation
 from gpuqueue.model.access import Me
 from gpuqueue.model.access_token import AccessToken, MadeToken, TokenRequest
+from gpuqueue.model.api import SignInCode
 from gpuqueue.model.audit import AuditEntry
 
 
@@ -34,6 +35,10 @@ class RemoteAccess:
     def revoke_token(self, token_id: str) -> AccessToken:
         """Revoke an access token for good."""
         return self._link.send("DELETE", f"/tokens/{segment(token_id)}", kind=AccessToken)
+
+    def sign_in_code(self) -> SignInCode:
+        """Make a one-time code with which a browser signs in as the caller."""
+        return self._link.send("POST", "/web/codes", kind=SignInCode)
 
     def audit(
         self,

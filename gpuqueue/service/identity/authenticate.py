@@ -68,6 +68,22 @@ class Authenticator:
             parts = parts_of(text.strip())
             log.warning("access token %s from %s: %s", parts.id if parts else "?", address, found)
             raise NotAuthenticated(NOT_VALID)
+        return self._caller(found, address)
+
+    def caller_of_id(self, token_id: str, address: str) -> Caller | None:
+        """Return the caller of a token whose secret was verified before, None if the token is not valid any more.
+
+        Raises:
+            HistoryUnreachable: the token cannot be looked up now.
+
+        """
+        found, now = self._find(token_id, 0.0), self._clock.now()
+        if found is None or found[0].not_valid(now) is not None:
+            return None
+        self._note_use(found[0], now)
+        return self._caller(found[0], address)
+
+    def _caller(self, found: AccessToken, address: str) -> Caller:
         wants_groups = self._with_groups and found.kind is CallerKind.PERSON
         return found.caller(address, groups_of(found.account) if wants_groups else frozenset())
 

@@ -38,6 +38,22 @@ def caller_of_peer(uid: int, pid: int, *, with_groups: bool = True) -> Caller:
     )
 
 
+def caller_of_account(name: str, uid: int, address: str, *, with_groups: bool = True) -> Caller | None:
+    """Return the caller for a session of an account of this machine, None if the account is there no more."""
+    found, gid = _name_of(uid)
+    if found != name:
+        return None
+    return Caller(
+        account=name,
+        uid=uid,
+        via=Via.SESSION,
+        groups=groups_of(name, gid) if with_groups else frozenset(),
+        scopes=ALL_SCOPES,
+        superuser=uid == 0,
+        address=address,
+    )
+
+
 def _name_of(uid: int) -> tuple[str, int | None]:
     """Return the name and the main group of *uid*. The uid of a container may have no name: it is ``uid1234`` then."""
     try:

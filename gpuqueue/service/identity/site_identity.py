@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from gpuqueue.clock import Clock, SystemClock
 from gpuqueue.errors import HistoryUnreachable, NotAuthenticated, TooManyRequests
 from gpuqueue.history.database import HistoryDatabase
-from gpuqueue.model.access import AccessPolicy
-from gpuqueue.model.caller import Caller, Via
+from gpuqueue.model.access import AccessPolicy, Forbidden
+from gpuqueue.model.access_token import parts_of
+from gpuqueue.model.caller import Caller, CallerKind, Via, anonymous
 from gpuqueue.service.identity.audit_journal import EVERY_S, AuditJournal, Change
 from gpuqueue.service.identity.authenticate import Authenticator
-from gpuqueue.service.identity.peer import caller_of_peer
+from gpuqueue.service.identity.browser_sessions import BrowserSessions, Proof
+from gpuqueue.service.identity.peer import caller_of_account, caller_of_peer
 from gpuqueue.service.identity.request_rate import RequestRates
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ log = logging.getLogger(__name__)
 PER_ADDRESS = 10.0
 #: Requests per second of one worker host, which sends what is new in the log of each run that somebody reads.
 PER_HOST = 1000.0
+#: The message for every fault of a code or a token that a browser signs in with.
+NOT_VALID = "this link or token is not valid: type gpuqueue web for a new link, which works once within a minute"
 #: Bytes per second that one account may send in the long run, and at once.
 BYTES_PER_ACCOUNT, BURST_BYTES = 4.0 * 2**20, 256.0 * 2**20
 
@@ -57,6 +62,10 @@ class Credentials(Protocol):
     def address(self) -> str:
         """The network address of the client."""
 
+    @property
+    def session(self) -> str | None:
+        """The secret of a browser's session, from its cookie."""
+
 
 class SiteIdentity:
     """The identity of one service's callers. Threads may share it. ``start`` and ``close`` run its thread."""
@@ -75,6 +84,7 @@ class SiteIdentity:
             bytes_per_account=BYTES_PER_ACCOUNT,
             burst_bytes=BURST_BYTES,
         )
+        self._sessions = BrowserSessions(self._clock)
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -107,6 +117,8 @@ class SiteIdentity:
         now_s = self._clock.monotonic_s()
         if credentials.peer is not None:
             caller = caller_of_peer(credentials.peer.uid, credentials.peer.pid, with_groups=self._with_groups)
+        elif credentials.session and not credentials.authorization:
+            caller = self._by_session(credentials.session, credentials.address)
         else:
             caller = self._by_token(credentials, now_s, stale_s)
         if is_new:
@@ -135,6 +147,64 @@ class SiteIdentity:
     def forget(self, token_id: str) -> None:
         """Stop accepting a token at once: this service has just revoked it."""
         self._tokens.forget(token_id)
+
+    # ---- browsers ----------------------------------------------------------------------------------------------------
+
+    def new_code(self, caller: Caller) -> str:
+        """Return a one-time code with which a browser signs in as *caller*.
+
+        Raises:
+            Forbidden: the caller is no person, or is itself a browser.
+
+        """
+        if caller.kind is not CallerKind.PERSON or caller.uid is None or caller.via is Via.SESSION:
+            raise Forbidden("only a person's command line makes links to sign in with: type gpuqueue web")
+        return self._sessions.new_code(Proof(account=caller.account, uid=caller.uid, token_id=caller.token_id))
+
+    def sign_in(self, code_or_token: str, address: str) -> str:
+        """Begin a session of a browser, and return its secret.
+
+        Raises:
+            NotAuthenticated: the code or the token is not valid.
+            TooManyRequests: too many were not valid that came from this address.
+
+        """
+        now_s = self._clock.monotonic_s()
+        _grant(self._rates.before(address, now_s))
+        proof = self._proof(code_or_token, address)
+        caller = None if proof is None else self._of_proof(proof, address)
+        if proof is None or caller is None:
+            self._rates.failed(address, now_s)
+            raise NotAuthenticated(NOT_VALID)
+        with self._journal.change(caller, "sign-in"):
+            return self._sessions.begin(proof)
+
+    def sign_out(self, session: str) -> None:
+        """End a session of a browser."""
+        self._sessions.end(session)
+
+    def _proof(self, code_or_token: str, address: str) -> Proof | None:
+        if parts_of(code_or_token) is None:
+            return self._sessions.proof_of_code(code_or_token)
+        caller = self._tokens.caller(f"Bearer {code_or_token}", address)
+        if caller.kind is not CallerKind.PERSON or caller.uid is None:
+            return None
+        return Proof(account=caller.account, uid=caller.uid, token_id=caller.token_id)
+
+    def _by_session(self, session: str, address: str) -> Caller:
+        """Return the caller of a session. A session that has ended proves nothing, and is no mistake of its user."""
+        proof = self._sessions.proof_of(session)
+        caller = None if proof is None else self._of_proof(proof, address)
+        if caller is None:
+            self._sessions.end(session)
+            return anonymous(address)
+        return caller
+
+    def _of_proof(self, proof: Proof, address: str) -> Caller | None:
+        if proof.token_id is None:
+            return caller_of_account(proof.account, proof.uid, address, with_groups=self._with_groups)
+        caller = self._tokens.caller_of_id(proof.token_id, address)
+        return caller and replace(caller, via=Via.SESSION)
 
     def _by_token(self, credentials: Credentials, now_s: float, stale_s: float) -> Caller:
         if credentials.authorization and not self._tokens.is_remembered(credentials.authorization):

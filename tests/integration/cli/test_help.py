@@ -58,6 +58,7 @@ ACT = {
     "drain",
     "resume",
     "up",
+    "web",
     "down",
     "db",
     "serve",

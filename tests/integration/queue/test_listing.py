@@ -93,3 +93,19 @@ def test_very_many_different_jobs_take_several_calls(queue: JobQueue, monkeypatc
 
     assert {WaitReason.MEMORY: 100} == reasons(queue)
     assert [80, 60, 40, 20] == calls, "each call judges 20 jobs on 99 devices; the first was part of the page"
+
+
+def test_some_jobs_are_read_as_in_a_list(queue: JobQueue) -> None:
+    """Jobs that are named by their ids are those of the list. Ids of no job are passed over, also impossible ones."""
+    serve(queue, make_offer())
+    for size in (1, 20, 22):
+        queue.requests.submit(make_spec(mem_bytes=size * GIB))
+    must_claim(queue)
+    listed = queue.jobs.page()
+    one, *_, last = listed.jobs
+
+    found = queue.jobs.some([last.id, 999, one.id, 0, -1, 2**60])
+    assert ((last, one), listed.held_bytes) == (found.jobs, found.held_bytes)
+    assert () == queue.jobs.some([]).jobs
+    assert [each.id for each in listed.jobs] == queue.jobs.ids(limit=10)
+    assert [last.id] == queue.jobs.ids(limit=10, after=last.id - 1)

@@ -36,6 +36,7 @@ class Credentials(NamedTuple):
     peer: Peer | None
     authorization: str | None
     address: str
+    session: str | None = None
 
 
 ADA = Caller(account="ada", uid=1001, via=Via.SOCKET, scopes=ALL_SCOPES)

@@ -1,0 +1,182 @@
+"""The rows of the web page's tables: compact forms of jobs and devices, and answers that hold them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from datetime import datetime
+from enum import Enum
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
+
+
+class RowSort(str, Enum):
+    """What the rows of the queue are sorted by. ``state``: those that hold a device first."""
+
+    ID = "id"
+    NAME = "name"
+    USER = "user"
+    STATE = "state"
+    MEM = "mem"
+    USED = "used"
+    PRIORITY = "priority"
+    SUBMITTED = "submitted"
+    STARTED = "started"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Members:
+    """How many members an array has, and how many of them wait, are held and have ended. The others have own rows."""
+
+    total: int
+    waiting: int
+    held: int
+    ended: int
+    failed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueRow:
+    """One job that has not ended. ``used_bytes`` is what its run used in the last sample, on all its devices.
+
+    ``priority`` is the current one, ``asked_priority`` the requested one. ``array_id`` is set for a member of an array.
+    """
+
+    id: int
+    label: str
+    name: str
+    user: str
+    uid: int
+    state: JobState
+    priority: Priority
+    asked_priority: Priority
+    mem_bytes: int
+    gpus: int
+    submitted_at: datetime
+    whole: bool = False
+    pool: str = ""
+    tags: tuple[str, ...] = ()
+    note: str | None = None
+    reason: WaitReason | None = None
+    begins_at: datetime | None = None
+    started_at: datetime | None = None
+    time_limit_s: float | None = None
+    host: str | None = None
+    devices: tuple[str, ...] = ()
+    used_bytes: int | None = None
+    attempt: int = 0
+    array_id: int | None = None
+    members: Members | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueTable:
+    """A part of the queue. ``total`` is the number of jobs that match, ``rows`` are those from ``offset`` on.
+
+    ``counts`` are all jobs that the caller may see, by state, regardless of the filters. ``users``, ``pools`` and
+    ``tags`` are what the filters can choose. The table is complete unless the service has just begun to read the queue;
+    ``left_out``: there are more jobs than it reads, the newest are missing.
+    """
+
+    at: datetime
+    offset: int
+    total: int
+    rows: tuple[QueueRow, ...]
+    counts: Mapping[str, int]
+    users: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    complete: bool = True
+    left_out: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobPlace:
+    """The place of a waiting job: how many jobs go before it, and when it may start.
+
+    ``start_at`` is known only if no other job may take the room. ``room_at`` is when there is room at the latest, for
+    it or for a job before it; each is None if a run in the way has no time limit. ``reserved``: devices are reserved
+    for the job. ``never``: no device can run it as the site is now.
+    """
+
+    ahead: int
+    start_at: datetime | None = None
+    room_at: datetime | None = None
+    reserved: bool = False
+    never: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceRun:
+    """A run on a device. Of a job that the caller may not see, only the memory is known."""
+
+    job_id: int
+    allocated_bytes: int
+    used_bytes: int
+    label: str | None = None
+    name: str | None = None
+    user: str | None = None
+    ends_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExternalUse:
+    """The memory that the external processes of one user hold on a device; None if the driver does not say."""
+
+    user: str | None
+    processes: int
+    held_bytes: int | None
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceView:
+    """A device as the overview shows it. ``free_bytes`` is what a new job could be allocated now.
+
+    ``used_bytes`` is what all runs use. ``free_at`` is when its runs must have ended, None if one has no time limit.
+    ``trouble`` is why it takes no jobs now, ``drained`` why it is drained, ``reserved_for`` the job that it is reserved
+    for. ``silent_s`` is how long its worker has been silent, None if it is not.
+    """
+
+    uuid: str
+    host: str
+    index: int
+    name: str
+    kind: DeviceKind
+    pool: str
+    total_bytes: int
+    headroom_bytes: int
+    allocated_bytes: int
+    used_bytes: int
+    external_bytes: int | None
+    free_bytes: int
+    slots: int
+    exclusive: bool = False
+    mig_parent: str | None = None
+    runs: tuple[DeviceRun, ...] = ()
+    external: tuple[ExternalUse, ...] = ()
+    utilisation: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    free_at: datetime | None = None
+    trouble: str | None = None
+    drained: str | None = None
+    reserved_for: int | None = None
+    silent_s: float | None = None
+    refusals: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overview:
+    """All devices, and how many jobs there are by state. ``history`` is why the history does not answer, if so."""
+
+    at: datetime
+    devices: tuple[DeviceView, ...]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    history: str | None = None

@@ -1,0 +1,51 @@
+"""The page and its files. They hold no data: the page asks the API, as its user."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from gpuqueue.service.problems import NotHere
+from gpuqueue.service.web.files import NoPage, PageFile, PageFiles
+from gpuqueue.service.web.headers import PAGE_HEADERS
+
+router = APIRouter(include_in_schema=False)
+_FILES = PageFiles()
+_YEAR_S = 365 * 86400
+#: The answer for a browser at a service without the files of the page.
+NO_PAGE = """This service has no page: the parts of it that come from npm are not installed.
+
+In a clone, with Node.js installed:  python3 page_parts.py
+The command line and the API at /api/v1 work without them.
+"""
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
+def page(request: Request) -> Response:
+    """Return the page. A browser asks each time whether it has changed."""
+    try:
+        found = _FILES.current()["index.html"]
+    except NoPage:
+        return Response(NO_PAGE, 503, PAGE_HEADERS, "text/plain; charset=utf-8")
+    return _sent(request, found, "no-cache")
+
+
+@router.api_route("/static/{tree}/{name:path}", methods=["GET", "HEAD"])
+def file(request: Request, tree: str, name: str) -> Response:
+    """Return a file of the page. *tree* is the hash of all files; with an old one the newest file is sent, uncached."""
+    try:
+        found = _FILES.current().get(name)
+    except NoPage:
+        found = None
+    if found is None:
+        raise NotHere("there is no such file of the page: load the page again")
+    return _sent(request, found, f"public, max-age={_YEAR_S}, immutable" if tree == _FILES.tree else "no-cache")
+
+
+def _sent(request: Request, found: PageFile, caching: str) -> Response:
+    headers = {**PAGE_HEADERS, "Cache-Control": caching, "ETag": f'"{_FILES.tree}"', "Vary": "Accept-Encoding"}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(None, 304, headers)
+    content = found.content
+    if found.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        content, headers["Content-Encoding"] = found.compressed, "gzip"
+    return Response(content, 200, headers, found.media_type)

@@ -1,0 +1,57 @@
+"""Routes by which a browser signs in and out."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.access import Action
+from gpuqueue.model.api import SignIn, SignInCode
+from gpuqueue.service.call import Call
+from gpuqueue.service.identity.browser_sessions import CODE_S, LONGEST_S
+from gpuqueue.service.routes.described import route
+from gpuqueue.service.site import body_of, is_tls, site_of
+from gpuqueue.service.web.cookie import check_own_page, cookie_name, cookie_of, set_cookie
+
+router = APIRouter(tags=["page"])
+
+
+@route(router, "POST", "/web/codes", answer=SignInCode)
+async def make_sign_in_code(request: Request) -> Response:
+    """Make a one-time code with which a browser signs in as the caller within a minute."""
+    site = site_of(request)
+
+    def work(call: Call) -> SignInCode:  # the sign-in is recorded, with the same account
+        call.must(Action.SEE_SITE)
+        return SignInCode(code=site.identity.new_code(call.caller), url=site.page_url, valid_s=CODE_S)
+
+    return await site.answer(request, work)
+
+
+@route(router, "POST", "/web/session", body=SignIn)
+async def sign_in(request: Request) -> Response:
+    """Begin the session of a browser with a one-time code or an access token. The answer sets a cookie."""
+    check_own_page(request)
+    wanted = await body_of(request, SignIn)
+    word = wanted.code or wanted.token
+    if not word or (wanted.code and wanted.token):
+        raise BadRequest("send a code or a token, and not both")
+    address = request.client.host if request.client is not None else ""
+    secret = await site_of(request).in_pool(lambda site: site.identity.sign_in(word.strip(), address))
+    return _with_cookie(request, secret, LONGEST_S)
+
+
+@route(router, "DELETE", "/web/session")
+async def sign_out(request: Request) -> Response:
+    """End the session of a browser, and delete its cookie."""
+    check_own_page(request)
+    secret = cookie_of(request, is_tls=is_tls(request), port=request.url.port)
+    if secret is not None:
+        site_of(request).identity.sign_out(secret)
+    return _with_cookie(request, "", 0)
+
+
+def _with_cookie(request: Request, secret: str, age_s: float) -> Response:
+    name = cookie_name(is_tls=is_tls(request), port=request.url.port)
+    header = set_cookie(name, secret, is_tls=is_tls(request), age_s=age_s)
+    return Response(status_code=204, headers={"Set-Cookie": header, "Cache-Control": "no-store"})

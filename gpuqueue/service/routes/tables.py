@@ -1,0 +1,138 @@
+"""Routes with the compact tables of the web page: the queue, the devices, and the places of waiting jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from gpuqueue.model.access import Action
+from gpuqueue.model.job import JobState
+from gpuqueue.model.page_rows import JobPlace, Overview, QueueTable, RowSort
+from gpuqueue.model.progress import Progress
+from gpuqueue.service.call import Call
+from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.logs import progress_of
+from gpuqueue.service.site import answered, site_of
+from gpuqueue.service.web.queue_reader import QueueState
+from gpuqueue.service.web.rows import device_view, without_hidden
+from gpuqueue.service.web.table import Filters, Seen
+
+router = APIRouter(tags=["page"])
+#: Most rows in one answer, and most jobs whose places are asked for at a time.
+MOST_ROWS, MOST_PLACES = 500, 60
+
+
+def _filters(
+    user: str | None = None,
+    state: Annotated[list[JobState] | None, Query()] = None,
+    name: str | None = None,
+    tag: Annotated[list[str] | None, Query()] = None,
+    pool: str | None = None,
+    text: Annotated[str, Query(max_length=200)] = "",
+    sort: RowSort = RowSort.ID,
+    *,
+    reverse: bool = False,
+) -> Filters:
+    return Filters(
+        user=user,
+        states=tuple(state or ()),
+        name=name,
+        tags=tuple(tag or ()),
+        pool=pool,
+        text=text,
+        sort=sort,
+        reverse=reverse,
+    )
+
+
+@route(router, "GET", "/queue-table", answer=QueueTable)
+async def queue_table(
+    request: Request,
+    filters: Annotated[Filters, Depends(_filters)],
+    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    limit: Annotated[int, Query(ge=0, le=MOST_ROWS)] = 100,
+) -> Response:
+    """Return a part of the queue in a compact form, sorted and filtered. It may be a second old.
+
+    With the ``ETag`` of an earlier answer as ``If-None-Match``, the answer is empty while nothing has changed (304).
+    """
+
+    def work(call: Call) -> Response:
+        call.must_see_jobs()
+        site, seen = site_of(request), _seen(call)
+        state = site.queue_copy.state()
+        key = ("queue", state.rows_version, state.complete, filters, seen.key, offset, limit)
+        return site.answers.sent(
+            request, key, lambda: site.tables.table(state, filters, seen, offset=offset, limit=limit)
+        )
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/overview", answer=Overview)
+async def overview(request: Request) -> Response:
+    """Return all devices with their runs, and the numbers of jobs. It may be a second old.
+
+    ``If-None-Match`` works as for ``/queue-table``.
+    """
+
+    def work(call: Call) -> Response:
+        call.must(Action.SEE_SITE)
+        site, seen = site_of(request), _seen(call)
+        state, history = site.queue_copy.state(), site.queue_copy.history
+        key = ("overview", state.at, state.rows_version, history, seen.key, call.may(Action.SEE_ARGUMENTS))
+        return site.answers.sent(request, key, lambda: _overview(call, state, seen, history))
+
+    return await site_of(request).answer(request, work)
+
+
+def _overview(call: Call, state: QueueState, seen: Seen, history: str | None) -> Overview:
+    rows = seen.of(state)
+    devices = (
+        device_view(each, state.rows, state.at, silent_after_s=state.silent_after_s)
+        for each in call.devices(state.devices)
+    )
+    return Overview(
+        at=state.at,
+        devices=tuple(without_hidden(each, rows) for each in devices),
+        counts=dict(Counter(str(each.state) for each in rows.values())),
+        history=history,
+    )
+
+
+@route(router, "GET", "/job-places", answer=dict[int, JobPlace])
+async def job_places(
+    request: Request, ids: Annotated[list[int], Query(alias="id", max_length=MOST_PLACES)]
+) -> Response:
+    """Return the places of waiting jobs in the queue, and when they may start, as far as it is known."""
+
+    def work(call: Call) -> dict[int, JobPlace]:
+        call.must_see_jobs()
+        site = site_of(request)
+        seen = _seen(call).of(site.queue_copy.state())
+        wanted = [each for each in ids if each in seen and seen[each].state is JobState.QUEUED]
+        found: dict[int, JobPlace] = {}
+        for each in wanted:
+            place = site.places.get(each, call.connection.queue.jobs.why)
+            if place is not None:
+                found[each] = place
+        return found
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/job-progress", answer=dict[int, Progress])
+async def job_progress(
+    request: Request, ids: Annotated[list[int], Query(alias="id", max_length=MOST_ROWS)]
+) -> Response:
+    """Return the progress of running jobs that report it in their logs, as far as the caller may read these."""
+    return answered(await progress_of(request, ids))
+
+
+def _seen(call: Call) -> Seen:
+    """Return which jobs *call* may see."""
+    caller = call.caller
+    account = None if caller.uid is None else (caller.account, caller.uid)
+    return Seen(account, call.may(Action.SEE_JOBS))

@@ -1,0 +1,77 @@
+"""Answers that browsers ask for again and again: made once for all who see the same, and not sent twice."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from fastapi import Request, Response
+
+from gpuqueue.codec.wire import to_plain
+from gpuqueue.lazy.frozen import dataclass
+
+#: Below this size, compression is not worth its time.
+_LEAST_BYTES = 2000
+#: Answers that are remembered.
+_REMEMBERED = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The JSON of a value, the same compressed if it is large, and the hash of all but its time."""
+
+    content: bytes
+    compressed: bytes | None
+    tag: str
+
+
+class Answers:
+    """The latest answers. Threads may share an instance."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Hashable, Answer] = OrderedDict()
+
+    def sent(self, request: Request, key: Hashable, make: Callable[[], Any]) -> Response:
+        """Return what *make* returns, a value with a field ``at``, as JSON; status 304 if the client has the same.
+
+        It is made once for each *key*, which must say everything that the value depends on: the state of the queue, the
+        question, and what the caller may see. A later ``at`` alone is no change.
+        """
+        with self._lock:
+            found = self._known.get(key)
+        if found is None:
+            found = _answer(make())
+            with self._lock:
+                self._known[key] = found
+                if len(self._known) > _REMEMBERED:
+                    self._known.popitem(last=False)
+        return _sent(request, found)
+
+    @staticmethod
+    def once(request: Request, value: Any) -> Response:
+        """Return *value* as :meth:`sent` does. It is not remembered, for few ask for the same."""
+        return _sent(request, _answer(value))
+
+
+def _sent(request: Request, found: Answer) -> Response:
+    headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding, Authorization, Cookie"}
+    if request.headers.get("if-none-match") == found.tag:
+        return Response(None, 304, headers)
+    if found.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(found.compressed, 200, {**headers, "Content-Encoding": "gzip"}, "application/json")
+    return Response(found.content, 200, headers, "application/json")
+
+
+def _answer(value: Any) -> Answer:
+    plain = to_plain(value)
+    at = plain.pop("at")
+    content = json.dumps(plain, separators=(",", ":")).encode("ascii")
+    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    content = b'{"at":%s,' % json.dumps(at).encode("ascii") + content[1:]
+    return Answer(content, gzip.compress(content, 1) if len(content) >= _LEAST_BYTES else None, tag)

@@ -1,0 +1,90 @@
+"""The files of the page: found once, served with the hash of all of them in their address.
+
+The address of a file changes when any of the files changes, so browsers keep files for a year. A changed file is seen
+at the next load of the page, without a restart.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import threading
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from gpuqueue.lazy.frozen import dataclass
+
+#: Types of the files that are served. Others are not.
+TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+#: Files without which there is no page. They are not part of the source.
+NEEDED = ("vendor/preact.js", "vendor/hooks.js", "vendor/htm.js")
+#: In index.html: the hash of all files.
+MARK = b"@tree@"
+#: Files below this size gain little by compression.
+_LEAST_BYTES = 600
+
+
+class NoPage(Exception):
+    """The third-party files of the page are not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """One file: its bytes, the same bytes compressed if that makes them smaller, and its type."""
+
+    content: bytes
+    compressed: bytes | None
+    media_type: str
+
+
+class PageFiles:
+    """The files below one directory. Threads may share an instance."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory or Path(str(files("gpuqueue"))) / "web"
+        self._lock = threading.Lock()
+        self._seen: tuple[object, ...] = ()
+        self._files: Mapping[str, PageFile] = {}
+        self.tree = ""
+
+    def current(self) -> Mapping[str, PageFile]:
+        """Return all files by their path, as they are now.
+
+        Raises:
+            NoPage: the third-party files are missing.
+
+        """
+        with self._lock:
+            paths = sorted(each for each in self._directory.rglob("*") if each.suffix in TYPES and each.is_file())
+            seen = tuple((str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in paths)
+            if seen != self._seen:
+                self._read(paths)
+                self._seen = seen
+            missing = [each for each in NEEDED if each not in self._files]
+            if missing:
+                raise NoPage(", ".join(missing))
+            return self._files
+
+    def _read(self, paths: list[Path]) -> None:
+        contents = {each.relative_to(self._directory).as_posix(): each.read_bytes() for each in paths}
+        digest = hashlib.sha256()
+        for name, content in contents.items():
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+        self.tree = digest.hexdigest()[:20]
+        contents = {
+            name: content.replace(MARK, self.tree.encode()) if name.endswith(".html") else content
+            for name, content in contents.items()
+        }
+        self._files = {name: _file(name, content) for name, content in contents.items()}
+
+
+def _file(name: str, content: bytes) -> PageFile:
+    small = gzip.compress(content, 9, mtime=0) if len(content) >= _LEAST_BYTES else content
+    return PageFile(content, small if len(small) < len(content) else None, TYPES[Path(name).suffix])

@@ -1,0 +1,56 @@
+"""The places of waiting jobs in the queue. Each is computed by the store and remembered for some seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import datetime
+
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.model.page_rows import JobPlace
+from gpuqueue.queue.explanation import NEVER_THERE, Explanation
+
+#: How long a place is remembered, in seconds, and most places.
+PLACE_S, MOST = 5.0, 5000
+
+
+class Places:
+    """Places by job id. Threads may share an instance."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[int, tuple[float, JobPlace | None]] = OrderedDict()
+
+    def get(self, job_id: int, explain: Callable[[int], Explanation | None]) -> JobPlace | None:
+        """Return the place of a job, None if it does not wait. *explain* asks the store."""
+        now_s = time.monotonic()
+        with self._lock:
+            known = self._known.get(job_id)
+        if known is not None and now_s - known[0] < PLACE_S:
+            return known[1]
+        explanation = explain(job_id)
+        place = None if explanation is None else place_of(explanation)
+        with self._lock:
+            self._known[job_id] = (now_s, place)
+            self._known.move_to_end(job_id)
+            if len(self._known) > MOST:
+                self._known.popitem(last=False)
+        return place
+
+
+def place_of(found: Explanation) -> JobPlace:
+    """Return the place that *found* describes."""
+    start = found.start
+    return JobPlace(
+        ahead=found.higher + found.theirs + found.own_before,
+        start_at=_moment(start.at_ms) if start is not None else None,
+        room_at=_moment(start.room_ms) if start is not None else None,
+        reserved=any(each.reserved_for == found.job_id for each in found.devices),
+        never=bool(found.devices) and all(each.obstacle in NEVER_THERE for each in found.devices),
+    )
+
+
+def _moment(at_ms: int | None) -> datetime | None:
+    return None if at_ms is None else from_epoch_ms(at_ms)

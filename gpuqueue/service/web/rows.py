@@ -1,0 +1,164 @@
+"""Rows of the page's tables from jobs and devices. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_page import Listing
+from gpuqueue.model.page_rows import DeviceRun, DeviceView, ExternalUse, Members, QueueRow
+from gpuqueue.queue.lease import DeviceStatus, ExternalProcess, Holding
+
+#: Most commands of external processes that a row names.
+_MOST_COMMANDS = 3
+
+
+def rows_of(listing: Listing) -> dict[int, QueueRow]:
+    """Return the rows of the jobs of *listing* that have not ended, by id."""
+    return {job.id: _row_of(job, listing) for job in listing.jobs if not job.state.is_end}
+
+
+def _row_of(job: Job, listing: Listing) -> QueueRow:
+    spec, is_active = job.spec, job.state.is_active
+    return QueueRow(
+        id=job.id,
+        label=job.label,
+        name=spec.name,
+        user=spec.account.name,
+        uid=spec.account.uid,
+        state=job.state,
+        priority=spec.priority if job.promoted is None else job.promoted,
+        asked_priority=spec.priority,
+        mem_bytes=spec.mem_bytes,
+        gpus=spec.gpus,
+        submitted_at=job.submitted_at,
+        whole=spec.placement.whole,
+        pool=spec.pool,
+        tags=job.tags,
+        note=job.note,
+        reason=job.reason,
+        begins_at=job.begins_at,
+        started_at=job.started_at if is_active else None,
+        time_limit_s=spec.time_limit_s,
+        host=job.host if is_active else None,
+        devices=job.devices if is_active else (),
+        used_bytes=listing.held_bytes.get(job.id) if is_active else None,
+        attempt=job.attempt,
+        array_id=job.member.array_id if job.member is not None else None,
+        members=_members(job),
+    )
+
+
+def _members(job: Job) -> Members | None:
+    if job.spec.array is None or job.tally is None:
+        return None
+    tally = job.tally
+    return Members(
+        total=len(job.spec.array),
+        waiting=len(tally.left),
+        held=len(tally.held),
+        ended=sum(tally.ended.values()),
+        failed=sum(tally.ended.get(str(each), 0) for each in (JobState.FAILED, JobState.LOST)),
+    )
+
+
+def with_array_states(rows: Mapping[int, QueueRow]) -> dict[int, QueueRow]:
+    """Return *rows* with the state of each array derived as in :mod:`gpuqueue.client.array_state`."""
+    found = dict(rows)
+    arrays = {each.id: each for each in rows.values() if each.members and each.state is JobState.RUNNING}
+    if not arrays:
+        return found
+    states: dict[int, set[JobState]] = {}
+    for each in rows.values():
+        if each.array_id in arrays:
+            states.setdefault(each.array_id, set()).add(each.state)
+    for array_id, there in states.items():
+        if not any(each.is_active for each in there):
+            waits = JobState.QUEUED in there
+            state, reason = (JobState.QUEUED, WaitReason.RETRY) if waits else (JobState.HELD, WaitReason.HELD)
+            found[array_id] = replace(arrays[array_id], state=state, reason=reason)
+    return found
+
+
+def device_view(
+    status: DeviceStatus, rows: Mapping[int, QueueRow], at: datetime, *, silent_after_s: float
+) -> DeviceView:
+    """Return a device with its runs, as *rows* describe them."""
+    runs = tuple(_run_of(each, rows.get(each.job_id)) for each in status.holdings)
+    ends = [each.ends_at for each in runs]
+    known = [each for each in ends if each is not None]
+    silent = status.seen_s_ago > silent_after_s
+    return DeviceView(
+        uuid=status.device.uuid,
+        host=status.host,
+        index=status.device.index,
+        name=status.device.name,
+        kind=status.device.kind,
+        pool=status.pool,
+        total_bytes=status.device.total_bytes,
+        headroom_bytes=status.headroom_bytes,
+        allocated_bytes=status.allocated_bytes,
+        used_bytes=sum(each.used_bytes for each in runs),
+        external_bytes=status.external_bytes,
+        free_bytes=0 if silent or status.drains or len(runs) >= status.slots else status.free_bytes,
+        slots=status.slots,
+        exclusive=status.exclusive,
+        mig_parent=status.device.mig_parent,
+        runs=runs,
+        external=tuple(_external(status.external_processes)),
+        utilisation=status.utilisation,
+        temperature_c=status.temperature_c,
+        power_w=status.power_w,
+        free_at=max(at, *known) if known and len(known) == len(ends) else None,
+        trouble=status.trouble,
+        drained=status.drained,
+        reserved_for=status.reservation.job_id if status.reservation else None,
+        silent_s=status.seen_s_ago if silent else None,
+        refusals=status.refusals.why if status.refusals and status.refusals.are_many else None,
+    )
+
+
+def _run_of(holding: Holding, row: QueueRow | None) -> DeviceRun:
+    ends_at = None
+    if row is not None and row.started_at is not None and row.time_limit_s is not None:
+        ends_at = row.started_at + timedelta(seconds=row.time_limit_s)
+    return DeviceRun(
+        job_id=holding.job_id,
+        allocated_bytes=holding.lease_bytes,
+        used_bytes=holding.observed_bytes,
+        label=row.label if row is not None else None,
+        name=row.name if row is not None else None,
+        user=row.user if row is not None else None,
+        ends_at=ends_at,
+    )
+
+
+def without_hidden(view: DeviceView, seen: Mapping[int, QueueRow]) -> DeviceView:
+    """Return *view* with the names of those runs only whose jobs are in *seen*."""
+    runs = tuple(
+        each if each.job_id in seen else replace(each, label=None, name=None, user=None, ends_at=None)
+        for each in view.runs
+    )
+    return replace(view, runs=runs)
+
+
+def _external(processes: Iterable[ExternalProcess]) -> list[ExternalUse]:
+    """Return the external processes of a device by user, those with the most memory first."""
+    by_user: dict[str | None, list[ExternalProcess]] = {}
+    for each in processes:
+        by_user.setdefault(each.user, []).append(each)
+    found = [_use_of(user, own) for user, own in by_user.items()]
+    return sorted(found, key=lambda each: -(each.held_bytes or 0))
+
+
+def _use_of(user: str | None, own: list[ExternalProcess]) -> ExternalUse:
+    held = [each.held_bytes for each in own if each.held_bytes is not None]
+    commands = sorted({each.command for each in own if each.command})
+    return ExternalUse(
+        user=user,
+        processes=len(own),
+        held_bytes=sum(held) if len(held) == len(own) else None,
+        commands=tuple(commands[:_MOST_COMMANDS]),
+    )

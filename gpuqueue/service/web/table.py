@@ -1,0 +1,147 @@
+"""Filters, sorts and cuts the rows of the queue. Equal questions of several viewers are answered once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job import JobState
+from gpuqueue.model.page_rows import QueueRow, QueueTable, RowSort
+from gpuqueue.service.web.queue_reader import QueueState
+
+#: Most names in the choices of one filter.
+MOST_CHOICES = 500
+#: Answers that are remembered.
+_REMEMBERED = 64
+_ORDER = {state: place for place, state in enumerate(
+    (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING, JobState.QUEUED, JobState.HELD)
+)}  # fmt: skip
+_KEYS: dict[RowSort, Callable[[QueueRow], Any]] = {
+    RowSort.ID: lambda row: row.id,
+    RowSort.NAME: lambda row: row.name.lower(),
+    RowSort.USER: lambda row: row.user,
+    RowSort.STATE: lambda row: _ORDER[row.state],
+    RowSort.MEM: lambda row: row.mem_bytes * row.gpus,
+    RowSort.USED: lambda row: row.used_bytes or 0,
+    RowSort.PRIORITY: lambda row: row.priority,
+    RowSort.SUBMITTED: lambda row: row.submitted_at,
+    RowSort.STARTED: lambda row: (row.started_at is None, row.started_at or row.submitted_at),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filters:
+    """What the rows are chosen and sorted by. ``text`` is a part of the name, user, label, tags or note of a job."""
+
+    user: str | None = None
+    states: tuple[JobState, ...] = ()
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    pool: str | None = None
+    text: str = ""
+    sort: RowSort = RowSort.ID
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The rows that match, in order, and what the filters can choose among all that the caller may see."""
+
+    rows: Sequence[QueueRow]
+    counts: dict[str, int]
+    users: tuple[str, ...]
+    pools: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The jobs that a caller may see: all, or those of one account."""
+
+    account: tuple[str, int] | None
+    everything: bool
+
+    @property
+    def key(self) -> tuple[str, int] | bool:
+        """Equal for callers who see the same jobs."""
+        return self.everything or self.account or False
+
+    def of(self, state: QueueState) -> dict[int, QueueRow]:
+        """Return the rows that the caller may see, by id."""
+        if self.everything:
+            return state.rows
+        return {each: row for each, row in state.rows.items() if (row.user, row.uid) == self.account}
+
+
+class Tables:
+    """Tables of the latest states, remembered. Threads may share an instance."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[Any, ...], Chosen] = OrderedDict()
+
+    def table(self, state: QueueState, filters: Filters, seen: Seen, *, offset: int, limit: int) -> QueueTable:
+        """Return the rows from *offset* on that match and that the caller may see."""
+        chosen = self._chosen(state, filters, seen)
+        return QueueTable(
+            at=state.at,
+            offset=offset,
+            total=len(chosen.rows),
+            rows=tuple(chosen.rows[offset : offset + limit]),
+            counts=chosen.counts,
+            users=chosen.users,
+            pools=chosen.pools,
+            tags=chosen.tags,
+            complete=state.complete,
+            left_out=state.left_out,
+        )
+
+    def _chosen(self, state: QueueState, filters: Filters, seen: Seen) -> Chosen:
+        key = (state.rows_version, filters, seen.key)
+        with self._lock:
+            found = self._known.get(key)
+        if found is None:
+            found = chosen_of(seen.of(state), filters)
+            with self._lock:
+                self._known[key] = found
+                if len(self._known) > _REMEMBERED:
+                    self._known.popitem(last=False)
+        return found
+
+
+def chosen_of(rows: dict[int, QueueRow], filters: Filters) -> Chosen:
+    """Return those of *rows* that match *filters*, in order."""
+    everything = rows.values()
+    matching = [each for each in everything if _matches(each, filters)]
+    if filters.sort is not RowSort.ID:  # rows are in the order of their ids, which stays among equal ones
+        matching.sort(key=_KEYS[filters.sort], reverse=filters.reverse)
+    elif filters.reverse:
+        matching.reverse()
+    tags = {tag for each in everything for tag in each.tags}
+    return Chosen(
+        matching,
+        dict(Counter(str(each.state) for each in everything)),
+        tuple(sorted({each.user for each in everything})[:MOST_CHOICES]),
+        tuple(sorted({each.pool for each in everything if each.pool})[:MOST_CHOICES]),
+        tuple(sorted(tags)[:MOST_CHOICES]),
+    )
+
+
+def _matches(row: QueueRow, filters: Filters) -> bool:
+    return (
+        filters.user in {None, row.user}
+        and (not filters.states or row.state in filters.states)
+        and (filters.name is None or fnmatchcase(row.name, filters.name))
+        and (not filters.tags or {*filters.tags} <= {*row.tags})
+        and filters.pool in {None, row.pool}
+        and (not filters.text or _has(row, filters.text.lower()))
+    )
+
+
+def _has(row: QueueRow, text: str) -> bool:
+    words = (row.name, row.user, row.label, row.note or "", row.host or "", *row.tags)
+    return any(text in each.lower() for each in words)

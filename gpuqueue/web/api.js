@@ -1,0 +1,153 @@
+// The API of the service, as the page calls it. The cookie of the session goes along by itself.
+import { useCallback, useEffect, useRef, useState } from "./lib.js";
+
+/** An error of the API, or of the way to it: then `status` is 0. */
+export class ApiError extends Error {
+  /**
+   * @param {number} status
+   * @param {string} detail
+   * @param {string} kind
+   */
+  constructor(status, detail, kind = "") {
+    super(detail);
+    this.status = status;
+    this.kind = kind;
+  }
+}
+
+/**
+ * @param {string} path
+ * @param {Record<string, any>} query
+ */
+export function address(path, query = {}) {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    for (const each of Array.isArray(value) ? value : [value]) {
+      if (each !== null && each !== undefined && each !== "" && each !== false) words.append(name, String(each));
+    }
+  }
+  const text = words.toString();
+  return `api/v1${path}${text ? `?${text}` : ""}`;
+}
+
+/**
+ * @param {string} method
+ * @param {string} url
+ * @param {{body?: any, headers?: Record<string, string>, signal?: AbortSignal}} options
+ */
+async function send(method, url, { body, headers = {}, signal } = {}) {
+  let answer;
+  try {
+    answer = await fetch(url, {
+      method,
+      signal,
+      cache: "no-store",
+      credentials: "same-origin",
+      headers: { "Gpuqueue-Page": "1", ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError(0, "The service does not answer.");
+  }
+  if (answer.ok || answer.status === 304) return answer;
+  const problem = await answer.json().catch(() => ({}));
+  throw new ApiError(answer.status, problem.detail ?? `The service answered ${answer.status}.`, problem.error ?? "");
+}
+
+/**
+ * Read something once.
+ * @param {string} path
+ * @param {Record<string, any>} [query]
+ * @returns {Promise<any>}
+ */
+export async function read(path, query) {
+  return (await send("GET", address(path, query))).json();
+}
+
+/**
+ * Change something, and return the answer.
+ * @param {string} method
+ * @param {string} path
+ * @param {any} [body]
+ * @returns {Promise<any>}
+ */
+export async function change(method, path, body) {
+  const answer = await send(method, address(path), { body });
+  return answer.status === 204 ? null : answer.json();
+}
+
+/**
+ * @template T
+ * @typedef {{value: T | null, of: string | null, error: ApiError | null, at: number | null, again: () => void}} Polled
+ */
+
+/**
+ * Read an address again and again while the page is visible. An unchanged answer is not sent twice, and causes no
+ * drawing. After an error the last value stays, and the pause grows. `of` is the address that `value` came from.
+ * @template T
+ * @param {string | null} url
+ * @param {number} everyMs
+ * @returns {Polled<T>}
+ */
+export function usePolled(url, everyMs) {
+  const [state, setState] = useState(/** @type {Omit<Polled<any>, "again">} */ ({ value: null, of: null, error: null, at: null }));
+  const wake = useRef(() => {});
+  useEffect(() => {
+    if (url === null) return undefined;
+    const stop = new AbortController();
+    let timer = 0;
+    let failures = 0;
+    let isBusy = false;
+    let tag = "";
+    const step = async () => {
+      clearTimeout(timer);
+      if (isBusy || stop.signal.aborted) return;
+      isBusy = true;
+      try {
+        const answer = await send("GET", url, { headers: tag ? { "If-None-Match": tag } : {}, signal: stop.signal });
+        const isNew = answer.status !== 304;
+        const value = isNew ? await answer.json() : null;
+        tag = answer.headers.get("ETag") ?? "";
+        const had = failures > 0;
+        failures = 0;
+        if (isNew) setState({ value, of: url, error: null, at: Date.now() });
+        else if (had) setState((was) => ({ ...was, error: null, at: Date.now() }));
+      } catch (error) {
+        if (stop.signal.aborted) return;
+        failures += 1;
+        tag = "";
+        setState((was) => ({ ...was, error: /** @type {ApiError} */ (error) }));
+      } finally {
+        isBusy = false;
+        if (!stop.signal.aborted && document.visibilityState === "visible") {
+          timer = window.setTimeout(step, Math.min(everyMs * 2 ** Math.min(failures, 4), 15000));
+        }
+      }
+    };
+    const seen = () => document.visibilityState === "visible" && step();
+    wake.current = step;
+    document.addEventListener("visibilitychange", seen);
+    step();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", seen);
+    };
+  }, [url, everyMs]);
+  const again = useCallback(() => wake.current(), []);
+  return { ...state, again };
+}
+
+/**
+ * Read a part of a log, or of another text that is no JSON.
+ * @param {string} path
+ * @param {Record<string, any>} [query]
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<{bytes: Uint8Array, next: number, warning: string | null}>} `next` is where the next part begins
+ */
+export async function readBytes(path, query, signal) {
+  const answer = await send("GET", address(path, query), { signal });
+  const bytes = new Uint8Array(await answer.arrayBuffer());
+  return { bytes, next: Number(answer.headers.get("Gpuqueue-Next-Offset")), warning: answer.headers.get("Gpuqueue-Warning") };
+}

@@ -1,0 +1,39 @@
+// The list of keys.
+import { html, useState } from "../lib.js";
+import { remember, remembered } from "../storage.js";
+import { Dialog } from "./dialog.js";
+
+const KEYS = [
+  ["?", "this list"],
+  ["g d", "devices"],
+  ["g q", "queue"],
+  ["/", "search the queue"],
+  ["j, k", "next and previous job"],
+  ["x, o", "select the job, open it"],
+  ["Esc", "select nothing"],
+  ["c", "cancel the selected jobs, or the job that is shown; asks first"],
+  ["h, r", "hold, release them"],
+  ["/, n, N", "in a job: search its output, next and previous match"],
+  ["f, w", "in a job: follow its output, wrap its lines"],
+];
+
+/** @param {{onClose: () => void}} props */
+export function Help({ onClose }) {
+  const [isOff, setOff] = useState(remembered("keys") === "off");
+  /** @param {Event & {currentTarget: HTMLInputElement}} event */
+  const switched = (event) => {
+    const off = !event.currentTarget.checked;
+    remember("keys", off ? "off" : null);
+    setOff(off);
+  };
+  return html`
+    <${Dialog} title="Keys" onClose=${onClose}>
+      <table class="keys">
+        <thead class="hidden"><tr><th>Key</th><th>What it does</th></tr></thead>
+        <tbody>${KEYS.map(([key, what]) => html`<tr><td><kbd>${key}</kbd></td><td>${what}</td></tr>`)}</tbody>
+      </table>
+      <label class="check"><input type="checkbox" checked=${!isOff} onChange=${switched} /> Single keys work</label>
+      <p class="actions"><button type="button" class="main" onClick=${onClose}>Close</button></p>
+    <//>
+  `;
+}

@@ -1,0 +1,42 @@
+// The memory of a device as one bar: used by jobs, allocated to them and not used, external, headroom, free.
+import { html } from "../lib.js";
+import { size } from "../words.js";
+
+/** @typedef {{name: string, bytes: number, words: string}} Part */
+
+/** @param {import("../types.js").DeviceView} device @returns {Part[]} */
+export function partsOf(device) {
+  const used = Math.min(device.used_bytes, device.total_bytes);
+  const allocated = Math.max(0, device.allocated_bytes - used);
+  const external = device.external_bytes ?? 0;
+  const headroom = Math.min(device.headroom_bytes, Math.max(0, device.total_bytes - used - allocated - external));
+  const free = Math.max(0, device.total_bytes - used - allocated - external - headroom);
+  return [
+    { name: "used", bytes: used, words: "used by jobs" },
+    { name: "allocated", bytes: allocated, words: "allocated, not used" },
+    { name: "external", bytes: external, words: "external processes" },
+    { name: "headroom", bytes: headroom, words: "headroom" },
+    { name: "free", bytes: free, words: "free" },
+  ];
+}
+
+/** @param {{device: import("../types.js").DeviceView}} props */
+export function MemoryBar({ device }) {
+  const parts = partsOf(device);
+  const text = parts.filter((each) => each.bytes > 0).map((each) => `${size(each.bytes)} ${each.words}`).join(", ");
+  const title = device.external_bytes === null ? `${text}; memory of external processes is unknown` : text;
+  return html`
+    <div class="bar" role="img" aria-label=${title} title=${title}>
+      ${parts.map((each) => html`<span class=${`part ${each.name}`} style=${{ flexGrow: String(each.bytes / device.total_bytes) }}></span>`)}
+    </div>
+  `;
+}
+
+export function Legend() {
+  const names = [["used", "used by jobs"], ["allocated", "allocated, not used"], ["external", "external"], ["headroom", "headroom"], ["free", "free"]];
+  return html`
+    <p class="legend">
+      ${names.map(([name, words]) => html`<span><i class=${`part ${name}`}></i>${words}</span>`)}
+    </p>
+  `;
+}

@@ -1,0 +1,53 @@
+// The bar at the top: the views, the theme, and who is signed in.
+import { html, useState } from "../lib.js";
+import { remember, remembered } from "../storage.js";
+
+const THEMES = ["auto", "light", "dark"];
+
+function ThemeChoice() {
+  const [theme, setTheme] = useState(remembered("theme") ?? "auto");
+  /** @param {Event & {currentTarget: HTMLSelectElement}} event */
+  const chosen = (event) => {
+    const next = event.currentTarget.value;
+    remember("theme", next === "auto" ? null : next);
+    if (next === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = next;
+    setTheme(next);
+  };
+  return html`
+    <label class="theme"><span class="hidden">Theme</span>
+      <select value=${theme} onChange=${chosen}>
+        ${THEMES.map((each) => html`<option value=${each}>${each === "auto" ? "Auto" : each === "light" ? "Light" : "Dark"}</option>`)}
+      </select>
+    </label>
+  `;
+}
+
+/**
+ * @param {object} props
+ * @param {import("../types.js").Me | null | undefined} props.me
+ * @param {Record<string, {title: string, isPart?: boolean}>} props.views
+ * @param {string} props.shown
+ * @param {() => void} props.onSignIn
+ * @param {() => void} props.onSignOut
+ * @param {() => void} props.onHelp
+ */
+export function TopBar({ me, views, shown, onSignIn, onSignOut, onHelp }) {
+  return html`
+    <header>
+      <strong class="brand">gpuqueue</strong>
+      <nav aria-label="Views">
+        ${me ? Object.entries(views).filter(([, each]) => !each.isPart).map(([name, { title }]) => html`
+          <a href=${`#/${name}`} aria-current=${name === shown ? "page" : undefined}>${title}</a>`) : null}
+      </nav>
+      <div class="tools">
+        <button type="button" class="plain" onClick=${onHelp} aria-label="Keys" title="Keys (?)">?</button>
+        <${ThemeChoice} />
+        ${me?.account ? html`<span class="who" title=${me.admin ? "administrator" : ""}><bdi>${me.account}</bdi>${me.admin ? html`<span class="mark">admin</span>` : null}</span>
+          <button type="button" class="plain" onClick=${onSignOut}>Sign out</button>` : null}
+        ${me && !me.account ? html`<span class="who">read only</span>
+          <button type="button" onClick=${onSignIn}>Sign in</button>` : null}
+      </div>
+    </header>
+  `;
+}

@@ -1,0 +1,4 @@
+// What the page offers to whom. The service decides; the page only leaves out what it would refuse.
+
+/** Whether the caller may change a job. @param {import("./types.js").Me} me @param {import("./types.js").QueueRow} row */
+export const mayChange = (me, row) => me.admin || (me.scopes.includes("submit") && row.user === me.account && row.uid === me.uid);

@@ -1,0 +1,99 @@
+// The values of the API that the page uses. docs/reference/openapi.json describes them.
+
+/** @typedef {{account: string, uid: number | null, via: string, scopes: string[], admin: boolean}} Me */
+
+/** @typedef {{total: number, waiting: number, held: number, ended: number, failed: number}} Members */
+
+/**
+ * @typedef {object} QueueRow
+ * @property {number} id
+ * @property {string} label
+ * @property {string} name
+ * @property {string} user
+ * @property {number} uid
+ * @property {string} state
+ * @property {string} priority
+ * @property {string} asked_priority
+ * @property {number} mem_bytes
+ * @property {number} gpus
+ * @property {string} submitted_at
+ * @property {boolean} whole
+ * @property {string} pool
+ * @property {string[]} tags
+ * @property {string | null} note
+ * @property {string | null} reason
+ * @property {string | null} begins_at
+ * @property {string | null} started_at
+ * @property {number | null} time_limit_s
+ * @property {string | null} host
+ * @property {string[]} devices
+ * @property {number | null} used_bytes
+ * @property {number} attempt
+ * @property {number | null} array_id
+ * @property {Members | null} members
+ */
+
+/**
+ * @typedef {object} QueueTable
+ * @property {string} at
+ * @property {number} offset
+ * @property {number} total
+ * @property {QueueRow[]} rows
+ * @property {Record<string, number>} counts
+ * @property {string[]} users
+ * @property {string[]} pools
+ * @property {string[]} tags
+ * @property {boolean} complete
+ * @property {boolean} left_out
+ */
+
+/** @typedef {{ahead: number, start_at: string | null, room_at: string | null, reserved: boolean, never: boolean}} JobPlace */
+
+/** @typedef {{share: number, words: string}} Progress */
+
+/**
+ * @typedef {object} DeviceRun
+ * @property {number} job_id
+ * @property {number} allocated_bytes
+ * @property {number} used_bytes
+ * @property {string | null} label
+ * @property {string | null} name
+ * @property {string | null} user
+ * @property {string | null} ends_at
+ */
+
+/** @typedef {{user: string | null, processes: number, held_bytes: number | null, commands: string[]}} ExternalUse */
+
+/**
+ * @typedef {object} DeviceView
+ * @property {string} uuid
+ * @property {string} host
+ * @property {number} index
+ * @property {string} name
+ * @property {string} kind
+ * @property {string} pool
+ * @property {number} total_bytes
+ * @property {number} headroom_bytes
+ * @property {number} allocated_bytes
+ * @property {number} used_bytes
+ * @property {number | null} external_bytes
+ * @property {number} free_bytes
+ * @property {number} slots
+ * @property {boolean} exclusive
+ * @property {string | null} mig_parent
+ * @property {DeviceRun[]} runs
+ * @property {ExternalUse[]} external
+ * @property {number | null} utilisation
+ * @property {number | null} temperature_c
+ * @property {number | null} power_w
+ * @property {string | null} free_at
+ * @property {string | null} trouble
+ * @property {string | null} drained
+ * @property {number | null} reserved_for
+ * @property {number | null} silent_s
+ * @property {string | null} refusals
+ */
+
+/** @typedef {{at: string, devices: DeviceView[], counts: Record<string, number>, history: string | null}} Overview */
+
+export {};

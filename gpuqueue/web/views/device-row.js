@@ -1,0 +1,69 @@
+// One device: its memory, its figures, its jobs, and what is wrong with it.
+import { html } from "../lib.js";
+import { MemoryBar } from "../parts/memory-bar.js";
+import { link } from "../route.js";
+import { clock, deviceLabel, duration, fullTime, plural, size } from "../words.js";
+
+/** From this temperature on a device is marked as hot, in degrees Celsius. */
+const HOT_C = 85;
+const MOST_RUNS = 6;
+
+/** @param {{run: import("../types.js").DeviceRun}} props */
+function Run({ run }) {
+  const memory = `${size(run.used_bytes)} of ${size(run.allocated_bytes)}`;
+  if (run.name === null) return html`<li>a job <small>${memory}</small></li>`;
+  return html`<li><a href=${link(`jobs/${run.label}`)}>${run.label}</a> <bdi>${run.name}</bdi> <small><bdi>${run.user}</bdi>, ${memory}</small></li>`;
+}
+
+/** @param {{device: import("../types.js").DeviceView}} props */
+function Runs({ device }) {
+  const { runs, external } = device;
+  return html`
+    <ul class="runs">
+      ${runs.slice(0, MOST_RUNS).map((each) => html`<${Run} key=${each.job_id} run=${each} />`)}
+      ${runs.length > MOST_RUNS ? html`<li>and ${plural(runs.length - MOST_RUNS, "more job")}</li>` : null}
+      ${external.map((each) => html`
+        <li class="external-use" title=${each.commands.join("\n")}><bdi>${each.user ?? "somebody"}</bdi>, outside of the queue: <small>${each.held_bytes === null ? "memory unknown" : size(each.held_bytes)} in ${plural(each.processes, "process", "processes")}</small></li>`)}
+    </ul>
+  `;
+}
+
+/** @param {{device: import("../types.js").DeviceView, now: number}} props */
+function State({ device, now }) {
+  const { silent_s: silent, trouble, drained, reserved_for: reserved, runs, free_at: freeAt } = device;
+  const words = [];
+  if (silent !== null) words.push(html`<span class="bad-text">no heartbeat for ${duration(silent)}</span>`);
+  if (trouble) words.push(html`<span class="bad-text">${trouble}</span>`);
+  if (drained) words.push(html`<span class="warn-text">drained: <bdi>${drained}</bdi></span>`);
+  if ((device.temperature_c ?? 0) >= HOT_C) words.push(html`<span class="warn-text">hot</span>`);
+  if (reserved) words.push(html`<span>reserved for job <a href=${link(`jobs/${reserved}`)}>${reserved}</a></span>`);
+  if (device.exclusive) words.push(html`<span>taken as a whole</span>`);
+  if (runs.length >= device.slots) words.push(html`<span>all ${device.slots} slots in use</span>`);
+  if (!words.length && !runs.length) words.push(html`<span class="good-text">empty</span>`);
+  if (runs.length && freeAt) {
+    words.push(html`<span title=${`By the time limits of its jobs: ${fullTime(freeAt)}`}>empty by ${clock(freeAt)} <small>(${duration((new Date(freeAt).getTime() - now) / 1000)})</small></span>`);
+  } else if (runs.length && runs.every((each) => each.name !== null)) {
+    words.push(html`<small title="A job without a time limit runs here">end not known</small>`);
+  }
+  return html`<ul class="states">${words.map((each, place) => html`<li key=${place}>${each}</li>`)}</ul>`;
+}
+
+/** @param {number | null} value @param {string} unit @param {number} [scale] */
+const figure = (value, unit, scale = 1) => (value === null ? html`<span class="none"><span aria-hidden="true">–</span><span class="hidden">not known</span></span>` : `${Math.round(value * scale)}${unit}`);
+
+/** @param {{device: import("../types.js").DeviceView, now: number}} props */
+export function DeviceRow({ device, now }) {
+  const isAway = device.silent_s !== null || Boolean(device.trouble);
+  return html`
+    <tr class=${isAway ? "away" : ""}>
+      <th scope="row">${deviceLabel(device)} <small class="sub">${device.name}${device.pool ? `, pool ${device.pool}` : ""}</small></th>
+      <td class="memory"><${MemoryBar} device=${device} /></td>
+      <td class="figure free" data-label="free">${size(device.free_bytes)} <small>of ${size(device.total_bytes)}</small></td>
+      <td class="figure" data-label="load">${figure(device.utilisation, " %", 100)}</td>
+      <td class="figure" data-label="temperature">${figure(device.temperature_c, " °C")}</td>
+      <td class="figure" data-label="power">${figure(device.power_w, " W")}</td>
+      <td class="jobs"><${Runs} device=${device} /></td>
+      <td class="state"><${State} device=${device} now=${now} /></td>
+    </tr>
+  `;
+}

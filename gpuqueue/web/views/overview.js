@@ -1,0 +1,92 @@
+// All devices, host by host, and whether one is free.
+import { address, usePolled } from "../api.js";
+import { html, useEffect, useMemo } from "../lib.js";
+import { useNow } from "../now.js";
+import { Legend } from "../parts/memory-bar.js";
+import { Trouble } from "../parts/trouble.js";
+import { link } from "../route.js";
+import { plural, size } from "../words.js";
+import { DeviceRow } from "./device-row.js";
+import { RoomQuestion } from "./room-question.js";
+
+const EVERY_MS = 1000;
+
+/** @param {import("../types.js").DeviceView[]} devices */
+function byHost(devices) {
+  /** @type {Map<string, import("../types.js").DeviceView[]>} */
+  const hosts = new Map();
+  for (const each of devices) hosts.set(each.host, [...(hosts.get(each.host) ?? []), each]);
+  return [...hosts];
+}
+
+/** @param {{overview: import("../types.js").Overview}} props */
+function Totals({ overview }) {
+  const { devices, counts } = overview;
+  /** @param {(device: import("../types.js").DeviceView) => number} of */
+  const sum = (of) => devices.reduce((all, each) => all + of(each), 0);
+  const running = (counts.running ?? 0) + (counts.starting ?? 0) + (counts.cancelling ?? 0);
+  const empty = devices.filter((each) => !each.runs.length && !each.drained && each.silent_s === null && !each.trouble).length;
+  return html`
+    <dl class="totals">
+      <div><dt>Empty devices</dt><dd>${empty} <small>of ${devices.length}</small></dd></div>
+      <div><dt>Free memory</dt><dd>${size(sum((each) => each.free_bytes))} <small>of ${size(sum((each) => each.total_bytes))}</small></dd></div>
+      <div><dt>Used by jobs</dt><dd>${size(sum((each) => each.used_bytes))} <small>of ${size(sum((each) => each.allocated_bytes))} allocated</small></dd></div>
+      <div><dt><a href=${link("queue", { state: "running" })}>Running jobs</a></dt><dd>${running.toLocaleString()}</dd></div>
+      <div><dt><a href=${link("queue", { state: "queued" })}>Waiting jobs</a></dt><dd>${(counts.queued ?? 0).toLocaleString()}${counts.held ? html` <small>and ${counts.held.toLocaleString()} held</small>` : null}</dd></div>
+    </dl>
+  `;
+}
+
+function Empty() {
+  return html`
+    <div class="empty">
+      <p>No worker serves a device yet. On the machine with the GPUs, type:</p>
+      <pre>gpuqueue up</pre>
+      <p>Without a GPU, to try it: <code>gpuqueue up --devices sim:2x24G</code></p>
+    </div>
+  `;
+}
+
+/** @param {{query: Record<string, string>, onGone: () => void}} props */
+export function Overview({ query, onGone }) {
+  /** @type {import("../api.js").Polled<import("../types.js").Overview>} */
+  const { value, error } = usePolled(address("/overview"), EVERY_MS);
+  useEffect(() => {
+    if (error && [401, 403].includes(error.status)) onGone();
+  }, [error]);
+  const now = useNow(value?.at ?? null);
+  const hosts = useMemo(() => byHost(value?.devices ?? []), [value]);
+  if (!value) return html`<${Trouble} error=${error} />${error ? null : html`<p class="loading">Loading the devices…</p>`}`;
+  return html`
+    <h1 class="hidden">Devices</h1>
+    <${Trouble} error=${error} history=${value.history} at=${value.at} />
+    ${value.devices.length ? html`
+      <${RoomQuestion} devices=${value.devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} />
+      <${Totals} overview=${value} />
+      <${Legend} />
+      ${hosts.map(([host, devices]) => html`<${Host} key=${host} host=${host} devices=${devices} now=${now} />`)}
+    ` : html`<${Empty} />`}
+  `;
+}
+
+/** @param {{host: string, devices: import("../types.js").DeviceView[], now: number}} props */
+function Host({ host, devices, now }) {
+  const silent = devices.every((each) => each.silent_s !== null);
+  const refusals = devices.find((each) => each.refusals)?.refusals;
+  return html`
+    <section class="host" aria-label=${`Host ${host}`}>
+      <h2>${host} <small>${plural(devices.length, "device")}${silent ? html`, <span class="bad-text">silent</span>` : null}</small></h2>
+      ${refusals ? html`<p class="banner" role="status">This host could not start several jobs in a row: ${refusals}</p>` : null}
+      <div class="wide">
+        <table class="devices">
+          <thead><tr>
+            <th scope="col">Device</th><th scope="col" class="memory">Memory</th><th scope="col" class="figure">Free</th>
+            <th scope="col" class="figure">Load</th><th scope="col" class="figure">Temp.</th><th scope="col" class="figure">Power</th>
+            <th scope="col">Jobs</th><th scope="col">State</th>
+          </tr></thead>
+          <tbody>${devices.map((each) => html`<${DeviceRow} key=${each.uuid} device=${each} now=${now} />`)}</tbody>
+        </table>
+      </div>
+    </section>
+  `;
+}

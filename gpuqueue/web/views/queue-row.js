@@ -1,0 +1,84 @@
+// One job in the table of the queue.
+import { html } from "../lib.js";
+import { STATES, clock, duration, fullTime, placeOf, plural, reasonOf, size } from "../words.js";
+
+/** @typedef {import("../types.js").QueueRow} QueueRow */
+
+/** @param {{row: QueueRow}} props */
+function Memory({ row }) {
+  const asked = row.whole ? "whole device" : size(row.mem_bytes);
+  const many = row.gpus > 1 ? html`<small> × ${row.gpus}</small>` : null;
+  const asksInAll = row.mem_bytes * row.gpus;
+  if (row.used_bytes === null) return html`${asked}${many}`;
+  const isOver = !row.whole && row.used_bytes > asksInAll;
+  return html`<span class=${isOver ? "warn-text" : ""} title=${`uses ${size(row.used_bytes)} of ${size(asksInAll)}`}>${size(row.used_bytes)}</span><small> of </small>${asked}${many}`;
+}
+
+/** @param {{progress: import("../types.js").Progress}} props */
+export function ProgressBar({ progress }) {
+  const percent = Math.round(progress.share * 100);
+  return html`<span class="progress" role="progressbar" aria-valuenow=${percent} aria-valuemin="0" aria-valuemax="100" aria-label=${progress.words || "progress"}>
+    <i style=${{ width: `${percent}%` }}></i></span> ${percent} % <small><bdi>${progress.words}</bdi></small>`;
+}
+
+/** @param {{row: QueueRow, now: number, progress?: import("../types.js").Progress}} props */
+function Running({ row, now, progress }) {
+  const ran = row.started_at ? duration((now - new Date(row.started_at).getTime()) / 1000) : "";
+  const limit = row.time_limit_s ? ` of ${duration(row.time_limit_s)}` : "";
+  const members = row.members ? `${row.members.ended} of ${row.members.total} ended${row.members.failed ? `, ${row.members.failed} failed` : ""}, ${row.members.waiting} wait` : "";
+  if (row.members) return html`<span>${members}</span>`;
+  return html`${ran}${limit}${row.host ? html`<small> on ${row.host}</small>` : null}${progress ? html`<${ProgressBar} progress=${progress} />` : null}`;
+}
+
+/** @param {{row: QueueRow, now: number, place?: import("../types.js").JobPlace, progress?: import("../types.js").Progress}} props */
+function Story({ row, now, place, progress }) {
+  if (row.state === "cancelling") return html`its processes are being ended`;
+  if (row.state === "running" || row.state === "starting") return html`<${Running} row=${row} now=${now} progress=${progress} />`;
+  const members = row.members ? html`<small> · ${plural(row.members.waiting + row.members.held, "member")} of ${row.members.total} left</small>` : null;
+  const reason = reasonOf(row);
+  const first = row.state === "queued" && place ? html`<strong>${placeOf(place)}</strong>${members}<small> · ${reason}</small>` : html`${reason}${members}`;
+  return html`<span title=${reason}>${first}</span>`;
+}
+
+/** @param {{row: QueueRow}} props */
+function Name({ row }) {
+  return html`<bdi class="job-name">${row.name}</bdi>
+    ${row.tags.map((each) => html`<a key=${each} class="tag" href=${`#/queue?tag=${encodeURIComponent(each)}`}><bdi>${each}</bdi></a>`)}
+    ${row.note ? html`<small class="job-note"><bdi>${row.note}</bdi></small>` : null}`;
+}
+
+/** @param {{place: number}} props */
+export function SkeletonRow({ place }) {
+  return html`<tr class="job" aria-rowindex=${place + 2}><td class="pick"></td><td colspan="8" class="none">…</td></tr>`;
+}
+
+/**
+ * @param {object} props
+ * @param {QueueRow} props.row
+ * @param {number} props.place
+ * @param {number} props.now the time of the service, in milliseconds
+ * @param {boolean} props.may
+ * @param {boolean} props.isSelected
+ * @param {boolean} props.isFocused
+ * @param {import("../types.js").JobPlace} [props.jobPlace]
+ * @param {import("../types.js").Progress} [props.progress]
+ * @param {(place: number, isRange: boolean) => void} props.onToggle
+ */
+export function QueueRowView({ row, place, now, may, isSelected, isFocused, jobPlace, progress, onToggle }) {
+  const priority = row.priority === row.asked_priority ? row.priority : html`${row.priority} <small title=${`asked for ${row.asked_priority}; promoted because it has waited long`}>↑</small>`;
+  return html`
+    <tr class=${`job ${isSelected ? "selected" : ""} ${isFocused ? "focused" : ""}`} aria-rowindex=${place + 2}>
+      <td class="pick"><input type="checkbox" checked=${isSelected} disabled=${!may} aria-label=${`Select job ${row.label}`}
+        title=${may ? "" : `only ${row.user} or an administrator may change this job`}
+        onClick=${(/** @type {MouseEvent} */ event) => onToggle(place, event.shiftKey)} /></td>
+      <th scope="row" class="id"><a href=${`#/jobs/${row.label}`}>${row.label}</a></th>
+      <td class="name" title=${row.name}><${Name} row=${row} /></td>
+      <td class="user"><bdi>${row.user}</bdi></td>
+      <td class="state"><span class=${`dot ${row.state}`} aria-hidden="true"></span>${STATES[row.state] ?? row.state}</td>
+      <td class="mem"><${Memory} row=${row} /></td>
+      <td class="priority">${priority}</td>
+      <td class="time"><time datetime=${row.submitted_at} title=${fullTime(row.submitted_at)}>${clock(row.submitted_at)}</time></td>
+      <td class="story"><span><${Story} row=${row} now=${now} place=${jobPlace} progress=${progress} /></span></td>
+    </tr>
+  `;
+}

@@ -1,0 +1,109 @@
+// The jobs that have not ended: found by filters, sorted, and changed one by one or many at once.
+import { address, usePolled } from "../api.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
+import { Trouble } from "../parts/trouble.js";
+import { refine } from "../route.js";
+import { plural } from "../words.js";
+import { Actions } from "./queue-actions.js";
+import { Filters } from "./queue-filters.js";
+import { QueueRows, ROWS_AT_ONCE } from "./queue-rows.js";
+
+const EVERY_MS = 1000;
+const DETAILS_MS = 5000;
+/** The service answers for so many waiting jobs at a time. */
+const MOST_PLACES = 60;
+
+/** @typedef {import("../types.js").QueueRow} QueueRow */
+/** @typedef {import("../types.js").Me} Me */
+
+/** The query of the API for the filters in the address. @param {Record<string, string>} query @param {Me} me */
+function questionOf(query, me) {
+  return {
+    user: query.mine ? me.account : query.user,
+    state: query.state ? query.state.split(",") : [],
+    tag: query.tag,
+    pool: query.pool,
+    text: query.text,
+    sort: query.sort ?? "id",
+    reverse: query.order === "down",
+  };
+}
+
+/** @param {{table: import("../types.js").QueueTable, query: Record<string, string>}} props */
+function NoRows({ table, query }) {
+  const all = Object.values(table.counts).reduce((sum, each) => sum + each, 0);
+  if (!table.complete) return html`<p class="loading">Reading the queue…</p>`;
+  if (all && Object.keys(query).some((each) => !["sort", "order"].includes(each))) {
+    return html`<div class="empty"><p>None of the ${plural(all, "job")} matches these filters.</p>
+      <p><a class="button" href="#/queue">Show all jobs</a></p></div>`;
+  }
+  return html`<div class="empty"><p>No job waits or runs. To submit one, type:</p>
+    <pre>gpuqueue submit train.py --mem 6G</pre>
+    <p><code>gpuqueue estimate train.py</code> says how much memory to ask for.</p></div>`;
+}
+
+/** Read what is shown beside the visible rows: progress of running jobs, and places of waiting ones. @param {QueueRow[]} rows */
+function useDetails(rows) {
+  const waiting = rows.filter((each) => each.state === "queued").slice(0, MOST_PLACES).map((each) => each.id);
+  const running = rows.filter((each) => each.state === "running").map((each) => each.id);
+  const key = `${waiting}|${running}`;
+  const urls = useMemo(() => [
+    waiting.length ? address("/job-places", { id: waiting }) : null,
+    running.length ? address("/job-progress", { id: running }) : null,
+  ], [key]);
+  /** @type {import("../api.js").Polled<Record<number, import("../types.js").JobPlace>>} */
+  const places = usePolled(urls[0], DETAILS_MS);
+  /** @type {import("../api.js").Polled<Record<number, import("../types.js").Progress>>} */
+  const progress = usePolled(urls[1], DETAILS_MS);
+  return { places: places.value ?? {}, progress: progress.value ?? {} };
+}
+
+/** @param {{me: Me, query: Record<string, string>, onGone: () => void}} props */
+export function Queue({ me, query, onGone }) {
+  const [first, setFirst] = useState(0);
+  const [selected, setSelected] = useState(/** @type {Map<number, QueueRow>} */ (new Map()));
+  const [shown, setShown] = useState(/** @type {QueueRow[]} */ ([]));
+  const question = questionOf(query, me);
+  const words = JSON.stringify(question);
+  const list = useRef(words);
+  const isNewList = list.current !== words;
+  list.current = words;
+  const url = useMemo(() => address("/queue-table", { ...question, offset: isNewList ? 0 : first, limit: ROWS_AT_ONCE }), [words, first]);
+  /** @type {import("../api.js").Polled<import("../types.js").QueueTable>} */
+  const { value: table, error, again } = usePolled(url, EVERY_MS);
+  const { places, progress } = useDetails(shown);
+
+  useEffect(() => setFirst(0), [words]);
+  useEffect(() => {
+    if (error && [401, 403].includes(error.status)) onGone();
+  }, [error]);
+  useEffect(() => {
+    if (!table || !selected.size) return;
+    // A selected row that is in sight follows its job; one that has left the queue is selected no more.
+    const here = new Map(table.rows.map((each) => [each.id, each]));
+    const next = new Map([...selected].map(([id, row]) => [id, here.get(id) ?? row]));
+    const isWhole = table.total === table.rows.length && table.complete && !Object.keys(query).length;
+    if (isWhole) for (const id of next.keys()) if (!here.has(id)) next.delete(id);
+    if (next.size !== selected.size || [...next].some(([id, row]) => selected.get(id) !== row)) setSelected(next);
+  }, [table]);
+
+  if (!table) return html`<${Trouble} error=${error} />${error ? null : html`<p class="loading">Loading the queue…</p>`}`;
+  /** @param {string} column */
+  const sort = (column) => {
+    const isSame = (query.sort ?? "id") === column;
+    refine({ sort: column === "id" ? null : column, order: isSame && query.order !== "down" ? "down" : null });
+  };
+  return html`
+    <div class="queue">
+      <h1 class="hidden">Queue</h1>
+      <${Trouble} error=${error} at=${table.at} />
+      ${table.left_out ? html`<p class="banner" role="status">There are more jobs than this page reads: the newest are missing.</p>` : null}
+      <${Filters} me=${me} query=${query} table=${table} />
+      <${Actions} me=${me} selected=${selected} question=${question} total=${table.total}
+        onSelect=${setSelected} onDone=${again} />
+      ${table.total ? html`<${QueueRows} me=${me} table=${table} listKey=${words} sort=${query.sort ?? "id"} order=${query.order ?? "up"}
+        selected=${selected} places=${places} progress=${progress} onSort=${sort} onSelect=${setSelected}
+        onWindow=${setFirst} onShown=${setShown} />` : html`<${NoRows} table=${table} query=${query} />`}
+    </div>
+  `;
+}

@@ -1,0 +1,121 @@
+// Values in words: sizes, durations, times, states and reasons.
+
+const UNITS = ["B", "K", "M", "G", "T"];
+
+/** A size as the command line writes it: 6G, 1.5G. @param {number | null | undefined} bytes */
+export function size(bytes) {
+  if (bytes === null || bytes === undefined) return "unknown";
+  let value = bytes;
+  let unit = 0;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  const text = value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1).replace(/\.0$/, "");
+  return unit ? `${text}${UNITS[unit]}` : `${text}B`;
+}
+
+/** The bytes of a text such as 20G, 20 GB or 1.5t; null if it is none. @param {string} text */
+export function bytesOf(text) {
+  const found = /^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*$/i.exec(text);
+  if (!found) return null;
+  const unit = found[2] ? "kmgt".indexOf(found[2].toLowerCase()) + 1 : 3;
+  return Math.round(Number(found[1]) * 1024 ** unit);
+}
+
+/** From this duration on, seconds are left out. */
+const LONG_S = 600;
+
+/** A duration in its two largest units: 2d 3h, 25m, 5m 40s. @param {number} seconds */
+export function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  const parts = /** @type {[number, string][]} */ ([
+    [Math.floor(whole / 86400), "d"],
+    [Math.floor(whole / 3600) % 24, "h"],
+    [Math.floor(whole / 60) % 60, "m"],
+    [whole < LONG_S ? whole % 60 : 0, "s"],
+  ]);
+  const first = parts.findIndex(([count]) => count > 0);
+  if (first < 0) return "0s";
+  return parts
+    .slice(first, first + 2)
+    .filter(([count]) => count > 0)
+    .map(([count, unit]) => `${count}${unit}`)
+    .join(" ");
+}
+
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const DAY = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
+
+/** A moment in the viewer's time zone: the clock for today, else with the day. @param {string} iso */
+export function clock(iso) {
+  const at = new Date(iso);
+  return (at.toDateString() === new Date().toDateString() ? CLOCK : DAY).format(at);
+}
+
+/** The same moment in full, for a title. @param {string} iso */
+export const fullTime = (iso) => FULL.format(new Date(iso));
+
+/** Seconds from a moment until another. @param {string} from @param {string | number | Date} until */
+export const between = (from, until) => (new Date(until).getTime() - new Date(from).getTime()) / 1000;
+
+/** @type {Record<string, string>} */
+export const STATES = {
+  running: "running",
+  starting: "starting",
+  cancelling: "being cancelled",
+  queued: "waiting",
+  held: "held",
+};
+
+/** Why a job waits. @type {Record<string, string>} */
+const REASONS = {
+  memory: "no device has enough free memory now, or other jobs go first",
+  device: "no device here may run it: see its kind, pool and placement",
+  slots: "the devices that have the memory run their maximum number of jobs",
+  reservation: "the room is reserved for a job that has waited longer",
+  drained: "the devices that could run it are drained",
+  silent: "the worker of the devices that could run it is silent",
+  limit: "a limit of the user or group leaves no room",
+  pause: "the store was rebuilt: nothing starts for a moment",
+  held: "held by a user",
+  lost_too_often: "its runs were lost too often: release it to try again",
+  requeued_too_often: "its runs asked for a requeue too often: release it to try again",
+  cannot_start: "no host can start it: its directory or program is missing",
+  dependency: "waits for other jobs to end",
+  begin: "its start time is later",
+  retry: "the last run failed: it is retried after a pause",
+  requeue: "the last run asked for a requeue: it goes on after a pause",
+  array_limit: "the array has reached its concurrency limit",
+};
+
+/** Why a job does not run, in words. @param {import("./types.js").QueueRow} row */
+export function reasonOf(row) {
+  if (row.reason === "memory") {
+    const cards = row.gpus > 1 ? ` on ${row.gpus} devices of one host` : "";
+    return row.whole ? "no device is empty now, or other jobs go first" : `needs ${size(row.mem_bytes)}${cards}; no room now, or other jobs go first`;
+  }
+  if (row.reason === "begin" && row.begins_at) return `starts after ${clock(row.begins_at)}`;
+  if (row.reason) return REASONS[row.reason] ?? row.reason;
+  return row.state === "queued" ? "its turn comes next" : "";
+}
+
+/** A time that is nearer than this says no more than the place, in seconds. */
+const SOON_S = 60;
+
+/** Where a waiting job is in line. @param {import("./types.js").JobPlace} place */
+export function placeOf(place) {
+  if (place.never) return "no device here can ever run it";
+  const ahead = place.ahead === 0 ? "first in line" : `${place.ahead} ahead`;
+  const words = place.reserved ? "a device is reserved for it" : ahead;
+  if (place.start_at) return `${words}; starts by ${clock(place.start_at)}`;
+  if (place.room_at && between(new Date().toISOString(), place.room_at) > SOON_S) return `${words}; room by ${clock(place.room_at)}`;
+  return words;
+}
+
+/** @param {number} count @param {string} one @param {string} [many] */
+export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString()} ${count === 1 ? one : many}`;
+
+/** A device's short name. @param {{kind: string, index: number}} device */
+export const deviceLabel = (device) => (device.kind === "cpu" ? "CPU" : `${device.kind === "gpu" ? "GPU" : "sim"} ${device.index}`);

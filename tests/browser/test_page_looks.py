@@ -1,0 +1,69 @@
+"""How the page looks and reads: light, dark and on a phone, and for people who do not see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from browser_pages import PHONE, Open, picture, serious
+from service_fixtures import ServedSite, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+VIEWS = {"overview": "table.devices tbody tr", "queue": "tr.job"}
+
+
+def shown(page: Page, view: str) -> None:
+    """Wait until a view has its content."""
+    page.locator(VIEWS[view]).first.wait_for()
+    page.wait_for_timeout(1500)  # for the pictures: places and progress come a moment later
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_serious_is_wrong_for_a_screen_reader(
+    lively: ServedSite, open_page: Open, view: str, scheme: str
+) -> None:
+    """Axe finds nothing serious: names, roles, contrast."""
+    page = open_page(lively, view, color_scheme=scheme, bypass_csp=True)
+    shown(page, view)
+    picture(page, f"{view}-{scheme}")
+    assert {} == serious(page)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_phone_needs_no_sideways_scrolling(lively: ServedSite, open_page: Open, view: str) -> None:
+    """All is within the width of a phone."""
+    page = open_page(lively, view, viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2)
+    shown(page, view)
+    picture(page, f"{view}-phone")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.full
+def test_a_chosen_theme_is_remembered(lively: ServedSite, open_page: Open) -> None:
+    """It counts before that of the system, from the first paint on."""
+    page = open_page(lively, color_scheme="light")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_label("Theme").select_option("dark")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.reload()
+    page.get_by_role("heading", name="nodeA").wait_for()
+    assert (dark, True) == (page.evaluate("getComputedStyle(document.body).backgroundColor"), light != dark)
+
+
+@pytest.mark.full
+def test_an_empty_site_says_what_to_type(open_page: Open) -> None:
+    """Without devices and jobs, each view names the command that changes that."""
+    with serving() as site:
+        for each in site.queue.devices.all():
+            site.queue.devices.withdraw(each.host, each.device.uuid)
+        page = open_page(site, "queue")
+        page.get_by_text("gpuqueue submit train.py --mem 6G").wait_for()
+        picture(page, "queue-empty")
+        page.get_by_role("link", name="Devices").click()
+        page.get_by_text("gpuqueue up", exact=True).wait_for()
+        picture(page, "overview-empty")

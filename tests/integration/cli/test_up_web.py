@@ -1,0 +1,45 @@
+"""``up --web`` serves the page to its own user, on this machine only."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+from own_home import Home
+
+LINK = re.compile(r"^http://127\.0\.0\.1:(\d+)/#sign-in=(\S{43})$", re.MULTILINE)
+
+
+def ask(link: str, method: str, path: str, body: Any = None, cookie: str = "") -> tuple[int, Any, str]:
+    """Return the status, the JSON and the cookie of an answer."""
+    parts = urlsplit(link)
+    headers = {"Origin": f"http://{parts.netloc}", "Gpuqueue-Page": "1", "Cookie": cookie}
+    with closing(http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)) as connection:
+        connection.request(method, f"/api/v1{path}", None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        set_cookie = (answer.getheader("Set-Cookie") or "").partition(";")[0]
+        return answer.status, json.loads(answer.read() or b"null"), set_cookie
+
+
+def test_one_person_has_the_page_on_one_machine(home: Home) -> None:
+    """The link signs one browser in as this account. ``gpuqueue web`` makes another, and ``down`` ends the service."""
+    output = home("up", "--devices", "sim:1x1G", "--web")
+    found = LINK.search(output)
+    assert found, output
+    link = found[0]
+    assert 401 == ask(link, "GET", "/overview")[0]
+    status, _, cookie = ask(link, "POST", "/web/session", {"code": found[2]})
+    assert (204, f"gpuqueue-{found[1]}") == (status, cookie.partition("=")[0])
+    overview = ask(link, "GET", "/overview", cookie=cookie)[1]
+    assert ["simulated"] == [each["kind"] for each in overview["devices"]]
+    assert 401 == ask(link, "POST", "/web/session", {"code": found[2]})[0]
+
+    again = LINK.search(home("web", "--no-open"))
+    assert again
+    assert (found[1], True) == (again[1], found[2] != again[2])
+    home("down")
+    assert [] == home.ours()

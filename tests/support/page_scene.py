@@ -1,0 +1,129 @@
+"""A site with some life for the tests of the page: two hosts, six devices, jobs of three users in each state."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from factories import BOB, make_device, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.model.array import Array, Indexes
+from gpuqueue.model.dependencies import Waits
+from gpuqueue.model.device import Health
+from gpuqueue.model.job_spec import Account, Priority
+from gpuqueue.model.run import RunDevice
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Alive, Claim, ExternalProcess, Offer
+from gpuqueue.system.account import current_account
+from gpuqueue.text.units import GIB
+
+ME = current_account("laptop")
+EVE = Account(name="eve", uid=1003, host="laptop")
+#: A name that is markup, has the end of a script, and has terminal escapes and a right-to-left mark.
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\u202e\"'&"
+BAR = b"\repoch 3:  45%|####5     | 45/100 [00:12<00:15,  3.60it/s]"
+
+
+def offers() -> list[Offer]:
+    """Return the devices: four cards of one host, of which one is hot and one drained, and two of another."""
+    cards = [
+        _card("nodeA", 0, 0.93, 71.0, 288.0),
+        replace(
+            _card("nodeA", 1, 0.41, 58.0, 164.0),
+            external_bytes=5 * GIB,
+            external_processes=(
+                ExternalProcess(pid=4711, held_bytes=4 * GIB, user="mia", command="python notebook.py"),
+                ExternalProcess(pid=4712, held_bytes=1 * GIB, user="mia", command="<b>python</b>"),
+            ),
+        ),
+        _card("nodeA", 2, 0.99, 88.0, 301.0),
+        _card("nodeA", 3, 0.0, 34.0, 21.0),
+    ]
+    return [*cards, _card("nodeB", 0, 0.0, None, None), _card("nodeB", 1, 0.6, 61.0, 140.0)]
+
+
+def _card(host: str, index: int, load: float, temperature_c: float | None, power_w: float | None) -> Offer:
+    device = make_device(f"GPU-{host}-{index}", index=index, name="NVIDIA RTX A5000")
+    health = Health(utilisation=load, temperature_c=temperature_c, power_w=power_w)
+    return make_offer(device=device, host=host, headroom_bytes=GIB // 2, health=health, slots=4)
+
+
+def run_job(queue: JobQueue, offer: Offer, log: Path, **fields: Any) -> Claim:
+    """Submit a job and let it run on the device of *offer*, without a process."""
+    job = queue.requests.submit(make_spec(**fields))
+    uuid = offer.device.uuid
+    claim = must_claim(queue, uuid, host=offer.host, external_bytes=offer.counted_bytes)
+    assert job.id == claim.job_id
+    path = log / str(job.id) / claim.token / "log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(BAR)
+    device = RunDevice(uuid=uuid, lease_bytes=claim.lease_bytes)
+    queue.runs.started(job.id, claim.token, lease_s=3600, log_path=str(path), devices=(device,))
+    return claim
+
+
+def fill(queue: JobQueue, log: Path, waiting: int = 40) -> list[tuple[int, Claim]]:
+    """Announce the devices and submit the jobs. Return the runs with the numbers of their devices."""
+    for each in queue.devices.all():
+        queue.devices.withdraw(each.host, each.device.uuid)
+    cards = offers()
+    serve(queue, *cards, lease_s=3600)
+    running: tuple[tuple[int, Account, str, int, dict[str, Any]], ...] = (
+        (0, ME, "train_resnet.py", 14, {"time_limit_s": 7200, "tags": ("night",)}),
+        (1, EVE, "llama-finetune", 12, {"tags": ("paper",)}),
+        (2, BOB, HOSTILE, 20, {"time_limit_s": 3600}),
+        (5, EVE, "eval.py", 6, {"time_limit_s": 600}),
+        (5, ME, "probe.py", 4, {"time_limit_s": 1800}),
+    )
+    runs = [
+        (card, run_job(queue, cards[card], log, account=account, name=name, mem_bytes=gib * GIB, **more))
+        for card, account, name, gib, more in running
+    ]
+    queue.devices.drain([cards[3].device.uuid], origin=DrainOrigin.PERSON, why="a new fan", by="ann")
+    submit = queue.requests.submit
+    submit(
+        make_spec(
+            account=ME, name="sweep.py", mem_bytes=22 * GIB, array=Array(indexes=Indexes.parse("0-99"), at_once=4)
+        )
+    )
+    submit(make_spec(account=ME, name="later.py", mem_bytes=2 * GIB, waits=Waits(hold=True), tags=("night",)))
+    for number in range(waiting):
+        account = (ME, EVE, BOB)[number % 3]
+        priority = Priority.HIGH if number % 11 == 0 else Priority.NORMAL
+        name = f"run-{number:03d}.py"
+        submit(make_spec(account=account, name=name, mem_bytes=(18 + number % 6) * GIB, priority=priority))
+    return runs
+
+
+@contextmanager
+def alive(queue: JobQueue, runs: Sequence[tuple[int, Claim]]) -> Iterator[None]:
+    """Send the heartbeats of all devices, so that none becomes silent, with what the runs use."""
+    over = threading.Event()
+
+    def send() -> None:
+        for number, each in enumerate(offers()):
+            used = {run.job_id: run.lease_bytes * 3 // 4 for card, run in runs if card == number}
+            reports = [
+                Alive(job_id=run.job_id, token=run.token, observed={each.device.uuid: used[run.job_id]})
+                for card, run in runs
+                if card == number
+            ]
+            queue.devices.heartbeat(replace(each, observed=used), reports, lease_s=3600)
+
+    def keep() -> None:
+        while not over.wait(2.0):
+            send()
+
+    send()
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,79 @@
+"""Codes and sessions of browsers: each code once, each session for a while."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from gpuqueue.service.identity import browser_sessions
+from gpuqueue.service.identity.browser_sessions import CODE_S, IDLE_S, LONGEST_S, BrowserSessions, Proof
+
+ADA, BOB = Proof(account="ada", uid=1001), Proof(account="bob", uid=1002, token_id="abcdefgh")
+
+
+class SetClock:
+    """A clock that a test sets."""
+
+    now_s = 1000.0
+
+    def now(self) -> datetime:
+        """Return the time."""
+        return datetime.fromtimestamp(self.now_s, timezone.utc)
+
+    def monotonic_s(self) -> float:
+        """Return the time in seconds."""
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    """Return a clock that stands."""
+    return SetClock()
+
+
+@pytest.fixture
+def sessions(clock: SetClock) -> BrowserSessions:
+    """Return no sessions."""
+    return BrowserSessions(clock)
+
+
+def test_a_code_works_once_and_for_a_minute(sessions: BrowserSessions, clock: SetClock) -> None:
+    """The second use, a late use and a guess find nothing."""
+    once, late = sessions.new_code(ADA), sessions.new_code(BOB)
+    assert ADA == sessions.proof_of_code(once)
+    assert None is sessions.proof_of_code(once)
+    clock.now_s += CODE_S + 1
+    assert None is sessions.proof_of_code(late)
+    assert None is sessions.proof_of_code("guess\ud800")
+
+
+def test_a_session_ends_when_it_is_idle_too_old_or_signed_out(sessions: BrowserSessions, clock: SetClock) -> None:
+    """Each use lets it go on, but not beyond its longest time."""
+    kept, idle, over = (sessions.begin(ADA) for _ in range(3))
+    sessions.end(over)
+    assert None is sessions.proof_of(over)
+    begun_s = clock.now_s
+    while clock.now_s - begun_s < LONGEST_S - IDLE_S:
+        clock.now_s += IDLE_S - 1
+        assert ADA == sessions.proof_of(kept)
+    assert None is sessions.proof_of(idle)
+    clock.now_s = begun_s + LONGEST_S + 1
+    assert None is sessions.proof_of(kept)
+
+
+def test_a_new_session_ends_the_oldest_of_its_account_only(sessions: BrowserSessions) -> None:
+    """An account has a bounded number of sessions and of codes, whatever it does, and others keep theirs."""
+    bobs = sessions.begin(BOB)
+    made = [sessions.begin(ADA) for _ in range(browser_sessions.MOST_SESSIONS + 2)]
+    assert [None, None, ADA] == [sessions.proof_of(each) for each in made[:3]]
+    assert BOB == sessions.proof_of(bobs)
+    codes = [sessions.new_code(ADA) for _ in range(browser_sessions.MOST_CODES + 1)]
+    assert [None, ADA] == [sessions.proof_of_code(each) for each in codes[:2]]
+
+
+def test_secrets_are_not_in_memory(sessions: BrowserSessions) -> None:
+    """Only their digests are kept, so that a dump of the memory shows no session that can be used."""
+    secret = sessions.begin(ADA)
+    assert secret not in repr(vars(sessions))
+    assert secret not in str(sessions._sessions)

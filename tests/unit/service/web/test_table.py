@@ -1,0 +1,125 @@
+"""The rows of the queue: chosen, sorted and cut, and only those that the caller may see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
+from gpuqueue.model.page_rows import Members, QueueRow, RowSort
+from gpuqueue.service.web.queue_reader import NOTHING, QueueState
+from gpuqueue.service.web.rows import with_array_states
+from gpuqueue.service.web.table import Filters, Seen, Tables
+
+AT = datetime(2026, 11, 26, tzinfo=timezone.utc)
+ALL = Seen(("ada", 1001), everything=True)
+
+
+def row(job_id: int, **changes: Any) -> QueueRow:
+    """Return a row of ada."""
+    made = QueueRow(
+        id=job_id,
+        label=str(job_id),
+        name=f"train{job_id}",
+        user="ada",
+        uid=1001,
+        state=JobState.QUEUED,
+        priority=Priority.NORMAL,
+        asked_priority=Priority.NORMAL,
+        mem_bytes=job_id,
+        gpus=1,
+        submitted_at=AT,
+    )
+    return replace(made, **changes)
+
+
+STATE = replace(
+    NOTHING,
+    rows={
+        each.id: each
+        for each in (
+            row(1, state=JobState.RUNNING, tags=("night", "big"), pool="big"),
+            row(2, user="bob", uid=1002, name="Eval", priority=Priority.HIGH),
+            row(3, state=JobState.HELD, note="wait for the data", tags=("night",)),
+            row(4, user="ada", uid=1009, mem_bytes=1, gpus=5),
+        )
+    },
+    rows_version=7,
+)
+
+
+def ids(filters: Filters, seen: Seen = ALL, state: QueueState = STATE) -> list[int]:
+    """Return the ids of the rows that match."""
+    return [each.id for each in Tables().table(state, filters, seen, offset=0, limit=10).rows]
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (Filters(), [1, 2, 3, 4]),
+        (Filters(user="bob"), [2]),
+        (Filters(states=(JobState.HELD, JobState.RUNNING)), [1, 3]),
+        (Filters(name="train*"), [1, 3, 4]),
+        (Filters(tags=("night",)), [1, 3]),
+        (Filters(tags=("night", "big")), [1]),
+        (Filters(pool="big"), [1]),
+        (Filters(text="EVAL"), [2]),
+        (Filters(text="the data"), [3]),
+        (Filters(text="bo"), [2]),
+        (Filters(reverse=True), [4, 3, 2, 1]),
+        (Filters(sort=RowSort.MEM, reverse=True), [4, 3, 2, 1]),
+        (Filters(sort=RowSort.MEM), [1, 2, 3, 4]),
+        (Filters(sort=RowSort.PRIORITY, reverse=True), [2, 1, 3, 4]),
+        (Filters(sort=RowSort.STATE), [1, 2, 4, 3]),
+        (Filters(sort=RowSort.NAME), [2, 1, 3, 4]),
+    ],
+)
+def test_rows_match_all_filters_and_are_in_order(filters: Filters, expected: list[int]) -> None:
+    """Equal rows are in the order of their ids."""
+    assert expected == ids(filters)
+
+
+def test_a_caller_sees_counts_and_names_of_what_it_may_see_only() -> None:
+    """An account is its name and its uid. Others' users and tags are in no choice of a filter."""
+    bobs = Tables().table(STATE, Filters(), Seen(("bob", 1002), everything=False), offset=0, limit=10)
+    assert ([2], {"queued": 1}, ("bob",), ()) == ([each.id for each in bobs.rows], bobs.counts, bobs.users, bobs.tags)
+    assert [] == ids(Filters(), Seen(None, everything=False))
+    assert [1, 3] == ids(Filters(), Seen(("ada", 1001), everything=False))
+
+
+def test_what_one_caller_asked_is_no_answer_for_another() -> None:
+    """The remembered answers of a caller who sees everything are not those of others."""
+    tables = Tables()
+    everything = tables.table(STATE, Filters(), ALL, offset=0, limit=10)
+    own = tables.table(STATE, Filters(), Seen(("bob", 1002), everything=False), offset=0, limit=10)
+    nobodys = tables.table(STATE, Filters(), Seen(None, everything=False), offset=0, limit=10)
+    assert (4, 1, 0) == (everything.total, own.total, nobodys.total)
+
+
+def test_a_part_has_the_number_of_all() -> None:
+    """A window of rows, as a browser shows them."""
+    part = Tables().table(STATE, Filters(), ALL, offset=1, limit=2)
+    assert ([2, 3], 4, 1) == ([each.id for each in part.rows], part.total, part.offset)
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ([JobState.RUNNING, JobState.HELD], (JobState.RUNNING, None)),
+        ([JobState.QUEUED, JobState.HELD], (JobState.QUEUED, WaitReason.RETRY)),
+        ([JobState.HELD], (JobState.HELD, WaitReason.HELD)),
+        ([], (JobState.RUNNING, None)),
+    ],
+)
+def test_an_array_has_the_state_that_its_members_have(
+    members: list[JobState], expected: tuple[JobState, WaitReason | None]
+) -> None:
+    """The store calls an array running until its last member has ended."""
+    array = row(10, state=JobState.RUNNING, members=Members(total=9, waiting=3, held=0, ended=0, failed=0))
+    rows = {10: array, **{11 + n: row(11 + n, state=state, array_id=10) for n, state in enumerate(members)}}
+    found = with_array_states(rows)[10]
+    assert expected == (found.state, found.reason)
