@@ -12,6 +12,7 @@ from gpuqueue.service.metrics.requests import Measured
 from gpuqueue.service.routes import (
     access,
     changes,
+    csv_files,
     devices,
     files,
     health,
@@ -47,6 +48,7 @@ def application(site: Site | None) -> FastAPI:
         jobs,
         changes,
         history,
+        csv_files,
         devices,
         logs,
         files,
