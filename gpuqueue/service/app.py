@@ -15,6 +15,7 @@ from gpuqueue.service.routes import (
     csv_files,
     devices,
     files,
+    form,
     health,
     history,
     host,
@@ -59,6 +60,7 @@ def application(site: Site | None) -> FastAPI:
         join,
         sign_in,
         tables,
+        form,
     ):  # /jobs/wait goes before /jobs/{name}
         api.include_router(each.router)
     app.include_router(api)
