@@ -4,6 +4,7 @@ import { html, render, useCallback, useEffect, useState } from "./lib.js";
 import { useKeys } from "./keys.js";
 import { Help } from "./parts/help.js";
 import { TopBar } from "./parts/top-bar.js";
+import { later } from "./later.js";
 import { useRoute } from "./route.js";
 import { Overview } from "./views/overview.js";
 import { Queue } from "./views/queue.js";
@@ -13,6 +14,9 @@ import { SignIn } from "./views/sign-in.js";
 const VIEWS = {
   overview: { title: "Devices", show: Overview },
   queue: { title: "Queue", show: Queue },
+  history: { title: "History", show: later(async () => (await import("./views/history.js")).History) },
+  statistics: { title: "Statistics", show: later(async () => (await import("./views/statistics.js")).StatisticsView) },
+  submit: { title: "Submit", show: later(async () => (await import("./views/submit.js")).Submit) },
 };
 
 const SIGN_IN = "#sign-in=";
@@ -83,6 +87,9 @@ function App() {
     "?": () => setHelpOpen(true),
     "g d": () => (location.hash = "#/overview"),
     "g q": () => (location.hash = "#/queue"),
+    "g h": () => (location.hash = "#/history"),
+    "g t": () => (location.hash = "#/statistics"),
+    "g s": () => (location.hash = "#/submit"),
   });
 
   const view = VIEWS[route.view] ?? VIEWS.overview;
