@@ -82,7 +82,7 @@ def test_filters_and_pages_of_the_history_are_in_the_address(past: ServedSite, o
     page.get_by_label("Period").select_option("7d")
     until(lambda: "since=7d" in page.url, what="the period")
     page.locator(VIEWS["history"]).first.wait_for()
-    page.wait_for_function("!document.querySelector('.old')")
+    until(lambda: page.locator(".old").count() == 0, what="the new rows")
     shown = shown_ids(page)
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()

@@ -7,7 +7,7 @@ changed in those fields only whose text differs, so that a value that the form s
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from gpuqueue.client.placement import UuidsOf, placed
 from gpuqueue.errors import BadRequest
@@ -123,7 +123,7 @@ def tags_in(text: str) -> tuple[str, ...]:
     return tags_of(text.replace(",", " ").split())
 
 
-def _words(text: str) -> Sequence[str]:
+def _words(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError:

@@ -12,6 +12,7 @@ import { duration, fullTime, plural } from "../words.js";
 import { StatisticsTable } from "./statistics-table.js";
 import { UnusedMemory } from "./unused-memory.js";
 
+/** @typedef {import("../history-types.js").Figures} Figures */
 /** @typedef {import("../history-types.js").Statistics} Statistics */
 
 const USUAL = "30d";
@@ -54,8 +55,9 @@ function Charts({ found }) {
   if (found.groups.length < 2) return null;
   return html`
     <div class="charts">
-      <${DayChart} title="GPU-hours" days=${found.groups} value=${(/** @type {any} */ each) => each.gpu_s / 3600} shown=${(/** @type {number} */ value) => `${hours(value * 3600)} h`} />
+      <${DayChart} title="GPU-hours" days=${found.groups} value=${(/** @type {Figures} */ each) => each.gpu_s} shown=${(/** @type {number} */ value) => `${hours(value)} h`} />
       <${DayChart} title="Failed runs" days=${found.groups} value=${failedOf} shown=${(/** @type {number} */ value) => value.toLocaleString()} kind="bad" />
+      <${DayChart} title="Median wait" days=${found.groups} value=${(/** @type {Figures} */ each) => each.wait_median_s} shown=${duration} kind="warn" adds=${false} />
     </div>
   `;
 }
