@@ -179,7 +179,7 @@ def test_another_site_and_another_account_submit_nothing(served: ServedSite, own
 
 
 @pytest.mark.full
-def test_a_reader_is_told_so_before_typing() -> None:
+def test_a_site_may_let_admins_alone_submit() -> None:
     """Where only admins submit, the form is an error for others."""
     with serving(GPUQUEUE_ACCESS="submit=admins") as site:
         answer = signed_in(site, "bobs").api("GET", "/web/form")
