@@ -17,6 +17,9 @@ from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.array import Indexes, Member
 from gpuqueue.model.event import Act, Event
+from gpuqueue.model.job import JobState
+from gpuqueue.model.page_job import RecordedMember
+from gpuqueue.model.run import EndingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,6 +76,29 @@ def never_began(connection: sa.Connection, array_id: int) -> Indexes:
     began = connection.execute(sa.select(jobs.c.array_index).where(jobs.c.array_id == array_id)).scalars()
     waits = (index for some in waiting(row.state, row.array_left, row.array_held) for index in some)
     return Indexes.of(set(array.indexes).difference(began, waits))
+
+
+def recorded(connection: sa.Connection, array_id: int, first: int, last: int) -> dict[int, RecordedMember]:
+    """Return the members of an array with an index from *first* to *last* that have a row, by index."""
+    columns = (
+        *(jobs.c.array_index, jobs.c.state, jobs.c.host, jobs.c.started_at, jobs.c.duration_s, jobs.c.peak_bytes),
+        *(jobs.c.exit_code, jobs.c.ending),
+    )
+    wanted = sa.select(*columns).where(jobs.c.array_id == array_id, jobs.c.array_index.between(first, last))
+    return {row.array_index: _recorded(row) for row in connection.execute(wanted)}
+
+
+def _recorded(row: sa.Row[Any]) -> RecordedMember:
+    return RecordedMember(
+        index=row.array_index,
+        state=JobState(row.state),
+        host=row.host,
+        started_at=row.started_at,
+        duration_s=row.duration_s,
+        peak_bytes=row.peak_bytes,
+        exit_code=row.exit_code,
+        ending=EndingKind(row.ending) if row.ending else None,
+    )
 
 
 def last_id_of(connection: sa.Connection, job_id: int) -> int:

@@ -16,6 +16,8 @@ from gpuqueue.history.tables import job_events, jobs, metadata, outbox_cursor
 from gpuqueue.model.event import Act, Cursor, Event, place
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
+from gpuqueue.model.page_job import JobSummary
 from gpuqueue.model.run import Record, Survivor
 
 if TYPE_CHECKING:
@@ -94,6 +96,17 @@ def states(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, Job
     for some in parts(job_ids):
         rows = connection.execute(sa.select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(some)))
         found.update({row.id: JobState(row.state) for row in rows})
+    return found
+
+
+def summaries(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, JobSummary]:
+    """Return in a few words each of *job_ids* that is in the history database."""
+    columns = jobs.c.id, jobs.c.name, jobs.c.user_name, jobs.c.user_uid, jobs.c.submit_host, jobs.c.state
+    found: dict[int, JobSummary] = {}
+    for some in parts(job_ids):
+        for row in connection.execute(sa.select(*columns).where(jobs.c.id.in_(some))):
+            account = Account(name=row.user_name, uid=row.user_uid, host=row.submit_host)
+            found[row.id] = JobSummary(id=row.id, name=row.name, account=account, state=JobState(row.state))
     return found
 
 

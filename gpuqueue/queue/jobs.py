@@ -86,6 +86,11 @@ class Jobs:
         return [JobState(state) for state in pipe.execute() if state]
 
     @answering
+    def dependents(self, job_id: int, *, limit: int) -> list[int]:
+        """Return at most *limit* ids of the waiting jobs that depend on the end of a job, in ascending order."""
+        return list(map(int, self._store.client.zrange(keys.dependents(job_id), 0, limit - 1)))
+
+    @answering
     def called(self, job_ids: Iterable[int]) -> dict[int, str]:
         """Return the names of those *job_ids* that are array members, such as ``17_2``."""
         ids = sorted(set(job_ids))

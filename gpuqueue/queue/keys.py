@@ -121,6 +121,11 @@ def members(array_id: int | str) -> str:
     return f"{PREFIX}am:{array_id}"
 
 
+def dependents(job_id: int | str) -> str:
+    """Return the key of the waiting jobs that depend on the end of a job."""
+    return f"{PREFIX}dep:{job_id}"
+
+
 def aside(user: str) -> str:
     """Return the key of a user's waiting jobs that are in no queue, and of the user's arrays."""
     return f"{PREFIX}aside:{user}"

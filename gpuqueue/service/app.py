@@ -19,6 +19,7 @@ from gpuqueue.service.routes import (
     health,
     history,
     host,
+    job_page,
     jobs,
     join,
     logs,
@@ -47,6 +48,7 @@ def application(site: Site | None) -> FastAPI:
     for each in (
         streams,
         jobs,
+        job_page,
         changes,
         history,
         csv_files,

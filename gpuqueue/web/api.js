@@ -138,3 +138,16 @@ export function usePolled(url, everyMs) {
   const again = useCallback(() => wake.current(), []);
   return { ...state, again };
 }
+
+/**
+ * Read a part of a log, or of another text that is no JSON.
+ * @param {string} path
+ * @param {Record<string, any>} [query]
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<{bytes: Uint8Array, next: number, warning: string | null}>} `next` is where the next part begins
+ */
+export async function readBytes(path, query, signal) {
+  const answer = await send("GET", address(path, query), { signal });
+  const bytes = new Uint8Array(await answer.arrayBuffer());
+  return { bytes, next: Number(answer.headers.get("Gpuqueue-Next-Offset")), warning: answer.headers.get("Gpuqueue-Warning") };
+}

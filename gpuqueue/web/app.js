@@ -3,20 +3,21 @@ import { change, read } from "./api.js";
 import { html, render, useCallback, useEffect, useState } from "./lib.js";
 import { useKeys } from "./keys.js";
 import { Help } from "./parts/help.js";
+import { lazy } from "./parts/lazy.js";
 import { TopBar } from "./parts/top-bar.js";
-import { later } from "./later.js";
 import { useRoute } from "./route.js";
 import { Overview } from "./views/overview.js";
 import { Queue } from "./views/queue.js";
 import { SignIn } from "./views/sign-in.js";
 
-/** The views by their name in the address. A new view is one more line. @type {Record<string, {title: string, show: any}>} */
+/** The views by their name in the address. A new view is one more line; one with `isPart` has no link at the top. @type {Record<string, {title: string, show: any, isPart?: boolean}>} */
 const VIEWS = {
   overview: { title: "Devices", show: Overview },
   queue: { title: "Queue", show: Queue },
-  history: { title: "History", show: later(async () => (await import("./views/history.js")).History) },
-  statistics: { title: "Statistics", show: later(async () => (await import("./views/statistics.js")).StatisticsView) },
-  submit: { title: "Submit", show: later(async () => (await import("./views/submit.js")).Submit) },
+  history: { title: "History", show: lazy(() => import("./views/history.js").then((it) => it.History)) },
+  statistics: { title: "Statistics", show: lazy(() => import("./views/statistics.js").then((it) => it.StatisticsView)) },
+  submit: { title: "Submit", show: lazy(() => import("./views/submit.js").then((it) => it.Submit)) },
+  jobs: { title: "Job", show: lazy(() => import("./views/job.js").then((it) => it.Job)), isPart: true },
 };
 
 const SIGN_IN = "#sign-in=";
@@ -107,7 +108,7 @@ function App() {
       ${failure && !needsAccount ? html`<p class="banner bad" role="alert">${failure}</p>` : null}
       ${needsAccount ? html`<${SignIn} failure=${failure} onDone=${signedIn}
         onBack=${me ? () => setSigningIn(false) : null} />` : null}
-      ${me && !needsAccount ? html`<${view.show} me=${me} query=${route.query} onGone=${refresh} />` : null}
+      ${me && !needsAccount ? html`<${view.show} me=${me} id=${route.id} query=${route.query} onGone=${refresh} />` : null}
     </main>
     ${isHelpOpen ? html`<${Help} onClose=${() => setHelpOpen(false)} />` : null}
   `;

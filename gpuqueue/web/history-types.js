@@ -1,45 +1,7 @@
 // The values of the API that the views of the history, of the statistics and of the form use.
 
-/** @typedef {{name: string, uid: number, host: string}} Account */
-
-/**
- * @typedef {object} Spec
- * @property {string} name
- * @property {Account} account
- * @property {number} mem_bytes
- * @property {number} gpus
- * @property {string[]} argv
- * @property {{whole: boolean}} placement
- */
-
-/**
- * @typedef {object} HistoryJob
- * @property {number} id
- * @property {Spec} spec
- * @property {string} state
- * @property {string} submitted_at
- * @property {string | null} started_at
- * @property {string | null} ended_at
- * @property {string | null} host
- * @property {string | null} because
- * @property {{array_id: number, index: number} | null} member
- * @property {string[]} tags
- * @property {string | null} note
- */
-
-/** @typedef {{uuid: string, index: number | null, kind: string | null, lease_bytes: number, peak: {bytes: number | null}}} RunDevice */
-
-/** @typedef {{kind: string, exit_code: number | null, signal: number | null, detail: string}} Ending */
-
-/**
- * @typedef {object} HistoryRun
- * @property {number} attempt
- * @property {string} host
- * @property {RunDevice[]} devices
- * @property {string} claimed_at
- * @property {number | null} duration_s
- * @property {Ending | null} ending
- */
+/** @typedef {import("./job-types.js").Job} HistoryJob */
+/** @typedef {import("./job-types.js").Run} HistoryRun */
 
 /** @typedef {{job: HistoryJob, runs: HistoryRun[]}} HistoryRecord */
 

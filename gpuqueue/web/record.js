@@ -1,10 +1,9 @@
 // A recorded job in words: its name, how it ended, where it ran, and what it used.
-import { between, deviceLabel, plural } from "./words.js";
+import { deviceOf, endingWords, isEnd } from "./job-words.js";
+import { between, plural } from "./words.js";
 
 /** @typedef {import("./history-types.js").HistoryRecord} HistoryRecord */
 /** @typedef {import("./history-types.js").HistoryRun} HistoryRun */
-
-const ENDS = ["succeeded", "failed", "cancelled", "lost"];
 
 /** @type {Record<string, string>} */
 export const ENDINGS = {
@@ -21,9 +20,6 @@ export const ENDINGS = {
 /** @param {{id: number, member: {array_id: number, index: number} | null}} job */
 export const labelOf = (job) => (job.member ? `${job.member.array_id}_${job.member.index}` : String(job.id));
 
-/** @param {string} state */
-export const isEnd = (state) => ENDS.includes(state);
-
 /** @param {HistoryRecord} record @returns {HistoryRun | null} */
 export const lastRun = (record) => record.runs.at(-1) ?? null;
 
@@ -31,8 +27,8 @@ export const lastRun = (record) => record.runs.at(-1) ?? null;
 export function endingOf(record) {
   const ending = lastRun(record)?.ending;
   if (!isEnd(record.job.state) || !ending) return record.job.because ?? "";
-  if (ending.kind === "exited") return ending.exit_code === 0 ? "" : `exit ${ending.exit_code}`;
-  if (ending.kind === "signalled") return `killed by signal ${ending.signal}`;
+  if (ending.kind === "exited" && ending.exit_code === 0) return "";
+  if (ending.kind === "exited" || ending.kind === "signalled") return endingWords(ending);
   return ending.kind === record.job.state ? "" : (ENDINGS[ending.kind] ?? ending.kind);
 }
 
@@ -45,7 +41,7 @@ export function membersOf(members) {
 /** @param {HistoryRun | null} run */
 export function placeOf(run) {
   if (!run || !run.devices.length) return "";
-  const names = run.devices.map((each) => (each.index === null || each.kind === null ? each.uuid : deviceLabel({ kind: each.kind, index: each.index })));
+  const names = run.devices.map((each) => deviceOf(each.index, each.kind, each.uuid));
   return `${run.host} ${names.length > 4 ? plural(names.length, "device") : names.join(", ")}`;
 }
 

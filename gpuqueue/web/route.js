@@ -1,12 +1,22 @@
 // The address of the page: which view, and its filters. It is the part behind the #, so that a link keeps everything.
 import { useEffect, useState } from "./lib.js";
 
-/** @typedef {{view: string, query: Record<string, string>}} Route */
+/** @typedef {{view: string, id: string, query: Record<string, string>}} Route `id` names what is shown, such as a job */
+
+/** @param {string} text */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // somebody has typed a percent sign
+  }
+}
 
 /** @returns {Route} */
 export function current() {
   const [path, words] = location.hash.replace(/^#\/?/, "").split("?");
-  return { view: path || "overview", query: Object.fromEntries(new URLSearchParams(words ?? "")) };
+  const [view, id] = path.split("/");
+  return { view: view || "overview", id: decoded(id ?? ""), query: Object.fromEntries(new URLSearchParams(words ?? "")) };
 }
 
 /**
@@ -25,8 +35,8 @@ export function link(view, query = {}) {
  * @param {Record<string, string | null>} changes
  */
 export function refine(changes) {
-  const { view, query } = current();
-  const next = link(view, { ...query, ...changes });
+  const { view, id, query } = current();
+  const next = link(id ? `${view}/${encodeURIComponent(id)}` : view, { ...query, ...changes });
   if (next !== location.hash) {
     history.replaceState(null, "", next);
     window.dispatchEvent(new HashChangeEvent("hashchange"));

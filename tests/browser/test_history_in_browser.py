@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bounded import until
-from browser_pages import Open, picture
+from browser_pages import PHONE, Open, picture, serious
 from history_scene import FIRST, JOBS, site_with_a_past
-from page_checks import PHONE, is_within, serious_faults
 from page_scene import HOSTILE
 from service_fixtures import ServedSite, serving
 
@@ -53,10 +52,10 @@ def test_a_person_finds_a_job_and_submits_a_script(past: ServedSite, open_page: 
     page.get_by_label("Memory of each device").fill("1G")
     page.get_by_label("Arguments").fill("--lr 'a b'")
     page.get_by_role("button", name="Submit").dblclick()
-    page.wait_for_url(re.compile(r"#/queue\?text=\d+"))
+    page.wait_for_url(re.compile(r"#/jobs/\d+"))
     with past.client("unix") as owner:
         (job,) = owner.jobs.list(name="hello.py")
-        assert (("python3", "hello.py", "--lr", "a b"), True) == (job.spec.argv, page.url.endswith(f"text={job.id}"))
+        assert (("python3", "hello.py", "--lr", "a b"), True) == (job.spec.argv, page.url.endswith(f"jobs/{job.id}"))
         owner.jobs.cancel(job.id)
 
 
@@ -126,7 +125,7 @@ def test_a_job_runs_again_with_changes(past: ServedSite, open_page: Open) -> Non
     page.get_by_label("Tags").fill("again")
     picture(page, "submit-again")
     page.get_by_role("button", name=f"Run job {label} again").click()
-    page.wait_for_url(re.compile(r"#/queue\?text=\d+"))
+    page.wait_for_url(re.compile(r"#/jobs/\d+"))
     with past.client("unix") as owner:
         job = next(each for each in owner.jobs.list() if each.spec.retry_of == int(label))
         assert (("python3", "train.py", "--lr", "7"), ("again",)) == (job.spec.argv, job.tags)
@@ -159,17 +158,17 @@ def test_nothing_serious_is_wrong_for_a_screen_reader(
     page = open_page(past, view, color_scheme=scheme, bypass_csp=True)
     page.locator(VIEWS[view]).first.wait_for()
     picture(page, f"{view.replace('?how=', '-')}-{scheme}")
-    assert {} == serious_faults(page)
+    assert {} == serious(page)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_phone_needs_no_sideways_scrolling(past: ServedSite, open_page: Open, view: str) -> None:
     """All is within the width of a phone."""
-    page = open_page(past, view, **PHONE)
+    page = open_page(past, view, viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2)
     page.locator(VIEWS[view]).first.wait_for()
     picture(page, f"{view.replace('?how=', '-')}-phone")
-    assert is_within(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
 @pytest.mark.full

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from browser_pages import Open, picture
+from browser_pages import PHONE, Open, picture, serious
 from service_fixtures import ServedSite, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
-PHONE = {"width": 390, "height": 844}
 VIEWS = {"overview": "table.devices tbody tr", "queue": "tr.job"}
 
 
@@ -30,19 +27,10 @@ def test_nothing_serious_is_wrong_for_a_screen_reader(
     lively: ServedSite, open_page: Open, view: str, scheme: str
 ) -> None:
     """Axe finds nothing serious: names, roles, contrast."""
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed: python3 page_parts.py --tests")
     page = open_page(lively, view, color_scheme=scheme, bypass_csp=True)
     shown(page, view)
     picture(page, f"{view}-{scheme}")
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    found: list[dict[str, Any]] = page.evaluate("axe.run().then(result => result.violations)")
-    serious = {
-        each["id"]: [node["html"][:200] for node in each["nodes"]][:3]
-        for each in found
-        if each["impact"] in {"serious", "critical"}
-    }
-    assert {} == serious
+    assert {} == serious(page)
 
 
 @pytest.mark.full

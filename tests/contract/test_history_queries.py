@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from factories import ADA, BOB, make_spec
-from outbox import Outbox, ids, second
+from outbox import PEAK, Outbox, ids, second
 
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import migrate
 from gpuqueue.history.connect import open_engine, writing
 from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.model.array import Array
 from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.run import Ending
 
 
 def test_a_story_is_in_the_order_of_the_outbox(database: HistoryDatabase, outbox: Outbox) -> None:
@@ -161,3 +163,26 @@ def test_a_new_file_is_private(tmp_path: Any) -> None:
     path = tmp_path / "deep" / "history.db"
     migrate.upgrade(f"sqlite:///{path}")
     assert (0o600, 0o700) == (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777)
+
+
+def test_jobs_in_a_few_words(database: HistoryDatabase, outbox: Outbox) -> None:
+    """Name, account and state of those that the history has."""
+    outbox.submit(1, make_spec(name="one", account=BOB))
+    outbox.submit(2)
+    outbox.record()
+    found = database.summaries([1, 9])
+    assert {1: ("one", BOB, JobState.QUEUED)} == {each: (it.name, it.account, it.state) for each, it in found.items()}
+
+
+def test_the_recorded_members_of_an_array(database: HistoryDatabase, outbox: Outbox) -> None:
+    """Those between two indexes that a device has taken, with the figures of their last run."""
+    outbox.submit(1, make_spec(array=Array.parse("0-3")))
+    for index in (0, 2):
+        outbox.claim(2 + index, of="1", index=str(index), left="3")
+    outbox.finish(2, Ending.from_status(3), JobState.FAILED)
+    outbox.record()
+    found = database.recorded_members(1, 0, 1)
+    assert {0: (JobState.FAILED, 3, PEAK.bytes, 1.5)} == {
+        each: (it.state, it.exit_code, it.peak_bytes, it.duration_s) for each, it in found.items()
+    }
+    assert {0, 2} == {*database.recorded_members(1, 0, 3)}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
 from gpuqueue.client.log_places import with_run
 from gpuqueue.client.logs import Logs
@@ -23,7 +26,7 @@ from gpuqueue.model.run import Record
 from gpuqueue.service.call import Call
 from gpuqueue.service.host_logs import Wanted, wanted, warning
 from gpuqueue.service.problems import header
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import OCTETS, route
 from gpuqueue.service.site import answered, body_of, site_of
 from gpuqueue.system.logs import LogTail, last_bytes
 
@@ -60,8 +63,48 @@ async def read_log(  # noqa: PLR0913 - one parameter for each way to choose a pa
 ) -> Response:
     """Return a part of a run's output. The header ``Gpuqueue-Next-Offset`` says where the next part begins."""
     part = Part(stream=str(stream), attempt=attempt, offset=offset, most=most, lines=lines, since=since, last=last)
+    return await _read(request, name, part)
+
+
+@route(router, "GET", "/jobs/{name}/log/file", answer=bytes, media_type=OCTETS)
+async def download_log(
+    request: Request,
+    name: str,
+    attempt: Annotated[int | None, Query(ge=1, description="The run; by default the newest.")] = None,
+    stream: LogStream = LogStream.LOG,
+) -> Response:
+    """Return the whole output of a run so far, as a file to keep."""
+
+    def chosen(call: Call) -> tuple[str, int | None]:
+        record = run_record(call, name, attempt)
+        return record.job.label, record.last_run.attempt if record.last_run is not None else None
+
+    label, run = await site_of(request).work(request, chosen)
+    part = Part(stream=str(stream), attempt=run, offset=0, most=MOST_BYTES, lines=None, since=None, last=None)
+    first = await _read(request, name, part, is_first=False)
+    headers = {
+        "Content-Disposition": f'attachment; filename="job-{label}-run-{run}.{stream}.txt"',
+        "X-Accel-Buffering": "no",
+    }
+    return StreamingResponse(_whole(request, name, part, first), headers=headers, media_type=OCTETS)
+
+
+async def _whole(request: Request, name: str, part: Part, first: Response) -> AsyncIterator[bytes]:
+    """Yield the *first* part of a log and all behind it, up to one that is not full: then that was its end."""
+    answer = first
+    while answer.body:
+        yield bytes(answer.body)
+        if len(answer.body) < part.most:
+            return
+        part = replace(part, offset=int(answer.headers[NEXT]))
+        work = partial(_delivered_part, name=name, part=part, trouble=None)
+        answer = await site_of(request).work(request, work, is_first=False)
+
+
+async def _read(request: Request, name: str, part: Part, *, is_first: bool = True) -> Response:
+    """Return a part of a log. If the run is on another host, that is asked for what is new first."""
     site = site_of(request)
-    found = await site.work(request, lambda call: _part_or_wanted(call, name, part))
+    found = await site.work(request, lambda call: _part_or_wanted(call, name, part), is_first=is_first)
     if isinstance(found, Response):
         return found
     trouble = await site.relays.log(found.run, goes_on=found.goes_on)

@@ -51,12 +51,21 @@ class Answers:
                 self._known[key] = found
                 if len(self._known) > _REMEMBERED:
                     self._known.popitem(last=False)
-        headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding, Authorization, Cookie"}
-        if request.headers.get("if-none-match") == found.tag:
-            return Response(None, 304, headers)
-        if found.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(found.compressed, 200, {**headers, "Content-Encoding": "gzip"}, "application/json")
-        return Response(found.content, 200, headers, "application/json")
+        return _sent(request, found)
+
+    @staticmethod
+    def once(request: Request, value: Any) -> Response:
+        """Return *value* as :meth:`sent` does. It is not remembered, for few ask for the same."""
+        return _sent(request, _answer(value))
+
+
+def _sent(request: Request, found: Answer) -> Response:
+    headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding, Authorization, Cookie"}
+    if request.headers.get("if-none-match") == found.tag:
+        return Response(None, 304, headers)
+    if found.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(found.compressed, 200, {**headers, "Content-Encoding": "gzip"}, "application/json")
+    return Response(found.content, 200, headers, "application/json")
 
 
 def _answer(value: Any) -> Answer:

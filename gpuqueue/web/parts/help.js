@@ -12,10 +12,12 @@ const KEYS = [
   ["g s", "submit a job"],
   ["/", "search the queue"],
   ["j, k", "next and previous job"],
-  ["x", "select the job"],
+  ["x, o", "select the job, open it"],
   ["Esc", "select nothing"],
-  ["c", "cancel the selected jobs; asks first"],
-  ["h, r", "hold, release the selected jobs"],
+  ["c", "cancel the selected jobs, or the job that is shown; asks first"],
+  ["h, r", "hold, release them"],
+  ["/, n, N", "in a job: search its output, next and previous match"],
+  ["f, w", "in a job: follow its output, wrap its lines"],
 ];
 
 /** @param {{onClose: () => void}} props */

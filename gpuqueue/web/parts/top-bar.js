@@ -26,7 +26,7 @@ function ThemeChoice() {
 /**
  * @param {object} props
  * @param {import("../types.js").Me | null | undefined} props.me
- * @param {Record<string, {title: string}>} props.views
+ * @param {Record<string, {title: string, isPart?: boolean}>} props.views
  * @param {string} props.shown
  * @param {() => void} props.onSignIn
  * @param {() => void} props.onSignOut
@@ -37,7 +37,7 @@ export function TopBar({ me, views, shown, onSignIn, onSignOut, onHelp }) {
     <header>
       <strong class="brand">gpuqueue</strong>
       <nav aria-label="Views">
-        ${me ? Object.entries(views).map(([name, { title }]) => html`
+        ${me ? Object.entries(views).filter(([, each]) => !each.isPart).map(([name, { title }]) => html`
           <a href=${`#/${name}`} aria-current=${name === shown ? "page" : undefined}>${title}</a>`) : null}
       </nav>
       <div class="tools">

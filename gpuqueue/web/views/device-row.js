@@ -12,7 +12,7 @@ const MOST_RUNS = 6;
 function Run({ run }) {
   const memory = `${size(run.used_bytes)} of ${size(run.allocated_bytes)}`;
   if (run.name === null) return html`<li>a job <small>${memory}</small></li>`;
-  return html`<li><a href=${link("queue", { text: run.label })}>${run.label}</a> <bdi>${run.name}</bdi> <small><bdi>${run.user}</bdi>, ${memory}</small></li>`;
+  return html`<li><a href=${link(`jobs/${run.label}`)}>${run.label}</a> <bdi>${run.name}</bdi> <small><bdi>${run.user}</bdi>, ${memory}</small></li>`;
 }
 
 /** @param {{device: import("../types.js").DeviceView}} props */
@@ -36,7 +36,7 @@ function State({ device, now }) {
   if (trouble) words.push(html`<span class="bad-text">${trouble}</span>`);
   if (drained) words.push(html`<span class="warn-text">drained: <bdi>${drained}</bdi></span>`);
   if ((device.temperature_c ?? 0) >= HOT_C) words.push(html`<span class="warn-text">hot</span>`);
-  if (reserved) words.push(html`<span>reserved for job <a href=${link("queue", { text: String(reserved) })}>${reserved}</a></span>`);
+  if (reserved) words.push(html`<span>reserved for job <a href=${link(`jobs/${reserved}`)}>${reserved}</a></span>`);
   if (device.exclusive) words.push(html`<span>taken as a whole</span>`);
   if (runs.length >= device.slots) words.push(html`<span>all ${device.slots} slots in use</span>`);
   if (!words.length && !runs.length) words.push(html`<span class="good-text">empty</span>`);

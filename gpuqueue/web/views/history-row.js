@@ -1,10 +1,11 @@
 // One job in the table of the history.
 import { jobLink } from "../job-link.js";
+import { isEnd, stateWords } from "../job-words.js";
 import { html } from "../lib.js";
 import { Meter } from "../parts/meter.js";
-import { allocatedOf, endingOf, isEnd, labelOf, lastRun, membersOf, peakOf, placeOf, waitOf } from "../record.js";
+import { allocatedOf, endingOf, labelOf, lastRun, membersOf, peakOf, placeOf, waitOf } from "../record.js";
 import { link } from "../route.js";
-import { STATES, clock, duration, fullTime, size } from "../words.js";
+import { clock, duration, fullTime, size } from "../words.js";
 
 /** @typedef {import("../history-types.js").HistoryRow} HistoryRow */
 /** @typedef {import("../history-types.js").HistoryRecord} HistoryRecord */
@@ -17,7 +18,7 @@ function Result({ row }) {
   const { job } = row.record;
   if (Object.keys(row.members).length) return html`${membersOf(row.members)} <a class="tag" href=${link("history", { array: String(job.id) })}>members</a>`;
   const ending = endingOf(row.record);
-  return html`<span class=${`dot ${job.state}`} aria-hidden="true"></span><span class=${["failed", "lost"].includes(job.state) ? "bad-text" : ""}>${STATES[job.state] ?? job.state}</span>${ending ? html`<small class="ending"><bdi>${ending}</bdi></small>` : null}`;
+  return html`<span class=${`dot ${job.state}`} aria-hidden="true"></span><span class=${["failed", "lost"].includes(job.state) ? "bad-text" : ""}>${stateWords(job.state)}</span>${ending ? html`<small class="ending"><bdi>${ending}</bdi></small>` : null}`;
 }
 
 /** @param {{record: HistoryRecord}} props */

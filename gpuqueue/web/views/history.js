@@ -95,7 +95,7 @@ function Pages({ query, page }) {
   if (!query.after && !page.after_id) return null;
   const { after: _, ...first } = query;
   return html`
-    <nav class="pages" aria-label="Pages">
+    <nav class="page-links" aria-label="Pages">
       ${query.after ? html`<a class="button" href=${link("history", first)}>First page</a>` : null}
       ${page.after_id ? html`<a class="button" rel="next" href=${link("history", { ...query, after: String(page.after_id) })}>Next ${ROWS}</a>` : null}
     </nav>

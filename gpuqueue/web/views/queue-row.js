@@ -15,7 +15,7 @@ function Memory({ row }) {
 }
 
 /** @param {{progress: import("../types.js").Progress}} props */
-function ProgressBar({ progress }) {
+export function ProgressBar({ progress }) {
   const percent = Math.round(progress.share * 100);
   return html`<span class="progress" role="progressbar" aria-valuenow=${percent} aria-valuemin="0" aria-valuemax="100" aria-label=${progress.words || "progress"}>
     <i style=${{ width: `${percent}%` }}></i></span> ${percent} % <small><bdi>${progress.words}</bdi></small>`;
@@ -71,7 +71,7 @@ export function QueueRowView({ row, place, now, may, isSelected, isFocused, jobP
       <td class="pick"><input type="checkbox" checked=${isSelected} disabled=${!may} aria-label=${`Select job ${row.label}`}
         title=${may ? "" : `only ${row.user} or an administrator may change this job`}
         onClick=${(/** @type {MouseEvent} */ event) => onToggle(place, event.shiftKey)} /></td>
-      <th scope="row" class="id">${row.label}</th>
+      <th scope="row" class="id"><a href=${`#/jobs/${row.label}`}>${row.label}</a></th>
       <td class="name" title=${row.name}><${Name} row=${row} /></td>
       <td class="user"><bdi>${row.user}</bdi></td>
       <td class="state"><span class=${`dot ${row.state}`} aria-hidden="true"></span>${STATES[row.state] ?? row.state}</td>

@@ -3,6 +3,7 @@ import { html, useCallback, useEffect, useLayoutEffect, useRef, useState } from 
 import { useKeys } from "../keys.js";
 import { useNow } from "../now.js";
 import { mayChange } from "../rights.js";
+import { link } from "../route.js";
 import { QueueRowView, SkeletonRow } from "./queue-row.js";
 
 
@@ -141,7 +142,12 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
     if (next * height < shownBox.scrollTop) shownBox.scrollTop = next * height;
     else if ((next + 1) * height + head > shownBox.scrollTop + shownBox.clientHeight) shownBox.scrollTop = (next + 1) * height + head - shownBox.clientHeight;
   };
-  useKeys({ j: () => move(1), k: () => move(-1), x: (event) => focused >= 0 && toggle(focused, event.shiftKey) });
+  /** @param {number} place */
+  const open = (place) => {
+    const row = rowAt(place);
+    if (row) location.hash = link(`jobs/${row.label}`);
+  };
+  useKeys({ j: () => move(1), k: () => move(-1), x: (event) => focused >= 0 && toggle(focused, event.shiftKey), o: () => open(focused) });
 
   return html`
     <div class="rows" ref=${box} onScroll=${measure} tabindex="0" role="region" aria-label="Jobs, scrollable">

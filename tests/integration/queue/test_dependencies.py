@@ -467,3 +467,13 @@ def test_a_damaged_entry_stops_nobody(queue: JobQueue, field: str, damage: str) 
 
     assert other in found
     store.close()
+
+
+def test_who_waits_for_a_job_can_be_asked(queue: JobQueue) -> None:
+    """In the order of their ids, and nobody any more once the job has ended."""
+    first = submit(queue)
+    others = [submit(queue, waits=after(first)) for _ in range(3)]
+    assert (others, others[:2]) == tuple(queue.jobs.dependents(first, limit=limit) for limit in (9, 2))
+    serve(queue)
+    run(queue)
+    assert [] == queue.jobs.dependents(first, limit=9)

@@ -25,7 +25,7 @@ def test_records_and_figures_are_written_as_people_read_them() -> None:
     found = json.loads(done.stdout)
 
     assert ["19", "17_2"] == found["labels"]
-    assert ["", "exit 3", "killed by signal 9", "out of memory", "", "a dependency failed", ""] == found["endings"]
+    assert ["", "exit 3", "killed by SIGKILL", "out of memory", "", "a dependency failed", ""] == found["endings"]
     assert ["nodeA GPU 0, GPU 1", "nodeA 8 devices", "nodeA GPU-0", ""] == found["places"]
     assert ([10 * GIB, None, None], [60, None]) == (found["peaks"], found["waits"])
     assert "2 failed, 8 succeeded" == found["members"]

@@ -1,0 +1,77 @@
+"""Routes with what the web page shows of one job: its story, what it does now, the members of an array."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from gpuqueue.model.page_job import JobView, LiveJob, MemberSort, MemberTable
+from gpuqueue.service.call import Call
+from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.tables import MOST_ROWS
+from gpuqueue.service.site import site_of
+from gpuqueue.service.web.job_view import live_of, view_of
+from gpuqueue.service.web.members import MemberQuery, Members
+
+router = APIRouter(tags=["page"])
+
+
+@route(router, "GET", "/jobs/{name}/view", answer=JobView)
+async def view_job(request: Request, name: str) -> Response:
+    """Return the job with all its runs, its dependencies, what the caller may do, and a verdict on its memory.
+
+    ``If-None-Match`` works as for ``/queue-table``.
+    """
+
+    def work(call: Call) -> Response:
+        return site_of(request).answers.once(request, view_of(call, name, datetime.now(timezone.utc)))
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/jobs/{name}/live", answer=LiveJob)
+async def live_job(request: Request, name: str) -> Response:
+    """Return what a job does now: its state, its place in the queue, and its use of devices. It may be a second old.
+
+    ``If-None-Match`` works as for ``/queue-table``.
+    """
+
+    def work(call: Call) -> Response:
+        call.must_see_jobs()
+        site = site_of(request)
+        return site.answers.once(request, live_of(call, name, site.queue_copy.state(), site.places))
+
+    return await site_of(request).answer(request, work)
+
+
+def _member_query(
+    sort: MemberSort = MemberSort.INDEX,
+    axis: Annotated[str | None, Query(description="A value of the sweep, for the order by value.")] = None,
+    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    limit: Annotated[int, Query(ge=0, le=MOST_ROWS)] = 100,
+    *,
+    reverse: bool = False,
+) -> MemberQuery:
+    return MemberQuery(sort=sort, axis=axis, reverse=reverse, offset=offset, limit=limit)
+
+
+@route(router, "GET", "/jobs/{name}/members", answer=MemberTable)
+async def array_members(request: Request, name: str, query: Annotated[MemberQuery, Depends(_member_query)]) -> Response:
+    """Return a part of the members of an array, sorted, with the values of their sweep.
+
+    ``If-None-Match`` works as for ``/queue-table``.
+    """
+
+    def work(call: Call) -> Response:
+        call.must_see_jobs()
+        site = site_of(request)
+        job = call.job(call.client.jobs.get(name))
+        state = site.queue_copy.state()  # before the history, which gets a member before the queue deletes it
+        live = {each.id - job.id - 1: each for each in state.rows.values() if each.array_id == job.id}
+        members = Members(job=job, live=live, recorded=partial(call.connection.database.recorded_members, job.id))
+        return site.answers.once(request, members.table(query, state.at))
+
+    return await site_of(request).answer(request, work)

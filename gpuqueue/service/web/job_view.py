@@ -1,0 +1,146 @@
+"""One job for the page: its record with what the page says about it, and what it does now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from gpuqueue.client import reads
+from gpuqueue.errors import HistoryUnreachable, Unreachable
+from gpuqueue.estimate.verdict import asked_and_used
+from gpuqueue.model import job_ref
+from gpuqueue.model.access import Action
+from gpuqueue.model.dependencies import Condition
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
+from gpuqueue.model.page_job import DeviceUse, JobView, LiveJob, Related, Rights
+from gpuqueue.model.page_rows import QueueRow
+from gpuqueue.model.run import Record
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.service.call import Call
+from gpuqueue.service.web.places import Places
+from gpuqueue.service.web.queue_reader import QueueState
+from gpuqueue.service.web.rows import rows_of
+
+#: Most jobs in each direction that are named as dependencies.
+MOST_RELATED = 50
+
+
+def view_of(call: Call, name: str, at: datetime) -> JobView:
+    """Return the job *name* with its runs, as the caller may see it.
+
+    Raises:
+        JobNotFound: the job does not exist.
+        Forbidden: the caller may not see it.
+
+    """
+    record, away = _record(call, name)
+    shown = call.record(record, whole=True)
+    owner = record.job.spec.account
+    after = {each.job_id: each.condition for each in record.job.spec.waits.after[:MOST_RELATED]}
+    before, values, lost = _around(call, record)
+    return JobView(
+        at=at,
+        record=shown,
+        rights=Rights(
+            change=call.may(Action.CHANGE_JOB, owner),
+            retry=call.may(Action.RETRY, owner),
+            logs=call.may(Action.SEE_LOGS, owner),
+            arguments=call.may(Action.SEE_ARGUMENTS, owner),
+        ),
+        verdict=asked_and_used(record),
+        after=_related(call, after),
+        before=_related(call, dict.fromkeys(before)),
+        values=values,
+        away=away or lost,
+    )
+
+
+def _record(call: Call, name: str) -> tuple[Record, str | None]:
+    """Return the job with its runs, and why a part of them is missing."""
+    absences: list[Unreachable] = []
+    try:
+        return call.client.jobs.show(name, away=absences.append), str(absences[0]) if absences else None
+    except HistoryUnreachable as error:
+        return call.client.jobs.newest(name), str(error)
+
+
+def _around(call: Call, record: Record) -> tuple[Sequence[int], dict[str, str], str | None]:
+    """Return the jobs that wait for a job, the values of its sweep, and why one of the two is not known."""
+    job, sees_values = record.job, call.may(Action.SEE_ARGUMENTS, record.job.spec.account)
+    before: Sequence[int] = ()
+    try:
+        if not job.state.is_end:
+            before = call.connection.queue.jobs.dependents(job.id, limit=MOST_RELATED)
+        if job.member is None or not sees_values:
+            return before, {}, None
+        array = reads.array_of(call.connection, job.member.array_id).spec.array
+        every = {} if array is None else array.values(job.member.index)
+        return before, {} if array is None else {each.name: every[each.name] for each in array.axes}, None
+    except Unreachable as error:
+        return before, {}, str(error)
+
+
+def _related(call: Call, wanted: dict[int, Condition] | dict[int, Condition | None]) -> tuple[Related, ...]:
+    """Return the jobs *wanted*, with name and state of those that the caller may see. Trouble leaves these out."""
+    if not wanted:
+        return ()
+    seen: dict[int, tuple[str, JobState]] = {}
+    try:
+        live = call.connection.queue.jobs.some(list(wanted)).jobs
+        seen = {each.id: (each.spec.name, each.state) for each in live if call.sees(each)}
+        missing = wanted.keys() - {each.id for each in live}
+        found = call.connection.database.summaries(missing).values() if missing else ()
+        seen |= {each.id: (each.name, each.state) for each in found if call.may(Action.SEE_JOBS, each.account)}
+    except Unreachable:
+        pass
+    known = {each: seen.get(each, (None, None)) for each in wanted}
+    return tuple(
+        Related(id=each, condition=condition, name=known[each][0], state=known[each][1])
+        for each, condition in wanted.items()
+    )
+
+
+def live_of(call: Call, name: str, state: QueueState, places: Places) -> LiveJob:
+    """Return what the job *name* does now. *state* is the shared copy of the queue, which may be a second old.
+
+    Raises:
+        JobNotFound: the job does not exist.
+        Forbidden: the caller may not see it.
+
+    """
+    wanted = job_ref.one_job(name)
+    job_id, member = reads.id_of(wanted), wanted.member
+    row = state.rows.get(job_id) or rows_of(call.connection.queue.jobs.some([job_id])).get(job_id)
+    if row is None or (member is not None and row.array_id != member.array_id):
+        call.job(call.client.jobs.get(name))
+        return LiveJob(at=state.at)
+    call.must(Action.SEE_JOBS, Account(name=row.user, uid=row.uid, host=""))
+    waits = row.state is JobState.QUEUED and row.members is None
+    devices = call.devices(state.devices) if row.state.is_active and call.may(Action.SEE_SITE) else ()
+    return LiveJob(
+        at=state.at,
+        row=row,
+        place=places.get(job_id, call.connection.queue.jobs.why) if waits else None,
+        devices=tuple(_uses(row, devices, state.silent_after_s)),
+    )
+
+
+def _uses(row: QueueRow, devices: Iterable[DeviceStatus], silent_after_s: float) -> Iterable[DeviceUse]:
+    for status in devices:
+        for holding in status.holdings:
+            if holding.job_id == row.id:
+                yield DeviceUse(
+                    uuid=status.device.uuid,
+                    host=status.host,
+                    index=status.device.index,
+                    name=status.device.name,
+                    kind=status.device.kind,
+                    total_bytes=status.device.total_bytes,
+                    allocated_bytes=holding.lease_bytes,
+                    used_bytes=holding.observed_bytes,
+                    silent=status.seen_s_ago > silent_after_s,
+                    utilisation=status.utilisation,
+                    temperature_c=status.temperature_c,
+                    power_w=status.power_w,
+                )

@@ -1,0 +1,192 @@
+// The values of the API that the view of a job uses. docs/reference/openapi.json describes them.
+
+/** @typedef {{step_s: number, bytes: (number | null)[]}} Timeline */
+/** @typedef {{bytes: number | null, source: string, samples: number, interval_s: number | null, shared: boolean | null}} Peak */
+/** @typedef {{first_memory_s: number | null, utilisation_mean: number | null, utilisation_max: number | null, temperature_max_c: number | null}} Activity */
+
+/**
+ * @typedef {object} RunDevice
+ * @property {string} uuid
+ * @property {number} lease_bytes
+ * @property {number | null} index
+ * @property {string | null} name
+ * @property {string | null} kind
+ * @property {Peak} peak
+ * @property {Activity} activity
+ * @property {Timeline | null} timeline
+ */
+
+/** @typedef {{kind: string, exit_code: number | null, signal: number | null, detail: string}} Ending */
+
+/**
+ * @typedef {object} Run
+ * @property {number} attempt
+ * @property {string} host
+ * @property {RunDevice[]} devices
+ * @property {string} claimed_at
+ * @property {string | null} started_at
+ * @property {string | null} ended_at
+ * @property {number | null} duration_s
+ * @property {Ending | null} ending
+ * @property {string | null} log_path
+ * @property {string | null} start_kind
+ */
+
+/** @typedef {{job_id: number, condition: string}} Dependency */
+/** @typedef {{left: string, held: string, ended: Record<string, number>}} Tally */
+
+/**
+ * @typedef {object} Spec
+ * @property {string[]} argv
+ * @property {string} cwd
+ * @property {{name: string, uid: number, host: string}} account
+ * @property {number} mem_bytes
+ * @property {string} name
+ * @property {Record<string, string>} env
+ * @property {number} gpus
+ * @property {string | null} device
+ * @property {{exclusive: boolean, whole: boolean, models: string[], devices: string[], preference: string | null}} placement
+ * @property {number | null} time_limit_s
+ * @property {string} priority
+ * @property {string} pool
+ * @property {boolean} cap
+ * @property {string | null} interpreter
+ * @property {string | null} environment
+ * @property {string | null} snapshot
+ * @property {string[]} keep
+ * @property {{after: Dependency[], begin_at: string | null, hold: boolean, dedupe: string | null}} waits
+ * @property {{times: number, on: string[], mem_times: number | null}} retries
+ * @property {{indexes: string, at_once: number | null, axes: {name: string, text: string}[]} | null} array
+ * @property {number | null} retry_of
+ * @property {{commit: string, branch: string | null, dirty: boolean | null} | null} git
+ * @property {boolean} separate_stderr
+ */
+
+/**
+ * @typedef {object} Job
+ * @property {number} id
+ * @property {Spec} spec
+ * @property {string} state
+ * @property {string} submitted_at
+ * @property {number} attempt
+ * @property {string | null} reason
+ * @property {string | null} claimed_at
+ * @property {string | null} started_at
+ * @property {string | null} ended_at
+ * @property {string | null} host
+ * @property {Dependency[]} awaits
+ * @property {string | null} begins_at
+ * @property {string | null} because
+ * @property {{array_id: number, index: number} | null} member
+ * @property {Tally | null} tally
+ * @property {string[]} tags
+ * @property {string | null} note
+ * @property {string | null} promoted
+ */
+
+/** @typedef {{at: string, attempt: number, text: string}} Note */
+/** @typedef {{job: Job, runs: Run[], notes: Note[]}} Record_ */
+/** @typedef {{id: number, condition: string | null, name: string | null, state: string | null}} Related */
+/** @typedef {{change: boolean, retry: boolean, logs: boolean, arguments: boolean}} Rights */
+
+/**
+ * @typedef {object} JobView
+ * @property {string} at
+ * @property {Record_} record
+ * @property {Rights} rights
+ * @property {string | null} verdict
+ * @property {Related[]} after
+ * @property {Related[]} before
+ * @property {Record<string, string>} values
+ * @property {string | null} away
+ */
+
+/**
+ * @typedef {object} DeviceUse
+ * @property {string} uuid
+ * @property {string} host
+ * @property {number} index
+ * @property {string} name
+ * @property {string} kind
+ * @property {number} total_bytes
+ * @property {number} allocated_bytes
+ * @property {number} used_bytes
+ * @property {boolean} silent
+ * @property {number | null} utilisation
+ * @property {number | null} temperature_c
+ * @property {number | null} power_w
+ */
+
+/**
+ * @typedef {object} LiveJob
+ * @property {string} at
+ * @property {import("./types.js").QueueRow | null} row
+ * @property {import("./types.js").JobPlace | null} place
+ * @property {DeviceUse[]} devices
+ */
+
+/**
+ * @typedef {object} JobEvent
+ * @property {string} id
+ * @property {string} act
+ * @property {string} state
+ * @property {string} at
+ * @property {number} attempt
+ * @property {string | null} reason
+ * @property {Record<string, string>} fields
+ */
+
+/**
+ * @typedef {object} MemberRow
+ * @property {number} index
+ * @property {string | null} state
+ * @property {string[]} values
+ * @property {string | null} host
+ * @property {string | null} started_at
+ * @property {number | null} duration_s
+ * @property {number | null} peak_bytes
+ * @property {number | null} used_bytes
+ * @property {number | null} exit_code
+ * @property {string | null} ending
+ */
+
+/** @typedef {{at: string, total: number, offset: number, rows: MemberRow[], axes: string[], sortable: boolean}} MemberTable */
+
+/** @typedef {{job_id: number, held_bytes: number, ends_ms: number | null, going: boolean}} Occupant */
+
+/**
+ * @typedef {object} Verdict
+ * @property {string} device
+ * @property {string} host
+ * @property {string} obstacle
+ * @property {number} available_bytes
+ * @property {number} capacity_bytes
+ * @property {number | null} reserved_for
+ * @property {Occupant[]} runs
+ * @property {string | null} cannot_start
+ */
+
+/** @typedef {{devices: string[], at_ms: number | null, blockers: number[], room_ms: number | null, rivals: number, limited: boolean, behind: number | null}} Start */
+/** @typedef {{whose: string, measure: string, used: number, most: number, asked: number}} LimitReached */
+
+/**
+ * @typedef {object} Explanation
+ * @property {number} higher
+ * @property {number} users_before
+ * @property {number} theirs
+ * @property {number} own_before
+ * @property {Start | null} start
+ * @property {Verdict[]} devices
+ * @property {LimitReached[]} limits
+ */
+
+/**
+ * @typedef {object} Why
+ * @property {Job} job
+ * @property {Explanation | null} explanation
+ * @property {Record<string, {device: {index: number, kind: string, name: string}}>} devices
+ * @property {Record<string, Job>} others
+ * @property {Record<string, {median_s: number, p90_s: number, runs: number}>} usual
+ */
+
+export {};

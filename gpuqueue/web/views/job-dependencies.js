@@ -1,0 +1,36 @@
+// The jobs around a job: those that it waits for, and those that wait for it, from left to right.
+import { stateWords } from "../job-words.js";
+import { html } from "../lib.js";
+import { Panel } from "../parts/panel.js";
+
+/** @typedef {import("../job-types.js").Related} Related */
+
+/** How a job must have ended. @type {Record<string, string>} */
+const CONDITIONS = { ok: "must succeed", any: "must end", fail: "must fail" };
+
+/** @param {{each: Related}} props */
+function Node({ each }) {
+  return html`
+    <li><a href=${`#/jobs/${each.id}`}>${each.id}</a> <bdi>${each.name ?? ""}</bdi>
+      <small>${each.state ? html`<span class=${`dot ${each.state}`} aria-hidden="true"></span>${stateWords(each.state)}` : "not known"}${each.condition ? `, ${CONDITIONS[each.condition] ?? each.condition}` : ""}</small></li>
+  `;
+}
+
+/** @param {{view: import("../job-types.js").JobView}} props */
+export function Dependencies({ view }) {
+  const { after, before, record } = view;
+  const { retry_of: first, name, waits } = record.job.spec;
+  const more = waits.after.length - after.length;
+  if (!after.length && !before.length && first === null) return null;
+  return html`
+    <${Panel} name="dependencies" title="Jobs around it">
+      ${first === null ? null : html`<p>It runs <a href=${`#/jobs/${first}`}>job ${first}</a> again.</p>`}
+      ${after.length || before.length ? html`
+        <div class="flow">
+          ${after.length ? html`<div><h3>It comes after</h3><ul>${after.map((each) => html`<${Node} key=${each.id} each=${each} />`)}${more > 0 ? html`<li>and ${more} more</li>` : null}</ul></div><span class="flow-arrow" aria-hidden="true">→</span>` : null}
+          <div class="flow-self"><h3>This job</h3><ul><li><strong>${record.job.id}</strong> <bdi>${name}</bdi></li></ul></div>
+          ${before.length ? html`<span class="flow-arrow" aria-hidden="true">→</span><div><h3>These wait for it</h3><ul>${before.map((each) => html`<${Node} key=${each.id} each=${each} />`)}</ul></div>` : null}
+        </div>` : null}
+    <//>
+  `;
+}

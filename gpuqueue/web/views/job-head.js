@@ -1,0 +1,79 @@
+// What a job is and does, in a few words, and the buttons to change it.
+import { address, usePolled } from "../api.js";
+import { deviceOf, endingWords, isActive, isEnd, stateWords } from "../job-words.js";
+import { html } from "../lib.js";
+import { clock, duration, fullTime, placeOf, reasonOf } from "../words.js";
+import { JobActions } from "./job-actions.js";
+import { ProgressBar } from "./queue-row.js";
+
+const PROGRESS_MS = 5000;
+
+/** @typedef {import("../job-types.js").JobView} JobView */
+/** @typedef {import("../job-types.js").LiveJob} LiveJob */
+
+/** @param {{view: JobView, live: LiveJob | null, state: string, now: number}} props */
+function Course({ view, live, state, now }) {
+  const { job, runs } = view.record;
+  const row = live?.row ?? null;
+  const run = runs[runs.length - 1];
+  if (row?.members) {
+    const { total, ended, failed, waiting, held } = row.members;
+    return html`${ended} of ${total} members ended${failed ? `, ${failed} failed` : ""}${waiting ? `, ${waiting} wait` : ""}${held ? `, ${held} held` : ""}`;
+  }
+  if (isActive(state)) {
+    const since = row?.started_at ?? job.started_at;
+    const ran = since ? `for ${duration((now - new Date(since).getTime()) / 1000)}` : "";
+    const limit = job.spec.time_limit_s ? ` of ${duration(job.spec.time_limit_s)}` : "";
+    const places = live?.devices.map((each) => deviceOf(each.index, each.kind, each.uuid)).join(" and ");
+    return html`${ran}${limit} on ${row?.host ?? job.host ?? "its host"}${places ? `, ${places}` : ""}`;
+  }
+  if (isEnd(state)) {
+    const how = run?.ending ? `${endingWords(run.ending)}${run.duration_s === null ? "" : ` after ${duration(run.duration_s)}`}` : (job.because ?? (runs.length ? "" : "before it started"));
+    return html`<bdi>${how}</bdi>${job.ended_at ? html`, <time datetime=${job.ended_at} title=${fullTime(job.ended_at)}>${clock(job.ended_at)}</time>` : null}`;
+  }
+  if (state === "queued" && live?.place) return html`${placeOf(live.place)}`;
+  return html`${row ? reasonOf(row) : ""}${job.because ? html` <bdi>${job.because}</bdi>` : null}`;
+}
+
+/** @param {{path: string, id: number}} props */
+function Progress({ id }) {
+  /** @type {import("../api.js").Polled<Record<number, import("../types.js").Progress>>} */
+  const { value } = usePolled(address("/job-progress", { id }), PROGRESS_MS);
+  return value?.[id] ? html`<p class="job-progress"><${ProgressBar} progress=${value[id]} /></p>` : null;
+}
+
+/**
+ * @param {object} props
+ * @param {import("../types.js").Me} props.me
+ * @param {JobView} props.view
+ * @param {LiveJob | null} props.live
+ * @param {string} props.state
+ * @param {number} props.now
+ * @param {string} props.path
+ * @param {() => void} props.onChange
+ */
+export function JobHead({ me, view, live, state, now, path, onChange }) {
+  const { job } = view.record;
+  const { spec, member } = job;
+  const label = member ? `${member.array_id}_${member.index}` : String(job.id);
+  const values = Object.entries(view.values);
+  const isGood = state === "succeeded";
+  return html`
+    <div class="job-head">
+      <div class="job-title">
+        <h1>${spec.array ? "Array" : "Job"} ${label} <bdi>${spec.name}</bdi></h1>
+        <p class="job-state">
+          <span class=${`dot ${state}`} aria-hidden="true"></span><strong class=${isGood ? "good-text" : ["failed", "lost"].includes(state) ? "bad-text" : ""}>${stateWords(state)}</strong>
+          <span class="course"><${Course} view=${view} live=${live} state=${state} now=${now} /></span>
+        </p>
+        <p class="job-facts"><bdi>${spec.account.name}</bdi>
+          ${job.tags.map((each) => html`<a key=${each} class="tag" href=${`#/queue?tag=${encodeURIComponent(each)}`}><bdi>${each}</bdi></a>`)}
+          ${values.map(([name, value]) => html`<span key=${name} class="tag"><bdi>${name}=${value}</bdi></span>`)}
+          ${member ? html`<a href=${`#/jobs/${member.array_id}`}>array ${member.array_id}</a>` : null}</p>
+        ${job.note ? html`<p class="job-note-text"><bdi>${job.note}</bdi></p>` : null}
+        ${state === "running" && view.rights.logs && !spec.array ? html`<${Progress} id=${job.id} />` : null}
+      </div>
+      <${JobActions} me=${me} view=${view} state=${state} label=${label} path=${path} onChange=${onChange} />
+    </div>
+  `;
+}

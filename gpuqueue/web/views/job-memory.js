@@ -1,0 +1,136 @@
+// What a run used of what it asked for: over time, in figures, and in words.
+import { deviceOf } from "../job-words.js";
+import { html } from "../lib.js";
+import { LineChart } from "../parts/line-chart.js";
+import { Panel } from "../parts/panel.js";
+import { samplesOf } from "../samples.js";
+import { duration, size } from "../words.js";
+
+/** @typedef {import("../job-types.js").JobView} JobView */
+/** @typedef {import("../job-types.js").LiveJob} LiveJob */
+/** @typedef {import("../job-types.js").Run} Run */
+/** @typedef {import("../job-types.js").RunDevice} RunDevice */
+/** @typedef {import("../parts/line-chart.js").Series} Series */
+
+const GIB = 2 ** 30;
+const MIB = 2 ** 20;
+/** Sources of a peak in words. @type {Record<string, string>} */
+const SOURCES = {
+  nvml_accounting: "the driver's maximum",
+  nvml_sampled: "the largest sample",
+  torch: "what torch reserved: at least",
+  device_delta: "the growth of the device's use",
+  host_rss: "resident memory of its processes",
+  simulated: "resident memory of its processes",
+  none: "not measured",
+};
+
+/** A round number not below a value, for the end of an axis. @param {number} bytes */
+function ceiling(bytes) {
+  const unit = bytes >= GIB ? GIB : bytes >= MIB ? MIB : 1024;
+  const value = bytes / unit;
+  const power = 10 ** Math.floor(Math.log10(Math.max(value, 1)));
+  const step = [1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10].find((each) => each * power >= value) ?? 10;
+  return step * power * unit;
+}
+
+/** The steps of a timeline. Gaps of up to two samples have the value before them. @param {RunDevice} device @param {number | null} duration_s @returns {[number, number | null][]} */
+function stepsOf(device, duration_s) {
+  const line = /** @type {import("../job-types.js").Timeline} */ (device.timeline);
+  const reach = Math.max(1, Math.ceil((2 * (device.peak.interval_s ?? 0)) / line.step_s));
+  /** @type {[number, number | null][]} */
+  const points = [];
+  let last = /** @type {number | null} */ (null);
+  let since = reach;
+  line.bytes.forEach((each, place) => {
+    since = each === null ? since + 1 : 0;
+    last = each ?? (since <= reach ? last : null);
+    points.push([place * line.step_s, last]);
+  });
+  const end = Math.min(line.bytes.length * line.step_s, duration_s ?? Number.POSITIVE_INFINITY);
+  points.push([Math.max(end, (line.bytes.length - 1) * line.step_s), last]);
+  return points;
+}
+
+/** The samples of a run that goes on, by device. @param {Run} run @param {LiveJob} live @param {number} now @param {"used" | "load"} what @returns {Series[]} */
+function samplesFor(run, live, now, what) {
+  const samples = live.row ? samplesOf(`${live.row.id}:${live.row.attempt}`) : [];
+  const start = new Date(run.started_at ?? run.claimed_at).getTime();
+  return live.devices.map((device) => {
+    /** @type {[number, number | null][]} */
+    const points = samples.map((each) => [(each.at - start) / 1000, each[what][device.uuid] ?? null]);
+    const last = points[points.length - 1];
+    if (last) points.push([Math.max(last[0], (now - start) / 1000), last[1]]);
+    return { label: deviceOf(device.index, device.kind, device.uuid), points, isStep: true };
+  });
+}
+
+/** @param {RunDevice} device */
+const nameOf = (device) => deviceOf(device.index, device.kind, device.uuid);
+
+/** @param {Series[]} series */
+const isEmpty = (series) => series.every((each) => each.points.every(([, value]) => value === null));
+
+/** @param {{view: JobView, run: Run, series: Series[]}} props */
+function Chart({ view, run, series }) {
+  const { spec } = view.record.job;
+  const leases = run.devices.map((each) => each.lease_bytes);
+  const lease = leases.length ? Math.max(...leases) : spec.mem_bytes;
+  const marks = spec.placement.whole ? [{ label: `allocated ${size(lease)}`, value: lease }] : [{ label: `asked ${size(spec.mem_bytes)}${spec.cap ? ", the cap" : ", no cap"}`, value: spec.mem_bytes }];
+  if (!spec.placement.whole && Math.abs(lease - spec.mem_bytes) > spec.mem_bytes / 100) marks.push({ label: `allocated ${size(lease)}`, value: lease });
+  const values = series.flatMap((each) => each.points.map(([, value]) => value ?? 0));
+  const times = series.flatMap((each) => each.points.map(([at]) => at));
+  const most = ceiling(1.08 * Math.max(...values, ...marks.map((each) => each.value)));
+  const peak = Math.max(...values);
+  return html`<${LineChart} title=${`Memory over time: at most ${size(peak)} of ${size(spec.mem_bytes)} asked for`} series=${series} marks=${marks}
+    most=${most} from=${Math.max(0, Math.min(...times))} to=${Math.max(...times)} height=${190} words=${size} timeWords=${duration} />`;
+}
+
+/** @param {{run: Run, live: LiveJob | null}} props */
+function Figures({ run, live }) {
+  const used = new Map((live?.devices ?? []).map((each) => [each.uuid, each]));
+  /** @param {number | null} share */
+  const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)} %`);
+  return html`
+    <div class="wide"><table class="figures">
+      <thead><tr><th scope="col">Device</th><th scope="col">Allocated</th><th scope="col">${live ? "Used now" : "Peak"}</th><th scope="col">${live ? "Load now" : "Load"}</th><th scope="col">Temp.</th></tr></thead>
+      <tbody>${run.devices.map((each) => {
+        const now = used.get(each.uuid);
+        const { activity, peak } = each;
+        const load = activity.utilisation_mean === null ? "–" : `${percent(activity.utilisation_mean)}, at most ${percent(activity.utilisation_max)}`;
+        const heat = live ? (now?.temperature_c ?? null) : activity.temperature_max_c;
+        return html`<tr>
+          <th scope="row">${nameOf(each)} <small><bdi>${each.name ?? each.uuid}</bdi></small></th>
+          <td>${size(each.lease_bytes)}</td>
+          <td>${live ? (now && !now.silent ? size(now.used_bytes) : "unknown") : html`${size(peak.bytes)} <small title=${`${peak.samples} samples`}>${SOURCES[peak.source] ?? peak.source}</small>`}</td>
+          <td>${live ? percent(now?.utilisation ?? null) : load}</td>
+          <td>${heat === null ? "–" : `${live ? "" : "at most "}${Math.round(heat)} °C`}</td>
+        </tr>`;
+      })}</tbody>
+    </table></div>
+  `;
+}
+
+/** @param {{view: JobView, run: Run, live: LiveJob | null, now: number}} props */
+export function Memory({ view, run, live, now }) {
+  const measured = run.devices.filter((each) => each.timeline);
+  const isLive = live !== null && !measured.length;
+  const series = isLive
+    ? samplesFor(run, live, now, "used")
+    : measured.map((each) => ({ label: nameOf(each), points: stepsOf(each, run.duration_s), isStep: true }));
+  const load = isLive ? samplesFor(run, live, now, "load") : [];
+  const isLast = run === view.record.runs[view.record.runs.length - 1];
+  const missing = isLive ? "No sample yet." : "There is no course of the memory: the run was too short, or it was not measured.";
+  return html`
+    <${Panel} name="memory" title="Memory">
+      ${view.verdict && isLast && run.ending ? html`<p class="verdict">${view.verdict[0].toUpperCase()}${view.verdict.slice(1)}.</p>` : null}
+      ${series.length && !isEmpty(series) ? html`<${Chart} view=${view} run=${run} series=${series} />` : html`<p class="none">${missing}</p>`}
+      ${load.length && !isEmpty(load) ? html`
+        <h3>Load of the whole device</h3>
+        <${LineChart} title="Utilisation over time" series=${load} marks=${[]} most=${1} from=${Math.max(0, Math.min(...load.flatMap((each) => each.points.map(([at]) => at))))}
+          to=${Math.max(...load.flatMap((each) => each.points.map(([at]) => at)))} height=${110} words=${(/** @type {number} */ share) => `${Math.round(share * 100)} %`} timeWords=${duration} />` : null}
+      ${isLive ? html`<p><small>Since this page was opened. The whole course is here after the end of the run.</small></p>` : null}
+      <${Figures} run=${run} live=${isLive ? live : null} />
+    <//>
+  `;
+}

@@ -1,0 +1,80 @@
+// What was asked for: the command, the code with its difference from a commit, and the environment.
+import { readBytes } from "../api.js";
+import { askedWords, commandOf } from "../job-words.js";
+import { html, useState } from "../lib.js";
+import { Panel } from "../parts/panel.js";
+import { clock, fullTime, plural } from "../words.js";
+
+/** Most lines of a difference that are shown. */
+const MOST_LINES = 5000;
+const STATES = /** @type {Record<string, string>} */ ({ true: "with changes that are not committed", false: "nothing changed", null: "changes not known" });
+
+/** @param {string} line */
+function kindOf(line) {
+  if (/^(diff --git |\+\+\+ |--- |index |new file|deleted file)/.test(line)) return "d-file";
+  if (line.startsWith("@@")) return "d-place";
+  return line.startsWith("+") ? "d-add" : line.startsWith("-") ? "d-del" : "";
+}
+
+/** @param {{path: string}} props */
+function Diff({ path }) {
+  const [text, setText] = useState(/** @type {string | null} */ (null));
+  const [wrong, setWrong] = useState("");
+  const show = async () => {
+    try {
+      setText(new TextDecoder().decode((await readBytes(`${path}/diff`)).bytes));
+    } catch (error) {
+      setWrong(/** @type {Error} */ (error).message);
+    }
+  };
+  if (wrong) return html`<p class="none"><bdi>${wrong}</bdi></p>`;
+  if (text === null) return html`<button type="button" onClick=${show}>Show the changes</button>`;
+  const lines = text.replace(/\n$/, "").split("\n");
+  return html`
+    <div class="diff" tabindex="0" role="region" aria-label="Changes of the code">
+      ${lines.slice(0, MOST_LINES).map((line, place) => html`<div key=${place} class=${kindOf(line)}>${line || " "}</div>`)}
+    </div>
+    ${lines.length > MOST_LINES ? html`<p class="none">and ${plural(lines.length - MOST_LINES, "more line")}: gpuqueue show --diff prints all</p>` : null}
+  `;
+}
+
+/** @param {{env: Record<string, string>}} props */
+function Environment({ env }) {
+  const names = Object.keys(env).sort();
+  if (!names.length) return null;
+  return html`
+    <details><summary>${plural(names.length, "variable")} of the environment</summary>
+      <table class="variables"><tbody>${names.map((each) => html`<tr key=${each}><th scope="row">${each}</th><td>${env[each]}</td></tr>`)}</tbody></table>
+    </details>
+  `;
+}
+
+/** @param {{label: string, children?: any}} props */
+const Fact = ({ label, children }) => html`<div><dt>${label}</dt><dd>${children}</dd></div>`;
+
+/** @param {{view: import("../job-types.js").JobView, path: string}} props */
+export function Request({ view, path }) {
+  const { job } = view.record;
+  const { spec } = job;
+  const { git, snapshot } = spec;
+  const retries = spec.retries.times ? `at most ${spec.retries.times}, after ${spec.retries.on.join(", ").replaceAll("_", " ")}` : "";
+  return html`
+    <${Panel} name="request" title="What was asked for">
+      <dl class="facts">
+        <${Fact} label="Asked">${askedWords(spec)}<//>
+        ${retries ? html`<${Fact} label="Retries">${retries}<//>` : null}
+        ${spec.waits.begin_at ? html`<${Fact} label="Begins"><time datetime=${spec.waits.begin_at} title=${fullTime(spec.waits.begin_at)}>${clock(spec.waits.begin_at)}</time><//>` : null}
+        ${view.rights.arguments ? html`
+          <${Fact} label="Command"><pre class="command">${commandOf(spec.argv)}</pre><//>
+          <${Fact} label="Directory"><code>${spec.cwd}</code> <small>on <bdi>${spec.account.host}</bdi></small><//>
+          ${git ? html`<${Fact} label="Git"><code>${git.commit.slice(0, 12)}</code>${git.branch ? html` on <bdi>${git.branch}</bdi>` : null}, ${STATES[String(git.dirty)]}<//>` : null}
+          ${snapshot ? html`<${Fact} label="Code">a copy of its own, snapshot <code>${snapshot.slice(0, 12)}</code>${spec.keep.length ? html`, keeps <code>${spec.keep.join(" ")}</code>` : null}. Its files: <code>gpuqueue fetch ${job.member ? `${job.member.array_id}_${job.member.index}` : job.id}</code><//>
+            <${Fact} label="Changes"><${Diff} path=${path} /><//>` : null}
+          ${spec.environment ? html`<${Fact} label="Python">environment <bdi>${spec.environment}</bdi><//>` : spec.interpreter ? html`<${Fact} label="Python"><code>${spec.interpreter}</code><//>` : null}
+          ${spec.array ? html`<${Fact} label="Members"><code>${spec.array.axes.length ? spec.array.axes.map((each) => `${each.name}=${each.text}`).join("  ") : spec.array.indexes}</code>${spec.array.at_once ? `, at most ${spec.array.at_once} at once` : ""}<//>` : null}
+        ` : html`<${Fact} label="Command"><span class="none">only ${spec.account.name} and administrators see it</span><//>`}
+      </dl>
+      ${view.rights.arguments ? html`<${Environment} env=${spec.env} />` : null}
+    <//>
+  `;
+}

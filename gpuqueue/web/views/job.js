@@ -1,0 +1,110 @@
+// One job: its whole story, its memory, its output, what it asked for, and what can be done with it.
+import { address, usePolled } from "../api.js";
+import { isActive, isEnd } from "../job-words.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
+import { useNow } from "../now.js";
+import { Trouble } from "../parts/trouble.js";
+import { addSample } from "../samples.js";
+import { Dependencies } from "./job-dependencies.js";
+import { JobHead } from "./job-head.js";
+import { Log } from "./job-log.js";
+import { Memory } from "./job-memory.js";
+import { Members } from "./job-members.js";
+import { Request } from "./job-request.js";
+import { Story } from "./job-story.js";
+import { Why } from "./job-why.js";
+
+const LIVE_MS = 1000;
+const VIEW_MS = 5000;
+const ENDED_MS = 15000;
+
+/** @typedef {import("../types.js").Me} Me */
+/** @typedef {import("../job-types.js").JobView} JobView */
+/** @typedef {import("../job-types.js").LiveJob} LiveJob */
+
+/** Whether nothing of a job will change by itself. @param {JobView | null} view */
+function isSettled(view) {
+  const last = view?.record.runs[view.record.runs.length - 1];
+  return Boolean(view && isEnd(view.record.job.state) && (!last || last.ending));
+}
+
+/** Read a job: what it does now each second, and its record when that has changed. @param {string} path */
+function useJob(path) {
+  const [isOver, setOver] = useState(false);
+  /** @type {import("../api.js").Polled<JobView>} */
+  const view = usePolled(address(`${path}/view`), isOver ? ENDED_MS : VIEW_MS);
+  /** @type {import("../api.js").Polled<LiveJob>} */
+  const live = usePolled(isOver ? null : address(`${path}/live`), LIVE_MS);
+  const row = live.value?.row;
+  const step = row ? [row.state, row.attempt, row.note, row.priority, row.reason, ...row.tags].join(" ") : "";
+  const before = useRef(step);
+  useEffect(() => {
+    if (before.current !== step) view.again();
+    before.current = step;
+  }, [step]);
+  useEffect(() => setOver(isSettled(view.value)), [view.value]);
+  return { view, live };
+}
+
+/** @param {{me: Me, id: string, onGone: () => void}} props */
+export function Job({ me, id, onGone }) {
+  return html`<${Page} key=${id} me=${me} id=${id} onGone=${onGone} />`;
+}
+
+/** @param {{me: Me, id: string, onGone: () => void}} props */
+function Page({ me, id, onGone }) {
+  const path = `/jobs/${encodeURIComponent(id)}`;
+  const { view: polled, live: lively } = useJob(path);
+  const { value: view, error } = polled;
+  const live = lively.value;
+  const now = useNow(live?.at ?? view?.at ?? null);
+  const [chosen, setChosen] = useState(/** @type {number | null} */ (null));
+  useEffect(() => {
+    if (error?.status === 401) onGone();
+  }, [error]);
+  useEffect(() => {
+    if (live?.row && live.devices.length) addSample(`${live.row.id}:${live.row.attempt}`, new Date(live.at).getTime(), live.devices);
+  }, [live]);
+  useEffect(() => {
+    if (view) document.title = `${id} ${view.record.job.spec.name} - gpuqueue`;
+  }, [view, id]);
+  const change = () => { polled.again(); lively.again(); };
+  const parts = useMemo(() => (view ? { runs: view.record.runs, job: view.record.job } : null), [view]);
+
+  if (!view || !parts) {
+    if (error && [400, 404].includes(error.status)) return html`<div class="empty"><h1>Job ${id}</h1><p>${error.message}</p><p><a class="button" href="#/queue">Show the queue</a></p></div>`;
+    return html`<${Trouble} error=${error} />${error ? null : html`<p class="loading">Loading job ${id}…</p>`}`;
+  }
+  const { job, runs } = parts;
+  const row = live?.row ?? null;
+  const state = row && !isEnd(job.state) ? row.state : job.state;
+  const run = runs.find((each) => each.attempt === chosen) ?? runs[runs.length - 1] ?? null;
+  const isNow = Boolean(run && isActive(state) && run.attempt === (row?.attempt ?? job.attempt) && !run.ending);
+  const isArray = job.spec.array !== null;
+  return html`
+    <div class=${run ? "job-page has-run" : "job-page"}>
+      <${Trouble} error=${error ?? lively.error} at=${view.at} />
+      ${view.away ? html`<p class="banner" role="status">A part of this is missing: ${view.away}</p>` : null}
+      <${JobHead} me=${me} view=${view} live=${live} state=${state} now=${now} path=${path} onChange=${change} />
+      ${["queued", "held"].includes(state) && !(isArray && row?.members?.waiting === 0) ? html`<${Why} path=${path} />` : null}
+      ${isArray ? html`<${Members} id=${id} path=${path} state=${state} />` : null}
+      ${runs.length > 1 ? html`<${RunChoice} runs=${runs} run=${run} onChoose=${setChosen} />` : null}
+      ${run ? html`<${Memory} view=${view} run=${run} live=${isNow ? live : null} now=${now} />` : null}
+      <${Story} view=${view} path=${path} state=${state} row=${row} now=${now} />
+      ${run ? html`<${Log} key=${run.attempt} view=${view} run=${run} path=${path} isNow=${isNow} />` : null}
+      <${Request} view=${view} path=${path} />
+      <${Dependencies} view=${view} />
+    </div>
+  `;
+}
+
+/** @param {{runs: import("../job-types.js").Run[], run: import("../job-types.js").Run | null, onChoose: (attempt: number | null) => void}} props */
+function RunChoice({ runs, run, onChoose }) {
+  const newest = runs[runs.length - 1];
+  return html`
+    <div class="tabs run-choice" role="group" aria-label="Run">
+      ${runs.slice(-12).map((each) => html`
+        <button type="button" aria-pressed=${each === run} onClick=${() => onChoose(each === newest ? null : each.attempt)}>Run ${each.attempt}</button>`)}
+    </div>
+  `;
+}

@@ -1,0 +1,116 @@
+// Why a job waits, in sentences: when it may start, what is before it, and what is in the way on each device.
+import { deviceLabel, clock, duration, plural, size } from "./words.js";
+
+/** @typedef {import("./job-types.js").Why} Why */
+/** @typedef {import("./job-types.js").Verdict} Verdict */
+/** @typedef {import("./job-types.js").Explanation} Explanation */
+
+/** The obstacles of a device, the nearest to a start first. @type {Record<string, string>} */
+const OBSTACLES = {
+  fits: "has room",
+  not_yet: "has room",
+  limit: "has room, a limit does not",
+  alone: "has room, too few others beside it do",
+  reserved: "reserved",
+  slots: "runs as many jobs as it may",
+  memory: "too little free memory",
+  occupied: "in use",
+  exclusive: "taken by one job alone",
+  silent: "its worker is silent",
+  drained: "drained",
+  too_large: "the job is too large to take it alone",
+  too_small: "too small",
+  part: "a MIG instance",
+  excluded: "its host could not start the job",
+  model: "another type",
+  named: "not named by the job",
+  kind: "another kind of device",
+  pool: "another pool",
+};
+const ORDER = Object.keys(OBSTACLES);
+const NEVER = new Set(["pool", "kind", "named", "model", "part", "too_small", "too_large", "excluded"]);
+const MEASURES = /** @type {Record<string, (value: number) => string>} */ ({ running_mem: size });
+
+/** @param {Why} why @param {number} id */
+export const nameOf = (why, id) => {
+  const other = why.others[id];
+  return other ? `job ${other.member ? `${other.member.array_id}_${other.member.index}` : id} (${other.spec.name}, ${other.spec.account.name})` : `job ${id}`;
+};
+
+/** @param {Why} why @param {string} uuid @param {string} [host] */
+export const placeName = (why, uuid, host = "") => {
+  const status = why.devices[uuid];
+  return `${host}${host ? " " : ""}${status ? deviceLabel(status.device) : uuid}`;
+};
+
+/** @param {number} ms */
+const at = (ms) => clock(new Date(ms).toISOString());
+
+/** What one run in the way will do, as far as it is known. @param {Why} why @param {number} id */
+function untilItEnds(why, id) {
+  const usual = why.usual[id];
+  const limit = why.explanation?.devices.flatMap((each) => each.runs).find((each) => each.job_id === id)?.ends_ms;
+  if (limit) return `${nameOf(why, id)} must end by ${at(limit)}`;
+  if (!usual) return `${nameOf(why, id)} has no time limit`;
+  return `${nameOf(why, id)} has no time limit; its runs usually take ${duration(usual.median_s)}, nine of ten end within ${duration(usual.p90_s)}`;
+}
+
+/** When it may start. @param {Why} why @param {Explanation} explanation @returns {string[]} */
+function startLines(why, explanation) {
+  const { start, devices } = explanation;
+  if (!start) {
+    const isNever = devices.length > 0 && devices.every((each) => NEVER.has(each.obstacle));
+    return [isNever ? "no device here can ever run it: see the reasons below, and edit the job" : devices.length ? "no device can have room for it as things are" : "no worker serves a device now"];
+  }
+  const host = devices.find((each) => each.device === start.devices[0])?.host ?? "";
+  const where = `${host} ${start.devices.map((each) => placeName(why, each)).join(" and ")}`.trim();
+  if (!start.blockers.length && !start.limited) {
+    return [start.rivals ? `there is room on ${where}, but ${plural(start.rivals, "earlier job")} may take it` : `there is room on ${where}: it starts with its turn`];
+  }
+  const blockers = start.blockers.map((each) => untilItEnds(why, each));
+  if (start.at_ms !== null) return [`by ${at(start.at_ms)} on ${where}, unless other jobs go before it`, ...blockers];
+  if (start.room_ms !== null) return [`there is room by ${at(start.room_ms)} on ${where}, for it or for one of ${plural(start.rivals, "earlier job")}`, ...blockers];
+  if (start.behind !== null) return [`${where} is reserved for ${nameOf(why, start.behind)}`, ...blockers];
+  return [`not known: it starts on ${where} when what is in the way has ended`, ...blockers];
+}
+
+/** @param {Explanation} explanation @param {string} user */
+function orderLine(explanation, user) {
+  const before = [
+    explanation.higher ? `${plural(explanation.higher, "job")} of higher priorities` : "",
+    explanation.theirs ? `${explanation.theirs} of ${plural(explanation.users_before, "user")} with less usage` : "",
+    explanation.own_before ? `${explanation.own_before} of ${user}'s own` : "",
+  ].filter(Boolean);
+  return before.length ? `Before it: ${before.join(", ")}.` : "Nobody is before it.";
+}
+
+/**
+ * Why a job waits: when it may start, in which order, and the devices, the nearest ones first.
+ * @param {Why} why
+ * @returns {{start: string[], order: string, limits: string[], devices: (Verdict & {words: string})[], left: number}}
+ */
+export function whyWords(why, most = 6) {
+  const { explanation, job } = why;
+  if (!explanation) return { start: [], order: "", limits: [], devices: [], left: 0 };
+  const awaited = job.awaits.map((each) => {
+    const how = /** @type {Record<string, string>} */ ({ ok: "has succeeded", any: "has ended", fail: "has failed" })[each.condition] ?? "has ended";
+    const other = why.others[each.job_id];
+    return `not before ${nameOf(why, each.job_id)} ${how}${other ? `: it is ${other.state}` : ""}`;
+  });
+  const held = job.state === "held" ? ["not before somebody releases it"] : [];
+  const begins = job.begins_at ? [`not before ${clock(job.begins_at)}`] : [];
+  const array = job.reason === "array_limit" ? ["not before a member of its array has ended: that has reached its concurrency limit"] : [];
+  const waits = [...held, ...awaited, ...begins, ...array];
+  const sorted = [...explanation.devices].sort((one, other) => ORDER.indexOf(one.obstacle) - ORDER.indexOf(other.obstacle) || other.available_bytes - one.available_bytes);
+  const shown = sorted.slice(0, most).map((each) => ({ ...each, words: each.cannot_start ?? OBSTACLES[each.obstacle] ?? each.obstacle }));
+  return {
+    start: waits.length ? waits : startLines(why, explanation),
+    order: orderLine(explanation, job.spec.account.name),
+    limits: explanation.limits.map((each) => {
+      const shownAs = MEASURES[each.measure] ?? String;
+      return `${each.whose} has ${shownAs(each.used)} of ${shownAs(each.most)} (${each.measure.replaceAll("_", " ")}), and this job asks for ${shownAs(each.asked)}`;
+    }),
+    devices: shown,
+    left: sorted.length - shown.length,
+  };
+}

@@ -1,0 +1,212 @@
+"""The view of one job in a real browser: its story, its output, its memory, and what can be done with it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from bounded import until
+from browser_pages import Open, picture
+from job_scene import JobScene
+from page_scene import HOSTILE
+from service_fixtures import ServedSite
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+SCRIPT = "<script>alert('log')</script>"
+
+
+def steps(page: Page) -> list[str]:
+    """Return the steps of the story."""
+    return [each.split("\n")[-1] for each in page.locator(".timeline li").all_inner_texts()]
+
+
+def at_end(page: Page) -> bool:
+    """Return whether the end of the output is in sight."""
+    return bool(page.locator(".log-lines").evaluate("box => box.scrollHeight - box.scrollTop - box.clientHeight < 13"))
+
+
+def test_a_job_shows_its_whole_story(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """From the queue to the job: its runs, its waits, its verdict, and its output, in which markup is text."""
+    site, scene = played
+    page = open_page(site, "queue")
+    page.locator("tr.job").get_by_role("link", name=str(scene.running), exact=True).click()
+    page.get_by_role("heading", name=f"Job {scene.running}").wait_for()
+    page.goto(f"https://127.0.0.1:{site.port}/#/jobs/{scene.ended}")
+    page.get_by_text("Asked 12G, used 7G at most: --mem 7.5G would do.").wait_for()
+    page.get_by_text("run 2 ended: exit 0").wait_for()
+    story = " | ".join(steps(page))
+    for words in ("submitted by", "run 1 claimed by nodeA", "it holds 12.1G", "run 1 ended: exit 1", "queued again"):
+        assert words in story
+    log = page.locator(".log-lines")
+    log.get_by_text(SCRIPT).wait_for()
+    assert 0 == log.locator("script, img").count()
+    assert "train:  45%|####5     | 45/100 [00:12<00:15,  3.60it/s]" == log.locator(".line").last.inner_text()
+    assert "Error" == log.locator(".t-fg1").first.inner_text()
+    assert page.locator(".memory path.series").first.get_attribute("d")
+
+
+@pytest.mark.full
+def test_nothing_of_a_hostile_job_is_markup(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """Name, command and output are text, for an admin who sees all of them."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.hostile}")
+    page.locator(".command").wait_for()
+    assert HOSTILE in page.get_by_role("heading", level=1).inner_text()
+    assert 0 == page.locator("main img, main script").count()
+    page.get_by_role("button", name="Run again…").click()
+    page.get_by_role("dialog").wait_for()
+    picture(page, "job-again")
+
+
+@pytest.mark.full
+def test_the_output_is_searched_and_kept(played: tuple[ServedSite, JobScene], open_page: Open, tmp_path: Path) -> None:
+    """A search goes from match to match, lines wrap or not, standard error is apart, and all of it is a file."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.ended}")
+    log = page.locator(".log-lines")
+    log.get_by_text("step 120: loss").wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("STEP 4")
+    page.get_by_text("1 of 11 lines").wait_for()
+    assert "step 4: loss 0.2500" == page.locator(".line.found").inner_text()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    until(lambda: page.locator(".line.found").inner_text() == "step 41: loss 0.0244", what="the third match")
+    box, line = log.bounding_box(), page.locator(".line.found").bounding_box()
+    assert box
+    assert line
+    assert box["y"] < line["y"] < box["y"] + box["height"]
+    picture(page, "job-search")
+    wide = "box => box.scrollWidth > box.clientWidth"
+    assert not log.evaluate(wide)
+    page.get_by_label("Wrap").uncheck()
+    assert log.evaluate(wide)
+    page.get_by_label("Wrap").check()
+    with page.expect_download() as begun:
+        page.get_by_role("link", name="Download").click()
+    begun.value.save_as(tmp_path / "log.txt")
+    assert (f"job-{scene.ended}-run-2.log.txt", True) == (
+        begun.value.suggested_filename,
+        (tmp_path / "log.txt").read_bytes().startswith(b"\x1b]0;a title"),
+    )
+    page.get_by_label("Search the output").fill("")
+    page.get_by_role("button", name="Errors").click()
+    until(lambda: "a warning" in log.inner_text(), what="standard error")
+    page.get_by_role("button", name="Run 1").click()
+    page.get_by_role("heading", name="Output of run 1").wait_for()
+    until(lambda: "loading" in log.inner_text(), what="the output of the first run")
+
+
+@pytest.mark.full
+def test_new_output_is_followed_and_leaves_a_reader_alone(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """At the end new lines come into sight. Who has scrolled up keeps the place, and comes back with one button."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.running}")
+    log = page.locator(".log-lines")
+    log.get_by_text("step 120: loss").wait_for()
+    path = next((site.settings.runs_dir / str(scene.running)).glob("*/log"))
+
+    def write(text: str) -> None:
+        with path.open("a", encoding="utf-8") as output:
+            output.write(text)
+
+    until(lambda: at_end(page), what="the end")
+    write("\rtrain:  46%\x1b[K\nfirst new line\n")
+    log.get_by_text("first new line").wait_for()
+    until(lambda: at_end(page), what="the new end")
+    assert 1 == log.get_by_text("train:  46%", exact=True).count()
+    log.evaluate("box => { box.scrollTop = 300; }")
+    page.get_by_role("button", name="Follow", pressed=False).wait_for()
+    write("second new line\n")
+    until(lambda: "second new line" in log.inner_text(), what="the second line")
+    assert 300 == log.evaluate("box => box.scrollTop")
+    page.get_by_role("button", name="Follow").click()
+    until(lambda: at_end(page), what="the end again")
+
+
+@pytest.mark.full
+def test_memory_is_drawn_while_it_is_used(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """The samples since the page was opened, beside what was asked for, and the load."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.running}")
+    until(lambda: len(page.locator(".memory path.series").first.get_attribute("d") or "") > 60, what="some samples")
+    assert page.get_by_text("asked 12G, the cap").is_visible()
+    assert page.get_by_role("img", name="Utilisation over time").is_visible()
+    assert page.get_by_text("Since this page was opened").is_visible()
+    picture(page, "job-running")
+
+
+@pytest.mark.full
+def test_a_waiting_job_says_why_and_is_changed(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """It names what is in the way; hold, release, priority and cancel work from here, and are seen at once."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.after}")
+    page.get_by_text(f"not before job {scene.running} (llama-finetune").wait_for()
+    page.get_by_text("must succeed").wait_for()
+    picture(page, "job-waiting-for-jobs")
+    page.goto(f"https://127.0.0.1:{site.port}/#/jobs/{scene.waiting}")
+    page.locator(".why").get_by_text("too little free memory").first.wait_for()
+    picture(page, "job-waiting")
+    page.get_by_role("button", name="Hold").click()
+    page.locator(".job-state", has_text="held").wait_for()
+    page.get_by_role("button", name="Release").click()
+    page.locator(".job-state", has_text="waiting").wait_for()
+    page.get_by_label("Priority").select_option("low")
+    page.get_by_text("Its priority is low now.").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("heading", level=1).click()
+    page.keyboard.press("c")
+    page.get_by_role("dialog").get_by_role("button", name=f"Cancel {scene.waiting}").click()
+    page.locator(".job-state", has_text="cancelled").wait_for()
+    page.get_by_role("button", name="Run again…").click()
+    page.get_by_role("dialog").get_by_label("Memory").fill("10G")
+    page.get_by_role("dialog").get_by_role("button", name="Run it again").click()
+    page.get_by_role("link", name=re.compile("^job ")).click()
+    page.get_by_text(f"It runs job {scene.waiting} again.").wait_for()
+    page.get_by_text("10G on one device").wait_for()
+
+
+@pytest.mark.full
+def test_an_array_shows_its_members(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """A cell for each by its state, and a table that is sorted by a value of the sweep."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.sweep}")
+    page.locator(".member-rows tbody tr").first.wait_for()
+    assert (30, 4, 1, 2) == tuple(
+        page.locator(f".cells .cell{kind}").count() for kind in ("", ".succeeded", ".failed", ".running")
+    )
+    picture(page, "job-array")
+    table = page.locator(".member-rows")
+    table.get_by_role("button", name="lr").click()
+    until(lambda: table.locator("tbody td:nth-child(3)").first.inner_text() == "1e-4", what="the order")
+    table.get_by_role("button", name="lr").click()
+    until(lambda: table.locator("tbody td:nth-child(3)").first.inner_text() == "1e-2", what="the other order")
+    page.locator(".cells .cell.failed").click()
+    page.get_by_role("heading", name=f"Job {scene.sweep}_2").wait_for()
+    page.locator(".job-facts").get_by_text("lr=1e-2").wait_for()
+
+
+@pytest.mark.full
+def test_others_see_what_they_may(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """A colleague sees state, memory and times; no command, no output and no button."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.ended}", token="bobs")
+    page.get_by_text("and administrators read it").wait_for()
+    page.get_by_text("run 2 ended: exit 0").wait_for()
+    assert 0 == page.get_by_role("button", name=re.compile("Cancel|Hold|Run again")).count()
+    assert "train.py --lr" not in page.locator("main").inner_text()
+    picture(page, "job-of-another")
+
+
+@pytest.mark.full
+def test_a_job_that_does_not_exist_is_named(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """With a way back."""
+    site, _ = played
+    page = open_page(site, "jobs/99999")
+    page.get_by_text("there is no job 99999").wait_for()
+    page.get_by_role("link", name="Show the queue").click()
+    page.locator("tr.job").first.wait_for()

@@ -1,0 +1,50 @@
+"""How the view of a job looks and reads: light, dark and on a phone, and for people who do not see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from browser_pages import PHONE, Open, picture, serious
+from job_scene import JobScene
+from service_fixtures import ServedSite
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+#: What is shown -> what is there once it is complete.
+SHOWN = {"ended": ".memory path.series", "running": ".memory path.series", "after": ".why li", "sweep": ".cells .cell"}
+
+
+def complete(page: Page, which: str) -> None:
+    """Wait until a job has its parts."""
+    page.locator(SHOWN[which]).first.wait_for(state="attached")
+    page.wait_for_timeout(1500)  # for the pictures: events and progress come a moment later
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("which", SHOWN)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_serious_is_wrong_for_a_screen_reader(
+    played: tuple[ServedSite, JobScene], open_page: Open, which: str, scheme: str
+) -> None:
+    """Axe finds nothing serious: names, roles, contrast."""
+    site, scene = played
+    page = open_page(site, f"jobs/{getattr(scene, which)}", color_scheme=scheme, bypass_csp=True)
+    complete(page, which)
+    page.set_viewport_size({"width": 1280, "height": page.evaluate("document.documentElement.scrollHeight")})
+    picture(page, f"job-{which}-{scheme}")
+    assert {} == serious(page)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("which", SHOWN)
+def test_a_phone_needs_no_sideways_scrolling(played: tuple[ServedSite, JobScene], open_page: Open, which: str) -> None:
+    """All is within the width of a phone."""
+    site, scene = played
+    options = {"viewport": PHONE, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+    page = open_page(site, f"jobs/{getattr(scene, which)}", **options)
+    complete(page, which)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    page.set_viewport_size({**PHONE, "height": page.evaluate("document.documentElement.scrollHeight")})
+    picture(page, f"job-{which}-phone")

@@ -1,0 +1,209 @@
+"""What the page asks about one job, at a real service: each caller sees its part, and nothing is sent twice."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from bounded import until
+from factories import make_offer, must_claim, serve
+from service_fixtures import ServedSite, ask, mine
+
+from gpuqueue.client import Client
+from gpuqueue.model.device import Health, Peak, PeakSource, Timeline
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.queue.lease import Alive, Claim
+from gpuqueue.service.routes.logs import MOST_BYTES
+from gpuqueue.text.units import GIB
+
+USED = RunDevice(
+    uuid="GPU-0",
+    lease_bytes=GIB,
+    peak=Peak(bytes=GIB // 4, source=PeakSource.NVML_SAMPLED, samples=99, interval_s=0.5),
+    timeline=Timeline(step_s=0.5, bytes=(1, None, GIB // 4)),
+)
+
+
+@pytest.fixture
+def owner(served: ServedSite) -> Iterator[Client]:
+    """Return a client of this account. Nothing is open."""
+    with served.client("direct") as direct:
+        for each in direct.jobs.list():
+            direct.jobs.cancel(each.id)
+    serve(served.queue)
+    with served.client("unix") as client:
+        yield client
+
+
+def seen(served: ServedSite, path: str, token: str = "mine") -> Any:
+    """Return the answer for the owner of a token."""
+    status, found = ask(served, path, mine(served, token))
+    assert 200 == status, found
+    return found
+
+
+def started(served: ServedSite, job_id: int, text: bytes = b"") -> Claim:
+    """Let the next job, which must be this one, run with *text* in its log."""
+    claim = must_claim(served.queue)
+    assert job_id == claim.job_id
+    log = served.settings.runs_dir / str(job_id) / claim.token / "log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(text)
+    served.queue.runs.started(job_id, claim.token, lease_s=300, log_path=str(log), devices=(USED,))
+    return claim
+
+
+def finish(served: ServedSite, claim: Claim, status: int = 0) -> None:
+    """End a run, and let the history have all of it."""
+    state = JobState.FAILED if status else JobState.SUCCEEDED
+    served.queue.runs.finish(
+        claim.job_id, claim.token, state=state, ending=Ending.from_status(status), duration_s=1.5, devices=(USED,)
+    )
+    served.record()
+
+
+def submitted(client: Client, **changes: Any) -> Job:
+    """Submit a job whose command is private."""
+    return client.jobs.submit(["true", "private"], mem="1G", env={"KEY": "private"}, **changes)
+
+
+def test_a_job_has_its_story_and_a_verdict(owner: Client, served: ServedSite) -> None:
+    """An ended job has its runs with their memory over time, and what it used of what it asked for."""
+    job = submitted(owner, name="train", tags=["night"])
+    finish(served, started(served, job.id))
+    view = seen(served, f"/jobs/{job.id}/view")
+    run = view["record"]["runs"][0]
+    assert [1, None, GIB // 4] == run["devices"][0]["timeline"]["bytes"]
+    assert "asked 1G, used 256M at most: --mem 512M would do" == view["verdict"]
+    assert {"change": True, "retry": True, "logs": True, "arguments": True} == view["rights"]
+    assert ("", None) == (run["token"], view["away"])
+    live = seen(served, f"/jobs/{job.id}/live")
+    assert (None, None, []) == (live["row"], live["place"], live["devices"])
+
+
+def test_what_a_job_does_now(owner: Client, served: ServedSite) -> None:
+    """A waiting job has a place, a running one the use of its devices."""
+    one, two = submitted(owner), submitted(owner)
+    assert 1 == seen(served, f"/jobs/{two.id}/live")["place"]["ahead"]
+    claim = started(served, one.id)
+    offer = make_offer(health=Health(utilisation=0.5), observed={one.id: 300})
+    served.queue.devices.heartbeat(
+        offer, [Alive(job_id=one.id, token=claim.token, observed={"GPU-0": 300})], lease_s=300
+    )
+
+    def uses() -> list[tuple[str, int, int, float]]:
+        devices = seen(served, f"/jobs/{one.id}/live")["devices"]
+        return [(each["uuid"], each["allocated_bytes"], each["used_bytes"], each["utilisation"]) for each in devices]
+
+    until(lambda: uses() == [("GPU-0", GIB, 300, 0.5)], what="the use of the device")
+    assert "running" == seen(served, f"/jobs/{one.id}/live")["row"]["state"]
+
+
+def test_jobs_that_wait_for_each_other_are_named(owner: Client, served: ServedSite) -> None:
+    """Both sides have a name and a state; an ended job too, which only the history knows."""
+    first = submitted(owner, name="prepare", priority="high")
+    finish(served, started(served, first.id))
+    second = submitted(owner, name="train", hold=True)
+    third = submitted(owner, name="evaluate", after=f"{first.id}:any,{second.id}")
+    view = seen(served, f"/jobs/{third.id}/view")
+    assert [
+        {"id": first.id, "condition": "any", "name": "prepare", "state": "succeeded"},
+        {"id": second.id, "condition": "ok", "name": "train", "state": "held"},
+    ] == view["after"]
+    before = seen(served, f"/jobs/{second.id}/view")["before"]
+    assert [{"id": third.id, "condition": None, "name": "evaluate", "state": "queued"}] == before
+
+
+def test_others_see_no_argument_and_no_right(owner: Client, served: ServedSite) -> None:
+    """A colleague sees state, memory and times, and the page learns what it need not offer."""
+    job = submitted(owner, hold=True)
+    view = seen(served, f"/jobs/{job.id}/view", "bobs")
+    assert {"change": False, "retry": False, "logs": False, "arguments": False} == view["rights"]
+    assert "private" not in json.dumps(view)
+    assert 403 == ask(served, f"/jobs/{job.id}/log/file", mine(served, "bobs"))[0]
+    assert job.id == seen(served, f"/jobs/{job.id}/live", "bobs")["row"]["id"]
+
+
+def test_an_array_shows_its_members_with_their_values(owner: Client, served: ServedSite) -> None:
+    """Members that wait, run and have ended, and the values of their sweep, which others do not see."""
+    job = owner.jobs.submit(["true", "{lr}", "{seed}"], mem="1G", sweep=["lr=1e-3,1e-4", "seed=0..1"], env={})
+    finish(served, started(served, job.id + 1), status=3)
+    started(served, job.id + 2)
+    path = f"/jobs/{job.id}/members"
+    until(lambda: [each["state"] for each in seen(served, path)["rows"]][:2] == ["failed", "running"], what="the run")
+    found = seen(served, path)
+    assert (["lr", "seed"], 4, True) == (found["axes"], found["total"], found["sortable"])
+    assert (["1e-3", "0"], 3, GIB // 4) == tuple(
+        found["rows"][0][each] for each in ("values", "exit_code", "peak_bytes")
+    )
+    assert ["queued", "queued"] == [each["state"] for each in found["rows"]][2:]
+    shown = seen(served, f"{path}?sort=value&axis=lr&limit=2&offset=1")
+    assert [["1e-4", "1"], ["1e-3", "0"]] == [each["values"] for each in shown["rows"]]
+    others = seen(served, path, "bobs")
+    assert ([], [[]] * 4) == (others["axes"], [each["values"] for each in others["rows"]])
+    member = seen(served, f"/jobs/{job.id}_1/view")
+    assert {"lr": "1e-3", "seed": "1"} == member["values"]
+    assert {} == seen(served, f"/jobs/{job.id}_1/view", "bobs")["values"]
+    assert "queued" == seen(served, f"/jobs/{job.id}_3/view")["record"]["job"]["state"]
+    assert None is seen(served, f"/jobs/{job.id}_3/live")["row"]
+
+
+def test_an_unchanged_answer_is_not_sent_again(owner: Client, served: ServedSite) -> None:
+    """The same tag yields no content; a change yields another tag."""
+    job = submitted(owner, hold=True)
+
+    def answer(what: str, tag: str | None = None) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {mine(served)}", **({"If-None-Match": tag} if tag else {})}
+        with closing(link(served)) as opened:
+            opened.request("GET", f"/api/v1/jobs/{job.id}/{what}", None, headers)
+            got = opened.getresponse()
+            got.read()
+            return got.status, got.headers["ETag"]
+
+    for what in ("view", "live"):
+        tag = answer(what)[1]
+        assert (304, tag) == answer(what, tag)
+        owner.jobs.note(job.id, f"another for {what}")
+        until(lambda what=what, tag=tag: answer(what, tag)[0] == 200, what="another tag")  # type: ignore[misc]
+
+
+def link(served: ServedSite) -> http.client.HTTPSConnection:
+    """Return a connection to the service."""
+    context = ssl.create_default_context(cafile=served.directory / "cert.pem")
+    return http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=60)
+
+
+def test_a_whole_log_comes_as_a_file(owner: Client, served: ServedSite) -> None:
+    """Also one that is larger than a part. A browser keeps it, and shows none of it as a page."""
+    job, text = submitted(owner), b"<script>alert(1)</script>\n" + b"x" * MOST_BYTES * 2 + b"\nend\n"
+    started(served, job.id, text)
+    with closing(link(served)) as opened:
+        opened.request("GET", f"/api/v1/jobs/{job.id}/log/file", None, {"Authorization": f"Bearer {mine(served)}"})
+        answer = opened.getresponse()
+        assert (200, text) == (answer.status, answer.read())
+    wanted = ("content-disposition", "content-type", "x-content-type-options")
+    assert (f'attachment; filename="job-{job.id}-run-1.log.txt"', "application/octet-stream", "nosniff") == tuple(
+        answer.headers[each] for each in wanted
+    )
+
+
+def test_what_is_not_there_is_said(owner: Client, served: ServedSite) -> None:
+    """A job that does not exist, one that is no array, and one without a log."""
+    job = submitted(owner, hold=True)
+    for path, status in (
+        ("/jobs/999999/view", 404),
+        ("/jobs/999999/live", 404),
+        ("/jobs/999999/members", 404),
+        ("/jobs/x/view", 400),
+        (f"/jobs/{job.id}/members", 409),
+        (f"/jobs/{job.id}/log/file", 409),
+        (f"/jobs/{job.id}/members?sort=colour", 400),
+    ):
+        assert status == ask(served, path, mine(served))[0], path
+    assert 401 == ask(served, f"/jobs/{job.id}/view")[0]

@@ -1,0 +1,213 @@
+"""The story of a job and the reasons why it waits, as the page words them, from the values that the API sends."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.client.why import Why
+from gpuqueue.codec.wire import to_plain
+from gpuqueue.model.dependencies import Condition, Dependency
+from gpuqueue.model.device import Peak, PeakSource
+from gpuqueue.model.event import Act, Event
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_spec import Priority
+from gpuqueue.model.page_job import JobView, Rights
+from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
+from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Start, Verdict
+from gpuqueue.text.units import GIB
+
+HERE = Path(__file__).parent
+MODULES = HERE.parents[3] / "gpuqueue" / "web"
+T0 = datetime(2026, 11, 26, 12, tzinfo=timezone.utc)
+
+
+def at(seconds: float) -> datetime:
+    """Return the time after so many seconds."""
+    return T0 + timedelta(seconds=seconds)
+
+
+def shown(**asked: Any) -> dict[str, Any]:
+    """Return what the page makes of some values."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no Node.js to run the page's modules with")
+    text = json.dumps(to_plain(asked))
+    done = subprocess.run(
+        [node, HERE / "story_of_the_page.mjs"], input=text, capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def event(seconds: float, act: Act, state: JobState, attempt: int = 0, **more: Any) -> Event:
+    """Return an event; arguments that are no column of it become its fields."""
+    reason = more.pop("reason", None)
+    return Event(
+        id=f"{seconds}-0", act=act, job_id=7, state=state, at=at(seconds), attempt=attempt, reason=reason, fields=more
+    )
+
+
+def run(attempt: int, claimed: float, ended: float, ending: Ending) -> Run:
+    """Return a run that has ended."""
+    peak = Peak(bytes=3 * GIB, source=PeakSource.NVML_SAMPLED, samples=9)
+    device = RunDevice(uuid="GPU-0", lease_bytes=GIB, index=0, name="A5000", peak=peak)
+    return Run(
+        job_id=7, attempt=attempt, token="", host="nodeA", worker="w", devices=(device,), claimed_at=at(claimed),
+        started_at=at(claimed + 1), ended_at=at(ended), duration_s=ended - claimed, ending=ending,
+        start_kind=StartKind.BACKFILL,
+    )  # fmt: skip
+
+
+JOB = Job(id=7, spec=make_spec(), state=JobState.SUCCEEDED, submitted_at=at(0), attempt=2)
+RUNS = (run(1, 300, 400, Ending.from_status(1)), run(2, 500, 600, Ending.from_status(0)))
+NOTE = Note(at=at(400), attempt=1, text="it gets 12G now")
+VIEW = JobView(at=at(900), record=Record(job=JOB, runs=RUNS, notes=(NOTE,)), rights=Rights(arguments=True))
+
+
+def test_a_story_has_each_step_and_each_wait() -> None:
+    """A dependency, a hold, a run that fails, a retry after a pause, a run that succeeds."""
+    queued, held, running = JobState.QUEUED, JobState.HELD, JobState.RUNNING
+    events = [
+        event(0, Act.SUBMIT, queued, reason=WaitReason.DEPENDENCY),
+        event(60, Act.READY, queued),
+        event(90, Act.HOLD, held, reason=WaitReason.HELD),
+        event(210, Act.RELEASE, queued),
+        event(300, Act.CLAIM, JobState.STARTING, 1, host="nodeA", start="backfill"),
+        event(301, Act.STARTED, running, 1),
+        event(310, Act.MARK, running, 1, add="night,paper", note="look"),
+        event(400, Act.FINISH, queued, 1, reason=WaitReason.RETRY),
+        event(500, Act.CLAIM, JobState.STARTING, 2, host="nodeA", start="immediate"),
+        event(501, Act.STARTED, running, 2),
+        event(550, Act.PREEMPT, running, 2, by="9", deadline="1764158400000"),
+        event(600, Act.FINISH, JobState.SUCCEEDED, 2),
+    ]
+    story = shown(view=VIEW, events=events)["story"]
+    assert [
+        ["step", "submitted by ada", "on laptop"],
+        ["wait", "waited 1m for other jobs", ""],
+        ["step", "what it waited for is over", ""],
+        ["wait", "waited 30s for a device", ""],
+        ["step", "held", ""],
+        ["wait", "waited 2m on hold", ""],
+        ["step", "released", ""],
+        ["wait", "waited 1m 30s for a device", ""],
+        ["run", "run 1 claimed by nodeA", "it fitted where jobs ahead of it did not"],
+        ["run", "run 1 started", "nodeA, GPU 0"],
+        ["note", "tagged night, paper", ""],
+        ["note", "a note was written", ""],
+        ["bad", "run 1 ended: exit 1", "after 1m 40s, peak 3G"],
+        ["note", "it gets 12G now", ""],
+        ["step", "queued again", "it is retried after a pause"],
+        ["wait", "waited 1m 40s for the pause before a retry", ""],
+    ] == [each[:3] for each in story[:16]]
+    assert ["bad", "preempted", 9] == [story[18][each] for each in (0, 1, 3)]
+    assert ["good", "run 2 ended: exit 0", "after 1m 40s, peak 3G", None] == story[-1]
+
+
+def test_without_its_events_the_runs_are_the_story() -> None:
+    """So it is for a colleague, who may not see the events."""
+    story = shown(view=VIEW, events=None)["story"]
+    assert [
+        "submitted by ada",
+        "waited 5m for a device",
+        "run 1 claimed by nodeA",
+        "run 1 started",
+        "it gets 12G now",
+        "run 1 ended: exit 1",
+        "waited 1m 40s for a device",
+        "run 2 claimed by nodeA",
+        "run 2 started",
+        "run 2 ended: exit 0",
+    ] == [each[1] for each in story]
+
+
+def waiting(**changes: Any) -> Job:
+    """Return a job that waits."""
+    return Job(id=7, spec=make_spec(), state=JobState.QUEUED, submitted_at=at(0), **changes)
+
+
+def verdict(obstacle: Obstacle, available_bytes: int = 0, **more: Any) -> Verdict:
+    """Return what is in the way on a device of one host."""
+    return Verdict(
+        device=f"GPU-{obstacle}", host="nodeA", obstacle=obstacle, available_bytes=available_bytes, capacity_bytes=9,
+        total_bytes=9, **more,
+    )  # fmt: skip
+
+
+def test_reasons_name_what_is_in_the_way() -> None:
+    """The run without a time limit and its usual duration, the order, and the nearest device first."""
+    other = Job(id=5, spec=make_spec(name="long"), state=JobState.RUNNING, submitted_at=at(0))
+    devices = (
+        verdict(Obstacle.DRAINED),
+        verdict(Obstacle.MEMORY, 7, runs=(Occupant(job_id=5, held_bytes=GIB),)),
+        verdict(Obstacle.EXCLUDED, cannot_start="no such program"),
+    )
+    explanation = Explanation(
+        job_id=7, state=JobState.QUEUED, priority=Priority.NORMAL, higher=1, theirs=2, users_before=1, own_before=3,
+        start=Start(devices=("GPU-memory",), blockers=(5,)), devices=devices,
+    )  # fmt: skip
+    words = shown(why=Why(job=waiting(), explanation=explanation, others={5: other}))["why"]
+    assert [
+        "not known: it starts on nodeA GPU-memory when what is in the way has ended",
+        "job 5 (long, ada) has no time limit",
+    ] == words["start"]
+    assert "Before it: 1 job of higher priorities, 2 of 1 user with less usage, 3 of ada's own." == words["order"]
+    assert ["too little free memory", "drained", "no such program"] == [each["words"] for each in words["devices"]]
+
+
+@pytest.mark.parametrize(
+    ("job", "explained", "first"),
+    [
+        (waiting(awaits=(Dependency(3, Condition.ANY),)), {}, "not before job 3 has ended"),
+        (Job(id=7, spec=make_spec(), state=JobState.HELD, submitted_at=at(0)), {}, "not before somebody releases it"),
+        (waiting(), {"start": Start(devices=("GPU-0",))}, "there is room on GPU-0: it starts with its turn"),
+        (waiting(), {"start": Start(devices=("GPU-0",), rivals=2)},
+         "there is room on GPU-0, but 2 earlier jobs may take it"),
+        (waiting(), {"devices": (verdict(Obstacle.POOL),)},
+         "no device here can ever run it: see the reasons below, and edit the job"),
+        (waiting(), {}, "no worker serves a device now"),
+    ],
+)  # fmt: skip
+def test_the_first_sentence_is_the_answer(job: Job, explained: dict[str, Any], first: str) -> None:
+    """When it starts, or what it waits for."""
+    explanation = Explanation(job_id=7, state=job.state, priority=Priority.NORMAL, **explained)
+    assert first == shown(why=Why(job=job, explanation=explanation))["why"]["start"][0]
+
+
+def test_endings_and_commands_are_those_of_the_command_line() -> None:
+    """The same words as gpuqueue show, and a command that can be copied into a shell."""
+    endings = [
+        Ending.from_status(3),
+        Ending.from_status(-11),
+        Ending(kind=EndingKind.SIGNALLED, signal=63),
+        Ending.stopped(EndingKind.OUT_OF_MEMORY, 1, "asked 6G"),
+        Ending.stopped(EndingKind.TIMED_OUT, -15),
+    ]
+    argv = ["python", "a b.py", "it's", "", "--lr=1e-3", "$HOME"]
+    found = shown(endings=endings, argv=argv)
+    assert list(map(str, endings[:2])) == found["endings"][:2]
+    assert ["signal 63" in found["endings"][2], *map(str, endings[3:])] == [True, *found["endings"][3:]]
+    assert argv == shlex.split(found["command"])
+
+
+def test_each_reason_each_obstacle_and_each_state_has_words() -> None:
+    """A new one must not reach people as a word of the program."""
+    words = (MODULES / "job-words.js").read_text(encoding="utf-8")
+    named = set(re.findall(r"^  (\w+):", words, re.MULTILINE))
+    assert {str(each) for each in WaitReason} <= named
+    assert {str(each) for each in StartKind} <= named
+    ended = re.search(r"const ENDED = \{(.*)\}", words)
+    assert ended
+    assert {str(each) for each in JobState if each.is_end} == set(re.findall(r"(\w+):", ended[1]))
+    obstacles = set(re.findall(r"^  (\w+):", (MODULES / "why-words.js").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {str(each) for each in Obstacle} <= obstacles
