@@ -33,6 +33,12 @@ def past() -> Iterator[ServedSite]:
         yield site
 
 
+def complete(page: Page, view: str) -> None:
+    """Wait until a view has its content."""
+    page.locator(VIEWS[view]).first.wait_for()
+    page.wait_for_timeout(1500)  # for the pictures: charts and running jobs come a moment later
+
+
 def shown_ids(page: Page) -> list[str]:
     """Return the labels of the jobs in the table of the history."""
     return page.locator(".history-table th.id").all_inner_texts()
@@ -156,7 +162,8 @@ def test_nothing_serious_is_wrong_for_a_screen_reader(
 ) -> None:
     """Axe finds nothing serious."""
     page = open_page(past, view, color_scheme=scheme, bypass_csp=True)
-    page.locator(VIEWS[view]).first.wait_for()
+    complete(page, view)
+    page.set_viewport_size({"width": 1280, "height": page.evaluate("document.documentElement.scrollHeight")})
     picture(page, f"{view.replace('?how=', '-')}-{scheme}")
     assert {} == serious(page)
 
@@ -166,9 +173,10 @@ def test_nothing_serious_is_wrong_for_a_screen_reader(
 def test_a_phone_needs_no_sideways_scrolling(past: ServedSite, open_page: Open, view: str) -> None:
     """All is within the width of a phone."""
     page = open_page(past, view, viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2)
-    page.locator(VIEWS[view]).first.wait_for()
-    picture(page, f"{view.replace('?how=', '-')}-phone")
+    complete(page, view)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    page.set_viewport_size({**PHONE, "height": page.evaluate("document.documentElement.scrollHeight")})
+    picture(page, f"{view.replace('?how=', '-')}-phone")
 
 
 @pytest.mark.full
