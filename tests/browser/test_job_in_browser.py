@@ -210,3 +210,16 @@ def test_a_job_that_does_not_exist_is_named(played: tuple[ServedSite, JobScene],
     page.get_by_text("there is no job 99999").wait_for()
     page.get_by_role("link", name="Show the queue").click()
     page.locator("tr.job").first.wait_for()
+
+
+@pytest.mark.full
+def test_a_note_is_written(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """Also on a job that has ended. It is text, and an empty one is removed."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.ended}")
+    for text in ("best so far: <b>0.412</b>", ""):
+        page.get_by_role("button", name="Note…").click()
+        page.get_by_role("dialog").get_by_label("Note", exact=True).fill(text)
+        page.get_by_role("dialog").get_by_role("button", name="Keep it").click()
+        shown = page.locator(".job-note-text")
+        until(lambda shown=shown, text=text: shown.all_inner_texts() == [text][: len(text)], what="the note")  # type: ignore[misc]

@@ -47,6 +47,29 @@ function RunAgain({ label, spec, verdict, onYes, onNo }) {
   `;
 }
 
+/** @param {{label: string, note: string, onYes: (text: string) => void, onNo: () => void}} props */
+function WriteNote({ label, note, onYes, onNo }) {
+  const [text, setText] = useState(note);
+  /** @param {Event} event */
+  const submitted = (event) => {
+    event.preventDefault();
+    onYes(text.trim());
+  };
+  return html`
+    <${Dialog} title=${`Note on ${label}`} onClose=${onNo}>
+      <form onSubmit=${submitted}>
+        <label class="hidden" for="note-text">Note</label>
+        <textarea id="note-text" rows="4" maxlength="1000" value=${text} onInput=${(/** @type {any} */ event) => setText(event.currentTarget.value)}></textarea>
+        <p class="note">Everybody who sees the job sees its note. An empty one is removed.</p>
+        <p class="actions">
+          <button class="main">Keep it</button>
+          <button type="button" onClick=${onNo}>Leave it as it was</button>
+        </p>
+      </form>
+    <//>
+  `;
+}
+
 /**
  * @param {object} props
  * @param {import("../types.js").Me} props.me
@@ -57,7 +80,7 @@ function RunAgain({ label, spec, verdict, onYes, onNo }) {
  * @param {() => void} props.onChange
  */
 export function JobActions({ me, view, state, label, path, onChange }) {
-  const [asks, setAsks] = useState(/** @type {"cancel" | "again" | null} */ (null));
+  const [asks, setAsks] = useState(/** @type {"cancel" | "again" | "note" | null} */ (null));
   const [says, setSays] = useState(/** @type {{words: any, isBad: boolean} | null} */ (null));
   const [isBusy, setBusy] = useState(false);
   const { spec } = view.record.job;
@@ -88,6 +111,8 @@ export function JobActions({ me, view, state, label, path, onChange }) {
     const job = await change("POST", `${path}/retry`, { changes: mem ? { mem } : {} });
     return html`It runs again as <a href=${`#/jobs/${job.id}`}>job ${job.id}</a>.`;
   });
+  /** @param {string} text */
+  const write = (text) => act(() => change("PUT", `${path}/note`, { text }).then(() => (text ? "The note is kept." : "The note is removed.")));
   useKeys({
     c: () => may && setAsks("cancel"),
     h: () => may && state === "queued" && hold(),
@@ -104,11 +129,13 @@ export function JobActions({ me, view, state, label, path, onChange }) {
             ${PRIORITIES.map((each) => html`<option value=${each}>${each}</option>`)}
           </select></label>` : null}
         ${may ? html`<button type="button" disabled=${isBusy || state === "cancelling"} onClick=${() => setAsks("cancel")}>Cancel…</button>` : null}
+        ${rights.change ? html`<button type="button" disabled=${isBusy} onClick=${() => setAsks("note")}>Note…</button>` : null}
         ${rights.retry && isEnd(state) ? html`<button type="button" class="main" disabled=${isBusy} onClick=${() => setAsks("again")}>Run again…</button>` : null}
       </div>
       ${!rights.change && me.account ? html`<small>Only ${spec.account.name} or an administrator may change it.</small>` : null}
       <p role="status" class=${says?.isBad ? "bad-text" : ""}>${says?.words}</p>
       ${asks === "cancel" ? html`<${ConfirmCancel} label=${label} name=${spec.name} state=${state} isArray=${spec.array !== null} onYes=${cancel} onNo=${() => setAsks(null)} />` : null}
+      ${asks === "note" ? html`<${WriteNote} label=${label} note=${view.record.job.note ?? ""} onYes=${write} onNo=${() => setAsks(null)} />` : null}
       ${asks === "again" ? html`<${RunAgain} label=${label} spec=${spec} verdict=${view.verdict} onYes=${again} onNo=${() => setAsks(null)} />` : null}
     </div>
   `;
