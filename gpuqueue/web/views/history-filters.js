@@ -46,7 +46,7 @@ export function HistoryFilters({ me, query, users, csv }) {
   return html`
     <form role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <div class="filters">
-        <div class="tabs" role="group" aria-label="State">
+        <div class="tabs states-choice" role="group" aria-label="State">
           ${STATES.map(([value, label]) => html`<button key=${label} type="button" aria-pressed=${state === value} onClick=${() => filter({ state: value || null })}>${label}</button>`)}
         </div>
         ${me.account ? html`<label class="check"><input type="checkbox" checked=${Boolean(query.mine)}

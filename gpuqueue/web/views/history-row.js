@@ -28,7 +28,7 @@ function Memory({ record }) {
   const { spec } = record.job;
   const asked = spec.placement.whole ? "whole device" : `${size(spec.mem_bytes)}${spec.gpus > 1 ? ` × ${spec.gpus}` : ""}`;
   if (peak === null) return html`<span class="none">${run ? "peak unknown" : "not started"}</span><small> of ${asked}</small>`;
-  return html`${size(peak)}<small> of ${asked}</small> <${Meter} share=${peak / allocatedOf(run)} words=${`peak ${size(peak)} of ${size(allocatedOf(run))} allocated`} />`;
+  return html`<${Meter} share=${peak / allocatedOf(run)} words=${`peak ${size(peak)} of ${size(allocatedOf(run))} allocated`} /> ${size(peak)}<small> of ${asked}</small>`;
 }
 
 /** @param {{record: HistoryRecord}} props */
@@ -60,7 +60,7 @@ export function HistoryRowView({ row, mayRepeat }) {
       <td class="figure" data-label="waited">${wait === null ? none("never started") : duration(wait)}</td>
       <td class="figure" data-label="ran">${run && run.duration_s !== null ? duration(run.duration_s) : none("not known")}</td>
       <td class="memory"><${Memory} record=${record} /></td>
-      <td class="repeat">${mayRepeat && isEnd(job.state) ? html`<a href=${link("submit", { again: label })} aria-label=${`Run job ${label} again`}>Run again</a>` : null}</td>
+      <td class="repeat">${mayRepeat && isEnd(job.state) ? html`<a href=${link("submit", { again: label })} aria-label=${`Run again: job ${label}`}>Run again</a>` : null}</td>
     </tr>
   `;
 }

@@ -23,7 +23,7 @@ function Memory({ figures }) {
   const peak = peakBytes(figures);
   if (asked === null) return html`<span class="none">no runs</span>`;
   if (peak === null) return html`<span class="none">peak unknown</span><small> of ${size(Math.round(asked))}</small>`;
-  return html`${size(Math.round(peak))}<small> of ${size(Math.round(asked))}</small> <${Meter} share=${usedShare(figures) ?? 0} /> <span class="share">${percent(usedShare(figures))}</span>`;
+  return html`<${Meter} share=${usedShare(figures) ?? 0} /> ${size(Math.round(peak))}<small> of ${size(Math.round(asked))}</small> <span class="share">${percent(usedShare(figures))}</span>`;
 }
 
 /** @param {{figures: Figures, to: string | null}} props */
@@ -32,7 +32,7 @@ function Failures({ figures, to }) {
   const share = shareOf(failed, figures.ended);
   if (share === null) return html`<span class="none">none ended</span>`;
   const words = `${failed.toLocaleString()} of ${figures.ended.toLocaleString()}`;
-  return html`${to && failed ? html`<a href=${to}>${words}</a>` : words} <${Meter} share=${share} kind="bad" /> <span class="share">${percent(share)}</span>`;
+  return html`<${Meter} share=${share} kind="bad" /> ${to && failed ? html`<a href=${to}>${words}</a>` : words} <span class="share">${percent(share)}</span>`;
 }
 
 /** @param {{figures: Figures, most: number}} props */
@@ -75,11 +75,11 @@ export function StatisticsTable({ found, query }) {
     <div class="wide">
       <table class="statistics-table">
         <thead><tr>
-          <th scope="col">${HEADS[found.by]}</th><th scope="col" class="figure">Jobs</th><th scope="col">GPU-hours</th>
-          <th scope="col" title="Means of a device over time">Peak of the memory asked for</th>
+          <th scope="col">${HEADS[found.by]}</th><th scope="col" class="figure">Jobs</th><th scope="col" class="bar-cell">GPU-hours</th>
+          <th scope="col" class="bar-cell" title="Means of a device over time">Peak of the memory asked for</th>
           <th scope="col" class="figure" title="Memory that was asked for and never used, not even at the peak, times the hours">Never used, GiB-hours</th>
           <th scope="col" class="figure">Median wait</th><th scope="col" class="figure" title="95 % of the jobs waited no longer">95 % wait</th>
-          <th scope="col">Failed</th><th scope="col" class="figure">Out of memory</th>
+          <th scope="col" class="bar-cell">Failed</th><th scope="col" class="figure">Out of memory</th>
         </tr></thead>
         <tbody>${groups.map((each) => html`<${Row} key=${each.key} by=${found.by} group=${each} most=${most} query=${query} />`)}</tbody>
       </table>

@@ -25,7 +25,7 @@ function IdleJobs({ rows }) {
         const asked = each.mem_bytes * each.gpus;
         const used = /** @type {number} */ (each.used_bytes);
         return html`<li key=${each.id}><a href=${jobLink(each.label)}>${each.label}</a> <bdi>${each.name}</bdi> <small><bdi>${each.user}</bdi></small>
-          <span class="uses">uses ${size(used)} of ${size(asked)} <${Meter} share=${used / asked} /></span></li>`;
+          <span class="uses"><${Meter} share=${used / asked} /> uses ${size(used)} of ${size(asked)}</span></li>`;
       })}
       ${idle.length > MOST_JOBS ? html`<li>and ${idle.length - MOST_JOBS} more</li>` : null}
     </ul>
@@ -50,12 +50,12 @@ export function UnusedMemory({ groups, user }) {
     <section class="unused" aria-labelledby="unused-head">
       <h2 id="unused-head">Who holds memory and does not use it</h2>
       <div class="wide"><table class="unused-table">
-        <thead><tr><th scope="col">User</th><th scope="col" title="In the last samples of running jobs. Jobs that hold a whole device are left out">Now: used of held</th>
-          <th scope="col" class="figure">Idle now</th><th scope="col">In the period: never used, GiB-hours</th><th scope="col" class="figure">Peak of asked</th></tr></thead>
+        <thead><tr><th scope="col">User</th><th scope="col" class="bar-cell" title="In the last samples of running jobs. Jobs that hold a whole device are left out">Now: used of held</th>
+          <th scope="col" class="figure">Idle now</th><th scope="col" class="bar-cell">In the period: never used, GiB-hours</th><th scope="col" class="figure">Peak of asked</th></tr></thead>
         <tbody>${users.map((each) => html`
           <tr key=${each.name}>
             <th scope="row"><bdi>${each.name}</bdi></th>
-            <td class="bar-cell" data-label="used of held now">${each.held ? html`${size(each.held.used)}<small> of ${size(each.held.asked)}</small> <${Meter} share=${each.held.used / each.held.asked} />` : html`<span class="none">nothing held</span>`}</td>
+            <td class="bar-cell" data-label="used of held now">${each.held ? html`<${Meter} share=${each.held.used / each.held.asked} /> ${size(each.held.used)}<small> of ${size(each.held.asked)}</small>` : html`<span class="none">nothing held</span>`}</td>
             <td class="figure" data-label="idle now">${each.held ? size(Math.max(0, each.held.asked - each.held.used)) : html`<span class="none">–</span>`}</td>
             <td class="bar-cell" data-label="never used, GiB-hours"><${Meter} share=${most ? unused(each) / most : 0} kind="warn" /> ${decimal(unused(each))}</td>
             <td class="figure" data-label="peak of asked">${each.figures ? percent(usedShare(each.figures)) : html`<span class="none">–</span>`}</td>
