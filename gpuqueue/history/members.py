@@ -15,14 +15,19 @@ from gpuqueue.history.array_progress import waiting
 from gpuqueue.history.connect import reading
 from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import jobs
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
-from gpuqueue.model.page_job import RecordedMember
 from gpuqueue.model.run import EndingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from gpuqueue.model import page_job
+    from gpuqueue.model.page_job import RecordedMember
+else:  # only the page asks for it
+    page_job = later("gpuqueue.model.page_job")
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +93,8 @@ def recorded(connection: sa.Connection, array_id: int, first: int, last: int) ->
     return {row.array_index: _recorded(row) for row in connection.execute(wanted)}
 
 
-def _recorded(row: sa.Row[Any]) -> RecordedMember:
-    return RecordedMember(
+def _recorded(row: Any) -> RecordedMember:
+    return page_job.RecordedMember(
         index=row.array_index,
         state=JobState(row.state),
         host=row.host,

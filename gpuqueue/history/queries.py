@@ -13,18 +13,22 @@ from gpuqueue.history.members import last_id_of, requests
 from gpuqueue.history.records import event_of, record_of, records_of
 from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import job_events, jobs, metadata, outbox_cursor
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.event import Act, Cursor, Event, place
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account
-from gpuqueue.model.page_job import JobSummary
 from gpuqueue.model.run import Record, Survivor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from datetime import datetime
 
+    from gpuqueue.model import page_job
     from gpuqueue.model.job import Job
+    from gpuqueue.model.page_job import JobSummary
+else:  # only the page asks for it
+    page_job = later("gpuqueue.model.page_job")
 
 #: Jobs in a page of :func:`survivors`.
 _PAGE = 500
@@ -106,7 +110,7 @@ def summaries(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, 
     for some in parts(job_ids):
         for row in connection.execute(sa.select(*columns).where(jobs.c.id.in_(some))):
             account = Account(name=row.user_name, uid=row.user_uid, host=row.submit_host)
-            found[row.id] = JobSummary(id=row.id, name=row.name, account=account, state=JobState(row.state))
+            found[row.id] = page_job.JobSummary(id=row.id, name=row.name, account=account, state=JobState(row.state))
     return found
 
 

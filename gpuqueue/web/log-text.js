@@ -2,7 +2,7 @@
 // It only collects text. Whoever shows it makes text nodes of it, so nothing in a log is ever markup.
 
 /** Most lines that are kept, most characters of a line, and most characters of an unfinished escape sequence. */
-export const MOST_LINES = 20000;
+export const MOST_LINES = 10000;
 const MOST_LENGTH = 20000;
 const MOST_PENDING = 4096;
 

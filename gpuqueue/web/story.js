@@ -10,6 +10,8 @@ import { between, clock, duration, size } from "./words.js";
 
 /** Waits that are shorter say nothing, in seconds. */
 const SHORT_S = 1;
+/** What the service writes in place of a text that the caller may not see. */
+const HIDDEN = "(hidden)";
 
 /** @param {string} at @param {Kind} kind @param {string} words @param {string} [detail] @param {number} [job] @returns {Entry} */
 const entry = (at, kind, words, detail = "", job = undefined) => ({ at, kind, words, detail, job });
@@ -128,7 +130,7 @@ function fromRuns(view) {
     found.push(...waits.end(run.claimed_at));
     found.push(entry(run.claimed_at, "run", `run ${run.attempt} claimed by ${run.host}`, startWords(run.start_kind)));
     if (run.started_at) found.push(entry(run.started_at, "run", `run ${run.attempt} started`, placesOf(run)));
-    for (const each of notes.filter((note) => note.attempt === run.attempt)) found.push(entry(each.at, "note", each.text));
+    for (const each of notes.filter((note) => note.attempt === run.attempt && note.text !== HIDDEN)) found.push(entry(each.at, "note", each.text));
     if (run.ending && run.ended_at) {
       const end = endOf(run);
       found.push(entry(run.ended_at, end.kind, end.words, end.detail));

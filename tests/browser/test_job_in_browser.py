@@ -36,7 +36,7 @@ def test_a_job_shows_its_whole_story(played: tuple[ServedSite, JobScene], open_p
     page.locator("tr.job").get_by_role("link", name=str(scene.running), exact=True).click()
     page.get_by_role("heading", name=f"Job {scene.running}").wait_for()
     page.goto(f"https://127.0.0.1:{site.port}/#/jobs/{scene.ended}")
-    page.get_by_text("Asked 12G, used 7G at most: --mem 7.5G would do.").wait_for()
+    page.get_by_text("Asked 12G, used 7G at most: --mem 8G would do.").wait_for()
     page.get_by_text("run 2 ended: exit 0").wait_for()
     story = " | ".join(steps(page))
     for words in ("submitted by", "run 1 claimed by nodeA", "it holds 12.1G", "run 1 ended: exit 1", "queued again"):
@@ -122,7 +122,7 @@ def test_new_output_is_followed_and_leaves_a_reader_alone(played: tuple[ServedSi
     log.evaluate("box => { box.scrollTop = 300; }")
     page.get_by_role("button", name="Follow", pressed=False).wait_for()
     write("second new line\n")
-    until(lambda: "second new line" in log.inner_text(), what="the second line")
+    until(lambda: "second new line" in (log.text_content() or ""), what="the second line")
     assert 300 == log.evaluate("box => box.scrollTop")
     page.get_by_role("button", name="Follow").click()
     until(lambda: at_end(page), what="the end again")
@@ -221,5 +221,8 @@ def test_a_note_is_written(played: tuple[ServedSite, JobScene], open_page: Open)
         page.get_by_role("button", name="Note…").click()
         page.get_by_role("dialog").get_by_label("Note", exact=True).fill(text)
         page.get_by_role("dialog").get_by_role("button", name="Keep it").click()
-        shown = page.locator(".job-note-text")
-        until(lambda shown=shown, text=text: shown.all_inner_texts() == [text][: len(text)], what="the note")  # type: ignore[misc]
+        page.get_by_text(f"The note is {'kept' if text else 'removed'}.").wait_for()
+        site.record()
+        until(
+            lambda text=text: [text][: len(text)] == page.locator(".job-note-text").all_inner_texts(), what="the note"
+        )  # type: ignore[misc]

@@ -138,7 +138,7 @@ def play(site: ServedSite) -> tuple[JobScene, list[Claim]]:
     runs += [started(site, sweep + 6, OUTPUT, card=1), started(site, sweep + 7, b"", card=1)]
     queue.jobs.hold(sweep)
     needs = Waits(after=(Dependency(running), Dependency(ended, Condition.ANY)))
-    waiting = submit(make_spec(account=ME, name="big.py", argv=words, mem_bytes=20 * GIB)).id
+    waiting = submit(make_spec(account=ME, name="big.py", argv=words, mem_bytes=23 * GIB)).id
     after = submit(make_spec(account=ME, name="evaluate.py", argv=words, waits=needs)).id
     site.record()
     return JobScene(ended=ended, running=running, waiting=waiting, after=after, sweep=sweep, hostile=hostile), runs

@@ -98,7 +98,7 @@ export function LineChart({ title, series, marks, most, from, to, height, words,
         ${pointed === null ? null : html`<line class="pointer" x1=${x(pointed)} x2=${x(pointed)} y1=${TOP} y2=${height - BOTTOM}></line>`}
       </svg>
       <p class="legend">
-        ${series.map((each, place) => html`<span><i class=${`line s${place % 6}`}></i>${each.label}${pointed === null ? "" : `: ${found[place].value === null ? "not known" : words(/** @type {number} */ (found[place].value))}`}</span>`)}
+        ${series.map((each, place) => html`<span><i class=${`stroke s${place % 6}`}></i>${each.label}${pointed === null ? "" : `: ${found[place].value === null ? "not known" : words(/** @type {number} */ (found[place].value))}`}</span>`)}
         ${pointed === null ? null : html`<span>at ${timeWords(Math.round(pointed))}</span>`}
       </p>
     </div>

@@ -11,7 +11,7 @@ const CONDITIONS = { ok: "must succeed", any: "must end", fail: "must fail" };
 /** @param {{each: Related}} props */
 function Node({ each }) {
   return html`
-    <li><a href=${`#/jobs/${each.id}`}>${each.id}</a> <bdi>${each.name ?? ""}</bdi>
+    <li><a href=${`#/jobs/${each.id}`}>${each.id}</a> <bdi>${each.name ?? ""}</bdi>${" "}
       <small>${each.state ? html`<span class=${`dot ${each.state}`} aria-hidden="true"></span>${stateWords(each.state)}` : "not known"}${each.condition ? `, ${CONDITIONS[each.condition] ?? each.condition}` : ""}</small></li>
   `;
 }

@@ -7,6 +7,8 @@ import { JobActions } from "./job-actions.js";
 import { ProgressBar } from "./queue-row.js";
 
 const PROGRESS_MS = 5000;
+/** Reasons of jobs that wait for something else than their turn. */
+const NO_PLACE = new Set(["dependency", "begin", "retry", "requeue", "array_limit", "pause"]);
 
 /** @typedef {import("../job-types.js").JobView} JobView */
 /** @typedef {import("../job-types.js").LiveJob} LiveJob */
@@ -31,7 +33,7 @@ function Course({ view, live, state, now }) {
     const how = run?.ending ? `${endingWords(run.ending)}${run.duration_s === null ? "" : ` after ${duration(run.duration_s)}`}` : (job.because ?? (runs.length ? "" : "before it started"));
     return html`<bdi>${how}</bdi>${job.ended_at ? html`, <time datetime=${job.ended_at} title=${fullTime(job.ended_at)}>${clock(job.ended_at)}</time>` : null}`;
   }
-  if (state === "queued" && live?.place) return html`${placeOf(live.place)}`;
+  if (state === "queued" && live?.place && !NO_PLACE.has(row?.reason ?? "")) return html`${placeOf(live.place)}`;
   return html`${row ? reasonOf(row) : ""}${job.because ? html` <bdi>${job.because}</bdi>` : null}`;
 }
 

@@ -55,6 +55,7 @@ function useChunks() {
 
 /** The numbers of the lines with a match. @param {LogText} log @param {string} wanted */
 function matchesIn(log, wanted) {
+  /** @type {number[]} */
   const found = [];
   if (wanted) log.lines.forEach((line, place) => textOf(line).toLowerCase().includes(wanted) && found.push(log.dropped + place));
   return found;

@@ -41,11 +41,11 @@ export function Story({ view, path, state, row, now }) {
       ${entries.length > shown.length ? html`<button type="button" class="plain" onClick=${() => setWhole(true)}>Show ${entries.length - shown.length} earlier steps</button>` : null}
       <ol class="timeline">
         ${shown.map((each, place) => html`
-          <li key=${place} class=${`entry ${each.kind}`}>
+          <li key=${place} class=${`entry k-${each.kind}`}>
             <time datetime=${each.at} title=${fullTime(each.at)}>${stepClock(each.at)}</time>
             <span><bdi>${each.words}</bdi>${each.job ? html` for <a href=${`#/jobs/${each.job}`}>job ${each.job}</a>` : null}${each.detail ? html` <small><bdi>${each.detail}</bdi></small>` : null}</span>
           </li>`)}
-        ${since ? html`<li key="now" class="entry wait"><time datetime=${since}>now</time><span>waits ${waitWords(row?.reason ?? view.record.job.reason)}, for ${duration(between(since, now))} so far</span></li>` : null}
+        ${since ? html`<li key="now" class="entry k-wait"><time datetime=${since}>now</time><span>waits ${waitWords(row?.reason ?? view.record.job.reason)}, for ${duration(between(since, now))} so far</span></li>` : null}
       </ol>
     <//>
   `;

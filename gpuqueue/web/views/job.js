@@ -17,6 +17,8 @@ import { Why } from "./job-why.js";
 const LIVE_MS = 1000;
 const VIEW_MS = 5000;
 const ENDED_MS = 15000;
+/** The history has a change of an ended job after so long. */
+const HISTORY_MS = 1500;
 
 /** @typedef {import("../types.js").Me} Me */
 /** @typedef {import("../job-types.js").JobView} JobView */
@@ -68,7 +70,11 @@ function Page({ me, id, onGone }) {
   useEffect(() => {
     if (view) document.title = `${id} ${view.record.job.spec.name} - gpuqueue`;
   }, [view, id]);
-  const change = () => { polled.again(); lively.again(); };
+  const change = () => {
+    polled.again();
+    lively.again();
+    setTimeout(polled.again, HISTORY_MS);
+  };
   const parts = useMemo(() => (view ? { runs: view.record.runs, job: view.record.job } : null), [view]);
 
   if (!view || !parts) {

@@ -5,12 +5,10 @@ import { whyWords } from "../../../../gpuqueue/web/why-words.js";
 
 let input = "";
 for await (const each of process.stdin) input += each;
-const { view, events, why, endings, argv } = JSON.parse(input);
-console.log(
-  JSON.stringify({
-    story: view ? storyOf(view, events).map((each) => [each.kind, each.words, each.detail, each.job ?? null]) : null,
-    why: why ? whyWords(why) : null,
-    endings: (endings ?? []).map(endingWords),
-    command: argv ? commandOf(argv) : null,
-  }),
-);
+const found = JSON.parse(input).map(({ view, events, why, endings, argv }) => ({
+  story: view ? storyOf(view, events).map((each) => [each.kind, each.words, each.detail, each.job ?? null]) : null,
+  why: why ? whyWords(why) : null,
+  endings: (endings ?? []).map(endingWords),
+  command: argv ? commandOf(argv) : null,
+}));
+console.log(JSON.stringify(found));

@@ -13,38 +13,42 @@ import pytest
 SCRIPT = Path(__file__).parent / "log_of_the_page.mjs"
 
 
-def shown(*pieces: str, **more: Any) -> dict[str, Any]:
-    """Return what the page's terminal shows after these pieces of output."""
+def all_shown(*cases: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the page's terminal shows after the pieces of output of each case."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("no Node.js to run the page's modules with")
-    asked = json.dumps({"pieces": pieces, **more})
-    done = subprocess.run([node, SCRIPT], input=asked, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
+    done = subprocess.run([node, SCRIPT], input=json.dumps(cases), capture_output=True, text=True, check=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
 
 
-@pytest.mark.parametrize(
-    ("pieces", "lines"),
-    [
-        (["one\ntwo"], ["one", "two"]),
-        (["one\r\ntwo\r\n"], ["one", "two", ""]),
-        (["10%\r20%\r100%\ndone"], ["100%", "done"]),
-        (["long text\rshort"], ["shorttext"]),
-        (["long text\r\x1b[Kshort"], ["short"]),
-        (["abc\b\bX"], ["aXc"]),
-        (["a: 1\nb: 1\x1b[A\ra: 2\x1b[B\rb: 2"], ["a: 2", "b: 2"]),
-        (["\x1b[9999A\x1b[9999Bx\x1b[3Cy"], ["x   y"]),
-        (["\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b\x1bPq#0\x1b\\c\x1b(Bd\x1b=e"], ["abcde"]),
-        (["a\x1b", "[3", "1mb\x1b]0;ti", "tle\x07c"], ["abc"]),
-        (["a\x00b\x07c\x01d\x7fe\x9bf"], ["abc\u2401d\u2421e\ufffdf"]),
-        (["<script>alert(1)</script>\u202e&amp;"], ["<script>alert(1)</script>\u202e&amp;"]),
-        (["tab\there"], ["tab\there"]),
-    ],
+def shown(*pieces: str, **more: Any) -> dict[str, Any]:
+    """Return what it shows in one case."""
+    return all_shown({"pieces": pieces, **more})[0]
+
+
+CASES = (
+    (["one\ntwo"], ["one", "two"]),
+    (["one\r\ntwo\r\n"], ["one", "two", ""]),
+    (["10%\r20%\r100%\ndone"], ["100%", "done"]),
+    (["long text\rshort"], ["shorttext"]),
+    (["long text\r\x1b[Kshort"], ["short"]),
+    (["abc\b\bX"], ["aXc"]),
+    (["a: 1\nb: 1\x1b[A\ra: 2\x1b[B\rb: 2"], ["a: 2", "b: 2"]),
+    (["\x1b[9999A\x1b[9999Bx\x1b[3Cy"], ["x   y"]),
+    (["\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b\x1bPq#0\x1b\\c\x1b(Bd\x1b=e"], ["abcde"]),
+    (["a\x1b", "[3", "1mb\x1b]0;ti", "tle\x07c"], ["abc"]),
+    (["a\x00b\x07c\x01d\x7fe\x9bf"], ["abc\u2401d\u2421e\ufffdf"]),
+    (["<script>alert(1)</script>\u202e&amp;"], ["<script>alert(1)</script>\u202e&amp;"]),
+    (["tab\there"], ["tab\there"]),
 )
-def test_lines_are_those_of_a_terminal(pieces: list[str], lines: list[str]) -> None:
+
+
+def test_lines_are_those_of_a_terminal() -> None:
     """Bars are drawn over, sequences are obeyed or dropped, also if they come in two pieces; markup is text."""
-    assert lines == shown(*pieces)["lines"]
+    found = all_shown(*[{"pieces": pieces} for pieces, _ in CASES])
+    assert [lines for _, lines in CASES] == [each["lines"] for each in found]
 
 
 def test_colours_are_words_of_the_theme() -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -36,17 +37,22 @@ def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-def shown(**asked: Any) -> dict[str, Any]:
-    """Return what the page makes of some values."""
+def all_shown(*cases: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the page makes of the values of each case."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("no Node.js to run the page's modules with")
-    text = json.dumps(to_plain(asked))
+    text = json.dumps(to_plain(cases))
     done = subprocess.run(
         [node, HERE / "story_of_the_page.mjs"], input=text, capture_output=True, text=True, check=True
     )
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
+
+
+def shown(**asked: Any) -> dict[str, Any]:
+    """Return what the page makes of some values."""
+    return all_shown(asked)[0]
 
 
 def event(seconds: float, act: Act, state: JobState, attempt: int = 0, **more: Any) -> Event:
@@ -116,7 +122,8 @@ def test_a_story_has_each_step_and_each_wait() -> None:
 
 def test_without_its_events_the_runs_are_the_story() -> None:
     """So it is for a colleague, who may not see the events."""
-    story = shown(view=VIEW, events=None)["story"]
+    hidden = replace(VIEW, record=replace(VIEW.record, notes=(NOTE, replace(NOTE, text="(hidden)"))))
+    story = shown(view=hidden, events=None)["story"]
     assert [
         "submitted by ada",
         "waited 5m for a device",
@@ -165,23 +172,32 @@ def test_reasons_name_what_is_in_the_way() -> None:
     assert ["too little free memory", "drained", "no such program"] == [each["words"] for each in words["devices"]]
 
 
-@pytest.mark.parametrize(
-    ("job", "explained", "first"),
-    [
-        (waiting(awaits=(Dependency(3, Condition.ANY),)), {}, "not before job 3 has ended"),
-        (Job(id=7, spec=make_spec(), state=JobState.HELD, submitted_at=at(0)), {}, "not before somebody releases it"),
-        (waiting(), {"start": Start(devices=("GPU-0",))}, "there is room on GPU-0: it starts with its turn"),
-        (waiting(), {"start": Start(devices=("GPU-0",), rivals=2)},
-         "there is room on GPU-0, but 2 earlier jobs may take it"),
-        (waiting(), {"devices": (verdict(Obstacle.POOL),)},
-         "no device here can ever run it: see the reasons below, and edit the job"),
-        (waiting(), {}, "no worker serves a device now"),
-    ],
-)  # fmt: skip
-def test_the_first_sentence_is_the_answer(job: Job, explained: dict[str, Any], first: str) -> None:
+FIRST_SENTENCES: tuple[tuple[Job, dict[str, Any], str], ...] = (
+    (waiting(awaits=(Dependency(3, Condition.ANY),)), {}, "not before job 3 has ended"),
+    (Job(id=7, spec=make_spec(), state=JobState.HELD, submitted_at=at(0)), {}, "not before somebody releases it"),
+    (waiting(), {"start": Start(devices=("GPU-0",))}, "there is room on GPU-0: it starts with its turn"),
+    (
+        waiting(),
+        {"start": Start(devices=("GPU-0",), rivals=2)},
+        "there is room on GPU-0, but 2 earlier jobs may take it",
+    ),
+    (
+        waiting(),
+        {"devices": (verdict(Obstacle.POOL),)},
+        "no device here can ever run it: see the reasons below, and edit the job",
+    ),
+    (waiting(), {}, "no worker serves a device now"),
+)
+
+
+def test_the_first_sentence_is_the_answer() -> None:
     """When it starts, or what it waits for."""
-    explanation = Explanation(job_id=7, state=job.state, priority=Priority.NORMAL, **explained)
-    assert first == shown(why=Why(job=job, explanation=explanation))["why"]["start"][0]
+    cases = (
+        {"why": Why(job=job, explanation=Explanation(job_id=7, state=job.state, priority=Priority.NORMAL, **explained))}
+        for job, explained, _ in FIRST_SENTENCES
+    )
+    found = [each["why"]["start"][0] for each in all_shown(*cases)]
+    assert [first for _, _, first in FIRST_SENTENCES] == found
 
 
 def test_endings_and_commands_are_those_of_the_command_line() -> None:
