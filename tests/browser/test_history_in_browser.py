@@ -14,9 +14,10 @@ from page_scene import HOSTILE
 from service_fixtures import ServedSite, serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import FilePayload, Page
 
-SCRIPT = {"name": "hello.py", "mimeType": "text/x-python", "buffer": b"print('hello')\n"}
+SCRIPT: FilePayload = {"name": "hello.py", "mimeType": "text/x-python", "buffer": b"print('hello')\n"}
+NO_PROGRAM: FilePayload = {"name": "run.sh", "mimeType": "text/plain", "buffer": b"echo hello\n"}
 #: What each view shows once it has its content.
 VIEWS = {
     "history": ".history-table tbody tr",
@@ -51,7 +52,7 @@ def test_a_person_finds_a_job_and_submits_a_script(past: ServedSite, open_page: 
     assert str(FIRST + JOBS - 1) == shown_ids(page)[0]
     assert page.locator("td.name bdi", has_text="<script>").first.inner_text() == HOSTILE
     page.get_by_role("link", name="Submit", exact=True).click()
-    page.get_by_label("Script", exact=True).set_input_files([SCRIPT])  # type: ignore[list-item]
+    page.get_by_label("Script", exact=True).set_input_files(SCRIPT)
     page.get_by_label("Memory of each device").fill("900")
     page.get_by_role("button", name="Submit").click()
     page.get_by_text("add the unit: 900M or 900G").wait_for()
@@ -142,13 +143,11 @@ def test_a_job_runs_again_with_changes(past: ServedSite, open_page: Open) -> Non
 
 @pytest.mark.full
 def test_a_script_that_cannot_start_is_named_before_it_travels(past: ServedSite, open_page: Open) -> None:
-    """A file without an interpreter, and no file at all. A reader learns that the token has no right to submit."""
+    """A file without an interpreter, and no file at all, are refused in the browser."""
     page = open_page(past, "submit")
     page.get_by_role("button", name="Submit").click()
     page.get_by_text("Choose a script first.").wait_for()
-    page.get_by_label("Script", exact=True).set_input_files(
-        [{"name": "run.sh", "mimeType": "text/plain", "buffer": b"echo hello\n"}]
-    )
+    page.get_by_label("Script", exact=True).set_input_files(NO_PROGRAM)
     page.get_by_role("button", name="Submit").click()
     page.get_by_text("run.sh is no .py file and does not begin with #!").wait_for()
     picture(page, "submit-wrong")
@@ -175,7 +174,8 @@ def test_a_phone_needs_no_sideways_scrolling(past: ServedSite, open_page: Open, 
     page = open_page(past, view, viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2)
     complete(page, view)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    page.set_viewport_size({**PHONE, "height": min(2400, page.evaluate("document.documentElement.scrollHeight"))})
+    height = min(2400, page.evaluate("document.documentElement.scrollHeight"))
+    page.set_viewport_size({"width": PHONE["width"], "height": height})
     picture(page, f"{view.replace('?how=', '-')}-phone")
 
 
