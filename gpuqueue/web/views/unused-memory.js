@@ -25,7 +25,7 @@ function IdleJobs({ rows }) {
         const asked = each.mem_bytes * each.gpus;
         const used = /** @type {number} */ (each.used_bytes);
         return html`<li key=${each.id}><a href=${jobLink(each.label)}>${each.label}</a> <bdi>${each.name}</bdi> <small><bdi>${each.user}</bdi></small>
-          <span class="uses"><${Meter} share=${used / asked} /> uses ${size(used)} of ${size(asked)}</span></li>`;
+          <span class="uses">uses ${size(used)} of ${size(asked)} <${Meter} share=${used / asked} /></span></li>`;
       })}
       ${idle.length > MOST_JOBS ? html`<li>and ${idle.length - MOST_JOBS} more</li>` : null}
     </ul>
