@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,8 @@ from browser_pages import Open, picture
 from job_scene import JobScene
 from page_scene import HOSTILE
 from service_fixtures import ServedSite
+
+from gpuqueue.client import Client
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -226,3 +230,26 @@ def test_a_note_is_written(played: tuple[ServedSite, JobScene], open_page: Open)
         until(
             lambda text=text: [text][: len(text)] == page.locator(".job-note-text").all_inner_texts(), what="the note"
         )  # type: ignore[misc]
+
+
+@pytest.mark.full
+def test_the_difference_from_the_commit_is_shown(
+    played: tuple[ServedSite, JobScene], open_page: Open, tmp_path: Path
+) -> None:
+    """The code of a job that was changed after its commit, line by line, and markup in it is text."""
+    site, _ = played
+    (tmp_path / "train.py").write_text("lr = 1\n")
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "one")):
+        git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        subprocess.run(git, check=True, capture_output=True)
+    (tmp_path / "train.py").write_text("lr = '<b>2</b>'\n")
+    with Client(replace(site.client("https").settings, snapshot=True)) as client:
+        job = client.jobs.submit("train.py", mem="1M", cwd=tmp_path, hold=True)
+    page = open_page(site, f"jobs/{job.id}")
+    page.get_by_role("button", name="Show the changes").click()
+    page.locator(".d-add", has_text="+lr").wait_for()
+    assert (["-lr = 1"], ["+lr = '<b>2</b>'"]) == (
+        page.locator(".d-del").all_inner_texts(),
+        page.locator(".d-add").all_inner_texts(),
+    )
+    picture(page, "job-diff")

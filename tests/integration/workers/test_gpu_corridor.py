@@ -51,11 +51,11 @@ def gpu_site(tmp_path: Path, store_url: str, fake: FakeGpus) -> Iterator[Site]:
     made.stop()
 
 
-def submit(site: Site, mem: str, gate: Path, *steps: float) -> int:
+def submit(site: Site, mem: str, gate: Path, *steps: float, options: tuple[str, ...] = ()) -> int:
     """Submit a job that allocates these sizes, in GiB, one after the other."""
     script = gate.with_suffix(".py")
     script.write_text(JOB.format(tests=str(SUPPORT), steps=steps, gate=str(gate)))
-    return int(site.cli("submit", "--mem", mem, "--", sys.executable, str(script)).stdout)
+    return int(site.cli("submit", "--mem", mem, *options, "--", sys.executable, str(script)).stdout)
 
 
 @pytest.mark.full
@@ -266,7 +266,7 @@ def test_a_job_that_exceeds_its_request_is_ended_and_its_neighbour_is_not(gpu_si
     gpu_site.start_worker("0")
     gate = tmp_path / "gate"
     neighbour = submit(gpu_site, "6G", gate, 5.0)
-    liar = submit(gpu_site, "3G", tmp_path / "never", 2.0, 3.1, 9.0)
+    liar = submit(gpu_site, "3G", tmp_path / "never", 2.0, 3.1, 9.0, options=("--mem-retries", "0"))
 
     record = gpu_site.until_recorded(liar)
 
