@@ -12,8 +12,10 @@ from gpuqueue.service.metrics.requests import Measured
 from gpuqueue.service.routes import (
     access,
     changes,
+    csv_files,
     devices,
     files,
+    form,
     health,
     history,
     host,
@@ -49,6 +51,7 @@ def application(site: Site | None) -> FastAPI:
         job_page,
         changes,
         history,
+        csv_files,
         devices,
         logs,
         files,
@@ -59,6 +62,7 @@ def application(site: Site | None) -> FastAPI:
         join,
         sign_in,
         tables,
+        form,
     ):  # /jobs/wait goes before /jobs/{name}
         api.include_router(each.router)
     app.include_router(api)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from gpuqueue.client import notifications, placeholders
@@ -60,9 +60,16 @@ def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None, note: Callab
 
 
 def retried(
-    call: Call, name: str, wanted: RetryRequest, key: KeyedRequest | None, warn: Callable[[str], None]
+    call: Call,
+    name: str,
+    wanted: RetryRequest,
+    key: KeyedRequest | None,
+    warn: Callable[[str], None],
+    tags: tuple[str, ...] | None = None,
 ) -> tuple[Job, bool]:
     """Submit the request of the job *name* again, as :func:`submitted` does. *warn* gets what differs from the first.
+
+    *tags* replace those of the first job.
 
     Raises:
         BadRequest: a value is malformed.
@@ -71,7 +78,8 @@ def retried(
     """
     with call.change(Action.RETRY, "retry", name, owner=call.owner_of(name)) as change:
         call.must(Action.SUBMIT)
-        return _queued(call, spec_of_retry(call, name, wanted, warn), key, change, name)
+        spec = spec_of_retry(call, name, wanted, warn)
+        return _queued(call, spec if tags is None else replace(spec, tags=tags), key, change, name)
 
 
 def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:

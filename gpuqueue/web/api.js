@@ -35,7 +35,7 @@ export function address(path, query = {}) {
  * @param {string} url
  * @param {{body?: any, headers?: Record<string, string>, signal?: AbortSignal}} options
  */
-async function send(method, url, { body, headers = {}, signal } = {}) {
+export async function send(method, url, { body, headers = {}, signal } = {}) {
   let answer;
   try {
     answer = await fetch(url, {

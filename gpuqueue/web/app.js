@@ -14,6 +14,9 @@ import { SignIn } from "./views/sign-in.js";
 const VIEWS = {
   overview: { title: "Devices", show: Overview },
   queue: { title: "Queue", show: Queue },
+  history: { title: "History", show: lazy(() => import("./views/history.js").then((it) => it.History)) },
+  statistics: { title: "Statistics", show: lazy(() => import("./views/statistics.js").then((it) => it.StatisticsView)) },
+  submit: { title: "Submit", show: lazy(() => import("./views/submit.js").then((it) => it.Submit)) },
   jobs: { title: "Job", show: lazy(() => import("./views/job.js").then((it) => it.Job)), isPart: true },
 };
 
@@ -85,6 +88,9 @@ function App() {
     "?": () => setHelpOpen(true),
     "g d": () => (location.hash = "#/overview"),
     "g q": () => (location.hash = "#/queue"),
+    "g h": () => (location.hash = "#/history"),
+    "g t": () => (location.hash = "#/statistics"),
+    "g s": () => (location.hash = "#/submit"),
   });
 
   const view = VIEWS[route.view] ?? VIEWS.overview;

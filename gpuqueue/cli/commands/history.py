@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 import click
@@ -24,6 +21,7 @@ from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.client import Client
 from gpuqueue.client.reads import id_of
 from gpuqueue.codec import record_to_plain
+from gpuqueue.codec.csv_text import csv_text
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.lazy.frozen import dataclass
@@ -31,11 +29,12 @@ from gpuqueue.model.array import Member
 from gpuqueue.model.history_query import FoldedRow, Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import MAX_ID, JobName
+from gpuqueue.model.record_values import VALUES
 from gpuqueue.model.run import EndingKind, Record
-from gpuqueue.text.sanitize import plain, short
+from gpuqueue.text.sanitize import short
 
-#: The columns of ``--csv``; docs/reference/json.md explains them. Add new ones only at the end.
-CSV_COLUMNS = tuple(COLUMNS)
+#: The columns of ``--csv``.
+CSV_COLUMNS = tuple(VALUES)
 
 _ID = Count(most=MAX_ID)
 
@@ -280,21 +279,4 @@ def _report_more(rows: Sequence[FoldedRow], limit: int, never_began: JobName | N
 
 
 def _csv(records: Sequence[Record], names: Sequence[str], known: Mapping[str, all_columns.Column]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    for record in records:
-        writer.writerow([cell(known[name].value(record)) for name in names])
-    return out.getvalue()
-
-
-def cell(value: object) -> str:
-    """Return *value* as a CSV cell; text that a spreadsheet would evaluate as a formula gets a leading quote."""
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return value.astimezone(timezone.utc).isoformat(timespec="milliseconds")
-    text = plain(str(value))
-    return (
-        f"'{text}" if text[:1] in ("=", "+", "@") or (text[:1] == "-" and not isinstance(value, (int, float))) else text
-    )
+    return csv_text([names, *([known[name].value(record) for name in names] for record in records)])

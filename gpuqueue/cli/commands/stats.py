@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from gpuqueue.cli.commands.history import cell
 from gpuqueue.cli.completion.candidates import users
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
@@ -19,6 +16,7 @@ from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.terminal_width import Column, hanging, terminal_width
 from gpuqueue.cli.plots import charts, image_file
 from gpuqueue.client import Client
+from gpuqueue.codec.csv_text import csv_of_statistics
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.statistics import By, Course, Figures, Statistics, statistics_to_plain
@@ -117,7 +115,7 @@ def stats(
     if as_json:
         click.echo(json.dumps(statistics_to_plain(reported), indent=2))
     elif as_csv:
-        click.echo(_csv(reported), nl=False)
+        click.echo(csv_of_statistics(reported), nl=False)
     elif reported.total.runs:
         click.echo(_table(reported, terminal_width()))
     else:
@@ -151,17 +149,6 @@ def course_of(client: Client, reported: Statistics, user: str | None) -> Course:
             break
         since = course.bounds[first - 1]
     return course
-
-
-def _csv(reported: Statistics) -> str:
-    plain = statistics_to_plain(reported)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    rows = plain["groups"]
-    head = rows[0] if rows else {"key": "", "label": "", **plain["total"]}
-    writer.writerow(head)
-    writer.writerows([cell(value) for value in row.values()] for row in rows)
-    return out.getvalue()
 
 
 def _table(reported: Statistics, width: int | None) -> str:

@@ -13,6 +13,7 @@ from gpuqueue.cli.output import render, terminal_width
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState
+from gpuqueue.model.record_values import VALUES
 from gpuqueue.model.run import Record, Run
 from gpuqueue.text.sanitize import brief, cells, plain, short
 from gpuqueue.text.units import format_duration
@@ -49,11 +50,6 @@ class Column:
     piped: Callable[[Record], str] | None = None
 
 
-def _of_run(value: Callable[[Run], Any]) -> Callable[[Record], Any]:
-    """Return a function that applies *value* to the last run of a record; None for a job that never ran."""
-    return lambda record: None if record.last_run is None else value(record.last_run)
-
-
 def _text(head: str, value: Callable[[Record], Any], width: int = 24, *, narrows: int | None = None) -> Column:
     return Column(
         head=head,
@@ -88,82 +84,71 @@ def _duration(head: str, value: Callable[[Record], float | None]) -> Column:
     return Column(head=head, value=value, shown=lambda record: format_duration(value(record)), figure=True)
 
 
-def _wait_s(record: Record) -> float | None:
-    """Return the wait before the first run in seconds by the store's clock, or None without a first run."""
-    first = next((run for run in record.runs if run.attempt == 1), None)
-    return None if first is None else max(0.0, (first.claimed_at - record.job.submitted_at).total_seconds())
-
-
-def _used(record: Record) -> float | None:
-    """Return the peak of the last run as a share of its allocated memory, or None if the peak is unknown."""
-    run = record.last_run
-    if run is None or run.peak_bytes is None:
-        return None
-    return run.peak_bytes / sum(device.lease_bytes for device in run.devices)
-
-
 def _devices_in(record: Record, width: int) -> str:
     """Return the host and devices of the last run in *width* columns."""
     return render.place(render.devices_of(record.last_run), width)
 
 
-#: Column name -> column, in the order of ``--csv``. Add new ones only at the end.
+#: Column name -> column, in the order of VALUES.
 COLUMNS: dict[str, Column] = {
-    "id": Column(head="ID", value=lambda record: record.job.id, shown=lambda record: record.job.label, figure=True),
-    "name": _text("NAME", lambda record: record.job.spec.name, narrows=_NAME),
-    "user": _text("USER", lambda record: record.job.spec.account.name, 12),
-    "state": Column(
-        head=STATE, value=lambda record: record.job.state.value, shown=lambda record: str(record.job.state)
-    ),
+    "id": Column(head="ID", value=VALUES["id"], shown=lambda record: record.job.label, figure=True),
+    "name": _text("NAME", VALUES["name"], narrows=_NAME),
+    "user": _text("USER", VALUES["user"], 12),
+    "state": Column(head=STATE, value=VALUES["state"], shown=lambda record: str(record.job.state)),
     "ending": Column(
         head="ENDING",
-        value=_of_run(lambda run: run.ending.kind.value if run.ending else None),
+        value=VALUES["ending"],
         shown=lambda record: _ending(record.last_run) or plain(record.job.because or ""),
         narrows=_ENDING,
         least=len("out of memory"),
     ),
-    "exit_code": _number("EXIT", _of_run(lambda run: run.ending.exit_code if run.ending else None)),
-    "signal": _number("SIGNAL", _of_run(lambda run: run.ending.signal if run.ending else None)),
-    "host": _text("HOST", lambda record: record.job.host),
+    "exit_code": _number("EXIT", VALUES["exit_code"]),
+    "signal": _number("SIGNAL", VALUES["signal"]),
+    "host": _text("HOST", VALUES["host"]),
     "devices": Column(
         head="DEVICE",
-        value=lambda record: " ".join(each.uuid for each in record.last_run.devices) if record.last_run else "",
+        value=VALUES["devices"],
         shown=lambda record: render.devices_of(record.last_run),
         narrows=_DEVICES,
         least=16,
         tight=_devices_in,
     ),
-    "submitted_at": _moment("SUBMITTED", lambda record: record.job.submitted_at),
-    "started_at": _moment("STARTED", lambda record: record.job.started_at),
-    "ended_at": _moment("ENDED", lambda record: record.job.ended_at),
-    "duration_s": _duration("TOOK", _of_run(lambda run: run.duration_s)),
+    "submitted_at": _moment("SUBMITTED", VALUES["submitted_at"]),
+    "started_at": _moment("STARTED", VALUES["started_at"]),
+    "ended_at": _moment("ENDED", VALUES["ended_at"]),
+    "duration_s": _duration("TOOK", VALUES["duration_s"]),
     "mem_bytes": Column(
         head="ASKED",
-        value=lambda record: record.job.spec.mem_bytes,
+        value=VALUES["mem_bytes"],
         shown=lambda record: render.asked_of(record.job),
         figure=True,
     ),
-    "gpus": _number("GPUS", lambda record: record.job.spec.gpus),
+    "gpus": _number("GPUS", VALUES["gpus"]),
     "peak_bytes": Column(
         head="PEAK",
-        value=_of_run(lambda run: run.peak_bytes),
+        value=VALUES["peak_bytes"],
         shown=lambda record: _peak(record.last_run),
         figure=True,
     ),
-    "peak_source": _text("SOURCE", lambda record: _sources(record.last_run)),
-    "attempt": _number("RUNS", lambda record: record.job.attempt),
-    "command": _text("COMMAND", lambda record: record.job.spec.command, 60),
-    "wait_s": _duration("WAITED", _wait_s),
-    "used": Column(head="USED", value=_used, shown=lambda record: render.percent(_used(record)), figure=True),
-    "model": _text("MODEL", _of_run(lambda run: _models(run) or None)),
-    "cwd": _text("DIRECTORY", lambda record: record.job.spec.cwd, 40),
-    "because": _text("BECAUSE", lambda record: record.job.because, 40),
-    "array_id": _number("ARRAY", lambda record: record.job.member.array_id if record.job.member else None),
-    "array_index": _number("INDEX", lambda record: record.job.member.index if record.job.member else None),
-    "time_limit_s": _duration("LIMIT", lambda record: record.job.spec.time_limit_s),
-    "priority": _text("PRIORITY", lambda record: str(record.job.spec.priority)),
-    "tags": _text("TAGS", lambda record: " ".join(record.job.tags), 40),
-    "note": _text("NOTE", lambda record: record.job.note, 60),
+    "peak_source": _text("SOURCE", VALUES["peak_source"]),
+    "attempt": _number("RUNS", VALUES["attempt"]),
+    "command": _text("COMMAND", VALUES["command"], 60),
+    "wait_s": _duration("WAITED", VALUES["wait_s"]),
+    "used": Column(
+        head="USED",
+        value=VALUES["used"],
+        shown=lambda record: render.percent(VALUES["used"](record)),
+        figure=True,
+    ),
+    "model": _text("MODEL", VALUES["model"]),
+    "cwd": _text("DIRECTORY", VALUES["cwd"], 40),
+    "because": _text("BECAUSE", VALUES["because"], 40),
+    "array_id": _number("ARRAY", VALUES["array_id"]),
+    "array_index": _number("INDEX", VALUES["array_index"]),
+    "time_limit_s": _duration("LIMIT", VALUES["time_limit_s"]),
+    "priority": _text("PRIORITY", VALUES["priority"]),
+    "tags": _text("TAGS", VALUES["tags"], 40),
+    "note": _text("NOTE", VALUES["note"], 60),
 }
 #: Columns of the table without ``--columns``. All other commands accept the ``id``.
 USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")
@@ -190,15 +175,6 @@ def peak_note(records: Sequence[Record], names: Sequence[str] | None) -> str | N
     if not marked or "peak_bytes" not in (names or USUAL):
         return None
     return f"{RESIDENT_MARK} resident memory of the job's processes, not memory of a GPU"
-
-
-def _sources(run: Run | None) -> str:
-    return " ".join(sorted({device.peak.source.value for device in run.devices})) if run else ""
-
-
-def _models(run: Run) -> str:
-    """Return the model names of the devices, each once."""
-    return ", ".join(dict.fromkeys(device.name for device in run.devices if device.name))
 
 
 def chosen(text: str, params: Collection[str] = ()) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ _TEXT = "A part of the command or of the note. Only jobs whose command the calle
 Seconds = Annotated[float | None, Query(ge=0)]
 
 
-def _criteria(  # noqa: PLR0913 - one parameter for each search criterion
+def _matching(  # noqa: PLR0913 - one parameter for each search criterion
     *,
     user: str | None = None,
     name: str | None = None,
@@ -50,11 +50,10 @@ def _criteria(  # noqa: PLR0913 - one parameter for each search criterion
     text: Annotated[str | None, Query(description=_TEXT)] = None,
     sort: Sort = Sort.ID,
     reverse: bool = False,
-    limit: Annotated[int, Query(ge=0, le=MOST)] = 50,
     before_id: JobId = None,
     after_id: JobId = None,
 ) -> dict[str, Any]:
-    """Return the arguments of a search that the parameters of a request make."""
+    """Return the arguments of a search that the parameters of a request make, less the number of jobs."""
     return {
         "user": user,
         "name": name,
@@ -73,16 +72,23 @@ def _criteria(  # noqa: PLR0913 - one parameter for each search criterion
         "text": text,
         "sort": sort,
         "reverse": reverse,
-        "limit": limit,
         "before_id": before_id,
         "after_id": after_id,
     }
 
 
+Matching = Annotated[dict[str, Any], Depends(_matching)]
+
+
+def _criteria(matching: Matching, limit: Annotated[int, Query(ge=0, le=MOST)] = 50) -> dict[str, Any]:
+    """Return the arguments of a search for a page."""
+    return {**matching, "limit": limit}
+
+
 Criteria = Annotated[dict[str, Any], Depends(_criteria)]
 
 
-def _history_of(call: Call, asked: Mapping[str, Any]) -> HistoryGroup:
+def history_of(call: Call, asked: Mapping[str, Any]) -> HistoryGroup:
     """Return the history that may answer *asked*. A search by a text gets only jobs whose command the caller may see.
 
     Otherwise the answers would give away the commands of others, letter by letter.
@@ -103,7 +109,7 @@ async def search(request: Request, asked: Criteria, array: JobId = None) -> Resp
     """Return the jobs that match all criteria, with their runs. For the next page, give the field ``after_id``."""
 
     def work(call: Call) -> HistoryPage:
-        found = _history_of(call, asked).search(**asked, array=array)
+        found = history_of(call, asked).search(**asked, array=array)
         last = found[-1].job.id if found and len(found) == asked["limit"] else None
         return HistoryPage(records=tuple(call.record(each) for each in found if call.sees(each.job)), after_id=last)
 
@@ -115,7 +121,7 @@ async def search_folded(request: Request, asked: Criteria) -> Response:
     """Return the jobs that match all criteria, with the members of each array folded into one row."""
 
     def work(call: Call) -> FoldedPage:
-        found = _history_of(call, asked).folded(**asked)
+        found = history_of(call, asked).folded(**asked)
         last = found[-1].last_id if found and len(found) == asked["limit"] else None
         rows = tuple(replace(each, record=call.record(each.record)) for each in found if call.sees(each.record.job))
         return FoldedPage(rows=rows, after_id=last)

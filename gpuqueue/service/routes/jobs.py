@@ -55,11 +55,11 @@ Key = Annotated[
 async def submit(request: Request, key: Key = None) -> Response:
     """Submit a job. The status is 200 if a job with its dedupe key waits or runs already: the answer is that job."""
     wanted = await body_of(request, NewJob)
-    sent = await _keyed(request, key)
+    sent = await keyed_request(request, key)
 
     def work(call: Call) -> Response:
         notes: list[str] = []
-        return _warned(_made(call, *submitted(call, wanted, sent, notes.append)), notes)
+        return with_warnings(new_job_answer(call, *submitted(call, wanted, sent, notes.append)), notes)
 
     return await site_of(request).answer(request, work)
 
@@ -68,16 +68,17 @@ async def submit(request: Request, key: Key = None) -> Response:
 async def retry(request: Request, name: str, key: Key = None) -> Response:
     """Submit the request of an ended job as a new job of the caller."""
     wanted = await body_of(request, RetryRequest)
-    sent = await _keyed(request, key)
+    sent = await keyed_request(request, key)
 
     def work(call: Call) -> Response:
         warnings: list[str] = []
-        return _warned(_made(call, *retried(call, name, wanted, sent, warnings.append)), warnings)
+        return with_warnings(new_job_answer(call, *retried(call, name, wanted, sent, warnings.append)), warnings)
 
     return await site_of(request).answer(request, work)
 
 
-async def _keyed(request: Request, key: str | None) -> KeyedRequest | None:
+async def keyed_request(request: Request, key: str | None) -> KeyedRequest | None:
+    """Return *request* with its key, None if it has none."""
     return None if key is None else KeyedRequest.of(key, request.url.path, await request.body())
 
 
@@ -98,18 +99,20 @@ async def retry_spec(request: Request, name: str) -> Response:
         missing = [plain(each) for each in spec.env if each not in shown]
         if missing:
             warnings.append(f"the service shows no secrets of job {name}: give with --env: {', '.join(missing)}")
-        return _warned(answered(replace(spec, env=shown)), warnings)
+        return with_warnings(answered(replace(spec, env=shown)), warnings)
 
     return await site_of(request).answer(request, work)
 
 
-def _warned(answer: Response, warnings: list[str]) -> Response:
+def with_warnings(answer: Response, warnings: list[str]) -> Response:
+    """Return *answer* with the header for *warnings*, if there are any."""
     if warnings:
         answer.headers[WARNING] = header("; ".join(warnings))
     return answer
 
 
-def _made(call: Call, job: Job, is_new: bool) -> Response:  # noqa: FBT001 - the second part of a pair
+def new_job_answer(call: Call, job: Job, is_new: bool) -> Response:  # noqa: FBT001 - the second part of a pair
+    """Return the answer with a submitted job."""
     made = answered(call.job(job, whole=True), 201 if is_new else 200)
     made.headers["Location"] = f"/api/v1/jobs/{job.id}"
     return made

@@ -4,6 +4,7 @@ import { isActive, isEnd } from "../job-words.js";
 import { useKeys } from "../keys.js";
 import { html, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";
+import { link } from "../route.js";
 import { size } from "../words.js";
 
 const PRIORITIES = ["low", "normal", "high", "urgent"];
@@ -38,6 +39,7 @@ function RunAgain({ label, spec, verdict, onYes, onNo }) {
         ${spec.placement.whole ? null : html`<p><label class="choice">Memory <input class="short" value=${mem} onInput=${(/** @type {any} */ event) => setMem(event.currentTarget.value)} placeholder=${size(spec.mem_bytes)} autocomplete="off" maxlength="20" /></label></p>`}
         <p class="actions">
           <button class="main">Run it again</button>
+          <a class="button" href=${link("submit", { again: label })}>Change more…</a>
           <button type="button" onClick=${onNo}>Not now</button>
         </p>
       </form>

@@ -1,0 +1,45 @@
+"""CSV of the history and of statistics, the same from the command line and from the service."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+
+from gpuqueue.model.record_values import VALUES
+from gpuqueue.model.run import Record
+from gpuqueue.model.statistics import Statistics, statistics_to_plain
+from gpuqueue.text.sanitize import plain
+
+
+def cell(value: object) -> str:
+    """Return *value* as a CSV cell; text that a spreadsheet would evaluate as a formula gets a leading quote."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat(timespec="milliseconds")
+    text = plain(str(value))
+    return (
+        f"'{text}" if text[:1] in ("=", "+", "@") or (text[:1] == "-" and not isinstance(value, (int, float))) else text
+    )
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return *rows* as the lines of a CSV file."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([cell(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def csv_of_records(records: Iterable[Record]) -> str:
+    """Return one line for each of *records*, with the columns of ``VALUES`` and without a line of their names."""
+    return csv_text([value(record) for value in VALUES.values()] for record in records)
+
+
+def csv_of_statistics(statistics: Statistics) -> str:
+    """Return the names of the figures, and a line for each group."""
+    shown = statistics_to_plain(statistics)
+    groups: Sequence[dict[str, object]] = shown["groups"]
+    head = groups[0] if groups else {"key": "", "label": "", **shown["total"]}
+    return csv_text([head, *(group.values() for group in groups)])

@@ -1,0 +1,100 @@
+"""Routes with the history and the statistics as CSV files, the same as those of the command line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Send
+
+from gpuqueue.codec.csv_text import csv_of_records, csv_of_statistics, csv_text
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.access import Action
+from gpuqueue.model.record_values import VALUES
+from gpuqueue.model.statistics import By
+from gpuqueue.service.call import Call
+from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.history import MOST, JobId, Matching, history_of
+from gpuqueue.service.site import site_of
+
+log = logging.getLogger(__name__)
+
+router = APIRouter(tags=["history"])
+CSV = "text/csv"
+#: Most jobs in one file.
+MOST_LINES = 100_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Page:
+    """The lines of some jobs. ``found`` is the number of jobs that match, of which the caller may see these."""
+
+    text: str
+    found: int
+    last_id: int | None
+
+
+@route(router, "GET", "/history/csv", answer=bytes, media_type=CSV)
+async def history_csv(request: Request, asked: Matching, array: JobId = None) -> Response:
+    """Return the jobs that match all criteria as CSV, as ``gpuqueue history --csv`` does: at most 100 000 jobs.
+
+    A file without its end was cut short.
+    """
+    wanted = {**asked, "array": array}
+    first = await site_of(request).work(request, partial(_page, asked=wanted))  # an error is an ordinary answer
+    return _Lines(_lines(request, wanted, first), headers=_headers("history"), media_type=f"{CSV}; charset=utf-8")
+
+
+def _page(call: Call, asked: Mapping[str, Any]) -> _Page:
+    found = history_of(call, asked).search(**asked, limit=MOST)
+    shown = [call.record(each) for each in found if call.sees(each.job)]
+    return _Page(text=csv_of_records(shown), found=len(found), last_id=found[-1].job.id if found else None)
+
+
+async def _lines(request: Request, asked: Mapping[str, Any], first: _Page) -> AsyncIterator[str]:
+    yield csv_text([VALUES]) + first.text
+    page, lines = first, first.found
+    while page.found == MOST and lines < MOST_LINES:
+        further = partial(_page, asked={**asked, "after_id": page.last_id})
+        page = await site_of(request).work(request, further, is_first=False)
+        lines += page.found
+        yield page.text
+
+
+class _Lines(StreamingResponse):
+    """The answer with a file. After an error it stays incomplete, so the server closes the connection."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the file."""
+        try:
+            await super().stream_response(send)
+        except GpuQueueError as error:
+            log.warning("the CSV of the history was cut short: %s", error)
+
+
+@route(router, "GET", "/stats/csv", answer=bytes, media_type=CSV)
+async def stats_csv(
+    request: Request,
+    by: By = By.USER,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    user: str | None = None,
+) -> Response:
+    """Return the statistics of a period as CSV, as ``gpuqueue stats --csv`` does: one line for each group."""
+
+    def work(call: Call) -> Response:
+        call.must(Action.SEE_SITE)
+        found = call.client.history.stats(by, since=since, until=until, user=user)
+        return Response(csv_of_statistics(found), headers=_headers(f"stats-{by}"), media_type=f"{CSV}; charset=utf-8")
+
+    return await site_of(request).answer(request, work)
+
+
+def _headers(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="gpuqueue-{name}.csv"', "Cache-Control": "no-store"}

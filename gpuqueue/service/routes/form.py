@@ -1,0 +1,99 @@
+"""Routes behind the form of the web page: what it begins with, and jobs from what people type into it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastapi import APIRouter, Request, Response
+
+from gpuqueue.client.devices import uuids_of
+from gpuqueue.model.access import Action
+from gpuqueue.model.api import RetryRequest
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.job import Job
+from gpuqueue.model.page_form import FormStart, JobForm
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.service.call import Call
+from gpuqueue.service.new_jobs import retried, spec_of_retry, submitted
+from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.jobs import Key, keyed_request, new_job_answer, with_warnings
+from gpuqueue.service.site import body_of, site_of
+from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of, tags_in
+
+router = APIRouter(tags=["page"])
+
+
+@route(router, "GET", "/web/form", answer=FormStart)
+async def start_form(request: Request, again: str | None = None) -> Response:
+    """Return what the form for a job begins with. With the name of an ended job as *again*, that is what it asked for.
+
+    The answer is an error if the caller may not submit, or may not run that job again.
+    """
+    file_bytes = site_of(request).settings.snapshot_file_limit_bytes
+
+    def work(call: Call) -> FormStart:
+        call.must(Action.SUBMIT)
+        devices = call.connection.queue.devices.all() if call.may(Action.SEE_SITE) else []
+        start = FormStart(
+            form=JobForm(),
+            file_bytes=file_bytes,
+            devices=tuple(sorted(_name(each) for each in devices if each.device.kind is not DeviceKind.CPU)),
+            pools=tuple(sorted({each.pool for each in devices if each.pool})),
+            environments=tuple(sorted({name for each in devices for name in each.environments or ()})),
+        )
+        return start if again is None else _with_job(call, start, again)
+
+    return await site_of(request).answer(request, work)
+
+
+def _with_job(call: Call, start: FormStart, name: str) -> FormStart:
+    warnings: list[str] = []
+    job = call.client.jobs.get(name)
+    spec_of_retry(call, name, RetryRequest(), warnings.append)  # raises what a retry would raise
+    return replace(
+        start,
+        form=_form(call, job),
+        label=job.label,
+        command=job.spec.command,
+        has_script=job.spec.script is not None,
+        warnings=tuple(warnings),
+    )
+
+
+def _form(call: Call, job: Job) -> JobForm:
+    names = {each.device.uuid: _name(each) for each in call.connection.queue.devices.all()}
+    return form_of(replace(job.spec, tags=job.tags), names)
+
+
+def _name(status: DeviceStatus) -> str:
+    return f"{status.host}:{status.device.index}"
+
+
+@route(router, "POST", "/web/jobs", answer=Job, body=JobForm, status=201)
+async def submit_form(request: Request, key: Key = None) -> Response:
+    """Submit the script of the form, whose snapshot the caller has sent."""
+    form = await body_of(request, JobForm)
+    sent = await keyed_request(request, key)
+
+    def work(call: Call) -> Response:
+        notes: list[str] = []
+        wanted = new_job_of(form, lambda names: uuids_of(call.connection, names))
+        return with_warnings(new_job_answer(call, *submitted(call, wanted, sent, notes.append)), notes)
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "POST", "/web/jobs/{name}/retry", answer=Job, body=JobForm, status=201)
+async def retry_form(request: Request, name: str, key: Key = None) -> Response:
+    """Submit the request of an ended job as a new job of the caller, with what the form has in other words."""
+    form = await body_of(request, JobForm)
+    sent = await keyed_request(request, key)
+
+    def work(call: Call) -> Response:
+        warnings: list[str] = []
+        before = _form(call, call.client.jobs.get(name))
+        tags = None if form.tags == before.tags else tags_in(form.tags)
+        done = retried(call, name, retry_of(form, before), sent, warnings.append, tags)
+        return with_warnings(new_job_answer(call, *done), warnings)
+
+    return await site_of(request).answer(request, work)

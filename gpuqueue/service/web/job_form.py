@@ -1,0 +1,147 @@
+"""The form of the page: from what a person types to the request of a job, and from a job to what would be typed.
+
+What a text may be is decided where it is for the command line, and so are the messages about it. A job to run again is
+changed in those fields only whose text differs, so that a value that the form shows in other words stays as it was.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from gpuqueue.client.placement import UuidsOf, placed
+from gpuqueue.errors import BadRequest
+from gpuqueue.model import validation
+from gpuqueue.model.api import NewJob, RetryRequest
+from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.model.device import DeviceFilter
+from gpuqueue.model.job_edit import JobEdit
+from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.job_spec import AUTO, JobSpec, tags_of
+from gpuqueue.model.page_form import JobForm
+from gpuqueue.model.script_args import words_before_args
+from gpuqueue.system.command_line import FAR_PYTHON
+from gpuqueue.text.sanitize import brief
+from gpuqueue.text.units import GIB, KIB, MIB, TIB, format_duration
+
+#: The directory of a job that was submitted in a browser, which has none. The job runs in a copy of its code.
+NOWHERE = "/"
+#: The environment of such a job, beside what its host adds: texts are UTF-8. An empty one would mean a damaged request.
+ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8"}
+_SIZES = ((TIB, "T"), (GIB, "G"), (MIB, "M"), (KIB, "K"))
+_DURATIONS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def new_job_of(form: JobForm, uuids_of: UuidsOf) -> NewJob:
+    """Return the job that *form* describes. *uuids_of* maps names of devices to UUIDs.
+
+    Raises:
+        BadRequest: a value is malformed.
+
+    """
+    script, mem = form.script, form.mem.strip()
+    if not script or not form.snapshot:
+        raise BadRequest("there is no script: choose a file, or an earlier job to run again")
+    if "/" in script or script.startswith("-"):
+        raise BadRequest(f"{brief(script)} is no name of a script: rename the file")
+    is_python = script.endswith(".py")
+    device, placement = placed(JobRequest(script, mem=mem or None, device=form.device.strip() or None), uuids_of)
+    return NewJob(
+        argv=(*((FAR_PYTHON, script) if is_python else (f"./{script}",)), *_words(form.args)),
+        cwd=NOWHERE,
+        env=ENVIRONMENT,
+        script=script,
+        interpreter=FAR_PYTHON if is_python else None,
+        environment=form.environment.strip() or None,
+        snapshot=str(CodeSnapshot(form.snapshot)),
+        mem_bytes=None if mem in {"", AUTO} else validation.mem_bytes(mem),
+        auto_mem=mem == AUTO,
+        gpus=form.gpus,
+        device=device,
+        placement=placement,
+        time_limit_s=validation.time_limit(form.time_limit.strip() or None),
+        name=validation.name(form.name) if form.name.strip() else None,
+        priority=validation.priority(form.priority),
+        pool=form.pool.strip(),
+        tags=tags_in(form.tags),
+    )
+
+
+def form_of(spec: JobSpec, device_names: Mapping[str, str]) -> JobForm:
+    """Return what a person would type to submit *spec*. *device_names* are names of devices by their UUIDs."""
+    devices = ",".join(device_names.get(each, each) for each in spec.placement.devices)
+    return JobForm(
+        script=spec.script or "",
+        args="" if spec.script is None else shlex.join(spec.argv[words_before_args(spec) :]),
+        mem="" if spec.placement.whole else _size(spec.mem_bytes),
+        gpus=spec.gpus,
+        device=devices or str(spec.device or ""),
+        time_limit="" if spec.time_limit_s is None else _duration(spec.time_limit_s),
+        name=spec.name,
+        priority=str(spec.priority),
+        pool=spec.pool,
+        tags=" ".join(spec.tags),
+    )
+
+
+def retry_of(form: JobForm, before: JobForm) -> RetryRequest:
+    """Return the request to run the job of the form *before* again, with what *form* has in other words.
+
+    Raises:
+        BadRequest: a value is malformed, or a field that must have one is empty.
+
+    """
+
+    def changed(name: str, empty: str | None = None) -> str | None:
+        now = str(getattr(form, name)).strip()
+        if now == str(getattr(before, name)).strip():
+            return None
+        return empty if empty is not None and not now else now
+
+    mem, args = changed("mem"), changed("args")
+    if mem == "":
+        raise BadRequest("the memory is empty: write a size such as 6G, or auto")
+    changes = JobEdit(
+        mem=mem,
+        gpus=None if form.gpus == before.gpus else form.gpus,
+        device=changed("device", str(DeviceFilter.ANY)),
+        time_limit=changed("time_limit", validation.NONE),
+        name=changed("name"),
+        priority=changed("priority"),
+        pool=changed("pool"),
+    )
+    return RetryRequest(args=None if args is None else _words(args), changes=changes)
+
+
+def tags_in(text: str) -> tuple[str, ...]:
+    """Return the tags in *text*, between spaces or commas.
+
+    Raises:
+        BadRequest: a word is no valid tag, or there are too many.
+
+    """
+    return tags_of(text.replace(",", " ").split())
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        raise BadRequest("the arguments have a quote or a backslash without its end: write 'two words'") from None
+
+
+def _size(size_bytes: int) -> str:
+    """Return a size that is read as exactly *size_bytes*."""
+    for unit, name in _SIZES:
+        if size_bytes % unit == 0:
+            return f"{size_bytes // unit}{name}"
+    return f"{size_bytes / KIB}K"
+
+
+def _duration(duration_s: float) -> str:
+    """Return a duration such as 1h30m; one that is no whole number of seconds is rounded."""
+    left_s, parts = round(duration_s), []
+    for unit_s, name in _DURATIONS:
+        number, left_s = divmod(left_s, unit_s)
+        parts += [f"{number}{name}"] if number else []
+    return "".join(parts) or format_duration(duration_s)

@@ -1,0 +1,57 @@
+// Figures of statistics: what follows from those that the API gives, and their words.
+
+/** @typedef {import("./history-types.js").Figures} Figures */
+
+const GIB = 2 ** 30;
+
+/** @param {number} part @param {number} whole */
+export const shareOf = (part, whole) => (whole > 0 ? part / whole : null);
+
+/** The time on devices, in seconds. @param {Figures} each */
+export const heldS = (each) => each.gpu_s + each.cpu_s;
+
+/** Runs that ended neither by success nor by cancellation. @param {Figures} each */
+export const failedOf = (each) => each.ended - each.succeeded - each.cancelled;
+
+/** Memory asked for on a device, averaged over time; null without runs. @param {Figures} each */
+export const askedBytes = (each) => shareOf(each.asked_byte_s, heldS(each));
+
+/** The peak on a device, averaged over the time for which it is known. @param {Figures} each */
+export const peakBytes = (each) => shareOf(each.peak_byte_s, each.measured_s);
+
+/** The peaks as a share of the memory asked for, where they are known. @param {Figures} each */
+export const usedShare = (each) => shareOf(each.peak_byte_s, each.measured_byte_s);
+
+/** Memory that was asked for and never used, not even at the peak, in GiB-hours. @param {Figures} each */
+export const unusedGibHours = (each) => Math.max(0, each.measured_byte_s - each.peak_byte_s) / GIB / 3600;
+
+/** @param {number} number */
+const rounded = (number) => (number >= 100 ? Math.round(number).toLocaleString() : number >= 1 ? number.toFixed(1).replace(/\.0$/, "") : number.toFixed(2));
+
+/** A number such as of hours, with fewer decimals if it is large. @param {number} number */
+export const decimal = (number) => (number === 0 ? "0" : number < 0.01 ? "<0.01" : rounded(number));
+
+/** @param {number} seconds */
+export const hours = (seconds) => decimal(seconds / 3600);
+
+/** @param {number | null} share */
+export const percent = (share) => (share === null ? "unknown" : `${Math.round(share * 100)} %`);
+
+/**
+ * Who holds memory of devices now, by user: how much, and how much of it is used. Jobs with a whole device and those
+ * without a sample yet are left out.
+ * @param {import("./types.js").QueueRow[]} rows
+ */
+export function heldNow(rows) {
+  /** @type {Map<string, {asked: number, used: number}>} */
+  const found = new Map();
+  for (const row of rows) {
+    if (row.whole || row.used_bytes === null || row.members) continue;
+    const was = found.get(row.user) ?? { asked: 0, used: 0 };
+    found.set(row.user, { asked: was.asked + row.mem_bytes * row.gpus, used: was.used + row.used_bytes });
+  }
+  return found;
+}
+
+/** Memory that a running job holds and does not use now, in bytes; 0 if that is not known. @param {import("./types.js").QueueRow} row */
+export const idleBytes = (row) => (row.whole || row.used_bytes === null || row.members ? 0 : Math.max(0, row.mem_bytes * row.gpus - row.used_bytes));

@@ -1,0 +1,53 @@
+// A small chart with a column for each day. The numbers are in its texts, and in the table by day.
+import { html } from "../lib.js";
+
+/** @typedef {import("../history-types.js").Figures} Figures */
+/** @typedef {import("../history-types.js").Group} Group */
+
+const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+
+/** The name of a day such as 2026-11-21. @param {string} key */
+export const dayLabel = (key) => (/^\d{4}-\d\d-\d\d$/.test(key) ? DAY.format(new Date(`${key}T12:00`)) : key);
+
+/**
+ * What the chart shows in one line: the sum, if that means something, and the largest value with its day.
+ * @param {Group[]} days
+ * @param {(number | null)[]} values
+ * @param {(value: number) => string} shown
+ * @param {boolean} adds
+ */
+function summary(days, values, shown, adds) {
+  const known = /** @type {number[]} */ (values.filter((each) => each !== null));
+  const most = Math.max(...known, 0);
+  if (!(most > 0)) return "none";
+  const largest = `${adds ? "most" : "longest"} on ${dayLabel(days[values.indexOf(most)].label)}: ${shown(most)}`;
+  return adds ? `${shown(known.reduce((sum, each) => sum + each, 0))} in all, ${largest}` : largest;
+}
+
+/**
+ * @param {object} props
+ * @param {string} props.title
+ * @param {Group[]} props.days
+ * @param {(figures: Figures) => number | null} props.value null if it is not known
+ * @param {(value: number) => string} props.shown
+ * @param {string} [props.kind] its colour: used, warn or bad
+ * @param {boolean} [props.adds] whether the values of days make a sum
+ */
+export function DayChart({ title, days, value, shown, kind = "used", adds = true }) {
+  const values = days.map((each) => value(each.figures));
+  const most = Math.max(...values.map((each) => each ?? 0), 0);
+  const words = summary(days, values, shown, adds);
+  return html`
+    <figure class="day-chart">
+      <figcaption>${title} <small>${words}</small></figcaption>
+      <div class=${`columns ${kind}`} role="img" aria-label=${`${title} by day: ${words}`}>
+        ${days.map((each, place) => {
+          const own = values[place];
+          const height = `${own && most ? (own / most) * 100 : 0}%`;
+          return html`<span key=${each.key} title=${`${dayLabel(each.label)}: ${own === null ? "not known" : shown(own)}`}><i style=${{ height }}></i></span>`;
+        })}
+      </div>
+      <div class="axis" aria-hidden="true"><span>${dayLabel(days[0].label)}</span><span>${days.length > 1 ? dayLabel(days[days.length - 1].label) : ""}</span></div>
+    </figure>
+  `;
+}

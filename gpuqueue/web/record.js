@@ -1,0 +1,61 @@
+// A recorded job in words: its name, how it ended, where it ran, and what it used.
+import { deviceOf, endingWords, isEnd } from "./job-words.js";
+import { between, plural } from "./words.js";
+
+/** @typedef {import("./history-types.js").HistoryRecord} HistoryRecord */
+/** @typedef {import("./history-types.js").HistoryRun} HistoryRun */
+
+/** @type {Record<string, string>} */
+export const ENDINGS = {
+  exited: "exited",
+  signalled: "killed by a signal",
+  out_of_memory: "out of memory",
+  timed_out: "reached its time limit",
+  cancelled: "cancelled",
+  preempted: "preempted",
+  refused: "could not start",
+  lost: "lost",
+};
+
+/** @param {{id: number, member: {array_id: number, index: number} | null}} job */
+export const labelOf = (job) => (job.member ? `${job.member.array_id}_${job.member.index}` : String(job.id));
+
+/** @param {HistoryRecord} record @returns {HistoryRun | null} */
+export const lastRun = (record) => record.runs.at(-1) ?? null;
+
+/** How the last run ended, or why the queue ended the job; empty if there is no more to say than its state. @param {HistoryRecord} record */
+export function endingOf(record) {
+  const ending = lastRun(record)?.ending;
+  if (!isEnd(record.job.state) || !ending) return record.job.because ?? "";
+  if (ending.kind === "exited" && ending.exit_code === 0) return "";
+  if (ending.kind === "exited" || ending.kind === "signalled") return endingWords(ending);
+  return ending.kind === record.job.state ? "" : (ENDINGS[ending.kind] ?? ending.kind);
+}
+
+/** The members of an array by state, the good ones last. @param {Record<string, number>} members */
+export function membersOf(members) {
+  const states = Object.keys(members).sort((one, other) => Number(one === "succeeded") - Number(other === "succeeded"));
+  return states.map((each) => `${members[each].toLocaleString()} ${each}`).join(", ");
+}
+
+/** @param {HistoryRun | null} run */
+export function placeOf(run) {
+  if (!run || !run.devices.length) return "";
+  const names = run.devices.map((each) => deviceOf(each.index, each.kind, each.uuid));
+  return `${run.host} ${names.length > 4 ? plural(names.length, "device") : names.join(", ")}`;
+}
+
+/** The sum of the peaks on all devices, null if one is not known. @param {HistoryRun | null} run @returns {number | null} */
+export function peakOf(run) {
+  if (!run || !run.devices.length) return null;
+  return run.devices.reduce((sum, each) => (sum === null || each.peak.bytes === null ? null : sum + each.peak.bytes), /** @type {number | null} */ (0));
+}
+
+/** The memory that was allocated on all devices. @param {HistoryRun | null} run */
+export const allocatedOf = (run) => (run ? run.devices.reduce((sum, each) => sum + each.lease_bytes, 0) : 0);
+
+/** The wait before the first run, in seconds; null without one. @param {HistoryRecord} record */
+export function waitOf(record) {
+  const first = record.runs.find((each) => each.attempt === 1);
+  return first ? Math.max(0, between(record.job.submitted_at, first.claimed_at)) : null;
+}

@@ -1,0 +1,66 @@
+// One job in the table of the history.
+import { jobLink } from "../job-link.js";
+import { isEnd, stateWords } from "../job-words.js";
+import { html } from "../lib.js";
+import { Meter } from "../parts/meter.js";
+import { allocatedOf, endingOf, labelOf, lastRun, membersOf, peakOf, placeOf, waitOf } from "../record.js";
+import { link } from "../route.js";
+import { clock, duration, fullTime, size } from "../words.js";
+
+/** @typedef {import("../history-types.js").HistoryRow} HistoryRow */
+/** @typedef {import("../history-types.js").HistoryRecord} HistoryRecord */
+
+/** @param {string} words */
+const none = (words) => html`<span class="none"><span aria-hidden="true">–</span><span class="hidden">${words}</span></span>`;
+
+/** @param {{row: HistoryRow}} props */
+function Result({ row }) {
+  const { job } = row.record;
+  if (Object.keys(row.members).length) return html`${membersOf(row.members)} <a class="tag" href=${link("history", { array: String(job.id) })}>members</a>`;
+  const ending = endingOf(row.record);
+  return html`<span class=${`dot ${job.state}`} aria-hidden="true"></span><span class=${["failed", "lost"].includes(job.state) ? "bad-text" : ""}>${stateWords(job.state)}</span>${ending ? html`<small class="ending"><bdi>${ending}</bdi></small>` : null}`;
+}
+
+/** @param {{record: HistoryRecord}} props */
+function Memory({ record }) {
+  const run = lastRun(record);
+  const peak = peakOf(run);
+  const { spec } = record.job;
+  const asked = spec.placement.whole ? "whole device" : `${size(spec.mem_bytes)}${spec.gpus > 1 ? ` × ${spec.gpus}` : ""}`;
+  if (peak === null) return html`<span class="none">${run ? "peak unknown" : "not started"}</span><small> of ${asked}</small>`;
+  return html`<${Meter} share=${peak / allocatedOf(run)} words=${`peak ${size(peak)} of ${size(allocatedOf(run))} allocated`} /> ${size(peak)}<small> of ${asked}</small>`;
+}
+
+/** @param {{record: HistoryRecord}} props */
+function When({ record }) {
+  const { submitted_at: submitted, started_at: started, ended_at: ended } = record.job;
+  const story = [`submitted ${fullTime(submitted)}`, started ? `started ${fullTime(started)}` : "", ended ? `ended ${fullTime(ended)}` : ""].filter(Boolean).join("\n");
+  const at = ended ?? started ?? submitted;
+  const word = ended ? "" : started ? "started " : "submitted ";
+  return html`<time datetime=${at} title=${story}><small>${word}</small>${clock(at)}</time>`;
+}
+
+/** @param {{row: HistoryRow, mayRepeat: boolean}} props */
+export function HistoryRowView({ row, mayRepeat }) {
+  const { record } = row;
+  const { job } = record;
+  const run = lastRun(record);
+  const label = labelOf(job);
+  const wait = waitOf(record);
+  return html`
+    <tr>
+      <th scope="row" class="id"><a href=${jobLink(label)}>${label}</a></th>
+      <td class="name"><bdi>${job.spec.name}</bdi>
+        ${job.tags.map((each) => html` <a key=${each} class="tag" href=${link("history", { tag: each })}><bdi>${each}</bdi></a>`)}
+        ${job.note ? html`<small class="job-note"><bdi>${job.note}</bdi></small>` : null}</td>
+      <td class="user"><bdi>${job.spec.account.name}</bdi></td>
+      <td class="result"><${Result} row=${row} /></td>
+      <td class="device">${placeOf(run) || none("no device")}</td>
+      <td class="when"><${When} record=${record} /></td>
+      <td class="figure" data-label="waited">${wait === null ? none("never started") : duration(wait)}</td>
+      <td class="figure" data-label="ran">${run && run.duration_s !== null ? duration(run.duration_s) : none("not known")}</td>
+      <td class="memory"><${Memory} record=${record} /></td>
+      <td class="repeat">${mayRepeat && isEnd(job.state) ? html`<a href=${link("submit", { again: label })} aria-label=${`Run again: job ${label}`}>Run again</a>` : null}</td>
+    </tr>
+  `;
+}

@@ -1,0 +1,122 @@
+// Submitting a job: a script from this machine, or an earlier job again with changes.
+import { ApiError, address, send } from "../api.js";
+import { jobLink } from "../job-link.js";
+import { html, useEffect, useRef, useState } from "../lib.js";
+import { Trouble } from "../parts/trouble.js";
+import { useRead } from "../reading.js";
+import { labelOf } from "../record.js";
+import { faultOf, sendScript } from "../script-upload.js";
+import { SubmitFields } from "./submit-fields.js";
+import { EarlierJob, ScriptFile, SourceChoice } from "./submit-source.js";
+
+/** @typedef {import("../history-types.js").FormStart} FormStart */
+/** @typedef {import("../history-types.js").JobForm} JobForm */
+
+/** A key of a request: the same request with the same key makes one job, however often it is sent. */
+const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, "0")).join("");
+
+/**
+ * Submit the form, and return the name of the job and what the service points out.
+ * @param {FormStart} start
+ * @param {JobForm} form
+ * @param {File | null} file
+ * @param {string} key
+ */
+async function submit(start, form, file, key) {
+  let path = `/web/jobs/${start.label}/retry`;
+  let body = form;
+  if (start.label === null) {
+    const fault = file ? await faultOf(file, start.file_bytes) : "Choose a script first.";
+    if (fault || !file) throw new ApiError(400, fault ?? "");
+    path = "/web/jobs";
+    body = { ...form, script: file.name, snapshot: await sendScript(file) };
+  }
+  const answer = await send("POST", address(path), { body, headers: { "Idempotency-Key": key } });
+  return { label: labelOf(await answer.json()), warning: answer.headers.get("Gpuqueue-Warning") ?? "" };
+}
+
+/** @param {{label: string, warning: string, onNext: () => void}} props */
+function Done({ label, warning, onNext }) {
+  const head = useRef(/** @type {HTMLElement | null} */ (null));
+  useEffect(() => head.current?.focus(), []);
+  return html`
+    <section class="submit">
+      <h1 tabindex="-1" ref=${head}>Job ${label} is submitted</h1>
+      <p class="banner" role="status">${warning}</p>
+      <p class="actions"><a class="button" href=${jobLink(label)}>Go to job ${label}</a> <button type="button" onClick=${onNext}>Submit another one</button></p>
+    </section>
+  `;
+}
+
+/** @param {{start: FormStart, onGone: () => void}} props */
+function JobFields({ start, onGone }) {
+  const [form, setForm] = useState(start.form);
+  const [file, setFile] = useState(/** @type {File | null} */ (null));
+  const [wrong, setWrong] = useState(/** @type {string | null} */ (null));
+  const [isBusy, setBusy] = useState(false);
+  const [done, setDone] = useState(/** @type {{label: string, warning: string} | null} */ (null));
+  const isSending = useRef(false);
+  const key = useRef(newKey());
+  /** @param {Partial<JobForm>} changes */
+  const change = (changes) => {
+    setForm((was) => ({ ...was, ...changes }));
+    setWrong(null);
+  };
+  /** @param {SubmitEvent} event */
+  const submitted = async (event) => {
+    event.preventDefault();
+    if (isSending.current) return;
+    isSending.current = true;
+    setBusy(true);
+    setWrong(null);
+    try {
+      const made = await submit(start, form, file, key.current);
+      key.current = newKey();
+      if (made.warning) setDone(made);
+      else location.hash = jobLink(made.label);
+    } catch (error) {
+      const { status, message } = /** @type {ApiError} */ (error);
+      setWrong(message);
+      if (status === 401) onGone();
+    } finally {
+      isSending.current = false;
+      setBusy(false);
+    }
+  };
+  if (done) return html`<${Done} ...${done} onNext=${() => setDone(null)} />`;
+  return html`
+    <form onSubmit=${submitted} novalidate>
+      ${start.warnings.map((each) => html`<p key=${each} class="banner" role="status">${each}</p>`)}
+      ${start.label === null ? html`<${ScriptFile} file=${file} start=${start} onFile=${(/** @type {File | null} */ next) => { setFile(next); change({ script: next?.name ?? "" }); }} />` : null}
+      <${SubmitFields} start=${start} form=${form} onChange=${change} />
+      <div class="finish">
+        <button class="main" aria-disabled=${isBusy ? "true" : undefined}>${isBusy ? "Submitting…" : start.label === null ? "Submit" : `Run job ${start.label} again`}</button>
+        ${wrong ? html`<p class="banner bad" role="alert">${wrong}</p>` : null}
+      </div>
+    </form>
+  `;
+}
+
+/** @param {{me: import("../types.js").Me, query: Record<string, string>, onGone: () => void}} props */
+export function Submit({ me, query, onGone }) {
+  const again = query.again ?? "";
+  const isAgain = Boolean(again) || query.how === "again";
+  const url = address("/web/form", { again });
+  /** @type {import("../reading.js").Once<FormStart>} */
+  const { value, of, error } = useRead(isAgain && !again ? null : url);
+  const start = of === url && (again || !isAgain) ? value : null;
+  const isFailed = error !== null && !start && (again || !isAgain);
+  useEffect(() => {
+    if (error?.status === 401) onGone();
+  }, [error]);
+  return html`
+    <section class="submit">
+      <h1>Submit a job</h1>
+      <${SourceChoice} isAgain=${isAgain} />
+      ${isAgain ? html`<${EarlierJob} me=${me} again=${again} start=${start} />` : null}
+      ${isFailed ? html`<${Trouble} error=${error} />` : null}
+      ${start ? html`<${JobFields} key=${of} start=${start} onGone=${onGone} />` : null}
+      ${start || isFailed || (isAgain && !again) ? null : html`<p class="loading">Loading the form…</p>`}
+    </section>
+  `;
+}

@@ -1,0 +1,43 @@
+// Calls functions of the page's modules about the history and the statistics. Prints their results as JSON.
+import { decimal, failedOf, heldNow, idleBytes, percent, unusedGibHours, usedShare } from "../../../../gpuqueue/web/figures.js";
+import { dateOf, momentOf, secondsOf } from "../../../../gpuqueue/web/period.js";
+import { endingOf, labelOf, membersOf, peakOf, placeOf, waitOf } from "../../../../gpuqueue/web/record.js";
+
+const GIB = 2 ** 30;
+const NOW = Date.parse("2026-11-21T12:00:30Z");
+const device = { uuid: "GPU-0", index: 0, kind: "gpu", lease_bytes: 6 * GIB, peak: { bytes: 5 * GIB } };
+const run = { attempt: 1, host: "nodeA", devices: [device, { ...device, index: 1 }], claimed_at: "2026-11-21T12:01:00Z", duration_s: 60, ending: null };
+const job = { id: 19, member: null, state: "failed", submitted_at: "2026-11-21T12:00:00Z", because: null };
+const ended = (kind, more = {}, state = "failed") => ({ job: { ...job, state }, runs: [{ ...run, ending: { kind, exit_code: null, signal: null, detail: "", ...more } }] });
+const row = { user: "ada", mem_bytes: 6 * GIB, gpus: 2, used_bytes: 4 * GIB, whole: false, members: null };
+const figures = { ended: 10, succeeded: 6, cancelled: 1, measured_byte_s: 3 * GIB * 3600, peak_byte_s: 1 * GIB * 3600 };
+
+console.log(
+  JSON.stringify({
+    labels: [labelOf(job), labelOf({ ...job, member: { array_id: 17, index: 2 } })],
+    endings: [
+      ended("exited", { exit_code: 0 }, "succeeded"),
+      ended("exited", { exit_code: 3 }),
+      ended("signalled", { signal: 9 }),
+      ended("out_of_memory"),
+      ended("lost", {}, "lost"),
+      { job: { ...job, state: "cancelled", because: "a dependency failed" }, runs: [] },
+      { job: { ...job, state: "running" }, runs: [run] },
+    ].map(endingOf),
+    places: [placeOf(run), placeOf({ ...run, devices: Array(8).fill(device) }), placeOf({ ...run, devices: [{ ...device, index: null }] }), placeOf(null)],
+    peaks: [peakOf(run), peakOf({ ...run, devices: [device, { ...device, peak: { bytes: null } }] }), peakOf(null)],
+    waits: [waitOf({ job, runs: [run] }), waitOf({ job, runs: [] })],
+    members: membersOf({ succeeded: 8, failed: 2 }),
+    seconds: ["90s", "1h30m", " 2D ", "1.5h", "", "5", "x", "1h x"].map(secondsOf),
+    moments: [momentOf("7d", NOW), momentOf("2026-11-01T09:00:00Z", NOW), momentOf("soon", NOW), momentOf("", NOW), momentOf(undefined, NOW)],
+    isMidnight: new Date(momentOf("2026-11-01", NOW)).getHours() === 0 && dateOf(new Date(momentOf("2026-11-01", NOW))) === "2026-11-01",
+    decimals: [0, 0.001, 0.25, 5, 12.34, 1234.5].map(decimal),
+    percents: [percent(null), percent(0.256)],
+    failed: failedOf(figures),
+    unused: unusedGibHours(figures),
+    overused: unusedGibHours({ ...figures, peak_byte_s: 9 * GIB * 3600 }),
+    used: [usedShare(figures), usedShare({ ...figures, measured_byte_s: 0 })],
+    held: Object.fromEntries(heldNow([row, row, { ...row, user: "bob", used_bytes: null }, { ...row, user: "eve", whole: true }])),
+    idle: [row, { ...row, used_bytes: 20 * GIB }, { ...row, used_bytes: null }].map(idleBytes),
+  }),
+);

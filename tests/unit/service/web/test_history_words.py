@@ -1,0 +1,45 @@
+"""What the page says of recorded jobs and of statistics, as its modules write it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.model.run import EndingKind
+
+HERE = Path(__file__).parent
+GIB = 2**30
+
+
+def test_records_and_figures_are_written_as_people_read_them() -> None:
+    """What is not known stays unknown, and is never 0."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no Node.js to run the page's modules with")
+    done = subprocess.run([node, HERE / "history_of_the_page.mjs"], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+
+    assert ["19", "17_2"] == found["labels"]
+    assert ["", "exit 3", "killed by SIGKILL", "out of memory", "", "a dependency failed", ""] == found["endings"]
+    assert ["nodeA GPU 0, GPU 1", "nodeA 8 devices", "nodeA GPU-0", ""] == found["places"]
+    assert ([10 * GIB, None, None], [60, None]) == (found["peaks"], found["waits"])
+    assert "2 failed, 8 succeeded" == found["members"]
+    assert [90, 5400, 172800, 5400, None, None, None, None] == found["seconds"]
+    assert ["2026-11-14T12:00:00.000Z", "2026-11-01T09:00:00.000Z", None, None, None] == found["moments"]
+    assert found["isMidnight"]
+    assert ["0", "<0.01", "0.25", "5", "12.3"] == found["decimals"][:5]
+    assert (["unknown", "26 %"], 3, 2, 0) == tuple(found[each] for each in ("percents", "failed", "unused", "overused"))
+    assert [pytest.approx(1 / 3), None] == found["used"]
+    assert {"ada": {"asked": 24 * GIB, "used": 8 * GIB}} == found["held"]
+    assert [8 * GIB, 0, 0] == found["idle"]
+
+
+def test_each_ending_has_words() -> None:
+    """A new ending must not reach people as a word of the program."""
+    text = (HERE.parents[3] / "gpuqueue" / "web" / "record.js").read_text(encoding="utf-8")
+    assert {str(each) for each in EndingKind} <= set(re.findall(r"^  (\w+):", text, re.MULTILINE))

@@ -1,0 +1,174 @@
+"""The form of the page: what is typed becomes the request of a job, and a job becomes what would be typed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.client.edit import change_of
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.device import DeviceFilter
+from gpuqueue.model.job_spec import JobSpec, Priority
+from gpuqueue.model.page_form import JobForm
+from gpuqueue.model.placement import Placement
+from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of
+from gpuqueue.text.units import GIB, MIB
+
+ADDRESS = "ab" * 32
+FORM = JobForm(script="train.py", snapshot=ADDRESS, mem="6G")
+NAMES = {"GPU-7": "nodeA:0"}
+
+
+def uuids_of(names: Sequence[str]) -> Sequence[str]:
+    """Return the UUIDs of the devices that *names* name."""
+    return [next(uuid for uuid, known in NAMES.items() if known == each) for each in names]
+
+
+def test_a_python_script_runs_with_the_python_of_its_host() -> None:
+    """Each field has the form of the command line."""
+    made = new_job_of(
+        replace(
+            FORM,
+            args="--lr 1e-3 --note 'two words'",
+            gpus=2,
+            device="gpu",
+            time_limit="1h30m",
+            name="night run",
+            priority="high",
+            pool="big",
+            tags="night, paper",
+            environment="torch",
+        ),
+        uuids_of,
+    )
+    assert ("python3", "train.py", "--lr", "1e-3", "--note", "two words") == made.argv
+    assert ("train.py", "python3", "torch", f"{ADDRESS}:.") == (
+        made.script,
+        made.interpreter,
+        made.environment,
+        made.snapshot,
+    )
+    assert (6 * GIB, False, 2, DeviceFilter.GPU, 5400.0) == (
+        made.mem_bytes,
+        made.auto_mem,
+        made.gpus,
+        made.device,
+        made.time_limit_s,
+    )
+    assert ("night run", Priority.HIGH, "big", ("night", "paper")) == (made.name, made.priority, made.pool, made.tags)
+
+
+def test_other_scripts_start_themselves() -> None:
+    """A file that is no Python script has its own first line. Empty fields leave the choice to the site."""
+    made = new_job_of(replace(FORM, script="run.sh", mem=""), uuids_of)
+    assert (("./run.sh",), None, None, False, None) == (
+        made.argv,
+        made.interpreter,
+        made.mem_bytes,
+        made.auto_mem,
+        made.name,
+    )
+    assert made.env, "an empty environment would be taken for a damaged request"
+
+
+def test_memory_may_be_learned_and_a_device_named() -> None:
+    """``auto`` and a device are those of the command line."""
+    made = new_job_of(replace(FORM, mem="auto", device="nodeA:0"), uuids_of)
+    assert (True, None, ("GPU-7",)) == (made.auto_mem, made.mem_bytes, made.placement.devices)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mem": "6"}, "add the unit: 6M or 6G"),
+        ({"mem": "much"}, "is not a size: write it like 6G"),
+        ({"time_limit": "2"}, "add the unit: 2s, 2m or 2h"),
+        ({"args": "it's"}, "a quote or a backslash without its end"),
+        ({"tags": "a b/c"}, "'b/c' is no tag"),
+        ({"priority": "top"}, "priority must be one of low, normal, high, urgent"),
+        ({"script": ""}, "there is no script: choose a file"),
+        ({"snapshot": ""}, "there is no script: choose a file"),
+        ({"snapshot": "x"}, "is no address of a snapshot"),
+        ({"script": "../train.py"}, "is no name of a script"),
+        ({"script": "-c.py"}, "is no name of a script"),
+        ({"device": "gpu,cpu"}, "cannot be combined"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, str], message: str) -> None:
+    """The messages are those of the command line."""
+    with pytest.raises(BadRequest, match=message):
+        new_job_of(replace(FORM, **changes), uuids_of)
+
+
+SPEC = make_spec(
+    argv=("python3", "train.py", "--lr", "1e-3", "two words"),
+    script="train.py",
+    interpreter="python3",
+    mem_bytes=3 * GIB // 2,
+    gpus=1,
+    placement=Placement(devices=("GPU-7",)),
+    device=DeviceFilter.ANY,
+    time_limit_s=93_784.0,
+    name="night",
+    priority=Priority.LOW,
+    pool="big",
+    tags=("a", "b"),
+)
+
+
+def test_a_job_is_shown_as_it_would_be_typed() -> None:
+    """Sizes and durations are read back exactly."""
+    expected = JobForm(
+        script="train.py",
+        args="--lr 1e-3 'two words'",
+        mem="1536M",
+        device="nodeA:0",
+        time_limit="1d2h3m4s",
+        name="night",
+        priority="low",
+        pool="big",
+        tags="a b",
+    )
+    assert expected == form_of(SPEC, NAMES)
+    for size_bytes in (6 * GIB, 512 * MIB, GIB + 1, 1, 1025 * 1024):
+        form = replace(FORM, mem=form_of(replace(SPEC, mem_bytes=size_bytes), {}).mem)
+        assert size_bytes == new_job_of(form, uuids_of).mem_bytes
+    bare = form_of(make_spec(placement=Placement(exclusive=True, whole=True)), {})
+    assert ("", "", "") == (bare.mem, bare.args, bare.time_limit)
+
+
+def changed(**values: object) -> JobSpec:
+    """Return the spec of a job that runs again with other *values* in the form."""
+    before = form_of(SPEC, NAMES)
+    return change_of(retry_of(replace(before, **values), before).changes, uuids_of)(SPEC)  # type: ignore[arg-type]
+
+
+def test_only_what_was_changed_changes() -> None:
+    """The same form yields the same request, and each field its own change."""
+    before = form_of(SPEC, NAMES)
+    same = retry_of(before, before)
+    assert (None, False) == (same.args, bool(same.changes))
+    assert ("--lr", "2") == retry_of(replace(before, args="--lr 2"), before).args
+    assert () == retry_of(replace(before, args=""), before).args
+    assert 8 * GIB == changed(mem="8G").mem_bytes
+    assert (2, DeviceFilter.GPU, ()) == (
+        changed(gpus=2, device="gpu").gpus,
+        changed(device="gpu").device,
+        changed(device="gpu").placement.devices,
+    )
+    assert (DeviceFilter.ANY, ()) == (changed(device="").device, changed(device="").placement.devices)
+    assert (None, "") == (changed(time_limit="").time_limit_s, changed(pool=" ").pool)
+    assert ("day", Priority.URGENT) == (changed(name="day").name, changed(priority="urgent").priority)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({"mem": " "}, "the memory is empty"), ({"name": ""}, "--name is empty"), ({"mem": "x"}, "is not a size")],
+)
+def test_a_field_that_must_have_a_value_keeps_one(values: dict[str, object], message: str) -> None:
+    """An empty field is no request to forget the value."""
+    with pytest.raises(BadRequest, match=message):
+        changed(**values)
