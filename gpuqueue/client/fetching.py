@@ -19,7 +19,8 @@ from gpuqueue.text.sanitize import plain
 
 #: The ignore file in a directory of results that this program has named.
 _IGNORE = "# Made by gpuqueue fetch: results are no code.\n*\n"
-_EXISTING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: Why a file of the job is not in its place.
+_TAKEN = "has the place of the file that leaves results out of git: to have it, name another directory with --to"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +74,9 @@ class RunFiles(ABC):
             GpuQueueError: the archive is cut short or damaged, or the disk refuses. Files that are whole stay.
 
         """
+        check_patterns(patterns)
         with self._archive(job, patterns, run, warn, kept=kept) as archive:
-            return fetched(archive, to, replace=replace, seen=seen)
+            return fetched(archive, to, replace=replace, seen=seen, warn=warn)
 
     def list(
         self,
@@ -91,8 +93,9 @@ class RunFiles(ABC):
             GpuQueueError: as for :meth:`fetch`.
 
         """
+        check_patterns(patterns)
         with self._archive(job, patterns, run, warn, kept=kept) as archive:
-            return listed(archive)
+            return listed(archive, warn)
 
     @abstractmethod
     def kept(self, job: int | str, *, run: int | None = None) -> KeptFiles:
@@ -120,14 +123,30 @@ class RunFiles(ABC):
         """
 
 
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Check that each of *patterns* can match a file.
+
+    Raises:
+        BadRequest: one cannot.
+
+    """
+    if patterns:
+        from gpuqueue.snapshot.patterns import rules_of  # noqa: PLC0415 - lazy import: it needs pathspec
+
+        rules_of(patterns)
+
+
 def fetched(
     archive: RunArchive,
     to: str | os.PathLike[str] | None,
     *,
     replace: bool,
-    seen: Callable[[int], None] | None,
+    seen: Callable[[int], None] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Fetched:
     """Write the files of *archive* into the directory *to*, by default ``results-`` and the name of the job.
+
+    *warn* is called with what was left out where they come from.
 
     Raises:
         Refused: no file matches.
@@ -136,53 +155,51 @@ def fetched(
     """
     own = f"results-{archive.label}"
     directory = validation.path_or_none("to", to) or own
-    if directory == own:
-        _forget_ignore_file(own)
+    taken = {".gitignore": _TAKEN} if directory == own else {}
     try:
-        found = receive(archive.content, directory, replace=replace, seen=seen)
+        found = receive(archive.content, directory, replace=replace, taken=taken, seen=seen)
     finally:
         if directory == own:
             _add_ignore_file(own)
-    if not found.files and not found.left_out:
+    _report(found.notes, warn)
+    if not found.files and not found.left_out and not found.notes:
         raise _nothing(archive)
     return Fetched(
         files=found.files,
         size_bytes=found.size_bytes,
         skipped=found.skipped,
         left_out=tuple(found.left_out),
+        notes=found.notes,
         directory=directory,
         source=archive.source,
         run=archive.run,
     )
 
 
-def listed(archive: RunArchive) -> Sequence[RunFile]:
-    """Return the files of *archive*, with those that :func:`fetched` would leave out.
+def listed(archive: RunArchive, warn: Callable[[str], None] | None = None) -> Sequence[RunFile]:
+    """Return the files of *archive*, with those that :func:`fetched` would leave out; *warn* as there.
 
     Raises:
         Refused: no file matches.
         GpuQueueError: the archive is damaged or cut short.
 
     """
-    members = ArchiveReader(archive.content).members()
-    found = [RunFile(path=each.path, size_bytes=each.size_bytes, target=each.target) for each in members]
-    if not found:
+    reader = ArchiveReader(archive.content)
+    found = [RunFile(path=each.path, size_bytes=each.size_bytes, target=each.target) for each in reader.members()]
+    _report(reader.notes, warn)
+    if not found and not reader.notes:
         raise _nothing(archive)
     return found
 
 
-def _forget_ignore_file(directory: str) -> None:
-    """Delete the ignore file of an earlier fetch, so that one of the job can be in its place."""
-    path = os.path.join(directory, ".gitignore")  # noqa: PTH118 - as receive
-    with contextlib.suppress(OSError):
-        with open(os.open(path, _EXISTING), encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
-            is_ours = file.read(len(_IGNORE) + 1) == _IGNORE
-        if is_ours:
-            os.unlink(path)  # noqa: PTH108 - as above
+def _report(notes: Sequence[str], warn: Callable[[str], None] | None) -> None:
+    if warn is not None:
+        for line in notes:
+            warn(line)
 
 
 def _add_ignore_file(directory: str) -> None:
-    """Leave the results out of git, and of the code of the next submit, unless the job has an ignore file there."""
+    """Leave the results out of git, and of the code of the next submit."""
     path = os.path.join(directory, ".gitignore")  # noqa: PTH118 - as receive
     with contextlib.suppress(OSError), open(path, "x", encoding="utf-8") as file:  # noqa: PTH123 - as receive
         file.write(_IGNORE)

@@ -40,7 +40,7 @@ class Files(RunFiles):
         job: int | str,
         patterns: Sequence[str],
         number: int | None,
-        warn: Callable[[str], None] | None,
+        warn: Callable[[str], None] | None,  # noqa: ARG002 - files of this host are the newest
         *,
         kept: bool,
     ) -> Iterator[RunArchive]:
@@ -49,9 +49,6 @@ class Files(RunFiles):
         packed, source = self._packed(record.job, run, directory, wanted, only_kept=kept)
         with closing(packed):
             yield RunArchive(label=record.job.label, patterns=wanted, source=source, content=packed, run=run.attempt)
-            if warn is not None:
-                for line in packed.notes():
-                    warn(line)
 
     def kept(self, job: int | str, *, run: int | None = None) -> KeptFiles:
         """Return what is there of the files that a job asked to keep of a run, by default of its newest."""

@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.results.pack_request import NO_COPY, PackRequest, notes_in, pack_command, reason_in
+from gpuqueue.results.pack_request import NO_COPY, PackRequest, pack_command, reason_in
 from gpuqueue.snapshot.errors import ArchiveCutShort
 
 _FIRST_BYTES, _MOST_ERRORS_BYTES = 512, 2**16
@@ -70,10 +70,6 @@ class PackedRun:
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._errors.close()
-
-    def notes(self) -> list[str]:
-        """Return what the program has left out, line by line. To be called after its end."""
-        return notes_in(self._written())
 
     def _output(self, size: int) -> bytes:
         return self._process.stdout.read(size) or b"" if self._process.stdout is not None else b""

@@ -113,7 +113,9 @@ def completed(
     directory or machine.
     """
     if request.keep:
-        file_patterns.of_request(request.keep, with_code=travel.with_code)
+        from gpuqueue.snapshot.patterns import rules_of  # noqa: PLC0415 - lazy import: few jobs keep files
+
+        rules_of(file_patterns.of_request(request.keep, with_code=travel.with_code))
     directory = working_directory(validation.path_or_none("cwd", request.cwd))
     checkout = CheckoutReader(directory) if (settings.git if request.git is None else request.git) else None
     argv, script, interpreter = _command(request, directory, travel)

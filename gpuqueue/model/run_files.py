@@ -31,7 +31,8 @@ class Fetched:
 
     ``files`` counts the files and links that are in ``directory`` now, ``size_bytes`` is their size, and ``skipped`` of
     them were there before with the same content. ``source`` is ``directory`` or ``kept``: the copy of the code, or the
-    files that were kept of it. ``run`` is the number of the run.
+    files that were kept of it. ``run`` is the number of the run. ``left_out`` are files that arrived and were not
+    written, and ``notes`` say in words what was left out where they come from.
     """
 
     files: int
@@ -41,6 +42,7 @@ class Fetched:
     skipped: int = 0
     run: int | None = None
     left_out: tuple[LeftOut, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class KeptState(str, Enum):

@@ -17,13 +17,16 @@ from gpuqueue.errors import Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.snapshot.errors import ArchiveCutShort, ArchiveRefused
 from gpuqueue.snapshot.manifest import MAX_FOLDERS
-from gpuqueue.snapshot.names import folded, path_fault, quoted, target_fault
+from gpuqueue.snapshot.names import LEFT_OUT_NOTES, MOST_NOTES_BYTES, folded, path_fault, quoted, target_fault
 from gpuqueue.snapshot.stream import Source
+from gpuqueue.text.sanitize import plain
 
 #: Most files and links of an archive.
 MOST_FILES = 200_000
 #: Most bytes of headers between two contents. A path has at most 1000 bytes.
 MOST_HEADER_BYTES = 64 * 1024
+#: Most lines about what was left out.
+MOST_NOTES = 20
 _BLOCK_BYTES, _BUFFER_BYTES, _CHUNK_BYTES = tarfile.BLOCKSIZE, 2**16, 2**18
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _KINDS = {
@@ -60,6 +63,8 @@ class ArchiveReader:
     def __init__(self, source: Source) -> None:
         self._source = _Bounded(source)
         self._names, self._count = _Names(), 0
+        #: What the packing left out, in words, once all members were read.
+        self.notes: tuple[str, ...] = ()
         #: A TarFile. Its types know neither its list of members nor a source that can only be read.
         self._tar: Any = None
         self._current: tarfile.TarInfo | None = None
@@ -77,7 +82,10 @@ class ArchiveReader:
         """
         while (found := self._read("after", self._next)) is not None:
             self._current = found
-            yield self._member(found)
+            if found.name == LEFT_OUT_NOTES:
+                self.notes += self._read_notes(found)
+            else:
+                yield self._member(found)
         self._read("after", self._check_end)
 
     def content(self) -> Iterator[bytes]:
@@ -93,6 +101,12 @@ class ArchiveReader:
         stream = self._tar.extractfile(self._current)
         while stream is not None and (chunk := self._read("in", lambda: stream.read(_CHUNK_BYTES))):
             yield chunk
+
+    def _read_notes(self, found: tarfile.TarInfo) -> tuple[str, ...]:
+        if found.type not in _FILES or found.size > MOST_NOTES_BYTES:
+            raise ArchiveRefused("the archive is damaged: its notes about what was left out are none")
+        text = b"".join(self.content()).decode("utf-8", "replace")
+        return tuple(plain(line) for line in text.splitlines()[:MOST_NOTES])
 
     def _read(self, at: str, act: Callable[[], _T]) -> _T:
         """Call *act*, which reads the archive, and raise its errors in the terms of this module."""

@@ -21,6 +21,8 @@ from gpuqueue.system.safe_open import read_small
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import format_duration
 
+#: The size of an archive without a file, in bytes: the two blocks of its end mark.
+EMPTY_BYTES = 1024
 #: Longest reason that is read, in bytes.
 MOST_REASON_BYTES = 4096
 _NOTES = ((REMOVED, KeptState.REMOVED), (FAILED, KeptState.FAILED))
@@ -33,6 +35,8 @@ def kept_files(settings: Settings, job: Job, run: Run, directories: Iterable[Pat
         found = next(filter(None, map(_archive, places)), None)
     except OSError as error:
         return KeptFiles(state=KeptState.UNKNOWN, reason=f"the run directory cannot be read: {error.strerror}")
+    if found is not None and found.st_size <= EMPTY_BYTES:
+        return KeptFiles(state=KeptState.FAILED, reason="no file matched what the job asked to keep")
     if found is not None:
         since, keep_s = datetime.fromtimestamp(found.st_mtime, timezone.utc), settings.keep_results_s
         expires_at = None if keep_s is None else since + timedelta(seconds=keep_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
@@ -29,12 +29,22 @@ class Received:
     size_bytes: int = 0
     skipped: int = 0
     left_out: list[LeftOut] = field(default_factory=list)
+    #: What the packing has left out, in words.
+    notes: tuple[str, ...] = ()
 
 
-def receive(source: Source, directory: str, *, replace: bool, seen: Callable[[int], None] | None = None) -> Received:
+def receive(
+    source: Source,
+    directory: str,
+    *,
+    replace: bool,
+    taken: Mapping[str, str] | None = None,
+    seen: Callable[[int], None] | None = None,
+) -> Received:
     """Write the files of the archive in *source* into *directory*, which is made once there is a file for it.
 
-    *seen* is called with the number of bytes that have arrived. Links are made after all files.
+    The paths in *taken* are left out, each with its reason. *seen* is called with the number of bytes that have
+    arrived. Links are made after all files.
 
     Raises:
         BadRequest: *directory* is a file.
@@ -48,6 +58,7 @@ def receive(source: Source, directory: str, *, replace: bool, seen: Callable[[in
         raise BadRequest(f"{plain(directory)} is a file: name a directory with --to")
     with ExitStack() as stack:
         receiver = _Receiver(stack, directory, replace=replace, seen=seen or (lambda _: None))
+        receiver.taken = taken or {}
         reader = ArchiveReader(source)
         try:
             try:
@@ -57,6 +68,7 @@ def receive(source: Source, directory: str, *, replace: bool, seen: Callable[[in
                 receiver.make_links()
                 raise ArchiveCutShort(f"{error}. {receiver.arrived()}: {_AGAIN}") from None
             receiver.make_links()
+            receiver.received.notes = reader.notes
         except NotWritable as error:
             raise NotWritable(f"{error}. {receiver.arrived()}: once that is solved, {_AGAIN}") from None
         return receiver.received
@@ -69,11 +81,13 @@ class _Receiver:
         self._opened: Target | None = None
         self._links: dict[str, str] = {}
         self._seen_bytes = 0
+        self.taken: Mapping[str, str] = {}
 
     def take(self, member: Member, content: Iterable[bytes]) -> None:
         """Write a file, or note a link."""
-        if member.fault is not None:
-            self._leave_out(member.path, member.fault)
+        fault = member.fault or self.taken.get(member.path)
+        if fault is not None:
+            self._leave_out(member.path, fault)
         elif member.target is not None:
             self._links[member.path] = member.target
         else:

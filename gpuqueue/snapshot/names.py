@@ -15,6 +15,9 @@ MAX_PATH_BYTES = 1000
 MAX_PART_BYTES = 255
 #: Most parts of a path.
 MAX_DEPTH = 100
+#: The last member of an archive of results from which something was left out: a text that says what, line by line.
+#: No file of this name travels. And its largest size, in bytes.
+LEFT_OUT_NOTES, MOST_NOTES_BYTES = ".gpuqueue-left-out", 16 * 1024
 
 #: Unicode categories of characters that control a terminal or do not show: controls, format characters (direction
 #: marks, zero width), surrogates (bytes that are not UTF-8), line and paragraph separators.

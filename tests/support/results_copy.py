@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuqueue.snapshot.manifest import Entry, Kind, Manifest
+from gpuqueue.snapshot.names import LEFT_OUT_NOTES
 from gpuqueue.snapshot.patterns import rules_of
 from workers.results.pack import pack
 from workers.results.wanted import Request
@@ -65,15 +66,26 @@ class Copy:
         finally:
             os.close(code)
             os.close(output)
+        assert notes_in(self.archive) == self.notes
         return contents(self.archive)
 
 
 def contents(archive: Path) -> dict[str, Any]:
-    """Return the members of an archive in their order: content and mode of a file, target of a link."""
+    """Return the members of an archive in their order: content and mode of a file, target of a link.
+
+    Notes about what was left out are not among them.
+    """
     with tarfile.open(archive, "r|") as opened:
         found = dict(_members(opened))
     assert archive.read_bytes().endswith(bytes(1024))
-    return found
+    return {path: each for path, each in found.items() if path != LEFT_OUT_NOTES}
+
+
+def notes_in(archive: Path) -> list[str]:
+    """Return the lines of an archive about what was left out, which are in its last member."""
+    with tarfile.open(archive, "r|") as opened:
+        (*_, last) = [("", None), *_members(opened)]
+    return last[1][0].decode().splitlines() if last[0] == LEFT_OUT_NOTES else []
 
 
 def _members(opened: tarfile.TarFile) -> Iterable[tuple[str, Any]]:

@@ -1,17 +1,19 @@
 """Writes and reads archives of results: tar in the format PAX. Standard library only.
 
-An archive has regular files, and symbolic links that stay inside. Their names are relative and sorted. It has no
-owners, and no other modes than 0755 and 0644. Two blocks of zeros end it; without them it was cut short.
+An archive has regular files, and symbolic links that stay inside. Their names are relative and sorted. If something was
+left out, a last file says what. It has no owners, and no other modes than 0755 and 0644. Two blocks of zeros end it;
+without them it was cut short.
 """
 
 from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpuqueue.snapshot.manifest import MAX_SIZE_BYTES
+from gpuqueue.snapshot.names import LEFT_OUT_NOTES, MOST_NOTES_BYTES
 from workers.results.errors import PackFailed
 from workers.results.files import CHUNK_BYTES, read_exactly
 
@@ -63,8 +65,13 @@ class Writer:
         """Fill the last block of a file of *size_bytes*."""
         self.put(bytes(-size_bytes % BLOCK_BYTES))
 
-    def end(self) -> None:
-        """Write the end of the archive."""
+    def end(self, notes: Sequence[str] = ()) -> None:
+        """Write the end of the archive, after a file with *notes*: lines about what was left out."""
+        if notes:
+            text = "".join(f"{line}\n" for line in notes).encode("utf-8", "backslashreplace")[:MOST_NOTES_BYTES]
+            self.put(Member(LEFT_OUT_NOTES, len(text)).header())
+            self.put(text)
+            self.pad(len(text))
         self.put(2 * _END)
         self._flush()
 
@@ -107,6 +114,19 @@ def content(fd: int, size_bytes: int) -> Iterator[bytes]:
             raise PackFailed(f"{_DAMAGED}: it was cut short")
         left_bytes -= len(part)
         yield part
+
+
+def notes_of(fd: int, size_bytes: int) -> list[str]:
+    """Read the member with the notes about what was left out, and return its lines.
+
+    Raises:
+        PackFailed: it is too long, or was cut short.
+
+    """
+    if size_bytes > MOST_NOTES_BYTES:
+        raise PackFailed(f"{_DAMAGED}: its notes are too long")
+    text = b"".join(content(fd, size_bytes))[:size_bytes]
+    return [line for line in text.decode("utf-8", "replace").splitlines() if line.isprintable()]
 
 
 def skip(fd: int, size_bytes: int) -> None:

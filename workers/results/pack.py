@@ -46,7 +46,7 @@ def pack(code: int, request: Request, output: int, progress: Callable[[], object
                     _put_file(path, folders, writer, left)
                 else:
                     writer.put(Member(path, target=target).header())
-            writer.end()
+            writer.end(left.lines())
     finally:
         os.close(tree)
     return left.lines()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuqueue.snapshot.links import faulty_links
-from gpuqueue.snapshot.names import quoted, target_fault
-from workers.results.archive import Member, Writer, content, members, skip
+from gpuqueue.snapshot.names import LEFT_OUT_NOTES, quoted, target_fault
+from workers.results.archive import Member, Writer, content, members, notes_of, skip
 from workers.results.errors import PackFailed
 from workers.results.left_out import LeftOut
 from workers.results.walk import MOST_FILES
@@ -20,7 +20,7 @@ from workers.results.wanted import Request, Wanted
 def repack(source: int, request: Request, output: int, progress: Callable[[], object]) -> list[str]:
     """Write the wanted members of the archive in the open regular file *source* to *output*.
 
-    Return one line for each kind of thing that was left out.
+    Return one line for each kind of thing that was left out, now or when the archive was made.
 
     Raises:
         PackFailed: the archive is damaged or was cut short; so is what was written.
@@ -28,9 +28,12 @@ def repack(source: int, request: Request, output: int, progress: Callable[[], ob
 
     """
     wanted, left, writer = Wanted(request), LeftOut(), Writer(output, progress)
-    before = ""
+    before, notes = "", list[str]()
     for number, member in enumerate(members(source), start=1):
         progress()
+        if member.path == LEFT_OUT_NOTES:
+            notes += notes_of(source, member.size_bytes)
+            continue
         if member.path <= before or number > MOST_FILES:
             raise PackFailed(f"the archive of the results is damaged: {quoted(member.path)} should not be there")
         before = member.path
@@ -40,8 +43,9 @@ def repack(source: int, request: Request, output: int, progress: Callable[[], ob
                 writer.put(part)
         else:
             skip(source, member.size_bytes)
-    writer.end()
-    return left.lines()
+    notes = [*dict.fromkeys([*notes, *left.lines()])]
+    writer.end(notes)
+    return notes
 
 
 def _is_fine(member: Member, left: LeftOut) -> bool:

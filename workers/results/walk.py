@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from gpuqueue.snapshot.links import faulty_links
-from gpuqueue.snapshot.names import target_fault
+from gpuqueue.snapshot.names import LEFT_OUT_NOTES, target_fault
 from workers.results.changes import Changes
 from workers.results.errors import PackFailed
 from workers.results.files import GONE, open_folder
@@ -51,6 +51,8 @@ class Walk:
             if self._wanted.leaves_out(entry.name):
                 continue
             path = f"{start}{entry.name}"
+            if path == LEFT_OUT_NOTES:
+                continue
             is_folder = self._is_folder(entry, path)
             takes = taken or self._wanted.takes(path, folder=is_folder)
             fault = target_fault(path)

@@ -84,8 +84,8 @@ def fetch(
         finally:
             line.clear()
     click.echo(json.dumps(fetched_to_plain(found), indent=2) if as_json else _summary(found, asked_kept=kept))
-    if found.left_out:
-        _report_left_out(found.left_out)
+    _report_left_out(found.left_out)
+    if found.left_out or found.notes:
         sys.exit(INCOMPLETE)
 
 
@@ -99,6 +99,7 @@ def fetched_to_plain(found: Fetched) -> dict[str, Any]:
         "run": found.run,
         "source": found.source,
         "left_out": [{"path": each.path, "why": each.why} for each in found.left_out],
+        "notes": list(found.notes),
     }
 
 
@@ -112,12 +113,13 @@ def _print_list(found: Sequence[RunFile], *, as_json: bool) -> None:
         click.echo(json.dumps([file_to_plain(each) for each in found], indent=2))
         return
     sizes = ["link" if each.target is not None else format_bytes(each.size_bytes) for each in found]
-    width = max(map(len, sizes))
+    width = max(map(len, sizes), default=0)
     lines = (
         f"{size:>{width}}  {plain(each.path)}" + (f" -> {plain(each.target)}" if each.target is not None else "")
         for size, each in zip(sizes, found, strict=True)
     )
-    click.echo("\n".join(lines))
+    for line in lines:
+        click.echo(line)
 
 
 def _summary(found: Fetched, *, asked_kept: bool) -> str:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from archives import archive, file
+from archives import END, archive, file
 from factories import make_spec
 
 from gpuqueue.client import files as files_module
@@ -29,6 +29,7 @@ from gpuqueue.model.run_files import KeptFiles, KeptState, RunFile
 from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.settings.settings import Settings
 from gpuqueue.snapshot.errors import ArchiveCutShort
+from gpuqueue.snapshot.names import LEFT_OUT_NOTES
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 SNAPSHOT = f"{'0' * 64}:."
@@ -137,10 +138,15 @@ def test_kept_files_can_be_taken_before_the_copy_is_deleted(host: Host, files: F
 def test_the_state_of_kept_files_is_known(host: Host, files: Files) -> None:
     """From the archive or the note in its place, else from the run. Without the archive, fetching says the same."""
     old = NOW + timedelta(days=100)
-    (host.run_dir / "results.tar").write_bytes(b"12345")
+    (host.run_dir / "results.tar").write_bytes(bytes(2048))
     os.utime(host.run_dir / "results.tar", (old.timestamp(), old.timestamp()))
     until = old + timedelta(days=30)
-    assert KeptFiles(state=KeptState.KEPT, size_bytes=5, expires_at=until) == files.kept(81, run=1)
+    assert KeptFiles(state=KeptState.KEPT, size_bytes=2048, expires_at=until) == files.kept(81, run=1)
+    (host.run_dir / "results.tar").write_bytes(END)
+    assert (KeptState.FAILED, "no file matched what the job asked to keep") == (
+        (empty := files.kept(81)).state,
+        empty.reason,
+    )
     (host.run_dir / "results.tar").unlink()
 
     def state(words: str) -> KeptState:
@@ -188,15 +194,6 @@ def test_a_run_that_has_not_begun_has_no_files(host: Host, files: Files) -> None
 
     with pytest.raises(Refused, match="the code of job 81 is not unpacked yet: try again"):
         files.list(81)
-
-
-def test_what_the_program_has_left_out_is_passed_on(host: Host, files: Files) -> None:
-    """Such as files that cannot be read: they are no error, and the user reads of them."""
-    host.packs(archive([file("a")]), errors="gpuqueue-worker: 2 files cannot be read\ngpuqueue-worker: a pipe")
-    lines: list[str] = []
-
-    assert 1 == files.fetch(81, warn=lines.append).files
-    assert ["2 files cannot be read", "a pipe"] == lines
 
 
 @pytest.mark.parametrize(
@@ -306,14 +303,37 @@ def test_a_source_is_read_in_parts(host: Host) -> None:
 
 
 def test_results_are_left_out_of_the_next_code(host: Host, files: Files, tmp_path: Path) -> None:
-    """The directory that the program has named has an ignore file, which gives way to one of the job."""
+    """The directory that the program has named keeps its ignore file, also if the job has one in the same place.
+
+    With the job's file there, all results would be in the code of the next submit.
+    """
     ignore = tmp_path / "results-81" / ".gitignore"
     files.fetch(81)
     files.fetch(81, to="other")
     assert "*" in ignore.read_text().splitlines()
     assert not (tmp_path / "other" / ".gitignore").exists()
 
-    host.packs(archive([file(".gitignore", b"*.pt\n")]))
-    files.fetch(81, ["**"])
-    files.fetch(81, ["**"])
-    assert "*.pt\n" == ignore.read_text()
+    host.packs(archive([file(".gitignore", b"*.pt\n"), file("d/.gitignore", b"x\n")]))
+    (left,) = files.fetch(81, ["**"]).left_out
+    assert ".gitignore" == left.path
+    assert "*" in ignore.read_text().splitlines()
+    assert "x\n" == (ignore.parent / "d" / ".gitignore").read_text()
+    assert () == files.fetch(81, ["**"], to="other").left_out
+    assert "*.pt\n" == (tmp_path / "other" / ".gitignore").read_text()
+
+
+def test_what_the_packing_left_out_is_told(host: Host, files: Files, tmp_path: Path) -> None:
+    """The last file of the archive says what is missing. It is no result, and it alone is not nothing."""
+    notes, told = file(LEFT_OUT_NOTES, b"left out 'a\\nb', which has control characters\n"), list[str]()
+    host.packs(archive([file("a"), notes]))
+
+    found = files.fetch(81, warn=told.append)
+    assert (1, ("left out 'a\\nb', which has control characters",)) == (found.files, found.notes)
+    assert [*found.notes] == told
+    assert {"a", ".gitignore"} == {each.name for each in (tmp_path / "results-81").iterdir()}
+    assert ["a"] == [each.path for each in files.list(81, warn=told.append)]
+    assert [*found.notes, *found.notes] == told
+
+    host.packs(archive([notes]))
+    assert (0, found.notes) == ((alone := files.fetch(81)).files, alone.notes)
+    assert [] == [*files.list(81)]

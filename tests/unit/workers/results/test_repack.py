@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from results_copy import Copy, contents, nothing
+from results_copy import Copy, contents, notes_in, nothing
 
+from gpuqueue.snapshot.names import LEFT_OUT_NOTES
 from gpuqueue.snapshot.patterns import rules_of
 from workers.results import repack as repacking
 from workers.results.errors import PackFailed
@@ -124,7 +125,7 @@ def test_what_no_packing_makes_is_refused(repacked: Repack, members: list[tuple[
         ("l", {"type": tarfile.SYMTYPE, "linkname": "esc\x1b"}),
     ],
 )
-def test_what_leads_out_is_left_out(repacked: Repack, name: str, fields: dict[str, Any]) -> None:
+def test_what_leads_out_is_left_out(repacked: Repack, name: str, fields: dict[str, Any], tmp_path: Path) -> None:
     """Names and links that packing would have left out are not passed on, and a line says so."""
     notes: list[str] = []
 
@@ -133,6 +134,27 @@ def test_what_leads_out_is_left_out(repacked: Repack, name: str, fields: dict[st
     assert {"z": (b"x", "644")} == found
     assert 1 == len(notes)
     assert notes[0].isprintable()
+    assert notes == notes_in(tmp_path / "new.tar")
+
+
+def test_what_was_left_out_before_is_still_told(repacked: Repack, tmp_path: Path) -> None:
+    """The notes of an archive are passed on with any part of it. A file of the job with their name is not packed."""
+    copy = Copy(tmp_path / "run" / "code")
+    copy.write("a", b"x")
+    copy.write(LEFT_OUT_NOTES, b"forged")
+    copy.link("out", "/etc")
+    assert ["a"] == [*copy.pack("*")]
+    notes: list[str] = []
+
+    assert {} == repacked(copy.archive.read_bytes(), "none", notes=notes)
+    assert copy.notes == notes == notes_in(tmp_path / "new.tar")
+    assert notes[0].startswith("left out the link 'out'")
+
+
+def test_notes_without_an_end_are_damage(repacked: Repack) -> None:
+    """A job may have written them."""
+    with pytest.raises(PackFailed, match="its notes are too long"):
+        repacked(hostile((LEFT_OUT_NOTES, {"size": 2**20})))
 
 
 def test_no_more_members_than_files_can_be_packed(repacked: Repack, monkeypatch: pytest.MonkeyPatch) -> None:
