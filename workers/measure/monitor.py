@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-import pwd
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
-from pathlib import Path
 
 from gpuqueue.clock import Clock
 from gpuqueue.model.device import Device, DeviceKind, Health, Reading
-from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.measure.active_runs import LiveRuns
 from workers.measure.attribution import pids_by_run
+from workers.measure.described import described
 from workers.measure.external_processes import ExternalProcesses
 from workers.measure.sample import RunOnDevice, Sample
 from workers.run.directory import RunDir, root_of, unsettled
@@ -191,22 +189,3 @@ class DeviceMonitor:
         claimed_at, lease = directory.claimed_at(), timedelta(seconds=self._settings.lease_s)
         return claimed_at is not None and self._clock.now() - claimed_at <= lease
 
-
-def described(pid: int, held_bytes: int | None, counted_bytes: int | None = None) -> ExternalProcess:
-    """Return the external process *pid*. User and command are None if it has ended or is in another pid namespace."""
-    process = Path(f"/proc/{pid}")
-    try:
-        user = _user(process.stat().st_uid)
-    except (OSError, KeyError):
-        user = None
-    try:
-        words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-        command = b" ".join(words).decode(errors="replace")[:200] or None
-    except OSError:
-        command = None
-    return ExternalProcess(pid=pid, held_bytes=held_bytes, counted_bytes=counted_bytes, user=user, command=command)
-
-
-@cache
-def _user(uid: int) -> str:
-    return pwd.getpwuid(uid).pw_name
