@@ -33,7 +33,7 @@ else:
     steps = later("gpuqueue.model.event")
 
 #: Acts that carry a note for the job's owner, by their names in :class:`gpuqueue.model.event.Act`.
-_NOTES = frozenset({"note", "promote", "finish"})
+_NOTES = frozenset({"note", "idle", "promote", "finish"})
 
 
 def record_of(source: Rows, job_id: int) -> Record | None:

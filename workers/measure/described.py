@@ -1,4 +1,4 @@
-"""What people are told about an external process: its user, its command and its age."""
+"""Describes an external process for people: its user, its command and its age."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import cache
 
 from gpuqueue.clock import Clock
-from gpuqueue.model.device import Device, DeviceKind, Health, Reading
+from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.backend import DeviceBackend, DeviceTrouble
@@ -18,6 +18,8 @@ from workers.measure.active_runs import LiveRuns
 from workers.measure.attribution import pids_by_run
 from workers.measure.described import described
 from workers.measure.external_processes import ExternalProcesses
+from workers.measure.meter import INTERVAL_S
+from workers.measure.own_use import own_utilisation
 from workers.measure.sample import RunOnDevice, Sample
 from workers.run.directory import RunDir, root_of, unsettled
 from workers.run.values import Held
@@ -94,10 +96,25 @@ class DeviceMonitor:
             now_s = self._clock.monotonic_s()
             if latest.health is None or now_s - latest.health[0] >= max_age_s:
                 latest.health = now_s, self._backend.health(device)
-                for run in self._runs.all():
-                    if run.has(device.uuid) and run.shim is not None:
-                        run.meter(device.uuid).note_health(latest.health[1])
+                self._note_health(device, latest.health[1], latest.sample)
             return latest.health[1]
+
+    def _note_health(self, device: Device, health: Health, sample: Sample | None) -> None:
+        """Record *health* for the worker's runs on *device*, and how much the device worked for each of them."""
+        now_s = self._clock.monotonic_s()
+        fresh = sample if sample is not None and now_s - sample.began_s <= 2 * INTERVAL_S else None
+        by_process = cache(lambda: self._utilisations(device))
+        for run in self._runs.all():
+            if run.has(device.uuid) and run.shim is not None:
+                own = None if fresh is None else own_utilisation(run.held.token, fresh, health, by_process)
+                run.note_health(device, health, own, now_s)
+
+    def _utilisations(self, device: Device) -> Mapping[int, Utilisation] | None:
+        try:
+            return self._backend.utilisations(device)
+        except DeviceTrouble as trouble:
+            log.warning("no utilisation of %s by process: %s", device.uuid, trouble)
+            return None
 
     def accounted(self, uuid: str, pids: Collection[int]) -> Mapping[int, int]:
         """Return the driver's own peak of each process of *pids* on the device *uuid*, in bytes. Usually empty."""
@@ -188,4 +205,3 @@ class DeviceMonitor:
             return run.alive
         claimed_at, lease = directory.claimed_at(), timedelta(seconds=self._settings.lease_s)
         return claimed_at is not None and self._clock.now() - claimed_at <= lease
-

@@ -23,7 +23,7 @@ from gpuqueue.cli.output.render import (
 from gpuqueue.cli.output.terminal_width import TINY, hanging
 from gpuqueue.model.device import Activity, Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.notification import Delivery, Outcome
+from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Outcome
 from gpuqueue.model.run import Note, Record, Run, RunDevice
 from gpuqueue.text.sanitize import cells, plain, short, wrapped
 from gpuqueue.text.units import format_bytes, format_duration
@@ -165,10 +165,11 @@ def _array_lines(job: Job) -> list[str]:
 
 def _notification_lines(record: Record) -> list[str]:
     """Return the notifications of a job and their outcomes. URLs are masked, since they may hold secrets."""
-    reported = {each.number: each for each in record.reported}
-    lines = []
+    reported, lines = {each.number: each for each in record.reported}, []
     for number, each in enumerate(record.job.spec.notifications):
         lines.append(f"  {f'on {each.when}':10} {plain(each.shown)}{_outcome(reported.get(number))}")
+        about_idle = reported.get(number + FIRST_ABOUT_IDLE)
+        lines += [f"  {'on idle':10} {plain(each.shown)}{_outcome(about_idle)}"] if about_idle else []
     return lines
 
 
@@ -185,8 +186,10 @@ def _outcome(reported: Delivery | None) -> str:
 
 
 def _live_lines(job: Job, live: Live | None) -> list[str]:
-    """Return the current memory and progress of a running job."""
+    """Return the current memory and progress of a running job, and since when it is idle."""
     lines = []
+    if job.idle_since is not None:
+        lines.append(f"  idle       since {when(job.idle_since)}: it does not use its devices")
     if live is not None and live.held_bytes is not None:
         lines.append(f"  memory     {format_bytes(live.held_bytes)}/{asked_of(job)} now")
     if live is not None and live.progress is not None:
