@@ -171,12 +171,19 @@ class Activity:
     ``first_memory_s`` is the time from the start of the run to the first sample that showed memory of the run. It
     mostly covers imports, loading data and the first use of CUDA. Utilisation (shares of time from 0 to 1) and
     temperature are those of the whole device, including other processes.
+
+    The ``own_`` figures are those of the run alone: the share of time in which the device worked for it, and in which
+    its memory was read or written for it, as the mean and the 95th percentile of the samples.
     """
 
     first_memory_s: float | None = None
     utilisation_mean: float | None = None
     utilisation_max: float | None = None
     temperature_max_c: float | None = None
+    own_utilisation_mean: float | None = None
+    own_utilisation_p95: float | None = None
+    own_bandwidth_mean: float | None = None
+    own_bandwidth_p95: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

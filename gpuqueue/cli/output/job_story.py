@@ -9,6 +9,7 @@ import click
 
 from gpuqueue.cli.output.code_lines import code_lines
 from gpuqueue.cli.output.render import (
+    activity_lines,
     asked_of,
     device_label,
     places_of,
@@ -21,7 +22,7 @@ from gpuqueue.cli.output.render import (
     when,
 )
 from gpuqueue.cli.output.terminal_width import TINY, hanging
-from gpuqueue.model.device import Activity, Peak, PeakSource, Timeline
+from gpuqueue.model.device import Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Outcome
 from gpuqueue.model.run import Note, Record, Run, RunDevice
@@ -214,7 +215,7 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
         allocated = f"{label} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
         peak = f"peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})"
         lines.append(f"  device     {allocated}, {'its peak is reported at the end' if goes_on else peak}")
-        seen = (_activity(device.activity), memory_line(device, run.duration_s, width and width - _LABEL))
+        seen = (*activity_lines(device.activity), memory_line(device, run.duration_s, width and width - _LABEL))
         lines += [f"             {words}" for words in seen if words]
     return lines
 
@@ -237,19 +238,6 @@ def _evidence(peak: Peak) -> str:
 def _pause(interval_s: float) -> str:
     """Return the time between two samples; below a tenth of a second in milliseconds."""
     return f"{interval_s * 1000:.0f}ms" if interval_s < 0.1 else format_duration(interval_s)  # noqa: PLR2004 - see the docstring
-
-
-def _activity(activity: Activity) -> str:
-    words = []
-    if activity.first_memory_s is not None:
-        words.append(f"first memory after {format_duration(activity.first_memory_s)}")
-    if activity.utilisation_mean is not None and activity.utilisation_max is not None:
-        words.append(
-            f"busy {activity.utilisation_mean:.0%} (at most {activity.utilisation_max:.0%})".replace("%", " %")
-        )
-    if activity.temperature_max_c is not None:
-        words.append(f"at most {activity.temperature_max_c:.0f} °C")
-    return ", ".join(words)
 
 
 #: Blocks of a memory line, from the lowest value to the highest.
