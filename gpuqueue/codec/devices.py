@@ -6,6 +6,9 @@ from gpuqueue.codec.text import Plain, meaning
 from gpuqueue.model.device import Activity, Device, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.text.json_fields import Fields
 
+#: The figures of an activity that are those of the run alone.
+OWN = ("own_utilisation_mean", "own_utilisation_p95", "own_bandwidth_mean", "own_bandwidth_p95")
+
 
 def device_to_plain(device: Device) -> Plain:
     """Return *device* as plain values."""
@@ -70,6 +73,7 @@ def activity_to_plain(activity: Activity) -> Plain:
         "utilisation_mean": activity.utilisation_mean,
         "utilisation_max": activity.utilisation_max,
         "temperature_max_c": activity.temperature_max_c,
+        **{name: getattr(activity, name) for name in OWN},
     }
 
 
@@ -81,6 +85,7 @@ def activity_from_plain(plain: object) -> Activity:
         utilisation_mean=fields.number_or_none("utilisation_mean"),
         utilisation_max=fields.number_or_none("utilisation_max"),
         temperature_max_c=fields.number_or_none("temperature_max_c"),
+        **{name: fields.number_or_none(name) for name in OWN},
     )
 
 

@@ -11,11 +11,12 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job
 
 if TYPE_CHECKING:
-    from gpuqueue.model import mem_source
+    from gpuqueue.model import mem_source, notification
     from gpuqueue.model.notification import Delivery
     from gpuqueue.model.run import Record, Run
 else:  # a submit writes no job
     mem_source = later("gpuqueue.model.mem_source")
+    notification = later("gpuqueue.model.notification")
 
 
 def job_to_plain(job: Job) -> Plain:
@@ -53,6 +54,7 @@ def job_to_plain(job: Job) -> Plain:
         "after": [str(each) for each in spec.waits.after],
         "awaits": [str(each) for each in job.awaits],
         "begins_at": iso(job.begins_at),
+        "idle_since": iso(job.idle_since),
         "dedupe": spec.waits.dedupe,
         "notifications": [{"when": each.when.value, "to": each.shown} for each in spec.notifications],
         "because": job.because,
@@ -140,8 +142,10 @@ def record_to_plain(record: Record) -> Plain:
 
 def _reported(record: Record, reported: Delivery) -> Plain:
     notifications = record.job.spec.notifications
+    place = notification.target_number(reported.number)
     return {
-        "to": notifications[reported.number].shown if reported.number < len(notifications) else None,
+        "to": notifications[place].shown if place < len(notifications) else None,
+        "about": "idle" if notification.is_about_idle(reported.number) else "end",
         "outcome": reported.outcome.value if reported.outcome else None,
         "at": iso(reported.at),
         "tries": reported.tries,

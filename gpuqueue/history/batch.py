@@ -50,6 +50,8 @@ class Batch:
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
     notifications: dict[tuple[int, int], Row] = field(default_factory=dict)
+    #: Jobs whose runs were marked as idle. The owner of each is notified once.
+    idle: set[int] = field(default_factory=set)
     events: list[Row] = field(default_factory=list)
     dead_letters: list[Row] = field(default_factory=list)
 
@@ -134,6 +136,12 @@ def submit(batch: Batch, event: Event) -> None:
     batch.new_jobs[(event.job_id,)] = columns.job_row(event, spec, member, payload)
     for number in range(len(spec.notifications)):
         batch.notifications[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
+
+
+def idle(batch: Batch, event: Event) -> None:
+    """Notify the owner of a job whose run was marked as idle."""
+    if event.fields.get("stage") != "0":
+        batch.idle.add(event.job_id)
 
 
 def mark(batch: Batch, event: Event) -> None:

@@ -167,6 +167,10 @@ def seen_columns(peak: Peak, activity: Activity) -> Row:
         "utilisation_mean": activity.utilisation_mean,
         "utilisation_max": activity.utilisation_max,
         "temperature_max_c": activity.temperature_max_c,
+        "own_utilisation_mean": activity.own_utilisation_mean,
+        "own_utilisation_p95": activity.own_utilisation_p95,
+        "own_bandwidth_mean": activity.own_bandwidth_mean,
+        "own_bandwidth_p95": activity.own_bandwidth_p95,
     }
 
 

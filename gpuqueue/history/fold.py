@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.codec import shown_request
 from gpuqueue.history import columns, fold_runs
-from gpuqueue.history.batch import Batch, edit, mark, move_job, restore, submit
+from gpuqueue.history.batch import Batch, edit, idle, mark, move_job, restore, submit
 from gpuqueue.history.fold_runs import UNREADABLE
 from gpuqueue.model.event import Act
 
@@ -38,6 +38,7 @@ _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
     Act.SUBMIT: submit,
     Act.EDIT: edit,
     Act.MARK: mark,
+    Act.IDLE: idle,
     Act.RESTORE: restore,
     Act.CLAIM: fold_runs.claim,
     Act.STARTED: fold_runs.started,

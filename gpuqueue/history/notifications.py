@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from gpuqueue.history.tables import jobs, notifications
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.notification import Outcome
+from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Outcome
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Due:
-    """A notification about an ended job, to be sent now. ``tries`` is the number of tries begun before."""
+    """A notification about an ended job or an idle run, to be sent now. ``tries`` counts the tries begun before."""
 
     job_id: int
     number: int
@@ -28,9 +28,13 @@ class Due:
 
 
 def due(connection: sa.Connection, *, now: datetime, most: int) -> list[Due]:
-    """Return up to *most* notifications that may be sent at *now*, ordered by the ends of their jobs."""
+    """Return up to *most* notifications that may be sent at *now*, ordered by the ends of their jobs.
+
+    Those about idle runs are sent before the end.
+    """
     columns = notifications.c.job_id, notifications.c.number, notifications.c.tries
-    wanted = _ended().where(sa.or_(notifications.c.next_at.is_(None), notifications.c.next_at <= now))
+    is_time = sa.or_(jobs.c.ended_at.is_not(None), notifications.c.number >= FIRST_ABOUT_IDLE)
+    wanted = _unsent().where(is_time, sa.or_(notifications.c.next_at.is_(None), notifications.c.next_at <= now))
     wanted = wanted.with_only_columns(*columns).order_by(jobs.c.ended_at, *columns[:2]).limit(most)
     return [Due(job_id=row.job_id, number=row.number, tries=row.tries) for row in connection.execute(wanted)]
 
@@ -58,7 +62,7 @@ def unreported(connection: sa.Connection, *, before: datetime) -> tuple[int, int
 
     Also return the first such job and its error.
     """
-    late = _ended().where(jobs.c.ended_at < before)
+    late = _unsent().where(jobs.c.ended_at < before)
     number = int(connection.scalar(late.with_only_columns(sa.func.count())) or 0)
     first = late.with_only_columns(notifications.c.job_id, notifications.c.trouble).order_by(jobs.c.ended_at).limit(1)
     row = connection.execute(first).first() if number else None
@@ -79,14 +83,10 @@ def given_up(connection: sa.Connection, *, since: datetime) -> tuple[int, int | 
     return (number, row.job_id, row.trouble) if row is not None else (0, None, None)
 
 
-def _ended() -> sa.Select[tuple[int, ...]]:
-    """Return a query for the unsent notifications of ended jobs."""
+def _unsent() -> sa.Select[tuple[int, ...]]:
+    """Return a query for the unsent notifications, joined with their jobs."""
     both = notifications.join(jobs, jobs.c.id == notifications.c.job_id)
-    return (
-        sa.select(notifications)
-        .select_from(both)
-        .where(notifications.c.outcome.is_(None), jobs.c.ended_at.is_not(None))
-    )
+    return sa.select(notifications).select_from(both).where(notifications.c.outcome.is_(None))
 
 
 def _the(one: Due) -> sa.Update:

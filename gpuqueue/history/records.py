@@ -33,7 +33,7 @@ else:
     steps = later("gpuqueue.model.event")
 
 #: Acts that carry a note for the job's owner, by their names in :class:`gpuqueue.model.event.Act`.
-_NOTES = frozenset({"note", "promote", "finish"})
+_NOTES = frozenset({"note", "idle", "promote", "finish"})
 
 
 def record_of(source: Rows, job_id: int) -> Record | None:
@@ -115,7 +115,10 @@ _OF_RUN = (
     *("job_id", "attempt", "token", "host", "worker", "claimed_at", "started_at", "ended_at"),
     *("duration_s", "log_path", "peak_at_once_bytes"),
 )
-_OF_ACTIVITY = ("first_memory_s", "utilisation_mean", "utilisation_max", "temperature_max_c")
+_OF_ACTIVITY = (
+    *("first_memory_s", "utilisation_mean", "utilisation_max", "temperature_max_c"),
+    *("own_utilisation_mean", "own_utilisation_p95", "own_bandwidth_mean", "own_bandwidth_p95"),
+)
 
 
 def _named(row: Row, names: Sequence[str]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ Sums = Callable[[sa.CTE, sa.ColumnElement[int]], list[sa.ColumnElement[Any]]]
 #: The label of runs that exited with code 0, beside the kinds of endings.
 _WELL = "succeeded"
 #: The endings that are counted separately.
-_KINDS = (EndingKind.CANCELLED, EndingKind.OUT_OF_MEMORY, EndingKind.TIMED_OUT, EndingKind.LOST)
+_KINDS = (EndingKind.CANCELLED, EndingKind.OUT_OF_MEMORY, EndingKind.TIMED_OUT, EndingKind.IDLE, EndingKind.LOST)
 #: The reported percentiles of waits: the median and the 95th.
 _MEDIAN, _MOST = 0.5, 0.95
 #: Number of waits that are fetched at a time.

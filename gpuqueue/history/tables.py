@@ -196,6 +196,11 @@ run_devices = sa.Table(
     sa.Column("utilisation_mean", sa.Double, nullable=True),
     sa.Column("utilisation_max", sa.Double, nullable=True),
     sa.Column("temperature_max_c", sa.Double, nullable=True),
+    #: Utilisation of the device, and of its memory, by the run alone; NULL if it is unknown.
+    sa.Column("own_utilisation_mean", sa.Double, nullable=True),
+    sa.Column("own_utilisation_p95", sa.Double, nullable=True),
+    sa.Column("own_bandwidth_mean", sa.Double, nullable=True),
+    sa.Column("own_bandwidth_p95", sa.Double, nullable=True),
     sa.ForeignKeyConstraint(["job_id", "attempt"], ["runs.job_id", "runs.attempt"], ondelete="CASCADE"),
     sa.CheckConstraint(_one_of("peak_source", PeakSource), name="peak_source_known"),
     sa.CheckConstraint("(peak_bytes IS NULL) = (peak_source = 'none')", name="peak_has_source"),

@@ -30,6 +30,7 @@ from gpuqueue.history.tables import (
     runs,
 )
 from gpuqueue.model.event import Cursor, Event
+from gpuqueue.model.notification import FIRST_ABOUT_IDLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -133,6 +134,7 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     there = _known_devices(connection, {key[0] for key in batch.timelines})
     bulk.insert(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
     bulk.insert(connection, notifications, batch.notifications.values())
+    _notify_of_idle(connection, batch.idle)
     bulk.insert(connection, job_events, batch.events)
     bulk.insert(connection, dead_letters, batch.dead_letters)
 
@@ -149,6 +151,15 @@ def _write_tags(connection: sa.Connection, batch: Batch) -> None:
     added = [(job_id, tag) for (job_id, tag), is_one in batch.tags.items() if is_one]
     there = _known(connection, {job_id for job_id, _ in added})
     bulk.insert(connection, job_tags, [{"job_id": job_id, "tag": tag} for job_id, tag in added if job_id in there])
+
+
+def _notify_of_idle(connection: sa.Connection, job_ids: Iterable[int]) -> None:
+    """Add a notification for each target of *job_ids*, whose runs are idle. A job that has one gets no second one."""
+    number = (notifications.c.number + FIRST_ABOUT_IDLE).label("number")
+    for some in parts(job_ids):
+        of_the_end = notifications.c.job_id.in_(some), notifications.c.number < FIRST_ABOUT_IDLE
+        rows = sa.select(notifications.c.job_id, number, sa.literal_column("0")).where(*of_the_end)
+        connection.execute(_insert(connection, notifications).from_select(["job_id", "number", "tries"], rows))
 
 
 def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:

@@ -171,12 +171,31 @@ class Activity:
     ``first_memory_s`` is the time from the start of the run to the first sample that showed memory of the run. It
     mostly covers imports, loading data and the first use of CUDA. Utilisation (shares of time from 0 to 1) and
     temperature are those of the whole device, including other processes.
+
+    The ``own_`` figures are those of the run alone: the share of time in which the device worked for it, and in which
+    its memory was read or written for it, as the mean and the 95th percentile of the samples.
     """
 
     first_memory_s: float | None = None
     utilisation_mean: float | None = None
     utilisation_max: float | None = None
     temperature_max_c: float | None = None
+    own_utilisation_mean: float | None = None
+    own_utilisation_p95: float | None = None
+    own_bandwidth_mean: float | None = None
+    own_bandwidth_p95: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Utilisation:
+    """How much of the time a device worked for one process or one run, as shares from 0 to 1.
+
+    ``busy`` is the share in which it computed, ``memory`` the share in which it read or wrote its memory, None if the
+    driver does not report that.
+    """
+
+    busy: float
+    memory: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,15 +225,16 @@ _HOT, _THROTTLED = "it is hot", "it is too hot to run at full speed"
 class Health:
     """The health of a device at one moment. None means that the device does not report the figure.
 
-    ``limit_c`` is the device's own limit, above which it throttles. ``utilisation`` is a share of
-    time from 0 to 1. ``power_w`` is the power that the device draws, in watts. ``throttled`` names the reasons for
-    which the device throttles now. ``ecc_uncorrected`` counts the memory errors since the driver started.
-    ``compute_mode`` is default, prohibited or exclusive_process.
+    ``limit_c`` is the device's own limit, above which it throttles. ``utilisation`` is a share of time from 0 to 1, and
+    ``memory_utilisation`` the share of time in which its memory was read or written. ``power_w`` is the power that the
+    device draws, in watts. ``throttled`` names the reasons for which the device throttles now. ``ecc_uncorrected``
+    counts the memory errors since the driver started. ``compute_mode`` is default, prohibited or exclusive_process.
     """
 
     temperature_c: float | None = None
     limit_c: float | None = None
     utilisation: float | None = None
+    memory_utilisation: float | None = None
     power_w: float | None = None
     throttled: tuple[str, ...] | None = None
     ecc_uncorrected: int | None = None

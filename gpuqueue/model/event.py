@@ -29,6 +29,7 @@ class Act(str, Enum):
     CLAIM = "claim"
     STARTED = "started"
     NOTE = "note"
+    IDLE = "idle"
     RELEASE_CLAIM = "release_claim"
     FINISH = "finish"
     LOSE = "lose"
@@ -72,6 +73,8 @@ class Event:
              ``index``, ``left`` (the indexes that the array has left after the claim)
     started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`)
     note     ``token``, ``detail`` (information about the run for its owner)
+    idle     ``token``, ``stage`` (0: it uses its devices again), ``since`` (ms; since when it has not), ``detail`` (for
+             its owner)
     release_claim
              ``token``, ``detail`` (the claim was released before it became a run; it does not count as an attempt)
     finish   ``token``, ``ended`` (see :func:`gpuqueue.codec.encode_ended`); if the job was queued again also ``again``

@@ -158,6 +158,8 @@ class Job:
     - ``tags`` and ``note`` are texts that users attach to the job.
     - ``promoted`` is the priority to which aging promoted the job, None if the requested one applies. It is known only
       for waiting jobs in the queue.
+    - ``idle_since`` is since when the run has used none of its devices, if it is marked as idle. It is known only for
+      running jobs in the queue.
     """
 
     id: int
@@ -184,6 +186,7 @@ class Job:
     tags: tuple[str, ...] = ()
     note: str | None = None
     promoted: Priority | None = None
+    idle_since: datetime | None = None
 
     @property
     def label(self) -> str:

@@ -1,4 +1,4 @@
-"""Notifications at the end of a job: ``--on-end`` and ``--on-fail``. Pure. See docs/internals/adr/0009."""
+"""Notifications at the end of a job, and when it is idle. Pure. See docs/internals/adr/0009."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from gpuqueue.text.sanitize import brief, plain
 
 #: Most notifications of one job.
 MOST_NOTIFICATIONS = 16
+#: The number of the first notification that a run is idle. Those before it are about the end of the job. Both kinds are
+#: in the order of the job's targets.
+FIRST_ABOUT_IDLE = MOST_NOTIFICATIONS
 #: Longest target, in characters.
 MOST_TEXT = 2000
 #: The target whose mail account sends to plain mail addresses.
@@ -105,6 +108,16 @@ class Notification:
         return self.when is When.END or not succeeded
 
 
+def target_number(number: int) -> int:
+    """Return the place in the job's targets of the notification *number*."""
+    return number % FIRST_ABOUT_IDLE
+
+
+def is_about_idle(number: int) -> bool:
+    """Return whether the notification *number* says that a run is idle."""
+    return number >= FIRST_ABOUT_IDLE
+
+
 def _kind(to: str) -> NotificationKind | None:
     for kind, form in (
         (NotificationKind.URL, _URL),
@@ -158,7 +171,10 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """The delivery state of the notification ``number`` of a job. ``outcome`` is None while delivery is pending."""
+    """The delivery state of the notification ``number`` of a job. ``outcome`` is None while delivery is pending.
+
+    From ``FIRST_ABOUT_IDLE`` on it is about an idle run: see :func:`target_number`.
+    """
 
     number: int
     tries: int = 0

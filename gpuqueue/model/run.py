@@ -30,6 +30,8 @@ class EndingKind(str, Enum):
     CANCELLED = "cancelled"
     #: A job of a higher priority preempted the run.
     PREEMPTED = "preempted"
+    #: The run did not use its devices for longer than the site allows (setting ``idle_action``).
+    IDLE = "idle"
     #: The run could not be started: no such program, no such directory.
     REFUSED = "refused"
     #: The worker and the shim vanished, or no heartbeat renewed the lease in time. The exit code is unknown.
@@ -193,6 +195,10 @@ class Run:
         if not peaks or any(peak is None for peak in peaks):
             return None
         return sum(peak for peak in peaks if peak is not None)
+
+
+#: How the text of a note about an idle run begins.
+NO_USE = "no use of its"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,6 +59,7 @@ class Figures:
     cancelled: int = 0
     out_of_memory: int = 0
     timed_out: int = 0
+    idle: int = 0
     lost: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""The message about the end of a job. Pure, except that it reads the last lines of the log."""
+"""The messages about the end of a job and about an idle run. Pure, except that it reads the last lines of the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.mem_retry import OUT_OF_MEMORY
-from gpuqueue.model.run import EndingKind, Record, Run
+from gpuqueue.model.run import NO_USE, EndingKind, Record, Run
 from gpuqueue.system.logs import LogTail, is_log_of
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes
@@ -44,6 +44,18 @@ def message_of(record: Record, *, host: str) -> Message:
         body += ["", f"the last lines of its log ({plain(str(lines[0]))}):", *lines[1]]
     body += ["", f"gpuqueue show {job.label}"]
     return Message(title=title_of(record), body="\n".join(body), good=job.state is JobState.SUCCEEDED)
+
+
+def idle_message_of(record: Record) -> Message:
+    """Return the message about a job whose run does not use its devices."""
+    job, run = record.job, record.last_run
+    where = f" on {_place(run)}" if run is not None else ""
+    notes = [each.text for each in record.notes if each.text.startswith(NO_USE)]
+    body = [_asked(record), f"command  {short(job.spec.command, MOST_COMMAND)}"]
+    body += [f"why      {plain(notes[-1])}"] if notes else []
+    body += ["", f"gpuqueue show {job.label}", f"gpuqueue cancel {job.label}"]
+    title = f"job {job.label} ({short(job.spec.name, 60)}) is idle{where}"
+    return Message(title=title, body="\n".join(body), good=False)
 
 
 def title_of(record: Record) -> str:

@@ -45,6 +45,8 @@ class Census:
     waiting: Mapping[WaitReason, int] = field(default_factory=dict)
     active: Mapping[JobState, int] = field(default_factory=dict)
     not_counted: int = 0
+    #: Active jobs whose runs are marked as idle.
+    idle: int = 0
 
     def states(self) -> dict[JobState, int]:
         """Return the number of jobs in each state that is not final. Jobs that are not counted are in none."""
@@ -76,22 +78,26 @@ class _Count:
     @answering
     def take(self) -> Census:
         """Return the census."""
-        active = self._count_active()
+        active, idle = self._count_active()
         self._count_queues()
         self._count_aside()
         self._judge_queues()
-        return Census(waiting=self._waiting, active=active, not_counted=self._not_counted)
+        return Census(waiting=self._waiting, active=active, not_counted=self._not_counted, idle=idle)
 
-    def _count_active(self) -> Counter[JobState]:
-        """Count the jobs that hold devices. A job beyond the bound counts as running, as nearly all of them are."""
+    def _count_active(self) -> tuple[Counter[JobState], int]:
+        """Count the jobs that hold devices, by state, and those of them that are marked as idle.
+
+        A job beyond the bound counts as running, as nearly all of them are.
+        """
         pipe = self._store.client.pipeline(transaction=False)
         pipe.zcard(keys.LEASES)
         pipe.zrange(keys.LEASES, 0, MOST_ACTIVE - 1)
         total, ids = pipe.execute()
-        found = Counter(map(_state, self._each("hget", ((keys.job(each), stored.STATE) for each in ids))))
+        fields = self._each("hmget", ((keys.job(each), (stored.STATE, stored.IDLE)) for each in ids))
+        found = Counter(_state(state) for state, _ in fields)
         active = Counter({state: count for state, count in found.items() if state is not None and state.is_active})
         active[JobState.RUNNING] += max(0, total - len(ids))
-        return active
+        return active, sum(mark is not None for _, mark in fields)
 
     def _count_queues(self) -> None:
         users = self._each("zrange", ((f"{keys.PREFIX}ul:{each}", 0, MOST_USERS - 1) for each in _PRIORITIES))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import device_from_plain
@@ -119,4 +121,18 @@ def _external(plain: object) -> ExternalProcess:
         counted_bytes=fields.whole_or_none("counted_bytes"),
         user=fields.text_or_none("user"),
         command=fields.text_or_none("command"),
+        started_at=_moment(fields),
     )
+
+
+def _moment(fields: Fields) -> datetime | None:
+    text = fields.text_or_none("started_at")
+    with suppress(ValueError):
+        return datetime.fromisoformat(text) if text else None
+    return None
+
+
+def external_to_plain(external: ExternalProcess) -> dict[str, Any]:
+    """Return *external* as plain values, in the form of ``--json`` and of the store."""
+    started_at = external.started_at
+    return {**asdict(external), "started_at": started_at.isoformat() if started_at else None}

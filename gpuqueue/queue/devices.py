@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from gpuqueue.codec import device_from_plain, device_to_plain
@@ -215,7 +215,7 @@ class Devices:
 
     def _report_seen(self, offer: Offer) -> None:
         """Report the external processes on the device, its trouble and its load, if they have changed."""
-        external_processes = [asdict(each) for each in offer.external_processes]
+        external_processes = [device_replies.external_to_plain(each) for each in offer.external_processes]
         blind = offer.external_bytes is None
         health = offer.health
         load = {

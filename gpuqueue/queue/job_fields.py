@@ -102,6 +102,9 @@ PREEMPTED_BY = "pre"
 PREEMPT_UNTIL_MS = "pd"
 #: How often the job was preempted.
 PREEMPTIONS = "pn"
+#: Since when the run has not used its devices, if it is marked as idle: ``ms:stage``. With ``:low`` its priority counts
+#: as low for that.
+IDLE = "ui"
 
 # ---- running again ----
 #: The retries that the job may have.

@@ -64,7 +64,8 @@ class BrokenClaim(Unreadable):
 class ExternalProcess:
     """An external process on a device. Unknown values are None.
 
-    ``held_bytes`` is what it uses now. ``counted_bytes`` is that and a part of what it has freed lately.
+    ``held_bytes`` is what it uses now. ``counted_bytes`` is that and a part of what it has freed lately. ``started_at``
+    is the start of the process, on the clock of its host.
     """
 
     pid: int
@@ -72,6 +73,7 @@ class ExternalProcess:
     user: str | None
     command: str | None
     counted_bytes: int | None = None
+    started_at: datetime | None = None
 
     @property
     def freed_bytes(self) -> int:

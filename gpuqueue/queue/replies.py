@@ -172,6 +172,7 @@ def _job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
         tags=tuple(filter(None, fields[stored.TAGS].split(","))) if stored.TAGS in fields else wanted.tags,
         note=fields.get(stored.NOTE) or None,
         promoted=_priority(fields) if waits and int(fields.get(stored.PROMOTIONS) or 0) else None,
+        idle_since=_idle_since(fields),
     )
 
 
@@ -200,6 +201,11 @@ def _reason(fields: Mapping[str, str]) -> WaitReason | None:
 
 def _moment(fields: Mapping[str, str], name: str) -> datetime | None:
     return from_epoch_ms(int(fields[name])) if fields.get(name) else None
+
+
+def _idle_since(fields: Mapping[str, str]) -> datetime | None:
+    mark = fields.get(stored.IDLE)
+    return from_epoch_ms(int(mark.partition(":")[0])) if mark else None
 
 
 def member_in(fields: Mapping[str, str]) -> Member | None:

@@ -87,6 +87,16 @@ class Runs:
         return bool(self._store.scripts.run("run_note", job_id, token, in_one_line(detail)))
 
     @answering
+    def idle(self, job_id: int, token: str, *, stage: int, unused_s: float, low: bool, detail: str) -> bool:
+        """Mark a live run that has used none of its devices for *unused_s* seconds; stage 0 removes the mark.
+
+        With *low* its priority counts as low while it is marked. *detail* is for its owner. Returns whether the mark
+        has changed: False also for a stale run.
+        """
+        words = (stage, to_ms(unused_s), int(low), in_one_line(detail))
+        return bool(self._store.scripts.run("idle", job_id, token, *words))
+
+    @answering
     def release_claim(self, job_id: int, token: str, detail: str) -> JobState | None:
         """Release a claim that did not become a run; return the job's state afterwards, None if the claim is stale."""
         return state_in(self._store.scripts.run("release_claim", job_id, token, in_one_line(detail)))

@@ -61,6 +61,20 @@ class LearnMemory(str, Enum):
         return self.value
 
 
+class IdleAction(str, Enum):
+    """What happens to a run that goes on without using its devices after it was marked as idle."""
+
+    #: Nothing but the mark.
+    MARK = "mark"
+    #: Its priority counts as low until it uses its devices, so that other jobs may preempt it.
+    LOWER_PRIORITY = "lower-priority"
+    #: It is ended.
+    END = "end"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 class RunAs(str, Enum):
     """The account as which jobs run."""
 
@@ -194,6 +208,12 @@ def _learn_memory(raw: str) -> LearnMemory:
     return LearnMemory(raw)
 
 
+def _idle_action(raw: str) -> IdleAction:
+    if raw not in list(IdleAction):
+        raise BadRequest(f"{brief(raw)} is unknown here: write {', '.join(IdleAction)}")
+    return IdleAction(raw)
+
+
 def _mem_retries(raw: str) -> int:
     if not re.fullmatch(r"[0-9]{1,2}|100", raw):
         raise BadRequest(f"{brief(raw)} is no whole number from 0 to 100")
@@ -284,6 +304,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "preempt": str,
     "preempt_after_s": parse_duration,
     "preempt_grace_s": parse_duration,
+    "idle_after_s": _duration_or_none,
+    "idle_action": _idle_action,
+    "idle_grace_s": parse_duration,
     "on_partition": _on_partition,
     "cap": _flag,
     "log_limit_bytes": _log_limit,

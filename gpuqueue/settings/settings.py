@@ -19,7 +19,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, DeviceFilter
 from gpuqueue.model.placement import Preference
 from gpuqueue.settings import sources
-from gpuqueue.settings.parsers import LearnMemory, OnPartition, RunAs
+from gpuqueue.settings.parsers import IdleAction, LearnMemory, OnPartition, RunAs
 
 if TYPE_CHECKING:
     from gpuqueue.model import limits as limiting
@@ -139,6 +139,12 @@ class Settings:
     preempt_after_s: float = 600.0
     #: Time that a preempted run has to end by itself.
     preempt_grace_s: float = 60.0
+    #: How long a run may go without using its devices before it is marked as idle; None: it is never marked.
+    idle_after_s: float | None = 3600.0
+    #: What happens to an idle run besides the mark, after warnings.
+    idle_action: IdleAction = IdleAction.MARK
+    #: Time from the mark to that action.
+    idle_grace_s: float = 3600.0
     #: What happens to the running jobs of a host that cannot reach the store for longer than their grace.
     on_partition: OnPartition = OnPartition.STOP
     #: Whether jobs are held to the memory that they asked for.

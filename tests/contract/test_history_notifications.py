@@ -6,14 +6,14 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from factories import make_spec
-from outbox import Outbox
+from outbox import RUN, Outbox, known
 
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.notifications import Due
 from gpuqueue.model.array import Array
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState
-from gpuqueue.model.notification import Notification, Outcome, When
+from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Notification, Outcome, When
 from gpuqueue.model.run import Ending
 
 NOW = datetime(2026, 11, 2, tzinfo=timezone.utc)
@@ -130,3 +130,26 @@ def test_an_array_notifies_and_its_members_do_not(database: HistoryDatabase, out
     outbox.record()
 
     assert [(1, 0)] == keys(database.due_notifications(now=NOW, most=9))
+
+
+def test_an_idle_run_is_reported_once_before_its_end(database: HistoryDatabase, outbox: Outbox) -> None:
+    """Each target gets one message about an idle run while it goes on, however often it is marked."""
+    outbox.submit(1, make_spec(notifications=(TEAM, CHAT)))
+    outbox.claim(1)
+    outbox.started(1)
+    for stage in ("1", "2", "0", "1"):
+        outbox.report(1, Act.IDLE, JobState.RUNNING, token=RUN, stage=stage, since="0", detail=f"stage {stage}")
+    outbox.record(2)
+
+    found = database.due_notifications(now=NOW, most=9)
+    assert [(1, FIRST_ABOUT_IDLE), (1, FIRST_ABOUT_IDLE + 1)] == keys(found)
+    for each in found:
+        assert database.take_notification(each, until=NOW + MINUTE)
+        database.settle_notification(each, Outcome.SENT, at=NOW)
+    outbox.report(1, Act.IDLE, JobState.RUNNING, token=RUN, stage="1", since="0", detail="again")
+    outbox.record()
+    assert [] == database.due_notifications(now=NOW + 2 * MINUTE, most=9)
+
+    record = known(database, 1)
+    assert [f"stage {stage}" for stage in ("1", "2", "0", "1")] + ["again"] == [note.text for note in record.notes]
+    assert [0, 1, FIRST_ABOUT_IDLE, FIRST_ABOUT_IDLE + 1] == [each.number for each in record.reported]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.model.device import Device, Health, Reading
+from gpuqueue.model.device import Device, Health, Reading, Utilisation
 
 
 class DeviceTrouble(GpuQueueError):
@@ -46,6 +46,16 @@ class DeviceBackend(Protocol):
 
         """
 
+    def utilisations(self, device: Device) -> Mapping[int, Utilisation] | None:
+        """Return the utilisation of *device* by each process since the last call, by pid.
+
+        A process that did not use the device is left out. Returns None if the driver does not report it by process.
+
+        Raises:
+            DeviceTrouble: the device does not answer at all.
+
+        """
+
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
         """Return the driver's own peak memory of each process of *pids* on *device*, in bytes.
 
@@ -75,6 +85,10 @@ class Driverless:
     def health(self, device: Device) -> Health:  # noqa: ARG002 - the same for every device
         """Return a health whose fields are all None."""
         return Health()
+
+    def utilisations(self, device: Device) -> Mapping[int, Utilisation] | None:  # noqa: ARG002 - no driver
+        """Return None: nobody reports it."""
+        return None
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:  # noqa: ARG002 - no accounting
         """Return an empty mapping."""

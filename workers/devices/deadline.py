@@ -10,7 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from gpuqueue.model.device import Device, Health, Reading
+from gpuqueue.model.device import Device, Health, Reading, Utilisation
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 
@@ -49,6 +49,10 @@ class Deadlined:
     def health(self, device: Device) -> Health:
         """Return the backend's answer in time."""
         return self._lane(device.uuid).ask(self._deadline_s, self._backend.health, device)
+
+    def utilisations(self, device: Device) -> Mapping[int, Utilisation] | None:
+        """Return the backend's answer in time."""
+        return self._lane(device.uuid).ask(self._deadline_s, self._backend.utilisations, device)
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
         """Return the backend's answer in time."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import pynvml
 
-from gpuqueue.model.device import Device, DeviceKind, Health, Reading
+from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation
 from workers.devices.nvml_calls import NO_DRIVER, SESSION_GONE, UNSUPPORTED, Refusal, Session, text
 from workers.devices.nvml_health import health_of
 from workers.devices.nvml_memory import accounted, memory, sample
+from workers.devices.nvml_utilisation import utilisations
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +27,8 @@ class NvmlBackend:
         self._session = Session()
         #: The last known devices by UUID, each with the index of its card. Devices of a silent card stay in it.
         self._known: dict[str, tuple[int, Device]] = {}
+        #: The time of the newest utilisation by process that was read, by UUID, in microseconds on the driver's clock.
+        self._read_us: dict[str, int] = {}
 
     @classmethod
     def probe(cls) -> NvmlBackend | None:
@@ -84,6 +87,16 @@ class NvmlBackend:
         """Return the current health of *device*. Values that a MIG instance lacks are those of its card."""
         parent = None if device.mig_parent is None else self._session.handle(device.mig_parent)
         return health_of(self._session, self._session.handle(device.uuid), parent)
+
+    def utilisations(self, device: Device) -> Mapping[int, Utilisation] | None:
+        """Return the utilisation of *device* by each process since the last call; None for a MIG instance."""
+        if device.mig_parent is not None:  # the figures of its card cover other instances too
+            return None
+        found = utilisations(self._session, self._session.handle(device.uuid), self._read_us.get(device.uuid, 0))
+        if found is None:
+            return None
+        by_pid, self._read_us[device.uuid] = found
+        return by_pid
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
         """Return the driver's own peak memory of each process of *pids*, in bytes; empty if accounting is off."""

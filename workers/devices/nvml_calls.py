@@ -119,11 +119,11 @@ class Session:
             self._note(refusal)
             raise
 
-    def maybe(self, name: str, *args: object, forgive: Container[int] | None = None) -> Any:
+    def maybe(self, name: str, *args: object, forgive: Container[int] | None = None, empty: Container[int] = ()) -> Any:
         """Return the answer of the NVML call *name*, None if pynvml, the driver or the card does not support it.
 
         *forgive* lists the errors that give None. By default these are all errors except those that mean that the GPU
-        or the session is lost.
+        or the session is lost. *empty* lists the errors that mean an empty list, which gives ().
         """
         self.open()
         call = getattr(pynvml, name, None)
@@ -132,6 +132,8 @@ class Session:
         try:
             return _resp(call, *args)
         except Refusal as refusal:
+            if refusal.code in empty:
+                return ()
             if refusal.code not in _NEVER_FORGIVEN if forgive is None else refusal.code in forgive:
                 return None
             self._note(refusal)

@@ -50,6 +50,7 @@ def _read(session: Session, handle: Any) -> Health:
         temperature_c=temperature_c,
         limit_c=_limit_c(session, handle, temperature_c, _further(session, handle)),
         utilisation=None if rates is None else rates.gpu / 100,
+        memory_utilisation=None if rates is None else rates.memory / 100,
         power_w=None if power_mw is None else power_mw / 1000,
         throttled=_throttled(session, handle),
         ecc_uncorrected=None if errors is None else int(errors),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuqueue.model.device import Device, DeviceKind, Health, Reading
+from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -37,6 +37,10 @@ class WithCpu:
     def health(self, device: Device) -> Health:
         """Return the current health of *device*."""
         return self._of(device).health(device)
+
+    def utilisations(self, device: Device) -> Mapping[int, Utilisation] | None:
+        """Return the utilisation of *device* by each process since the last call."""
+        return self._of(device).utilisations(device)
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
         """Return the driver's own peak memory of each process of *pids* on *device*, in bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -11,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuqueue.errors import Unreadable
+from gpuqueue.model.device import Device, Health, Utilisation
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.system.process import ProcessIdentity
+from workers.measure.idle import Stage
 from workers.measure.meter import Meter
 from workers.measure.neighbours import Neighbours
 from workers.measure.sample import Sample
@@ -41,6 +44,12 @@ class LiveRun:
     at_once_bytes: int | None = None
     #: Messages for the job's owner, sent with the next heartbeat.
     notes: deque[str] = field(default_factory=deque)
+    #: What was last reported of its idle time; None for an adopted run, of which an earlier worker may have reported.
+    idle_stage: Stage | None = None
+    #: When the last warning before an action was given, on the host's clock; None: it was not.
+    idle_warned_at_s: float | None = None
+    #: Why this worker has asked the run to end; empty if it has not, or if the ending needs no words.
+    end_words: str = ""
     #: Whether a warm interpreter was asked to become the run, and the shim has not yet written the result.
     warm_asked: bool = False
     neighbours: Neighbours = field(init=False)
@@ -51,6 +60,8 @@ class LiveRun:
 
     def __post_init__(self) -> None:
         self.neighbours = Neighbours(self.held.job_id)
+        if self.spec is not None:
+            self.idle_stage = Stage.IN_USE
 
     def __str__(self) -> str:
         return f"job {self.held.job_id} run {self.held.token}"
@@ -113,6 +124,26 @@ class LiveRun:
                 pids=share.pids,
             )
 
+    def note_health(self, device: Device, health: Health, own: Utilisation | None, at_s: float) -> None:
+        """Record the health of a device, and how much it worked for this run, at *at_s* on the host's clock.
+
+        Called at most once per ``INTERVAL_S``, so that means are means over time.
+        """
+        with self._noting:
+            self.meter(device.uuid).note_health(health)
+            self.meter(device.uuid).note_use(own, at_s - self.since_s)
+
+    def unused_s(self, now_s: float) -> float | None:
+        """Return for how many seconds the run has used none of its devices, at *now_s* on the host's clock.
+
+        None means that it uses one of them, or that the use of one is unknown.
+        """
+        at_s = now_s - self.since_s
+        with self._noting:
+            since = [self.meter(device.uuid).unused_since_s(at_s) for device in self.held.devices]
+        known = [each for each in since if each is not None]
+        return at_s - max(known) if len(known) == len(since) else None
+
     def note_at_once(self, used: Iterable[int | None]) -> None:
         """Record the bytes that the run uses on each of its devices at one moment; None where that is unknown."""
         known = [each for each in used if each is not None]
@@ -133,6 +164,16 @@ class LiveRun:
             if start is not None:
                 self.warm_asked = False
                 self.notes.append(f"started {start}")
+
+    def write_to_log(self, words: str) -> None:
+        """Append *words* as a line to the job's log. A log that is gone, or cannot be written now, is left alone."""
+        with contextlib.suppress(OSError):
+            # Non-blocking, because the job may have put a pipe there. Without O_CREAT, a deleted log stays deleted.
+            job_log = os.open(self.directory.log, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.write(job_log, f"gpuqueue: {words}\n".encode())
+            finally:
+                os.close(job_log)
 
     def taken_notes(self) -> Iterator[str]:
         """Yield and remove the notes that were not sent yet."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from gpuqueue.model.device import Activity, Health, Timeline
+from gpuqueue.model.device import Activity, Health, Timeline, Utilisation
 from gpuqueue.text.json_fields import Fields
+from workers.measure.idle import Unused
+from workers.measure.own_activity import OwnActivity
 from workers.measure.timeline import Trace
 
 #: Time between two samples of a run that is no longer young, in seconds.
@@ -37,6 +39,8 @@ class Meter:
         self._last_s: float | None = None
         self._first_memory_s: float | None = None
         self._utilisation = _Mean()
+        self._unused = Unused()
+        self._own = OwnActivity()
         self._temperature_max_c: float | None = None
         self._trace = Trace() if points is None else Trace(points)
 
@@ -84,6 +88,18 @@ class Meter:
         if health.temperature_c is not None:
             self._temperature_max_c = max(self._temperature_max_c or health.temperature_c, health.temperature_c)
 
+    def note_use(self, own: Utilisation | None, at_s: float) -> None:
+        """Record how much the device worked for the run, at *at_s* seconds since the run's start; None: unknown."""
+        self._unused.note(None if own is None else own.busy, at_s)
+        self._own.note(own)
+
+    def unused_since_s(self, now_s: float) -> float | None:
+        """Return since when the run has not used the device, or None if it has used it or that is unknown.
+
+        Both times are in seconds since the run's start.
+        """
+        return self._unused.since_s(now_s)
+
     def activity(self) -> Activity:
         """Return the run's activity on the device: utilisation, temperature, and the time of its first memory."""
         return Activity(
@@ -91,6 +107,7 @@ class Meter:
             utilisation_mean=self._utilisation.value,
             utilisation_max=self._utilisation.largest,
             temperature_max_c=self._temperature_max_c,
+            **self._own.figures(),
         )
 
     def timeline(self) -> Timeline | None:
@@ -111,6 +128,8 @@ class Meter:
             "last_s": self._last_s,
             "first_memory_s": self._first_memory_s,
             "utilisation": self._utilisation.to_plain(),
+            "unused": self._unused.to_plain(),
+            "own": self._own.to_plain(),
             "temperature_max_c": self._temperature_max_c,
             "trace": self._trace.to_plain(),
             "warned": self.warned,
@@ -139,6 +158,10 @@ class Meter:
         meter._temperature_max_c = fields.number_or_none("temperature_max_c")
         mean = fields.below("utilisation", "a mean")
         meter._utilisation = _Mean(mean.whole("count"), mean.number("total"), mean.number_or_none("largest"))
+        if "unused" in fields:
+            meter._unused = Unused.from_plain(fields.below("unused", "a time without use"))
+        if "own" in fields:
+            meter._own = OwnActivity.from_plain(fields.below("own", "the use by a run"))
         meter._trace = Trace.from_plain(fields.plain("trace"))
         return meter
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import logging
-import pwd
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
-from pathlib import Path
 
 from gpuqueue.clock import Clock
-from gpuqueue.model.device import Device, DeviceKind, Health, Reading
-from gpuqueue.queue.lease import ExternalProcess
+from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.measure.active_runs import LiveRuns
 from workers.measure.attribution import pids_by_run
+from workers.measure.described import described
 from workers.measure.external_processes import ExternalProcesses
+from workers.measure.meter import INTERVAL_S
+from workers.measure.own_use import own_utilisation
 from workers.measure.sample import RunOnDevice, Sample
 from workers.run.directory import RunDir, root_of, unsettled
 from workers.run.values import Held
@@ -96,10 +96,25 @@ class DeviceMonitor:
             now_s = self._clock.monotonic_s()
             if latest.health is None or now_s - latest.health[0] >= max_age_s:
                 latest.health = now_s, self._backend.health(device)
-                for run in self._runs.all():
-                    if run.has(device.uuid) and run.shim is not None:
-                        run.meter(device.uuid).note_health(latest.health[1])
+                self._note_health(device, latest.health[1], latest.sample)
             return latest.health[1]
+
+    def _note_health(self, device: Device, health: Health, sample: Sample | None) -> None:
+        """Record *health* for the worker's runs on *device*, and how much the device worked for each of them."""
+        now_s = self._clock.monotonic_s()
+        fresh = sample if sample is not None and now_s - sample.began_s <= 2 * INTERVAL_S else None
+        by_process = cache(lambda: self._utilisations(device))
+        for run in self._runs.all():
+            if run.has(device.uuid) and run.shim is not None:
+                own = None if fresh is None else own_utilisation(run.held.token, fresh, health, by_process)
+                run.note_health(device, health, own, now_s)
+
+    def _utilisations(self, device: Device) -> Mapping[int, Utilisation] | None:
+        try:
+            return self._backend.utilisations(device)
+        except DeviceTrouble as trouble:
+            log.warning("no utilisation of %s by process: %s", device.uuid, trouble)
+            return None
 
     def accounted(self, uuid: str, pids: Collection[int]) -> Mapping[int, int]:
         """Return the driver's own peak of each process of *pids* on the device *uuid*, in bytes. Usually empty."""
@@ -190,23 +205,3 @@ class DeviceMonitor:
             return run.alive
         claimed_at, lease = directory.claimed_at(), timedelta(seconds=self._settings.lease_s)
         return claimed_at is not None and self._clock.now() - claimed_at <= lease
-
-
-def described(pid: int, held_bytes: int | None, counted_bytes: int | None = None) -> ExternalProcess:
-    """Return the external process *pid*. User and command are None if it has ended or is in another pid namespace."""
-    process = Path(f"/proc/{pid}")
-    try:
-        user = _user(process.stat().st_uid)
-    except (OSError, KeyError):
-        user = None
-    try:
-        words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-        command = b" ".join(words).decode(errors="replace")[:200] or None
-    except OSError:
-        command = None
-    return ExternalProcess(pid=pid, held_bytes=held_bytes, counted_bytes=counted_bytes, user=user, command=command)
-
-
-@cache
-def _user(uid: int) -> str:
-    return pwd.getpwuid(uid).pw_name

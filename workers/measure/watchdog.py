@@ -7,9 +7,7 @@ find the card full.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 from enum import Enum
 
 from gpuqueue.model.device import DeviceKind
@@ -89,10 +87,4 @@ def _report(run: LiveRun, words: str) -> None:
     """Write *words* to the job's log, to its notes and to the worker's log."""
     log.warning("%s: %s", run, words)
     run.notes.append(words)
-    with contextlib.suppress(OSError):
-        # Non-blocking, because the job may have put a pipe there. Without O_CREAT, a deleted log stays deleted.
-        job_log = os.open(run.directory.log, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            os.write(job_log, f"gpuqueue: {words}\n".encode())
-        finally:
-            os.close(job_log)
+    run.write_to_log(words)

@@ -20,6 +20,7 @@ from gpuqueue.text.units import format_duration
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.services.adoption import Adoption
+from workers.services.idle_watch import IdleWatch
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Heartbeats:
         self._admission = admission
         self._runs = runs
         self._drains: tuple[Drain, ...] = ()
+        self._idle = IdleWatch(settings, queue, clock)
         # A store behind a unix socket is on this host. While it is down it serves no other worker, and after its
         # return the reaper extends every lease, so no other worker can claim these jobs meanwhile. A store across the
         # network may still serve other workers; there the setting `on_partition` decides.
@@ -91,10 +93,14 @@ class Heartbeats:
             self._adoption.introduce(offer)
             if self._epoch is not None:
                 self._restore_drains(offer.device.uuid)
+                for run in runs:
+                    run.idle_stage = None  # the store has lost it
             self._epoch = verdicts.epoch
         self._log_drains(offer.device.uuid, verdicts.drains)
         for run in runs:
             self._send_notes(run)
+            if run.held.token in verdicts.go_on:
+                self._idle.check(run)
         for run in runs:
             if self._runs.get(run.held.token) is not None:  # the run may have ended during the heartbeat
                 self._pass_on(run, verdicts, asked_s + self._settings.shim_grace_s)

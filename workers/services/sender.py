@@ -1,4 +1,4 @@
-"""Sends the notifications about ended jobs, in the recorder's process. See docs/internals/adr/0009.
+"""Sends the notifications about ended jobs and idle runs, in the recorder's process. See docs/internals/adr/0009.
 
 The history is the queue of notifications, so none waits in memory, and the recorder is independent of the sender. One
 of a few threads takes, sends and settles each notification. A notification is sent at least once, and twice only if its
@@ -18,10 +18,10 @@ from gpuqueue.errors import GpuQueueError, Unreachable
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.notifications import Due
 from gpuqueue.model.job import JobState
-from gpuqueue.model.notification import Notification, Outcome
+from gpuqueue.model.notification import Notification, Outcome, is_about_idle, target_number
 from gpuqueue.model.run import Record
 from gpuqueue.notify import sending
-from gpuqueue.notify.message import message_of
+from gpuqueue.notify.message import idle_message_of, message_of
 from gpuqueue.notify.targets import url_of
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.senders import ANNOUNCE_S
@@ -143,7 +143,7 @@ class Sender:
         if record is None or notification is None:
             trouble = "its job's request cannot be read"
             self._database.settle_notification(due, Outcome.GIVEN_UP, at=_now(), trouble=trouble)
-        elif not notification.follows(succeeded=record.job.state is JobState.SUCCEEDED):
+        elif not _is_wanted(record, notification, due):
             self._database.settle_notification(due, Outcome.NOT_NEEDED, at=_now())
         else:
             self._settle(due, notification, self._sent(record, notification, due))
@@ -154,7 +154,8 @@ class Sender:
             url = url_of(notification, self._settings)
         except GpuQueueError as error:
             return str(error)
-        message = message_of(record, host=self._settings.host)
+        is_idle = is_about_idle(due.number)
+        message = idle_message_of(record) if is_idle else message_of(record, host=self._settings.host)
         began_s = time.monotonic()
         note = partial(self._on_the_way.__setitem__, (due.job_id, due.number))
         trouble = sending.send(url, message, limit_s=LIMIT_S, started=note)
@@ -165,7 +166,8 @@ class Sender:
     def _settle(self, due: Due, notification: Notification, trouble: str | None) -> None:
         if trouble is None:
             self._database.settle_notification(due, Outcome.SENT, at=_now())
-            log.info("job %s: %s was notified of its end", due.job_id, notification.shown)
+            what = "that it is idle" if is_about_idle(due.number) else "of its end"
+            log.info("job %s: %s was notified %s", due.job_id, notification.shown, what)
         elif self._stopped.is_set():
             self._database.put_off_notification(due, until=_now(), trouble="its sender stopped")
         elif due.tries + 1 < MOST_TRIES:
@@ -196,7 +198,15 @@ class Sender:
 
 def _notification(record: Record | None, due: Due) -> Notification | None:
     notifications = record.job.spec.notifications if record is not None else ()
-    return notifications[due.number] if due.number < len(notifications) else None
+    place = target_number(due.number)
+    return notifications[place] if place < len(notifications) else None
+
+
+def _is_wanted(record: Record, notification: Notification, due: Due) -> bool:
+    """Return whether to send a notification. An idle run is no news once its job has ended."""
+    if is_about_idle(due.number):
+        return not record.job.state.is_end
+    return notification.follows(succeeded=record.job.state is JobState.SUCCEEDED)
 
 
 def _now() -> datetime:

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 
 from gpuqueue.clock import Clock
-from gpuqueue.model.run import EndingKind
+from gpuqueue.model.run import NO_USE, Ending, EndingKind
 from gpuqueue.system.logs import LOGS
 from workers.measure.active_runs import LiveRun
 from workers.measure.admission import AdmissionCheck
@@ -61,7 +61,7 @@ class Judge:
             lease_bytes = run.held.devices[0].lease_bytes
             peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
             ending = judged(
-                end.ending,
+                _explained(run, end.ending),
                 report,
                 log_tail,
                 asked_bytes=lease_bytes,
@@ -81,3 +81,9 @@ class Judge:
         except Exception:
             log.exception("%s: its peaks and its cause of failure could not be determined", run)
             return Conclusion(ending=end.ending, devices=run.held.devices, duration_s=end.duration_s)
+
+
+def _explained(run: LiveRun, ending: Ending) -> Ending:
+    """Return *ending*, with the words of the worker that ended an idle run. A later worker does not know them."""
+    words = run.end_words or f"{NO_USE} devices for longer than the site allows"
+    return replace(ending, detail=words) if ending.kind is EndingKind.IDLE else ending

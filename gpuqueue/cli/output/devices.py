@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime, timezone
 
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.device_table import device_table
@@ -13,10 +14,11 @@ from gpuqueue.cli.output.host_refusals import refusal_lines
 from gpuqueue.cli.output.silent_hosts import kept_until, silent_lines
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.codec import device_to_plain
+from gpuqueue.queue.device_replies import external_to_plain
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import plain, short
-from gpuqueue.text.units import format_bytes
+from gpuqueue.text.units import format_bytes, format_duration
 
 #: Returns the names of those jobs, ids, that are members of arrays.
 Labels = Callable[[Iterable[int]], Mapping[int, str]]
@@ -30,11 +32,14 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, labels: Label
     return "\n".join((table, *drain_lines(found), *reserved_lines(found, called), *hosts))
 
 
-def external_process_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
-    """Yield a line for each external process, with its user."""
+def external_process_lines(found: Sequence[DeviceStatus], now: datetime | None = None) -> Iterator[str]:
+    """Yield a line for each external process, with its user and its age at *now*, by default the present."""
+    now = datetime.now(timezone.utc) if now is None else now
     for each in found:
         for external in each.external_processes:
             who = f"{plain(external.user or 'somebody')}, pid {external.pid}"
+            if external.started_at is not None:
+                who += f", for {format_duration(max(0.0, (now - external.started_at).total_seconds()))}"
             what = short(external.command or "cannot be seen", 60)
             held = "unknown" if external.held_bytes is None else format_bytes(external.held_bytes)
             if external.freed_bytes:
@@ -73,5 +78,5 @@ def device_plain(each: DeviceStatus, settings: Settings) -> dict[str, object]:
         "temperature_c": each.temperature_c,
         "power_w": each.power_w,
         "environments": None if each.environments is None else list(each.environments),
-        "external_processes": [asdict(external) for external in each.external_processes],
+        "external_processes": [external_to_plain(external) for external in each.external_processes],
     }

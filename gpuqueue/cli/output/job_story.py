@@ -9,6 +9,7 @@ import click
 
 from gpuqueue.cli.output.code_lines import code_lines
 from gpuqueue.cli.output.render import (
+    activity_lines,
     asked_of,
     device_label,
     places_of,
@@ -21,9 +22,9 @@ from gpuqueue.cli.output.render import (
     when,
 )
 from gpuqueue.cli.output.terminal_width import TINY, hanging
-from gpuqueue.model.device import Activity, Peak, PeakSource, Timeline
+from gpuqueue.model.device import Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.notification import Delivery, Outcome
+from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Outcome
 from gpuqueue.model.run import Note, Record, Run, RunDevice
 from gpuqueue.text.sanitize import cells, plain, short, wrapped
 from gpuqueue.text.units import format_bytes, format_duration
@@ -165,10 +166,11 @@ def _array_lines(job: Job) -> list[str]:
 
 def _notification_lines(record: Record) -> list[str]:
     """Return the notifications of a job and their outcomes. URLs are masked, since they may hold secrets."""
-    reported = {each.number: each for each in record.reported}
-    lines = []
+    reported, lines = {each.number: each for each in record.reported}, []
     for number, each in enumerate(record.job.spec.notifications):
         lines.append(f"  {f'on {each.when}':10} {plain(each.shown)}{_outcome(reported.get(number))}")
+        about_idle = reported.get(number + FIRST_ABOUT_IDLE)
+        lines += [f"  {'on idle':10} {plain(each.shown)}{_outcome(about_idle)}"] if about_idle else []
     return lines
 
 
@@ -185,8 +187,10 @@ def _outcome(reported: Delivery | None) -> str:
 
 
 def _live_lines(job: Job, live: Live | None) -> list[str]:
-    """Return the current memory and progress of a running job."""
+    """Return the current memory and progress of a running job, and since when it is idle."""
     lines = []
+    if job.idle_since is not None:
+        lines.append(f"  idle       since {when(job.idle_since)}: it does not use its devices")
     if live is not None and live.held_bytes is not None:
         lines.append(f"  memory     {format_bytes(live.held_bytes)}/{asked_of(job)} now")
     if live is not None and live.progress is not None:
@@ -211,7 +215,7 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
         allocated = f"{label} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
         peak = f"peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})"
         lines.append(f"  device     {allocated}, {'its peak is reported at the end' if goes_on else peak}")
-        seen = (_activity(device.activity), memory_line(device, run.duration_s, width and width - _LABEL))
+        seen = (*activity_lines(device.activity), memory_line(device, run.duration_s, width and width - _LABEL))
         lines += [f"             {words}" for words in seen if words]
     return lines
 
@@ -234,19 +238,6 @@ def _evidence(peak: Peak) -> str:
 def _pause(interval_s: float) -> str:
     """Return the time between two samples; below a tenth of a second in milliseconds."""
     return f"{interval_s * 1000:.0f}ms" if interval_s < 0.1 else format_duration(interval_s)  # noqa: PLR2004 - see the docstring
-
-
-def _activity(activity: Activity) -> str:
-    words = []
-    if activity.first_memory_s is not None:
-        words.append(f"first memory after {format_duration(activity.first_memory_s)}")
-    if activity.utilisation_mean is not None and activity.utilisation_max is not None:
-        words.append(
-            f"busy {activity.utilisation_mean:.0%} (at most {activity.utilisation_max:.0%})".replace("%", " %")
-        )
-    if activity.temperature_max_c is not None:
-        words.append(f"at most {activity.temperature_max_c:.0f} °C")
-    return ", ".join(words)
 
 
 #: Blocks of a memory line, from the lowest value to the highest.

@@ -132,14 +132,15 @@ def _device(line: Line, _width: int) -> str:
 
 
 def _progress(line: Line, width: int) -> str:
-    """Return the progress of the job, or since when it has ended, or why it waits.
+    """Return the progress of the job and how long it has been idle, or since when it has ended, or why it waits.
 
     The reason to wait is followed by the priority, if that is not the default.
     """
+    idle = _idle(line)
     if line.progress is not None:
-        return fitted(line.progress, width)
+        return f"{idle}, {fitted(line.progress, width - len(idle) - 2)}" if idle else fitted(line.progress, width)
     if line.state.is_active:
-        return ""
+        return idle
     if line.job.ended_at is not None:
         return f"ended {format_duration(max(0.0, (line.listing.at - line.job.ended_at).total_seconds()))} ago"
     priority = line.job.promoted or line.job.spec.priority
@@ -147,6 +148,19 @@ def _progress(line: Line, width: int) -> str:
     why = render.waits_for(line.job, line.listing.at) if is_own_state else str(line.state)
     words = (why, "" if line.job.spec.priority is priority is Priority.NORMAL else render.priority_of(line.job))
     return ", ".join(word for word in words if word)
+
+
+def _idle(line: Line) -> str:
+    """Return for how long the job has not used its devices, if it is marked as idle."""
+    since = line.job.idle_since if line.state.is_active else None
+    return "" if since is None else f"idle {format_duration(max(0.0, (line.listing.at - since).total_seconds()))}"
+
+
+def _piped_progress(line: Line) -> str:
+    """Return the whole text of the last column, without a bar."""
+    if line.progress is None:
+        return _progress(line, NO_LIMIT)
+    return ", ".join(filter(None, (_idle(line), in_words(line.progress))))
 
 
 #: Least width of an array's label, such as ``17_[0-3…]``.
@@ -160,7 +174,7 @@ PROGRESS = Column(
     cell=_progress,
     least=17,
     narrows=1,
-    piped=lambda line: in_words(line.progress) if line.progress else _progress(line, NO_LIMIT),
+    piped=_piped_progress,
 )
 #: The columns from left to right. Add new ones only before the last, which may contain spaces.
 COLUMNS = (

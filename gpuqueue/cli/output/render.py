@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import Device, DeviceFilter, DeviceKind
+from gpuqueue.model.device import Activity, Device, DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import ASKED, JobSpec
 from gpuqueue.model.placement import Placement
@@ -167,3 +167,27 @@ def waits_for(job: Job, now: datetime) -> str:
     if job.begins_at is not None and job.reason in _OF_ITS_TIME:
         words += f" in {format_duration(float(max(0, round((job.begins_at - now).total_seconds()))))}"
     return words
+
+
+def activity_lines(activity: Activity) -> Iterator[str]:
+    """Yield a line about the device during the run, and a line about the use by the run alone, if there are any."""
+    words = []
+    if activity.first_memory_s is not None:
+        words.append(f"first memory after {format_duration(activity.first_memory_s)}")
+    if activity.utilisation_mean is not None and activity.utilisation_max is not None:
+        words.append(f"busy {percent(activity.utilisation_mean)} (at most {percent(activity.utilisation_max)})")
+    if activity.temperature_max_c is not None:
+        words.append(f"at most {activity.temperature_max_c:.0f} °C")
+    if words:
+        yield ", ".join(words)
+    figures = (
+        ("utilisation", activity.own_utilisation_mean, activity.own_utilisation_p95),
+        ("memory bandwidth", activity.own_bandwidth_mean, activity.own_bandwidth_p95),
+    )
+    own = [
+        f"{name} {percent(mean)} (95th percentile {percent(high)})"
+        for name, mean, high in figures
+        if mean is not None and high is not None
+    ]
+    if own:
+        yield f"by this run: {', '.join(own)}"

@@ -27,8 +27,8 @@ from gpuqueue.text.sanitize import in_one_line
 
 #: Signals that end the program.
 ENDS = (signal.SIGTERM, signal.SIGHUP)
-#: Columns of the screen that the pane cannot use.
-PANE_BESIDE = 2
+#: Columns of the screen that the pane and the legend cannot use.
+PANE_BESIDE = LEGEND_BESIDE = 2
 
 
 class Top(App[None]):
@@ -39,7 +39,7 @@ class Top(App[None]):
     CSS = """
     #head { height: 1; background: $primary-background; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #devices { height: auto; max-height: 40%; overflow-x: hidden; }
-    #legend { height: 1; color: $text-muted; padding: 0 1; }
+    #legend { height: auto; max-height: 5; color: $text-muted; padding: 0 1; }
     #jobs { height: 1fr; overflow-x: hidden; }
     #pane { height: 45%; border-top: solid $primary; display: none; padding: 0 1; text-wrap: nowrap; }
     #filter { height: 1; border: none; padding: 0 1; display: none; }
@@ -70,6 +70,7 @@ class Top(App[None]):
         # References instead of queries: an update may arrive while the screen is being removed.
         self._head = Static("reading …", id="head", markup=False)
         self._devices = FittedTable(id="devices", show_cursor=False)
+        self._legend = Static(lines.LEGEND, id="legend", markup=False)
         self._jobs = FittedTable(id="jobs", cursor_type="row")
         self._pane = JobPane()
         self._filter_line = Input(placeholder="words of the jobs to show", id="filter", select_on_focus=False)
@@ -89,7 +90,7 @@ class Top(App[None]):
         yield self._head
         self._devices.can_focus = False
         yield self._devices
-        yield Static(lines.LEGEND, id="legend", markup=False)
+        yield self._legend
         yield self._jobs
         yield self._pane
         yield self._filter_line
@@ -119,9 +120,7 @@ class Top(App[None]):
         self._snapshot = snapshot
         if self._away:
             self._away = False
-            self._show_message(
-                "" if snapshot.devices else "no worker has announced a device: start one with gpuqueue up"
-            )
+            self._show_message("" if snapshot.devices else lines.NO_WORKER)
         self._draw()
 
     def _draw(self) -> None:
@@ -136,6 +135,7 @@ class Top(App[None]):
         self._head.update(" · ".join([*more, lines.head_line(snapshot, self._order, self._user)]))
         width = self.size.width
         self._devices.show_devices(lines.device_rows(snapshot, self._client.settings.heartbeat_s), width)
+        self._legend.update("\n".join((lines.LEGEND, *lines.external_lines(snapshot, width - LEGEND_BESIDE))))
         self._jobs.show_jobs(shown, self._marked_keys, width)
         self._fill()
 

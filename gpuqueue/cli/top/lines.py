@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 
-from gpuqueue.cli.output import device_table, queue_table, render
+from gpuqueue.cli.output import device_table, devices, queue_table, render
 from gpuqueue.cli.output.arrays import labels
 from gpuqueue.cli.output.device_table import Column, Row
 from gpuqueue.cli.output.fitted_table import table_of
@@ -24,6 +24,9 @@ BAR_WIDTH = 20
 #: Marks of a memory bar, which differ without colours too.
 HELD, ALLOCATED, EXTERNAL_PROCESSES, HEADROOM, FREE = "█", "▒", "▚", "╌", "·"
 LEGEND = f"{HELD} held  {ALLOCATED} allocated  {EXTERNAL_PROCESSES} external  {HEADROOM} headroom  {FREE} free"
+
+#: What the screen says while no device is known.
+NO_WORKER = "no worker has announced a device: start one with gpuqueue up"
 
 
 class Order(str, Enum):
@@ -183,9 +186,16 @@ def as_text(snapshot: Snapshot, heartbeat_s: float, user: str | None, width: int
     if snapshot.devices:
         rows = device_rows(snapshot, heartbeat_s)
         parts += [table_of(DEVICE_COLUMNS if width is None else device_columns(rows), rows, width), LEGEND]
+        parts += external_lines(snapshot, width)
     if snapshot.jobs:
         parts += ["", queue_table.table_of(job_lines(snapshot, Order.ID), width)]
     return "\n".join(parts)
+
+
+def external_lines(snapshot: Snapshot, width: int | None = None) -> list[str]:
+    """Return a line for each external process, with its user and its age, cut to *width* columns; None: not cut."""
+    found = devices.external_process_lines(snapshot.devices, snapshot.at)
+    return [line if width is None else short(line, width) for line in found]
 
 
 def _waiting(job: Job) -> int:

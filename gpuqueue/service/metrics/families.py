@@ -99,6 +99,7 @@ def _jobs(found: StoreFigures) -> Iterator[Metric]:
     for reason in WaitReason:
         reasons.add_metric((reason.value,), counts.waiting.get(reason, 0))
     yield reasons
+    yield _one("gpuqueue_jobs_idle", "Running jobs that are marked as idle: no use of their devices.", counts.idle)
     help_text = "Jobs that wait beyond what one scrape counts, in no state and of no reason above."
     yield _one("gpuqueue_jobs_not_counted", help_text, counts.not_counted)
 

@@ -62,7 +62,16 @@ def full_history(url: str) -> HistoryDatabase:
         kind=DeviceKind.GPU,
         total_bytes=24 * GIB,
         peak=Peak(bytes=GIB, source=PeakSource.NVML_SAMPLED, samples=9, na_samples=1, interval_s=0.5, shared=True),
-        activity=Activity(first_memory_s=0.5, utilisation_mean=0.25, utilisation_max=1.0, temperature_max_c=61.0),
+        activity=Activity(
+            first_memory_s=0.5,
+            utilisation_mean=0.25,
+            utilisation_max=1.0,
+            temperature_max_c=61.0,
+            own_utilisation_mean=0.2,
+            own_utilisation_p95=0.9,
+            own_bandwidth_mean=0.1,
+            own_bandwidth_p95=0.3,
+        ),
         timeline=Timeline(step_s=1.0, bytes=(None, GIB)),
     )
     devices = (seen, replace(seen, uuid="GPU-a", index=4, timeline=None))

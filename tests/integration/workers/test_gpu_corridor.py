@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 
@@ -109,6 +110,35 @@ def test_the_history_has_the_activity_of_a_run_on_its_card(gpu_site: Site, fake:
     assert "5.5G" in reported
     assert "busy 60 %" in reported
     assert "71 °C" in reported
+
+
+@pytest.mark.full
+def test_the_history_has_how_much_each_of_two_runs_used_a_card(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
+    """Beside each other, each run has its own use of the card, and not that of the whole card."""
+    fake.state.gpus[0].utilisation = 90
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gates = [tmp_path / "first", tmp_path / "second"]
+    jobs = [submit(gpu_site, "6G", gate, size) for gate, size in zip(gates, (1.0, 2.0), strict=True)]
+    held = until(lambda: (found := fake.held(0)) and len(found) == 2 and found, what="both processes on the card")
+    assert held
+    for pid, percent in zip(sorted(held, key=lambda pid: held[pid]), (30, 60), strict=True):
+        fake.use(0, pid, percent, memory=percent // 2)
+
+    for job in jobs:
+        started_at = gpu_site.until_state(job, JobState.RUNNING).started_at
+        assert started_at is not None
+    until(lambda: gpu_site.queue.jobs.page().at - started_at > timedelta(seconds=5), what="five seconds of both")
+    for gate in gates:
+        gate.touch()
+
+    for job, share in zip(jobs, (0.3, 0.6), strict=True):
+        run = gpu_site.until_recorded(job).last_run
+        assert run is not None
+        activity = run.devices[0].activity
+        assert (share, share / 2) == (activity.own_utilisation_p95, activity.own_bandwidth_p95)
+        assert 0.9 == activity.utilisation_max
+    assert "by this run: utilisation" in gpu_site.cli("show", str(jobs[0])).stdout
 
 
 #: Allocates 4 GiB in the first process, and at the same time 3 GiB in a daemon that leaves its session twice.

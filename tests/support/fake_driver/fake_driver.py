@@ -34,7 +34,7 @@ NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, 
 
 # Calls that a GPU may not support (``gpus[0].unsupported``) or a driver may not have (``missing``).
 TEMPERATURE, TEMPERATURE_V, THRESHOLD, FIELDS, POWER, UTILISATION, REASONS = (1 << bit for bit in range(7))
-ECC, MODE, MARGIN, TOPOLOGY, MPS_LIST, GRAPHICS_LIST = (1 << bit for bit in range(7, 13))
+ECC, MODE, MARGIN, TOPOLOGY, MPS_LIST, GRAPHICS_LIST, BY_PROCESS = (1 << bit for bit in range(7, 14))
 _OF_THE_CARD = TEMPERATURE | TEMPERATURE_V | THRESHOLD | FIELDS | POWER | UTILISATION | REASONS | MODE | MARGIN
 
 _MAX_GPUS, _MAX_ENTRIES, _MAX_ACCOUNTS, _MAX_CHANGES = 16, 512, 1024, 4096
@@ -79,7 +79,7 @@ class _Entry(ctypes.Structure):
         ("gpu", ctypes.c_uint32),
         ("pid", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
+        ("utilisation", ctypes.c_uint32),
         ("bytes", ctypes.c_uint64),
         ("start", ctypes.c_uint64),
     )
@@ -222,7 +222,7 @@ class FakeGpus:
             uuids.append(f"MIG-{card:08x}-fa4e-0000-0000-{slot:012x}")
             gpu.uuid, gpu.name = uuids[-1].encode(), f"Fake MIG {total_bytes // _GIB}g".encode()
             gpu.total, gpu.context = total_bytes, state.gpus[card].context
-            gpu.parent, gpu.slot, gpu.unsupported = card, slot, _OF_THE_CARD
+            gpu.parent, gpu.slot, gpu.unsupported = card, slot, _OF_THE_CARD | BY_PROCESS
             state.mig_count += 1
         state.gpus[card].mig = 1
         return uuids
@@ -250,6 +250,16 @@ class FakeGpus:
             entry.gpu, entry.pid, entry.flags, entry.bytes, entry.start = gpu, pid, flags, size_bytes, 0
             self._keep_account(gpu, pid, size_bytes)
             self._keep_change(gpu, pid, size_bytes)
+
+    def use(self, gpu: int, pid: int, percent: int, *, memory: int = 0, encoder: int = 0) -> None:
+        """Set how much of GPU *gpu* the process *pid*, which holds memory there, uses from now on, in percent.
+
+        The utilisation of the whole GPU is apart: ``gpus[0].utilisation``.
+        """
+        with self.locked():
+            for entry in self._entries():
+                if (entry.gpu, entry.pid) == (gpu, pid):
+                    entry.utilisation = percent | memory << 8 | encoder << 16
 
     def let_go(self, gpu: int, pid: int) -> None:
         """Remove everything that *pid* holds on GPU *gpu*, as if it had never been there."""
@@ -301,6 +311,7 @@ class FakeGpus:
         count = self.state.entry_count
         for entry in self.state.entries[:count]:
             if entry.start == _NOBODY:
+                entry.utilisation = 0
                 return entry
         self.state.entry_count = count + 1
         return self.state.entries[count]

@@ -5,7 +5,8 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_F
        DRIVER_NOT_LOADED = 9, FUNCTION_NOT_FOUND = 13 };
 /* The calls that can be unsupported or missing, with the bits of fake_driver.py. */
 enum { TEMPERATURE = 1, TEMPERATURE_V = 2, THRESHOLD = 4, FIELDS = 8, POWER = 16, UTILISATION = 32, REASONS = 64,
-       ECC = 128, MODE = 256, MARGIN = 512, TOPOLOGY = 1024, MPS_LIST = 2048, GRAPHICS_LIST = 4096 };
+       ECC = 128, MODE = 256, MARGIN = 512, TOPOLOGY = 1024, MPS_LIST = 2048, GRAPHICS_LIST = 4096,
+       BY_PROCESS = 8192 };
 
 typedef struct { uint64_t total, free, used; } Memory;
 typedef struct { uint32_t version; uint64_t total, reserved, free, used; } MemoryV2;
@@ -14,6 +15,7 @@ typedef struct { char legacy[16]; uint32_t domain, bus, device, id, subsystem; c
 typedef struct { uint32_t version, sensor; int32_t degrees; } Temperature;
 typedef struct { uint32_t version; int32_t degrees; } Margin;
 typedef struct { uint32_t gpu, memory; } Rates;
+typedef struct { uint32_t pid; uint64_t at; uint32_t busy, memory, encoder, decoder; } Share;
 typedef struct { uint32_t gpu, memory; uint64_t most, time, start; uint32_t running, reserved[5]; } Stats;
 typedef struct {
     uint32_t id, scope;
@@ -172,6 +174,23 @@ int nvmlDeviceGetUtilizationRates(Gpu *gpu, Rates *out) {
     if (!error) *out = (Rates){gpu->utilisation, gpu->memory_utilisation};
     return error;
 }
+/* Only processes that use the GPU are listed. */
+int nvmlDeviceGetProcessUtilization(Gpu *gpu, Share *out, unsigned *count, unsigned long long since) {
+    uint32_t room = out ? *count : 0, seen = 0;
+    int error = asked(gpu, BY_PROCESS);
+    if (error) return error;
+    int file = lock();
+    for (uint32_t i = 0; i < state->entry_count; i++) {
+        Entry *entry = &state->entries[i];
+        if (!entry->utilisation || !counts(entry, gpu)) continue;
+        if (seen < room)
+            out[seen] = (Share){entry->pid, since + 1, entry->utilisation & 0xff, entry->utilisation >> 8 & 0xff,
+                                entry->utilisation >> 16 & 0xff, 0};
+        seen++;
+    }
+    *count = seen;
+    return unlock(file, !seen ? NOT_FOUND : seen > room ? INSUFFICIENT_SIZE : OK);
+}
 int nvmlDeviceGetCurrentClocksEventReasons(Gpu *gpu, uint64_t *out) {
     int error = asked(gpu, REASONS);
     if (!error) *out = gpu->reasons;
@@ -243,5 +262,4 @@ ON_NO_CARD(nvmlDeviceGetMaxClockInfo)
 ON_NO_CARD(nvmlDeviceGetPcieThroughput)
 ON_NO_CARD(nvmlDeviceGetPerformanceState)
 ON_NO_CARD(nvmlDeviceGetPowerManagementLimit)
-ON_NO_CARD(nvmlDeviceGetProcessUtilization)
 ON_NO_CARD(nvmlDeviceGetSerial)

@@ -34,7 +34,8 @@ typedef struct {
     uint64_t persistence;
 } Gpu;
 typedef struct {
-    uint32_t gpu, pid, flags, unused;
+    uint32_t gpu, pid, flags;
+    uint32_t utilisation; /* in percent: of the cores, of the memory << 8, of the encoder << 16 */
     uint64_t bytes, start; /* start 0: any process with that pid */
 } Entry;
 /* The most that a process ever held on a GPU. Samples are compared with it. It outlives the process. */

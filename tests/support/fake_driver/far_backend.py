@@ -18,7 +18,7 @@ from workers.devices.select import choose
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from gpuqueue.model.device import Device, Reading
+    from gpuqueue.model.device import Device, Reading, Utilisation
     from workers.devices.backend import DeviceBackend
 
 #: The health of the fake cards by default.
@@ -26,6 +26,7 @@ WELL = Health(
     temperature_c=40.0,
     limit_c=83.0,
     utilisation=0.0,
+    memory_utilisation=0.0,
     power_w=60.5,
     throttled=(),
     ecc_uncorrected=0,
@@ -70,6 +71,11 @@ class FarBackend:
         """Return the health, as in DeviceBackend."""
         health: Health = self._ask("health", device)
         return health
+
+    def utilisations(self, device: Device) -> Mapping[int, Utilisation] | None:
+        """Return the utilisation by process, as in DeviceBackend."""
+        found: Mapping[int, Utilisation] | None = self._ask("utilisations", device)
+        return found
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
         """Return the accounted maxima, as in DeviceBackend."""

@@ -9,7 +9,7 @@ from gpuqueue.cli.output.job_story import _notification_lines, _pause, memory_li
 from gpuqueue.cli.output.render import when
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.notification import Delivery, Notification, Outcome, When
+from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Notification, Outcome, When
 from gpuqueue.model.run import Record, RunDevice
 
 
@@ -92,3 +92,20 @@ def test_the_files_to_keep_are_shown() -> None:
     assert "  keep" not in story(
         Record(job=Job(id=1, spec=make_spec(), state=JobState.QUEUED, submitted_at=NOW), runs=())
     )
+
+
+def test_an_idle_run_is_shown_with_its_notification() -> None:
+    """`show` says since when a run is idle, and whether the owner was notified."""
+    job = Job(
+        id=1,
+        spec=make_spec(notifications=(Notification("team"),)),
+        state=JobState.RUNNING,
+        submitted_at=NOW,
+        idle_since=NOW,
+    )
+    sent = Delivery(number=FIRST_ABOUT_IDLE, tries=1, outcome=Outcome.SENT, at=NOW)
+
+    lines = story(Record(job=job, reported=(Delivery(number=0), sent))).splitlines()
+
+    assert f"  idle       since {when(NOW)}: it does not use its devices" in lines
+    assert ["  on end     team", f"  on idle    team: sent {when(NOW)}"] == [each for each in lines if "team" in each]

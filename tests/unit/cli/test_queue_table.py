@@ -181,3 +181,30 @@ def test_json_has_what_the_table_has() -> None:
         runs["progress"],
     )
     assert (None, None, None) == (waits["held_bytes"], waits["elapsed_s"], waits["progress"])
+
+
+@pytest.mark.parametrize(
+    ("width", "progress", "words"),
+    [
+        (200, True, "idle 1:05:00, ████····  50 % 45/90, 00:15 left"),
+        (None, True, "idle 1:05:00, 50 % 45/90, 00:15 left"),
+        (200, False, "idle 1:05:00"),
+        (None, False, "idle 1:05:00"),
+    ],
+)
+def test_an_idle_run_is_marked(width: int | None, words: str, *, progress: bool) -> None:
+    """A run that does not use its devices is marked in the last column, before its progress."""
+    idle = replace(RUNS, idle_since=NOW - timedelta(minutes=65))
+    listing = replace(LISTING, jobs=(idle,))
+    shown = click.unstyle(queue_table(listing, PROGRESS if progress else {}, width)).splitlines()[-1]
+
+    assert shown.endswith(words)
+    assert "2026-11-21T10:55:00.000+00:00" == listing_to_plain(listing, {})[0]["idle_since"]
+
+
+@pytest.mark.parametrize("width", [*range(44, 130), 200])
+def test_no_line_of_an_idle_run_is_wider_than_the_terminal(width: int) -> None:
+    """The mark takes its room from the progress."""
+    listing = replace(LISTING, jobs=(replace(RUNS, idle_since=NOW - timedelta(days=2)),))
+
+    assert max(map(len, click.unstyle(queue_table(listing, PROGRESS, width)).splitlines())) <= width

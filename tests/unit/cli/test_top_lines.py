@@ -20,6 +20,7 @@ from gpuqueue.cli.top.lines import (
     as_text,
     bar,
     device_rows,
+    external_lines,
     head_line,
     job_lines,
     memory_parts,
@@ -31,7 +32,7 @@ from gpuqueue.model.array import Array, Indexes, Member, Tally
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.progress import Progress
-from gpuqueue.queue.lease import DeviceStatus, Holding
+from gpuqueue.queue.lease import DeviceStatus, ExternalProcess, Holding
 from gpuqueue.text.units import GIB
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -242,3 +243,21 @@ def test_a_log_is_shown_as_a_terminal_would_have_left_it() -> None:
     assert ["start", " 20%", "end"] == log_lines(b"start\r\n 10%\r 20%\nend\n")
     assert ["x"] == log_lines(b"\x1b[2Jx\r\n")
     assert [] == log_lines(b"\n")
+
+
+def test_external_processes_are_listed_with_owner_and_age() -> None:
+    """Below the devices is a line for each external process; what is unknown of it is left out."""
+    processes = (
+        ExternalProcess(
+            pid=77, held_bytes=3 * GIB, user="eve", command="jupyter", started_at=NOW - timedelta(hours=49)
+        ),
+        ExternalProcess(pid=78, held_bytes=None, user=None, command=None),
+    )
+    snapshot = Snapshot(at=NOW, devices=(status(external_processes=processes),), jobs=())
+
+    assert [
+        "external process on nodeA device 0: 3G  eve, pid 77, for 2d 01:00:00  jupyter",
+        "external process on nodeA device 0: unknown  somebody, pid 78  cannot be seen",
+    ] == external_lines(snapshot)
+    assert all(len(line) <= 44 for line in external_lines(snapshot, 44))
+    assert all(line in as_text(snapshot, 10.0, None).splitlines() for line in external_lines(snapshot))

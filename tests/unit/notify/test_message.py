@@ -13,7 +13,7 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.notification import Notification
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice
-from gpuqueue.notify.message import message_of, title_of, took
+from gpuqueue.notify.message import idle_message_of, message_of, title_of, took
 from gpuqueue.notify.targets import url_of
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
@@ -171,3 +171,17 @@ def test_runs_that_lacked_memory_are_in_the_message() -> None:
 
     assert [f"memory   {texts[1]}"] == [line for line in body if "out of memory" in line]
     assert not any("warm" in line for line in body)
+
+
+def test_the_message_about_an_idle_run_says_where_and_why() -> None:
+    """The message names the job, the device and the newest reason, and how to end the job."""
+    record = a_record(JobState.RUNNING, Ending.from_status(0))
+    texts = ("no use of its device for 1:00:00", "no use of its device for 1:55:00: it is ended in 5:00", "other")
+    notes = tuple(Note(at=NOW, attempt=1, text=text) for text in texts)
+
+    message = idle_message_of(replace(record, notes=notes))
+
+    assert "job 17 (train) is idle on node1:0" == message.title
+    assert f"why      {texts[1]}" in message.body.splitlines()
+    assert ["gpuqueue show 17", "gpuqueue cancel 17"] == message.body.splitlines()[-2:]
+    assert not message.good

@@ -45,10 +45,11 @@ local known = {} -- run -> priority (priority), going (it ends in any case), may
 local function run_of(id)
   if known[id] then return known[id] end
   local j = call('HMGET', job_key(id), F.state, F.priority, F.requeue, F.started_ms, F.preemptions, F.preempted_by,
-    F.mem_bytes, F.devices, F.shape, F.preempt_until_ms)
+    F.mem_bytes, F.devices, F.shape, F.preempt_until_ms, F.idle)
   local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
   if mem and wants_alone(j[9] or '') then mem = allocated_to(id, j[8] or '') or mem end -- whole devices, whatever it asked for
-  local run = {priority = j[2], going = is_leaving(j[1], j[6], j[10], now), began = began}
+  local priority = counts_as_low(j[11]) and '0' or j[2]
+  local run = {priority = priority, going = is_leaving(j[1], j[6], j[10], now), began = began}
   run.may = j[1] == 'running' and not j[6] and j[3] == '1' and began and mem and now - began >= after_ms
     and j[2] and to_count(j[5]) < most
   if run.may then run.work = mem * (gang + 1) * (now - began) end

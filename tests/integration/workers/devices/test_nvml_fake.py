@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from bounded import until
 from fake_driver.fake_driver import (
+    BY_PROCESS,
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
     GRAPHICS_LIST,
@@ -26,7 +27,7 @@ from fake_driver.fake_driver import (
 from fake_driver.far_backend import WELL, FarBackend
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.device import DeviceKind, Utilisation
 from workers.devices.backend import DeviceTrouble
 
 if TYPE_CHECKING:
@@ -302,3 +303,39 @@ def free_bytes(backend: FarBackend, device: Device) -> int | None:
         return backend.reading(device).free_bytes
     except DeviceTrouble:
         return None
+
+
+def test_the_driver_reports_the_utilisation_by_process(fake: FakeGpus, start: Start) -> None:
+    """Each process that used the GPU is reported with its share, video engines included; the others are left out."""
+    mine, idle, other = os.getpid(), os.getppid(), 1
+    for pid in (mine, idle, other):
+        fake.hold(1, pid, GIB)
+    fake.use(1, mine, 25, memory=10)
+    fake.use(1, other, 0, encoder=40)
+    backend = start("auto")
+    first, second = backend.devices()
+
+    assert {} == backend.utilisations(first)
+    assert {
+        mine: Utilisation(busy=0.25, memory=0.1),
+        other: Utilisation(busy=0.4, memory=0.0),
+    } == backend.utilisations(second)
+
+
+@pytest.mark.parametrize("switch", ["unsupported", "missing"])
+def test_a_driver_without_figures_by_process_reports_none(fake: FakeGpus, start: Start, switch: str) -> None:
+    """A card or a driver that does not report the utilisation by process gives None: unknown, and not unused."""
+    fake.hold(0, os.getpid(), GIB)
+    setattr(fake.state if switch == "missing" else fake.state.gpus[0], switch, BY_PROCESS)
+    backend = start("auto")
+
+    assert backend.utilisations(backend.devices()[0]) is None
+
+
+def test_impossible_figures_are_unknown(fake: FakeGpus, start: Start) -> None:
+    """A driver that reports more than 100 percent gives no figure."""
+    fake.hold(0, os.getpid(), GIB)
+    fake.use(0, os.getpid(), 255)
+    backend = start("auto")
+
+    assert backend.utilisations(backend.devices()[0]) is None

@@ -60,6 +60,7 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
     gpu = fake.state.gpus[1]
     gpu.temperature, gpu.gpu_max = 71, 90
     gpu.utilisation, gpu.ecc, gpu.compute_mode = 97, 2, 3
+    gpu.memory_utilisation = 34
     gpu.power_mw = 312_400
     gpu.reasons = 0x1 | 0x2 | 0x4 | 0x8 | 0x20 | 0x40 | 0x80
     backend = start("auto")
@@ -69,6 +70,7 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
         temperature_c=71.0,
         limit_c=90.0,
         utilisation=0.97,
+        memory_utilisation=0.34,
         power_w=312.4,
         throttled=("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake"),
         ecc_uncorrected=2,
@@ -85,7 +87,7 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
         (TEMPERATURE_V, []),
         (THRESHOLD | MARGIN, ["limit_c"]),
         (FIELDS, []),
-        (UTILISATION, ["utilisation"]),
+        (UTILISATION, ["utilisation", "memory_utilisation"]),
         (POWER, ["power_w"]),
         (REASONS, ["throttled"]),
         (ECC, ["ecc_uncorrected"]),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpuqueue.model.device import Activity, Health, Peak, PeakSource
+from gpuqueue.model.device import Activity, Health, Peak, PeakSource, Utilisation
 from workers.measure.meter import Meter
 from workers.measure.peak import ENOUGH_SAMPLES, peak_of
 
@@ -151,3 +151,15 @@ def test_another_worker_continues_the_figures() -> None:
     assert peak_of(meter, NVML, accounted={7: 11}) == peak_of(other, NVML, accounted={7: 11})
     assert (meter.activity(), meter.timeline(), {7}) == (other.activity(), other.timeline(), other.pids)
     assert (3, 47) == (other.before_bytes, other.delta_bytes)
+
+
+def test_another_worker_continues_the_time_without_use() -> None:
+    """The time for which a run has not used a device survives the worker. A file of an older version has none."""
+    meter = meter_of(6, 6)
+    for at_s in (1.0, 2.0):
+        meter.note_use(Utilisation(busy=0.0), at_s)
+    plain = json.loads(json.dumps(meter.to_plain()))
+
+    assert 1.0 == Meter.from_plain(plain).unused_since_s(3.0)
+    del plain["unused"]
+    assert Meter.from_plain(plain).unused_since_s(3.0) is None

@@ -23,6 +23,7 @@ def request(left_s: float | None) -> PreemptRequest:
     ("kind", "left_s", "grace_s"),
     [
         ("cancelled", None, 30.0),
+        ("idle", None, 30.0),
         ("exited", None, LEFTOVER_GRACE_S),
         ("out_of_memory", None, EXCESS_GRACE_S),
         ("lost", None, 5.0),

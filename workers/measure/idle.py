@@ -1,0 +1,99 @@
+"""Since when a run has not used its devices, and what follows from that. Pure."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from gpuqueue.text.json_fields import Fields
+
+#: Longest time between two samples of one time without use, in seconds. In a longer gap the run may have used the
+#: device: its worker was not running, or the driver did not report the use.
+MOST_GAP_S = 60.0
+#: How long before an action its last warning comes, in seconds, or half of the grace if that is shorter.
+LAST_WARNING_S = 300.0
+
+
+class Unused:
+    """The time for which a run has not used one device: since the first of the last samples without any use.
+
+    A sample with unknown use counts for nothing. While samples are unknown for longer than MOST_GAP_S, the time is
+    unknown too.
+    """
+
+    def __init__(self, since_s: float | None = None, last_s: float | None = None) -> None:
+        self._since_s = since_s
+        self._last_s = last_s
+
+    def note(self, busy: float | None, at_s: float) -> None:
+        """Take one sample: *busy*, the share of time in which the device worked for the run, at *at_s* seconds."""
+        if busy is None:
+            return
+        if busy > 0:
+            self._since_s = None
+        elif self._since_s is None or self._is_over(at_s):
+            self._since_s = at_s
+        self._last_s = at_s
+
+    def since_s(self, now_s: float) -> float | None:
+        """Return since when the run has not used the device, or None if it has used it or that is unknown."""
+        return None if self._is_over(now_s) else self._since_s
+
+    def _is_over(self, now_s: float) -> bool:
+        return self._last_s is None or now_s - self._last_s > MOST_GAP_S
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"since_s": self._since_s, "last_s": self._last_s}
+
+    @classmethod
+    def from_plain(cls, fields: Fields) -> Unused:
+        """Return what :meth:`to_plain` wrote.
+
+        Raises:
+            Unreadable: *fields* are not valid.
+
+        """
+        return cls(fields.number_or_none("since_s"), fields.number_or_none("last_s"))
+
+
+class Stage(IntEnum):
+    """What has come of the idle time of a run. The store knows the stages by their numbers."""
+
+    #: It uses its devices, or its use is unknown, or the time is too short.
+    IN_USE = 0
+    #: It is marked as idle.
+    MARKED = 1
+    #: It got the last warning before the action of the site.
+    WARNED = 2
+    #: The action of the site is due.
+    DUE = 3
+
+
+def last_warning_s(grace_s: float) -> float:
+    """Return how long before the action the last warning comes, in seconds."""
+    return min(LAST_WARNING_S, grace_s / 2)
+
+
+def stage_of(
+    unused_s: float | None, *, after_s: float | None, grace_s: float | None, warned_s: float | None = None
+) -> Stage:
+    """Return the stage of a run that has not used its devices for *unused_s* seconds.
+
+    The action never comes without the last warning before it. If the warning was late, so is the action.
+
+    Args:
+        unused_s: The time without use, in seconds; None: it uses one of them, or that is unknown.
+        after_s: The time from which on it is marked; None: never.
+        grace_s: The time from the mark to the action; None: there is no action.
+        warned_s: How long ago the last warning was given, in seconds; None: it was not.
+
+    """
+    if unused_s is None or after_s is None or unused_s < after_s:
+        return Stage.IN_USE
+    if grace_s is None:
+        return Stage.MARKED
+    last_s = last_warning_s(grace_s)
+    if after_s + grace_s - unused_s > last_s:
+        return Stage.MARKED
+    return Stage.WARNED if warned_s is None or warned_s < last_s else Stage.DUE
