@@ -93,7 +93,7 @@ def origin_of(url: str) -> str:
             "the address of a service has no user and no password in it: gpuqueue login asks for the token"
         )
     if parts.scheme == "http" and host not in _LOOPBACK:
-        raise BadRequest(f"plain HTTP shows the access token to the network: write https://{host}")
+        raise BadRequest(f"plain HTTP shows the access token to the network: write https://{parts.netloc}")
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port or _PORTS[parts.scheme]}"
 
 

@@ -193,7 +193,8 @@ def _existing(directory: Path) -> Path:
     try:
         found = directory.resolve(strict=True)
     except (OSError, RuntimeError) as error:
-        raise BadRequest(f"cannot enter {quoted(str(directory))}: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise BadRequest(f"cannot enter {quoted(str(directory))}: {why}") from None
     if not found.is_dir():
         raise BadRequest(f"{quoted(str(directory))} is no directory")
     return found

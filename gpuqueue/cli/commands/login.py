@@ -46,6 +46,8 @@ def _token() -> str:
     """Return the token that is typed, or read from standard input. No message shows it."""
     typed = sys.stdin.isatty()
     text = str(click.prompt("Access token", hide_input=True, err=True)) if typed else sys.stdin.read(_MOST)
+    if not text.strip():
+        raise BadRequest("there is no access token on standard input: write it there, or run this in a terminal")
     if parts_of(text.strip()) is None:
         raise BadRequest("that is no access token: it begins with gq_ and has 55 characters")
     return text.strip()
