@@ -14,6 +14,7 @@ export const ENDINGS = {
   cancelled: "cancelled",
   preempted: "preempted",
   refused: "could not start",
+  idle: "ended, as it did not use its devices",
   lost: "lost",
 };
 
