@@ -19,6 +19,7 @@ from site_of_one import BIN
 from terminal import Terminal
 
 from gpuqueue.results.target import STAGING
+from gpuqueue.snapshot.names import LEFT_OUT_NOTES
 
 GPUQUEUE = str(BIN / "gpuqueue")
 ENTRIES: list[Entry] = [
@@ -96,9 +97,21 @@ def test_patterns_run_and_directory_are_passed_on(fetch: Run, here: Path) -> Non
         "run": 1,
         "source": "kept",
         "left_out": [],
+        "notes": [],
     } == json.loads(done.stdout)
     assert [("/api/v1/jobs/17_2/files", {"run": ["1"], "pattern": ["results/**", "!*.tmp", "é&x"]})] == service.requests
     assert "one" == (here / "deep/er/a").read_text()
+
+
+def test_what_the_service_could_not_pack_is_named(fetch: Run, here: Path) -> None:
+    """A fetch without the files that have no name for an archive has exit code 1, also if there are no others."""
+    notes = file(LEFT_OUT_NOTES, b"left out 'r\\xe9s.txt', which is not UTF-8\n")
+    for parts, first in (([file("a"), notes], "1 file, 3B, in results-12\n"), ([notes], "0 files\n")):
+        with files_service(parts=[archive(parts)]) as service:
+            done = fetch(service, "12")
+        assert (1, first) == (done.returncode, done.stdout), done.stderr
+        assert done.stderr.endswith("gpuqueue: left out 'r\\xe9s.txt', which is not UTF-8\n")
+    assert ["a"] == names(here / "results-12")
 
 
 def test_a_list_writes_nothing(fetch: Run, here: Path) -> None:

@@ -322,7 +322,7 @@ def test_results_are_left_out_of_the_next_code(host: Host, files: Files, tmp_pat
     assert "*.pt\n" == (tmp_path / "other" / ".gitignore").read_text()
 
 
-def test_what_the_packing_left_out_is_told(host: Host, files: Files, tmp_path: Path) -> None:
+def test_what_the_packing_left_out_is_named(host: Host, files: Files, tmp_path: Path) -> None:
     """The last file of the archive says what is missing. It is no result, and it alone is not nothing."""
     notes, told = file(LEFT_OUT_NOTES, b"left out 'a\\nb', which has control characters\n"), list[str]()
     host.packs(archive([file("a"), notes]))

@@ -137,7 +137,7 @@ def test_what_leads_out_is_left_out(repacked: Repack, name: str, fields: dict[st
     assert notes == notes_in(tmp_path / "new.tar")
 
 
-def test_what_was_left_out_before_is_still_told(repacked: Repack, tmp_path: Path) -> None:
+def test_what_was_left_out_before_is_still_named(repacked: Repack, tmp_path: Path) -> None:
     """The notes of an archive are passed on with any part of it. A file of the job with their name is not packed."""
     copy = Copy(tmp_path / "run" / "code")
     copy.write("a", b"x")
