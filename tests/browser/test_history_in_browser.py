@@ -45,6 +45,7 @@ def shown_ids(page: Page) -> list[str]:
     return page.locator(".history-table tbody th.id").all_inner_texts()
 
 
+@pytest.mark.full
 def test_a_person_finds_a_job_and_submits_a_script(past: ServedSite, open_page: Open) -> None:
     """The history has the newest job first. A script travels, and a double click makes one job."""
     page = open_page(past, "history")

@@ -33,6 +33,7 @@ def at_end(page: Page) -> bool:
     return bool(page.locator(".log-lines").evaluate("box => box.scrollHeight - box.scrollTop - box.clientHeight < 13"))
 
 
+@pytest.mark.full
 def test_a_job_shows_its_whole_story(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
     """From the queue to the job: its runs, its waits, its verdict, and its output, in which markup is text."""
     site, scene = played

@@ -427,6 +427,7 @@ def test_devices_are_drained_and_resumed(client: Client) -> None:
     assert ("the fan", None) == (drained.drained, resumed.drained)
 
 
+@pytest.mark.full
 def test_ends_come_in_their_order(client: Client) -> None:
     """Waits end with the jobs, and report a held job once."""
     first, second = submitted(client), submitted(client, hold=True)

@@ -135,6 +135,7 @@ def gpu_site(tmp_path: Path, store_url: str, gpu: FakeGpus) -> Iterator[Site]:
     made.stop()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("line", "lost", "drained"),
     [

@@ -93,6 +93,7 @@ def test_a_store_that_is_loading_is_not_taken_for_dead() -> None:
         raise redis.BusyLoadingError("Redis is loading the dataset in memory")
 
 
+@pytest.mark.full
 def test_a_store_that_reads_its_data_for_long_comes_up(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that takes long to load its data comes up.
 

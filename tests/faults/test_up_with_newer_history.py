@@ -15,6 +15,7 @@ from gpuqueue.errors import HistoryNewer
 from gpuqueue.settings.settings import Settings
 
 
+@pytest.mark.full
 def test_up_starts_nothing_with_newer_tables(home: Home) -> None:
     """After a downgrade ``up`` refuses in one line, before it starts a store or a worker.
 

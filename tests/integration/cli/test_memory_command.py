@@ -58,6 +58,7 @@ def test_the_second_submit_of_a_script_gets_a_right_sized_request(site: Site, sc
     assert shown["mem_source"] == why["job"]["mem_source"]
 
 
+@pytest.mark.full
 def test_a_request_below_the_peak_gets_a_line(site: Site, script: Path) -> None:
     """A job that will probably die is queued all the same, and a line says so."""
     site.start_recorder()

@@ -78,6 +78,7 @@ def ended(served: ServedSite, owner: Client, name: str) -> None:
     )
 
 
+@pytest.mark.full
 def test_the_files_are_those_of_the_command_line(served: ServedSite, owner: Client) -> None:
     """All pages are in one file, in each order, up to the most lines. Filters count, and a formula is quoted."""
     ended(served, owner, "=1+1")

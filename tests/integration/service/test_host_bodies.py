@@ -47,6 +47,7 @@ def test_large_results_arrive(owner: Client, relay: FakeRelay, served: ServedSit
     assert ["results.tar", "user"] == sorted(each.name for each in delivered(served, job).iterdir())
 
 
+@pytest.mark.full
 def test_results_above_the_limit_are_refused(owner: Client, relay: FakeRelay, served: ServedSite) -> None:
     """Before they are read if their length is known, else when they are above it. Nothing of them stays."""
     job = submitted(owner)

@@ -130,6 +130,7 @@ def test_a_host_that_dies_while_it_sends_cuts_the_archive_short(
             asking.result(timeout=60)
 
 
+@pytest.mark.full
 def test_a_client_that_leaves_ends_the_request_of_the_host(
     owner: Client, relay: FakeRelay, served: ServedSite, tmp_path: Path
 ) -> None:

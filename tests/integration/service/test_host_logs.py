@@ -84,6 +84,7 @@ def test_a_run_without_output_has_an_empty_log(owner: Client, relay: FakeRelay) 
         assert b"" == read(owner, job)
 
 
+@pytest.mark.full
 def test_a_host_that_does_not_answer_leaves_what_was_delivered(
     owner: Client, relay: FakeRelay, served: ServedSite
 ) -> None:

@@ -18,6 +18,7 @@ def served() -> Iterator[ServedSite]:
         yield site
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", ["/jobs", "/snapshots", "/snapshots/contents", "/host/join"])
 @pytest.mark.parametrize("token", [None, "wrong"])
 def test_a_large_body_is_parsed_for_a_known_caller_only(served: ServedSite, path: str, token: str | None) -> None:

@@ -36,6 +36,7 @@ def owner(served: ServedSite) -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.full
 def test_a_search_on_another_host_may_take_long(
     owner: Client, served: ServedSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

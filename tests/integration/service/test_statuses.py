@@ -61,6 +61,7 @@ def test_no_wait_is_empty_for_a_caller_who_must_log_in(served: ServedSite) -> No
     assert 401 == ask(served, "/jobs/wait", method="POST", body={"jobs": [], "timeout_s": 0})[0]
 
 
+@pytest.mark.full
 def test_a_site_that_is_open_answers_callers_without_an_account() -> None:
     """They see the jobs that the site shows to them. A search by text finds one's own jobs only, and they have none."""
     with serving(GPUQUEUE_ACCESS="see-jobs=anonymous") as site:

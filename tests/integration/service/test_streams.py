@@ -219,6 +219,7 @@ def test_a_watch_outlives_the_service(owner: Client, served: ServedSite) -> None
     assert JobState.CANCELLED is seen[-1]
 
 
+@pytest.mark.full
 def test_steps_of_a_stream_are_no_requests(limited: ServedSite) -> None:
     """Followers that poll more often than an account may call are not cut off."""
     with limited.client("unix") as client:
@@ -243,6 +244,7 @@ def patient() -> Iterator[ServedSite]:
         yield site
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", ["recorded", "follow"])
 def test_waiting_for_the_history_holds_up_nobody(patient: ServedSite, way: str) -> None:
     """While the history lags, any number of callers wait for ended jobs, and others are served at once."""

@@ -102,6 +102,7 @@ def test_a_submit_takes_directory_and_environment_along(site: Site, tmp_path: os
     assert f"{tmp_path}\noffline a=b c unset\n" == done.stdout
 
 
+@pytest.mark.full
 def test_run_shows_the_output_and_returns_the_exit_code(site: Site) -> None:
     """`run` shows the job's output and returns its exit code: 124 at the time limit, 128 + n for signal n."""
     site.start_recorder()

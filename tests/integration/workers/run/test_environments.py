@@ -147,6 +147,7 @@ def far(host: Site, tmp_path: Path) -> Site:
     return host
 
 
+@pytest.mark.full
 def test_the_python_of_code_that_travels(far: Site, project: Path, python: Path) -> None:
     """One line says what runs. A Python of this machine is refused at submit, with what to do."""
     words = ("submit", "train.py", "--mem", "1M", "--cwd", str(project))
