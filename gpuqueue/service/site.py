@@ -61,7 +61,7 @@ class Site:
     """What the routes share."""
 
     def __init__(self, settings: Settings, identity: Identity, page_url: str | None = None) -> None:
-        """Serve the site of *settings*. *page_url* is where browsers find the page, None if nobody has said."""
+        """Serve the site of *settings*. *page_url* is where browsers find the page, None if that is not known."""
         self.settings = settings
         self.page_url = page_url
         self.identity = identity

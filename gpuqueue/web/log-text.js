@@ -1,5 +1,5 @@
 // The output of a job as lines of styled text, as a terminal would show it: colours, carriage returns, progress bars.
-// It only collects text. Whoever shows it makes text nodes of it, so nothing in a log is ever markup.
+// It only collects text. The view makes text nodes of it, so nothing in a log is ever markup.
 
 /** Most lines that are kept, most characters of a line, and most characters of an unfinished escape sequence. */
 export const MOST_LINES = 10000;

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bounded import until
-from browser_pages import PHONE, Open, picture, serious
+from browser_pages import PHONE, Open, answered, picture, serious
 from history_scene import FIRST, JOBS, site_with_a_past
 from page_scene import HOSTILE
 from service_fixtures import ServedSite, serving
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 SCRIPT: FilePayload = {"name": "hello.py", "mimeType": "text/x-python", "buffer": b"print('hello')\n"}
 NO_PROGRAM: FilePayload = {"name": "run.sh", "mimeType": "text/plain", "buffer": b"echo hello\n"}
-#: What each view shows once it has its content.
+#: What each view shows once it has its content, and what the page has asked for then.
 VIEWS = {
-    "history": ".history-table tbody tr",
-    "statistics": ".unused-table tbody tr",
-    "submit": "#job-mem",
-    "submit?how=again": ".suggestions li",
+    "history": (".history-table tbody tr", ("/history/folded",)),
+    "statistics": (".charts", ("/stats", "/queue-table")),
+    "submit": ("#job-mem", ("/web/form",)),
+    "submit?how=again": (".suggestions li", ("/history",)),
 }
 
 
@@ -36,8 +36,9 @@ def past() -> Iterator[ServedSite]:
 
 def complete(page: Page, view: str) -> None:
     """Wait until a view has its content."""
-    page.locator(VIEWS[view]).first.wait_for()
-    page.wait_for_timeout(1500)  # for the pictures: charts and running jobs come a moment later
+    part, paths = VIEWS[view]
+    page.locator(part).first.wait_for()
+    answered(page, *paths)
 
 
 def shown_ids(page: Page) -> list[str]:
@@ -49,7 +50,7 @@ def shown_ids(page: Page) -> list[str]:
 def test_a_person_finds_a_job_and_submits_a_script(past: ServedSite, open_page: Open) -> None:
     """The history has the newest job first. A script travels, and a double click makes one job."""
     page = open_page(past, "history")
-    page.locator(VIEWS["history"]).first.wait_for()
+    complete(page, "history")
     assert str(FIRST + JOBS - 1) == shown_ids(page)[0]
     assert page.locator("td.name bdi", has_text="<script>").first.inner_text() == HOSTILE
     page.get_by_role("link", name="Submit", exact=True).click()
@@ -71,7 +72,7 @@ def test_a_person_finds_a_job_and_submits_a_script(past: ServedSite, open_page: 
 def test_filters_and_pages_of_the_history_are_in_the_address(past: ServedSite, open_page: Open) -> None:
     """A link and a reload show the same jobs. The CSV has all that match, not only the page."""
     page = open_page(past, "history")
-    page.locator(VIEWS["history"]).first.wait_for()
+    complete(page, "history")
     page.get_by_role("link", name="Next 50").click()
     until(lambda: shown_ids(page)[:1] == [str(FIRST + JOBS - 51)], what="the second page")
     page.get_by_role("button", name="Failed", exact=True).click()
@@ -88,7 +89,7 @@ def test_filters_and_pages_of_the_history_are_in_the_address(past: ServedSite, o
     page.wait_for_url(re.compile("min_peak=1G"))
     page.get_by_label("Period").select_option("7d")
     page.wait_for_url(re.compile("since=7d"))
-    page.locator(VIEWS["history"]).first.wait_for()
+    complete(page, "history")
     until(lambda: page.locator(".old").count() == 0, what="the new rows")
     shown = shown_ids(page)
     with page.expect_download() as download:
@@ -104,7 +105,7 @@ def test_filters_and_pages_of_the_history_are_in_the_address(past: ServedSite, o
 def test_statistics_lead_to_the_jobs(past: ServedSite, open_page: Open) -> None:
     """Who uses least of what they ask for comes first, and a number leads to the jobs behind it."""
     page = open_page(past, "statistics")
-    page.locator(VIEWS["statistics"]).first.wait_for()
+    complete(page, "statistics")
     assert "eve" == page.locator(".unused-table tbody th").first.inner_text()
     page.get_by_text("Running jobs that use least of what they hold").wait_for()
     page.get_by_role("button", name="By device").click()
@@ -115,7 +116,7 @@ def test_statistics_lead_to_the_jobs(past: ServedSite, open_page: Open) -> None:
     page.get_by_role("button", name="By user").click()
     row = page.get_by_role("row", name=re.compile("^bob"))
     row.first.get_by_role("link", name=re.compile(" of ")).click()
-    page.locator(VIEWS["history"]).first.wait_for()
+    complete(page, "history")
     assert {"state=failed%2Clost", "user=bob", "since=30d"} <= {*page.url.partition("?")[2].split("&")}
     until(lambda: {*page.locator("td.user").all_inner_texts()} == {"bob"}, what="the jobs of bob")
 
@@ -124,7 +125,7 @@ def test_statistics_lead_to_the_jobs(past: ServedSite, open_page: Open) -> None:
 def test_a_job_runs_again_with_changes(past: ServedSite, open_page: Open) -> None:
     """The link in the history fills the form, and what is changed there changes the new job."""
     page = open_page(past, "history?mine=1")
-    page.locator(VIEWS["history"]).first.wait_for()
+    complete(page, "history")
     label = shown_ids(page)[0]
     page.get_by_role("link", name=f"Run again: job {label}").click()
     page.get_by_label("Memory of each device").wait_for()

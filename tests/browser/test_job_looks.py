@@ -5,21 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from browser_pages import PHONE, Open, picture, serious
+from browser_pages import PHONE, Open, answered, picture, serious
 from job_scene import JobScene
 from service_fixtures import ServedSite
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-#: What is shown -> what is there once it is complete.
-SHOWN = {"ended": ".memory path.series", "running": ".memory path.series", "after": ".why li", "sweep": ".cells .cell"}
+#: What is shown -> what is there once it is complete, and what the page has asked for then.
+SHOWN = {
+    "ended": (".memory path.series", ("/view", "/events", "/log")),
+    "running": (".memory path.series", ("/view", "/events", "/live", "/log", "/job-progress")),
+    "after": (".why li", ("/view", "/why")),
+    "sweep": (".cells .cell", ("/view", "/members")),
+}
 
 
 def complete(page: Page, which: str) -> None:
     """Wait until a job has its parts."""
-    page.locator(SHOWN[which]).first.wait_for(state="attached")
-    page.wait_for_timeout(1500)  # for the pictures: events and progress come a moment later
+    part, paths = SHOWN[which]
+    page.locator(part).first.wait_for(state="attached")
+    answered(page, *paths)
 
 
 @pytest.mark.full

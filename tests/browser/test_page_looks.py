@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from browser_pages import PHONE, Open, picture, serious
+from browser_pages import PHONE, Open, answered, picture, serious
 from service_fixtures import ServedSite, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-VIEWS = {"overview": "table.devices tbody tr", "queue": "tr.job"}
+#: What each view shows once it has its content, and what the page has asked for then.
+VIEWS = {
+    "overview": ("table.devices tbody tr", ("/overview",)),
+    "queue": ("tr.job", ("/queue-table", "/job-places", "/job-progress")),
+}
 
 
 def shown(page: Page, view: str) -> None:
     """Wait until a view has its content."""
-    page.locator(VIEWS[view]).first.wait_for()
-    page.wait_for_timeout(1500)  # for the pictures: places and progress come a moment later
+    part, paths = VIEWS[view]
+    page.locator(part).first.wait_for()
+    answered(page, *paths)
 
 
 @pytest.mark.full

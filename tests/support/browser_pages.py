@@ -94,6 +94,16 @@ def sign_in(page: Page, token: str) -> None:
     page.get_by_role("button", name="Sign out").wait_for()
 
 
+def answered(page: Page, *paths: str) -> None:
+    """Wait until the page has an answer from each of *paths* of the API, given by their ends, and has drawn it."""
+    page.wait_for_function(
+        """paths => paths.every(path => performance.getEntriesByType("resource")
+            .some(each => each.responseEnd && new URL(each.name).pathname.endsWith(path)))""",
+        arg=[*paths],
+    )
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def picture(page: Page, name: str) -> None:
     """Keep a picture of what is shown."""
     PICTURES.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from workers.measure.idle import Stage, last_warning_s, stage_of
 
 log = logging.getLogger(__name__)
 
-#: What is announced before the action, and what is said when it is due.
+#: The words about the action of the site: in a warning before it, and in the message when it is due.
 _BEFORE = {IdleAction.END: "it is ended", IdleAction.LOWER_PRIORITY: "its priority counts as low"}
 _DUE = {IdleAction.END: "the site ends such jobs", IdleAction.LOWER_PRIORITY: "its priority counts as low until then"}
 
@@ -77,7 +77,7 @@ class IdleWatch:
         """Return the message for the owner of *run* about its *stage*."""
         which = _devices(run)
         if stage is Stage.IN_USE:
-            return f"its {which} {'are' if which == 'devices' else 'is'} in use again, or nobody knows the use"
+            return f"its {which} {'are' if which == 'devices' else 'is'} in use again, or the use is unknown"
         held = format_bytes(sum(device.lease_bytes for device in run.held.devices))
         words = f"{NO_USE} {which} for {format_duration(unused_s)}, and {held} are allocated to it"
         if self._grace_s is None or self._after_s is None:

@@ -12,7 +12,7 @@ router = APIRouter(include_in_schema=False)
 _FILES = PageFiles()
 _YEAR_S = 365 * 86400
 #: The answer for a browser at a service without the files of the page.
-NO_PAGE = """This service has no page: the parts of it that come from npm are not installed.
+NO_PAGE = """This service has no web page, because its third-party parts are not installed.
 
 In a clone, with Node.js installed:  python3 page_parts.py
 The command line and the API at /api/v1 work without them.

@@ -36,7 +36,7 @@ export function answer(devices, bytes, count, waiting) {
   times.sort((one, other) => one.at.localeCompare(other.at));
   if (times.length && times[0].at) return { is: "later", words: `Not now. On ${times[0].host} by ${clock(times[0].at)}, when jobs there reach their time limits, unless waiting jobs take it.` };
   const ever = hostsWith((each) => capacity(each) >= bytes);
-  if (ever.length) return { is: "later", words: "Not now, and nobody knows when: jobs without a time limit run there, or the devices take no jobs." };
+  if (ever.length) return { is: "later", words: "Not now. When is unknown: jobs without a time limit run there, or the devices take no jobs." };
   const largest = Math.max(0, ...gpus.map(capacity));
   return { is: "no", words: count > 1 ? `No host has ${count} devices that can give so much.` : `No device here can give so much: the largest could give ${size(largest)}.` };
 }

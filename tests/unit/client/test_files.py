@@ -324,15 +324,15 @@ def test_results_are_left_out_of_the_next_code(host: Host, files: Files, tmp_pat
 
 def test_what_the_packing_left_out_is_named(host: Host, files: Files, tmp_path: Path) -> None:
     """The last file of the archive says what is missing. It is no result, and it alone is not nothing."""
-    notes, told = file(LEFT_OUT_NOTES, b"left out 'a\\nb', which has control characters\n"), list[str]()
+    notes, lines = file(LEFT_OUT_NOTES, b"left out 'a\\nb', which has control characters\n"), list[str]()
     host.packs(archive([file("a"), notes]))
 
-    found = files.fetch(81, warn=told.append)
+    found = files.fetch(81, warn=lines.append)
     assert (1, ("left out 'a\\nb', which has control characters",)) == (found.files, found.notes)
-    assert [*found.notes] == told
+    assert [*found.notes] == lines
     assert {"a", ".gitignore"} == {each.name for each in (tmp_path / "results-81").iterdir()}
-    assert ["a"] == [each.path for each in files.list(81, warn=told.append)]
-    assert [*found.notes, *found.notes] == told
+    assert ["a"] == [each.path for each in files.list(81, warn=lines.append)]
+    assert [*found.notes, *found.notes] == lines
 
     host.packs(archive([notes]))
     assert (0, found.notes) == ((alone := files.fetch(81)).files, alone.notes)

@@ -169,7 +169,7 @@ def test_an_argument_that_never_changed_counts() -> None:
 def test_an_argument_that_moves_the_peak_counts(seed: int, moving: int, others: int) -> None:
     """Whatever else changes, no argument that doubles the peak is taken for one that does not count.
 
-    The values are drawn independently: arguments that change only together cannot be told apart.
+    The values are drawn independently: no rule can separate arguments that change only together.
     """
     rng, runs = Random(seed), []  # noqa: S311 - no secret
     for _ in range(40):

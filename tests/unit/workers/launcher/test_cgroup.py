@@ -149,7 +149,7 @@ def test_limits_are_written_before_anything_runs(tmp_path: Path) -> None:
     ],
 )
 def test_the_kernels_count_says_what_ran_short(tmp_path: Path, events: str, limits: Limits, words: str) -> None:
-    """A run that the kernel killed is told whether it was above its own limit, or the host was full."""
+    """The reason of a kill by the kernel is the limit of the run, or a host without free memory."""
     run = RunGroup.create(str(tmp_path), "1.abc", limits)
     (tmp_path / "1.abc" / "memory.events").write_text(events)
 
