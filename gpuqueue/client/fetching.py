@@ -20,7 +20,7 @@ from gpuqueue.text.sanitize import plain
 #: The ignore file in a directory of results that this program has named.
 _IGNORE = "# Made by gpuqueue fetch: results are no code.\n*\n"
 #: Why a file of the job is not in its place.
-_TAKEN = "has the place of the file that leaves results out of git: to have it, name another directory with --to"
+_TAKEN = "is not written, because gpuqueue puts its own one there: to get it, name another directory with --to"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

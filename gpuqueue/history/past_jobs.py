@@ -1,6 +1,6 @@
 """Reads the newest ended jobs of a period with their runs, for a replay of what was learned from them.
 
-The work is bounded by MOST_JOBS, whatever the period. An index on the time of the end finds the jobs.
+The work is bounded by MOST_REPLAYED jobs, whatever the period. An index on the time of the end finds the jobs.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from gpuqueue.learning.past_run import PastRun
 
 #: Most jobs that are read. A replay of this many takes about a second, and some seconds for large sweeps.
-MOST_JOBS = 2000
+MOST_REPLAYED = 2000
 
-#: The position of the columns of the job that a single run does not need.
+#: The number of leading columns that a single run needs, those of QUERY. The others are about the job.
 _OF_JOB = 15
 
 
 def past_jobs(
-    connection: sa.Connection, *, since: datetime, until: datetime, user: str | None, limit: int = MOST_JOBS
+    connection: sa.Connection, *, since: datetime, until: datetime, user: str | None, limit: int = MOST_REPLAYED
 ) -> tuple[list[PastJob], bool]:
     """Return the newest *limit* jobs that ended from *since* to *until* and whose last run shows a need, by id.
 
     *user* is the submitting account, None for all. The second value says whether the period has more such jobs.
     """
     newest = _newest(since, until, user, limit + 1)
+    is_cut = (connection.scalar(sa.select(sa.func.count()).select_from(newest)) or 0) > limit
     rows = connection.execute(_with_runs(newest)).all()
     grouped = [list(each) for _, each in groupby(rows, key=lambda row: row.id)]
-    is_cut = len(grouped) > limit
-    if is_cut:
+    if len(grouped) > limit:
         oldest = min(range(len(grouped)), key=lambda place: grouped[place][0].job_ended_at)
         del grouped[oldest]
     known = codes_of(_arrays(connection, {row.array_id for row in rows} - {None}))

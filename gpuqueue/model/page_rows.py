@@ -174,9 +174,9 @@ class DeviceView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
-    """All devices, and how many jobs there are by state. ``history`` is why the history does not answer, if so."""
+    """All devices, and how many jobs there are by state. ``history_away``: it does not answer."""
 
     at: datetime
     devices: tuple[DeviceView, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
-    history: str | None = None
+    history_away: bool = False

@@ -53,7 +53,7 @@ class Probe:
         """
         match = _WRITTEN.fullmatch(text)
         if match is None:
-            raise BadRequest(f"{brief(text)} says nothing about a probe: write it like flat=60,steps=200")
+            raise BadRequest(f"{brief(text)} does not describe a probe: write it like flat=60,steps=200")
         flat, steps = match["flat"], match["steps"]
         return cls(flat_s=None if flat is None else float(flat), steps=None if steps is None else int(steps))
 

@@ -104,7 +104,7 @@ class ArchiveReader:
 
     def _read_notes(self, found: tarfile.TarInfo) -> tuple[str, ...]:
         if found.type not in _FILES or found.size > MOST_NOTES_BYTES:
-            raise ArchiveRefused("the archive is damaged: its notes about what was left out are none")
+            raise ArchiveRefused("the archive is damaged: its list of what was left out cannot be read")
         text = b"".join(self.content()).decode("utf-8", "replace")
         return tuple(plain(line) for line in text.splitlines()[:MOST_NOTES])
 

@@ -71,7 +71,7 @@ class Identity(Protocol):
         """
 
     def sign_in(self, code_or_token: str, address: str) -> str:
-        """Begin a session of a browser, and return its secret..
+        """Begin a session of a browser, and return its secret.
 
         Raises:
             NotAuthenticated: the code or the token is not valid.

@@ -53,7 +53,7 @@ class Listen:
 
     @property
     def url(self) -> str | None:
-        """Where a browser on this machine, or with a name that the certificate has, finds the page; None if unknown."""
+        """The address of the page if it follows from that of the TCP socket, else None: it listens everywhere."""
         if not self.host or self.host in _EVERY_ADDRESS:
             return None
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -79,7 +79,7 @@ export async function change(method, path, body) {
 
 /**
  * @template T
- * @typedef {{value: T | null, of: string | null, error: ApiError | null, at: number | null, again: () => void}} Polled
+ * @typedef {{value: T | null, of: string | null, error: ApiError | null, again: () => void}} Polled
  */
 
 /**
@@ -91,7 +91,7 @@ export async function change(method, path, body) {
  * @returns {Polled<T>}
  */
 export function usePolled(url, everyMs) {
-  const [state, setState] = useState(/** @type {Omit<Polled<any>, "again">} */ ({ value: null, of: null, error: null, at: null }));
+  const [state, setState] = useState(/** @type {Omit<Polled<any>, "again">} */ ({ value: null, of: null, error: null }));
   const wake = useRef(() => {});
   useEffect(() => {
     if (url === null) return undefined;
@@ -106,13 +106,10 @@ export function usePolled(url, everyMs) {
       isBusy = true;
       try {
         const answer = await send("GET", url, { headers: tag ? { "If-None-Match": tag } : {}, signal: stop.signal });
-        const isNew = answer.status !== 304;
-        const value = isNew ? await answer.json() : null;
+        const value = answer.status === 304 ? null : await answer.json();
         tag = answer.headers.get("ETag") ?? "";
-        const had = failures > 0;
-        failures = 0;
-        if (isNew) setState({ value, of: url, error: null, at: Date.now() });
-        else if (had) setState((was) => ({ ...was, error: null, at: Date.now() }));
+        failures = 0; // after an error all is asked for anew, so the answer has a value
+        if (value !== null) setState({ value, of: url, error: null });
       } catch (error) {
         if (stop.signal.aborted) return;
         failures += 1;

@@ -1,7 +1,7 @@
 // Reads the output of a run while somebody looks at it, and keeps it as lines.
 import { readBytes } from "./api.js";
 import { LogText } from "./log-text.js";
-import { useCallback, useEffect, useRef, useState } from "./lib.js";
+import { useEffect, useRef, useState } from "./lib.js";
 
 /** Lines at the beginning, and how often more is asked for. */
 export const FIRST_LINES = 2000;
@@ -77,8 +77,6 @@ export function useLog(path, { attempt, stream, lines, isNow, mayDrop }) {
       document.removeEventListener("visibilitychange", seen);
     };
   }, [path, attempt, stream, lines]);
-  useEffect(() => wake.current(), [isNow]); // the last lines come when the run has ended
-  const latest = useCallback(() => wake.current(), []);
-  useEffect(() => latest(), [mayDrop]);
+  useEffect(() => wake.current(), [isNow, mayDrop]); // the last lines come when the run has ended
   return shown;
 }

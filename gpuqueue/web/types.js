@@ -94,6 +94,6 @@
  * @property {string | null} refusals
  */
 
-/** @typedef {{at: string, devices: DeviceView[], counts: Record<string, number>, history: string | null}} Overview */
+/** @typedef {{at: string, devices: DeviceView[], counts: Record<string, number>, history_away: boolean}} Overview */
 
 export {};

@@ -36,6 +36,8 @@ class Rules(NamedTuple):
     allow_setuid: bool = False
     #: The directory for the control groups of runs; None if they have none.
     cgroups: str | None = None
+    #: Such a directory of a launcher without a unit for the runs. Runs from before an upgrade may be there.
+    earlier_cgroups: str | None = None
     #: The most that one run may use of this host.
     limits: Limits = Limits()
 

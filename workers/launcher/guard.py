@@ -48,8 +48,9 @@ def serve(shim: socket.socket, rules: Rules) -> None:
     if verb == GREETING:
         shim.send(GREETING)
     elif verb == SWEEP and _TOKEN.fullmatch(rest):
-        group = RunGroup.find(rules.cgroups, rest.decode())
-        shim.send(b"swept %d" % ((group.end() if group else 0) + process_tree.sweep(TOKEN, rest.decode())))
+        found = (RunGroup.find(base, rest.decode()) for base in (rules.cgroups, rules.earlier_cgroups))
+        ended = sum(group.end() for group in found if group is not None)
+        shim.send(b"swept %d" % (ended + process_tree.sweep(TOKEN, rest.decode())))
     elif verb == REMOVE and fds:
         shim.send(removal(fds[0], rules))
     elif verb == PACK and len(fds) == 3:  # noqa: PLR2004 - the run directory, the request and the output
@@ -73,9 +74,11 @@ def start(shim: socket.socket, spec: int, files: list[int], rules: Rules) -> Non
     """Start the job of the open file *spec* with its other *files*, and stay until its last process is gone."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    step, group = "make a control group", None
     try:
         request = Request.read(spec)
         group = group_of(request, rules)
+        step = "make a process"
         reader, answer = os.pipe()
         me = os.getpid()
         pid = os.fork()
@@ -83,7 +86,9 @@ def start(shim: socket.socket, spec: int, files: list[int], rules: Rules) -> Non
         shim.send(f"no -1 {refusal}".encode()[:MOST_BYTES])
         return
     except OSError as error:
-        shim.send(f"no {error.errno} cannot make a process: {error.strerror}".encode())
+        shim.send(f"no {error.errno} cannot {step}: {error.strerror}".encode())
+        if group is not None:
+            group.end()
         return
     if pid == 0:
         try:

@@ -53,8 +53,15 @@ def main(words: list[str]) -> None:
         service_uid = pwd.getpwnam(asked.account).pw_uid
     except KeyError:
         sys.exit(f"gpuqueue launcher: there is no account {asked.account}: create it, or name another with --account")
-    groups, limits = place_of_groups(asked), limits_of(asked)
-    rules = Rules(service_uid, asked.group, least_uid(), asked.allow_setuid, groups, limits)
+    rules = Rules(
+        service_uid,
+        asked.group,
+        least_uid(),
+        asked.allow_setuid,
+        cgroups=place_of_groups(asked),
+        earlier_cgroups=cgroup_place.of_launcher(asked.socket),
+        limits=limits_of(asked),
+    )
     harden()
     try:
         listener = listen(asked.socket, service_uid)
@@ -94,6 +101,8 @@ def place_of_groups(asked: argparse.Namespace) -> str | None:
     if lacking is not None:
         why = why if place is None else f"the kernel has no {lacking} controller for {asked.runs_group}"
         sys.exit(f"gpuqueue launcher: runs cannot be limited: {why}")
+    if place is None and asked.runs_group:
+        print(f"gpuqueue launcher: nothing shares memory and processors among the runs: {why}", file=sys.stderr)  # noqa: T201
     return place or cgroup_place.of_launcher(asked.socket)
 
 

@@ -35,8 +35,10 @@ def own_utilisation(
     found = by_process()
     if found is not None and _is_whole(found, sample, health):
         own = [found[pid] for pid in share.pids if pid in found]
+        memory = [each.memory for each in own if each.memory is not None]
         return Utilisation(
-            busy=min(1.0, sum(each.busy for each in own)), memory=min(1.0, sum(each.memory or 0.0 for each in own))
+            busy=min(1.0, sum(each.busy for each in own)),
+            memory=min(1.0, sum(memory)) if len(memory) == len(own) else None,
         )
     if is_alone and health.utilisation == 0:
         return Utilisation(busy=0.0, memory=health.memory_utilisation)

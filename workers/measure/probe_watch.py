@@ -20,7 +20,7 @@ from workers.measure.active_runs import LiveRun
 log = logging.getLogger(__name__)
 
 #: A peak has grown if it is larger by this share and by this many bytes. The resident memory of a process on a CPU or a
-#: simulated device never stands still.
+#: simulated device always changes a little.
 GROWTH, GROWTH_BYTES = 1.01, 16 * MIB
 
 
@@ -69,7 +69,7 @@ class Probes:
         self._ended: set[str] = set()
 
     def check(self, runs: Sequence[LiveRun], now_s: float) -> None:
-        """End those of *runs* that have shown enough. All of them are runs of probes, and the others have ended."""
+        """End those of *runs*, all live runs of probes, that have shown enough. Forget what is known of others."""
         tokens = {run.held.token for run in runs}
         self._ended &= tokens
         self._watches = {token: watch for token, watch in self._watches.items() if token in tokens}

@@ -74,9 +74,10 @@ class Sampler:
         for run in runs:
             shares = [sample.measured(run.held.token) for sample in samples]
             run.note_at_once(share.used_bytes for share in shares if share is not None)
-        if any(run.held.probe is not None for run in runs):
+        probes = [run for run in runs if run.held.probe is not None]
+        if probes:
             self._probes = self._probes or probe_watch.Probes()
-            self._probes.check([run for run in runs if run.held.probe is not None], self._clock.monotonic_s())
+            self._probes.check(probes, self._clock.monotonic_s())
 
     def _sample(self, device: Device, runs: Sequence[LiveRun]) -> Sample | None:
         # In a series of short jobs each claim samples the device. Reuse that sample if the newest run had started.

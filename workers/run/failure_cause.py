@@ -46,7 +46,7 @@ _ASSERTED = re.compile(rb"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT",
 #: Messages of the errors by which a host fails to start a valid command.
 _HOST_FAILED = tuple(os.strerror(code) for code in (EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS, ESTALE))
 #: How the shim's reasons for a failure begin before it knows the job's command. These reasons name nothing of the job.
-_NOT_YET_THE_JOBS = ("cannot prepare the process", "cannot make a process")
+_NOT_YET_THE_JOBS = ("cannot prepare the process", "cannot make a control group", "cannot make a process")
 
 
 def clears_devices(ending: Ending, duration_s: float | None) -> bool:

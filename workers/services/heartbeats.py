@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Iterable
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import HostTaken, StoreNotOpen, Unreachable
@@ -99,13 +100,18 @@ class Heartbeats:
         self._log_drains(offer.device.uuid, verdicts.drains)
         for run in runs:
             self._send_notes(run)
-            if run.held.token in verdicts.go_on:
-                self._idle.check(run)
         for run in runs:
             if self._runs.get(run.held.token) is not None:  # the run may have ended during the heartbeat
                 self._pass_on(run, verdicts, asked_s + self._settings.shim_grace_s)
         self._adoption.forget_recorded(verdicts.epoch)
+        self._check_idle(run for run in runs if run.held.token in verdicts.go_on)
         return verdicts
+
+    def _check_idle(self, runs: Iterable[LiveRun]) -> None:
+        """Check whether *runs* use their devices. Last of all: its errors must not keep runs from being renewed."""
+        for run in runs:
+            if self._runs.get(run.held.token) is not None:
+                self._idle.check(run)
 
     def _end_all(self) -> None:
         """End the processes of all runs: their jobs may run elsewhere."""

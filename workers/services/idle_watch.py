@@ -15,9 +15,12 @@ from workers.measure.idle import Stage, last_warning_s, stage_of
 
 log = logging.getLogger(__name__)
 
-#: The words about the action of the site: in a warning before it, and in the message when it is due.
+#: The words before the action of the site, and those when it is due.
 _BEFORE = {IdleAction.END: "it is ended", IdleAction.LOWER_PRIORITY: "its priority counts as low"}
-_DUE = {IdleAction.END: "the site ends such jobs", IdleAction.LOWER_PRIORITY: "its priority counts as low until then"}
+_DUE = {
+    IdleAction.END: "the site ends such jobs",
+    IdleAction.LOWER_PRIORITY: "its priority counts as low until it uses its devices",
+}
 
 
 class IdleWatch:
@@ -54,14 +57,14 @@ class IdleWatch:
             low=stage is Stage.DUE and self._action is IdleAction.LOWER_PRIORITY,
             detail=words,
         )
+        if is_news:
+            log.info("%s: %s", run, words)
+            run.write_to_log(words)
         if stage is Stage.DUE and self._action is IdleAction.END and not self._end(run, unused_s or 0.0):
             return
         run.idle_stage = stage
         if stage is not Stage.DUE:
             run.idle_warned_at_s = now_s if stage is Stage.WARNED else None
-        if is_news:
-            log.info("%s: %s", run, words)
-            run.write_to_log(words)
 
     def _end(self, run: LiveRun, unused_s: float) -> bool:
         """Ask the run's shim to end it, and return whether that was possible."""

@@ -112,7 +112,7 @@ class Tree:
     """The processes of the run.
 
     ``status`` is the exit status of the first process: negative for a signal, None while the process lives. ``cause``
-    says why it ended so, if that is known. ``lost`` says why its end is unknown, and is empty otherwise.
+    is the reason for that status, empty if it is unknown. ``lost`` says why its end is unknown, and is empty otherwise.
     """
 
     #: The process that is the parent of the first one and of all orphans, if it is not the shim itself.

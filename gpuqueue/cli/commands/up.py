@@ -13,13 +13,13 @@ from gpuqueue.cli.completion.candidates import listed, one_of
 from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.devices import device_rows
 from gpuqueue.cli.output.machine import interrupt, report
-from gpuqueue.cli.output.page_link import sign_in_link
+from gpuqueue.cli.output.page_link import print_link, sign_in_link
 from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
 from gpuqueue.console import print_message
 from gpuqueue.embedded import history_tables, worker_program
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.embedded.page import PageService
-from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused
+from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, Refused
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity
 from gpuqueue.text.units import format_duration
@@ -64,9 +64,15 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, web: bool
         host = _start(machine, devices)
         if host is None:
             raise Refused("it is up already, in the background: run gpuqueue down first")
-        _show(page, web_port)
-        code = host.wait()
-        click.echo(f"gpuqueue: the workers' host process ended with {code}: see {machine.settings.logs_dir}", err=True)
+        try:
+            _show(page, web_port)
+        except GpuQueueError as error:  # what was started is stopped, as with Ctrl-C
+            print_message("gpuqueue", f"the web page cannot be served: {error}")
+            code = 1
+        else:
+            code = host.wait()
+            host_log = machine.settings.logs_dir
+            click.echo(f"gpuqueue: the workers' host process ended with {code}: see {host_log}", err=True)
     except KeyboardInterrupt:
         grace = format_duration(machine.settings.shim_grace_s)
         click.echo(f"stopping; running jobs go on for {grace} without a worker: start again before that", err=True)
@@ -87,8 +93,7 @@ def _show(page: PageService | None, port: int | None) -> None:
     is_new = page.start(port or 0)
     link, valid_s = sign_in_link(page.settings)
     report("page", "started" if is_new else "was running", "on this machine only; a new link: gpuqueue web")
-    print_message("gpuqueue", f"this link signs one browser in, once, within {valid_s:g} s")
-    click.echo(link)
+    print_link(link, valid_s)
 
 
 def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:

@@ -7,10 +7,8 @@ import sys
 
 import click
 
-from gpuqueue.cli.output.page_link import sign_in_link
-from gpuqueue.console import print_message
+from gpuqueue.cli.output.page_link import print_link, sign_in_link
 from gpuqueue.settings.settings import Settings
-from gpuqueue.text.sanitize import plain
 
 #: Where desktops say that a browser can be opened.
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
@@ -36,8 +34,7 @@ def web(*, no_open: bool) -> None:
       gpuqueue web --no-open
     """  # noqa: D301 - \b is click's mark for lines to keep
     link, valid_s = sign_in_link(Settings.load())
-    print_message("gpuqueue", f"this link signs one browser in, once, within {valid_s:g} s")
-    click.echo(plain(link))
+    print_link(link, valid_s)
     if not no_open and sys.stdout.isatty() and any(os.environ.get(each) for each in _SCREENS):
         _open(link)
 

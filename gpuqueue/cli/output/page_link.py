@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import click
+
 from gpuqueue.client import Client
+from gpuqueue.console import print_message
 from gpuqueue.embedded.page import PageService
 from gpuqueue.errors import Refused
 from gpuqueue.settings.settings import Settings
+from gpuqueue.text.sanitize import plain
+
+
+def print_link(link: str, valid_s: float) -> None:
+    """Print *link*, which works for *valid_s* seconds. A service may have sent any text in its place."""
+    print_message("gpuqueue", f"this link signs one browser in, once, within {valid_s:g} s")
+    click.echo(plain(link))
 
 
 def sign_in_link(settings: Settings) -> tuple[str, float]:

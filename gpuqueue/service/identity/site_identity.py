@@ -186,7 +186,10 @@ class SiteIdentity:
     def _proof(self, code_or_token: str, address: str) -> Proof | None:
         if parts_of(code_or_token) is None:
             return self._sessions.proof_of_code(code_or_token)
-        caller = self._tokens.caller(f"Bearer {code_or_token}", address)
+        try:
+            caller = self._tokens.caller(f"Bearer {code_or_token}", address)
+        except NotAuthenticated:  # counted like a wrong code
+            return None
         if caller.kind is not CallerKind.PERSON or caller.uid is None:
             return None
         return Proof(account=caller.account, uid=caller.uid, token_id=caller.token_id)

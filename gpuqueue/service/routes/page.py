@@ -33,7 +33,7 @@ def page(request: Request) -> Response:
 def file(request: Request, tree: str, name: str) -> Response:
     """Return a file of the page. *tree* is the hash of all files; with an old one the newest file is sent, uncached."""
     try:
-        found = _FILES.current().get(name)
+        found = _FILES.known().get(name)
     except NoPage:
         found = None
     if found is None:

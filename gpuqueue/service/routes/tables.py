@@ -77,18 +77,19 @@ async def overview(request: Request) -> Response:
 
     ``If-None-Match`` works as for ``/queue-table``.
     """
+    is_away = "history" in await site_of(request).metrics.away()
 
     def work(call: Call) -> Response:
         call.must(Action.SEE_SITE)
         site, seen = site_of(request), _seen(call)
-        state, history = site.queue_copy.state(), site.queue_copy.history
-        key = ("overview", state.at, state.rows_version, history, seen.key, call.may(Action.SEE_ARGUMENTS))
-        return site.answers.sent(request, key, lambda: _overview(call, state, seen, history))
+        state = site.queue_copy.state()
+        key = ("overview", state.at, state.rows_version, is_away, seen.key, call.may(Action.SEE_ARGUMENTS))
+        return site.answers.sent(request, key, lambda: _overview(call, state, seen, is_away=is_away))
 
     return await site_of(request).answer(request, work)
 
 
-def _overview(call: Call, state: QueueState, seen: Seen, history: str | None) -> Overview:
+def _overview(call: Call, state: QueueState, seen: Seen, *, is_away: bool) -> Overview:
     rows = seen.of(state)
     devices = (
         device_view(each, state.rows, state.at, silent_after_s=state.silent_after_s)
@@ -98,7 +99,7 @@ def _overview(call: Call, state: QueueState, seen: Seen, history: str | None) ->
         at=state.at,
         devices=tuple(without_hidden(each, rows) for each in devices),
         counts=dict(Counter(str(each.state) for each in rows.values())),
-        history=history,
+        history_away=is_away,
     )
 
 

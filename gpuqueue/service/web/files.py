@@ -72,6 +72,10 @@ class PageFiles:
                 raise NoPage(", ".join(missing))
             return self._files
 
+    def known(self) -> Mapping[str, PageFile]:
+        """Return the files as the last call of :meth:`current` found them, without reading the directory again."""
+        return self._files or self.current()
+
     def _read(self, paths: list[Path]) -> None:
         contents = {each.relative_to(self._directory).as_posix(): each.read_bytes() for each in paths}
         digest = hashlib.sha256()

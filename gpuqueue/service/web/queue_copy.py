@@ -12,9 +12,7 @@ import threading
 import time
 from itertools import count
 
-from gpuqueue.errors import GpuQueueError, HistoryUnreachable
-from gpuqueue.history.database import HistoryDatabase
-from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.errors import GpuQueueError
 from gpuqueue.service.web.queue_reader import NOTHING, QueueReader, QueueState
 from gpuqueue.settings.settings import Settings
 
@@ -37,7 +35,6 @@ class QueueCopy:
         self._versions = count(1)
         self._state = NOTHING
         self._trouble: GpuQueueError | None = None
-        self._history: str | None = None
         self._used_s = 0.0
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
@@ -59,11 +56,6 @@ class QueueCopy:
                 raise self._trouble
             return self._state
 
-    @property
-    def history(self) -> str | None:
-        """Why the history does not answer, None if it does."""
-        return self._history
-
     def close(self) -> None:
         """End the threads."""
         self._over.set()
@@ -77,7 +69,6 @@ class QueueCopy:
         self._trouble = None
         self._threads = [
             threading.Thread(target=self._keep, name="queue-copy", daemon=True),
-            threading.Thread(target=self._watch_history, name="history-watch", daemon=True),
         ]
         for each in self._threads:
             each.start()
@@ -117,16 +108,3 @@ class QueueCopy:
         with self._changed:
             self._trouble = error
             self._changed.notify_all()
-
-    def _watch_history(self) -> None:
-        database = HistoryDatabase(self._settings.database_url)
-        try:
-            while self._is_needed():
-                try:
-                    database.history(HistoryQuery(limit=1))
-                    self._history = None
-                except HistoryUnreachable as error:
-                    self._history = str(error)
-                self._over.wait(HISTORY_S)
-        finally:
-            database.close()

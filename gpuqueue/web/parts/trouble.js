@@ -11,14 +11,14 @@ const WHO = {
 /**
  * @param {object} props
  * @param {import("../api.js").ApiError | null} [props.error]
- * @param {string | null} [props.history]
+ * @param {boolean} [props.isHistoryAway]
  * @param {string | null} [props.at] the time of the data that is shown
  */
-export function Trouble({ error, history, at }) {
+export function Trouble({ error, isHistoryAway, at }) {
   if (error) {
     const words = error.status === 0 ? "The service does not answer. This page tries again by itself." : (WHO[error.kind] ?? error.message);
     return html`<p class="banner bad" role="alert">${words} ${at ? `What you see is from ${clock(at)}.` : null}</p>`;
   }
-  if (history) return html`<p class="banner" role="status">The history database does not answer: past jobs cannot be shown. The queue goes on.</p>`;
+  if (isHistoryAway) return html`<p class="banner" role="status">The history database does not answer: past jobs cannot be shown. The queue goes on.</p>`;
   return null;
 }

@@ -1,7 +1,7 @@
 // One job: its whole story, its memory, its output, what it asked for, and what can be done with it.
 import { address, usePolled } from "../api.js";
 import { isActive, isEnd } from "../job-words.js";
-import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
+import { html, useEffect, useRef, useState } from "../lib.js";
 import { useNow } from "../now.js";
 import { Trouble } from "../parts/trouble.js";
 import { addSample } from "../samples.js";
@@ -75,13 +75,12 @@ function Page({ me, id, onGone }) {
     lively.again();
     setTimeout(polled.again, HISTORY_MS);
   };
-  const parts = useMemo(() => (view ? { runs: view.record.runs, job: view.record.job } : null), [view]);
 
-  if (!view || !parts) {
+  if (!view) {
     if (error && [400, 404].includes(error.status)) return html`<div class="empty"><h1>Job ${id}</h1><p>${error.message}</p><p><a class="button" href="#/queue">Show the queue</a></p></div>`;
     return html`<${Trouble} error=${error} />${error ? null : html`<p class="loading">Loading job ${id}…</p>`}`;
   }
-  const { job, runs } = parts;
+  const { job, runs } = view.record;
   const row = live?.row ?? null;
   const state = row && !isEnd(job.state) ? row.state : job.state;
   const run = runs.find((each) => each.attempt === chosen) ?? runs[runs.length - 1] ?? null;

@@ -59,7 +59,7 @@ export function Overview({ query, onGone }) {
   if (!value) return html`<${Trouble} error=${error} />${error ? null : html`<p class="loading">Loading the devices…</p>`}`;
   return html`
     <h1 class="hidden">Devices</h1>
-    <${Trouble} error=${error} history=${value.history} at=${value.at} />
+    <${Trouble} error=${error} isHistoryAway=${value.history_away} at=${value.at} />
     ${value.devices.length ? html`
       <${RoomQuestion} devices=${value.devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} />
       <${Totals} overview=${value} />

@@ -118,6 +118,23 @@ def test_a_flood_of_wrong_tokens_stops_only_its_address(identity: SiteIdentity, 
         identity.caller(with_token(wrong, "10.0.0.8"))
 
 
+@pytest.mark.parametrize("is_token", [True, False])
+def test_a_browser_cannot_guess_what_signs_it_in(
+    identity: SiteIdentity, database: HistoryDatabase, *, is_token: bool
+) -> None:
+    """Wrong tokens and wrong codes in the form of the page count for their address, as wrong tokens of programs do."""
+    wrong = made(database)[:-4] + "AAAA" if is_token else "a-code-that-is-wrong"
+    answers = []
+    for _ in range(60):
+        with pytest.raises(Refused) as refused:
+            identity.sign_in(wrong, "10.0.0.7")
+        answers.append(type(refused.value))
+
+    assert (NotAuthenticated, TooManyRequests) == (answers[0], answers[-1])
+    with pytest.raises(NotAuthenticated):
+        identity.sign_in(wrong, "10.0.0.8")
+
+
 def test_an_account_that_calls_too_often_waits(identity: SiteIdentity, database: HistoryDatabase) -> None:
     """Beyond its rate an account gets a refusal with the time after which to try again."""
     text = made(database)

@@ -249,7 +249,8 @@ end
 
 -- Grant a retry to a job whose run ended this way, and count it. -> delay in ms, or nil
 local function retry_after(job, ending)
-  local retries = ending == 'idle' and math.huge or to_count(job.retries) -- another run would be idle as well
+  if ending == 'idle' then return nil end -- another run would be idle as well
+  local retries = to_count(job.retries)
   if retries >= to_count(job.retries_allowed) or job.requeue ~= '1' or not queueable(job) then return nil end
   local on = ',' .. (job.retry_on or '') .. ','
   if not string.find(on, ',any,', 1, true) and not string.find(on, ',' .. ending .. ',', 1, true) then return nil end

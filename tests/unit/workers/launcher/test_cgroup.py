@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from pathlib import Path
 import pytest
 from bounded import until
 
-from workers.launcher import cgroup_place
+from workers.launcher import cgroup_place, guard
+from workers.launcher.account import Rules
 from workers.launcher.cgroup import Limits, RunGroup
+from workers.shim.launch_protocol import SWEEP
 
 FIND = "import sys; from workers.launcher.cgroup_place import of_launcher; print(of_launcher(sys.argv[1]))"
 SOCKET = "/run/gpuqueue/launcher.sock"
@@ -126,6 +129,25 @@ def test_a_run_above_its_memory_is_ended_and_says_so(group: Path) -> None:
     assert run.shortage() == "it needed more host memory than the 64M that a run may use on this host"
     assert "50000 100000\n" == Path(base, "1.abc", "cpu.max").read_text()
     run.end()
+
+
+def test_a_run_from_before_an_upgrade_is_swept(group: Path) -> None:
+    """Its group is below that of the launcher before, which had no unit for the runs."""
+    os.setxattr(group, "user.delegate", b"1")
+    now, before = (group / name for name in ("now", "before"))
+    now.mkdir()
+    before.mkdir()
+    assert RunGroup.create(str(before), "1.abc") is not None
+    rules = Rules(os.geteuid(), "lab", 1000, cgroups=str(now), earlier_cgroups=str(before))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, start_in(before / "1.abc", "sleep", "600") as sleeper:
+        until(lambda: "sleep" in Path(f"/proc/{sleeper.pid}/comm").read_text(), what="the process of the run")
+        ours.send(SWEEP + b" 1.abc")
+        guard.serve(theirs, rules)
+        assert b"swept 1" == ours.recv(100)
+        assert -9 == sleeper.wait(timeout=60)
+
+    assert not (before / "1.abc").exists()
 
 
 def test_limits_are_written_before_anything_runs(tmp_path: Path) -> None:
