@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import StreamingResponse
-from starlette.types import Send
 
 from gpuqueue.codec.csv_text import csv_of_records, csv_of_statistics, csv_text
-from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.record_values import VALUES
@@ -22,8 +18,7 @@ from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.routes.history import MOST, JobId, Matching, history_of
 from gpuqueue.service.site import site_of
-
-log = logging.getLogger(__name__)
+from gpuqueue.service.streamed_file import StreamedFile
 
 router = APIRouter(tags=["history"])
 CSV = "text/csv"
@@ -48,7 +43,8 @@ async def history_csv(request: Request, asked: Matching, array: JobId = None) ->
     """
     wanted = {**asked, "array": array}
     first = await site_of(request).work(request, partial(_page, asked=wanted))  # an error is an ordinary answer
-    return _Lines(_lines(request, wanted, first), headers=_headers("history"), media_type=f"{CSV}; charset=utf-8")
+    lines = _lines(request, wanted, first)
+    return StreamedFile("the CSV of the history was", lines, _headers("history"), f"{CSV}; charset=utf-8")
 
 
 def _page(call: Call, asked: Mapping[str, Any]) -> _Page:
@@ -65,17 +61,6 @@ async def _lines(request: Request, asked: Mapping[str, Any], first: _Page) -> As
         page = await site_of(request).work(request, further, is_first=False)
         lines += page.found
         yield page.text
-
-
-class _Lines(StreamingResponse):
-    """The answer with a file. After an error it stays incomplete, so the server closes the connection."""
-
-    async def stream_response(self, send: Send) -> None:
-        """Send the file."""
-        try:
-            await super().stream_response(send)
-        except GpuQueueError as error:
-            log.warning("the CSV of the history was cut short: %s", error)
 
 
 @route(router, "GET", "/stats/csv", answer=bytes, media_type=CSV)

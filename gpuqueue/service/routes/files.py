@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gpuqueue.client.run_logs import own_log
-from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.errors import Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import FILES_RUN, FILES_SOURCE, FilesSource
@@ -30,13 +28,12 @@ from gpuqueue.service.relay_requests import HostRun
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.routes.logs import run_record
 from gpuqueue.service.site import Site, site_of
+from gpuqueue.service.streamed_file import StreamedFile
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.delivered_layout import RESULTS, TOKEN
 from gpuqueue.system.safe_open import is_regular
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
-
-log = logging.getLogger(__name__)
 
 router = APIRouter(tags=["files"])
 TAR = "application/x-tar"
@@ -211,12 +208,12 @@ def _absent(settings: Settings, place: _Place, why: str) -> NotHere:
     return NotHere(f"the copy of the code of job {label} is not there any more{kept}")
 
 
-class _ArchiveResponse(StreamingResponse):
-    """The answer with an archive. If that is cut short, the connection is closed before the answer is whole."""
+class _ArchiveResponse(StreamedFile):
+    """The answer with an archive."""
 
     def __init__(self, archive: Archive, headers: dict[str, str], label: str) -> None:
-        super().__init__(archive.content(), headers=headers, media_type=TAR)
-        self._archive, self._label = archive, label
+        super().__init__(f"the files of job {label} were", archive.content(), headers, TAR)
+        self._archive = archive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the archive, and end what makes it in any case."""
@@ -224,10 +221,3 @@ class _ArchiveResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             await self._archive.close()
-
-    async def stream_response(self, send: Send) -> None:
-        """Send the archive. After an error the answer stays incomplete, so the server closes the connection."""
-        try:
-            await super().stream_response(send)
-        except GpuQueueError as error:
-            log.warning("the files of job %s were cut short: %s", self._label, error)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import StreamingResponse
 
 from gpuqueue.client.log_places import with_run
 from gpuqueue.client.logs import Logs
@@ -28,6 +27,7 @@ from gpuqueue.service.host_logs import Wanted, wanted, warning
 from gpuqueue.service.problems import header
 from gpuqueue.service.routes.described import OCTETS, route
 from gpuqueue.service.site import answered, body_of, site_of
+from gpuqueue.service.streamed_file import StreamedFile
 from gpuqueue.system.logs import LogTail, last_bytes
 
 router = APIRouter(tags=["logs"])
@@ -86,7 +86,7 @@ async def download_log(
         "Content-Disposition": f'attachment; filename="job-{label}-run-{run}.{stream}.txt"',
         "X-Accel-Buffering": "no",
     }
-    return StreamingResponse(_whole(request, name, part, first), headers=headers, media_type=OCTETS)
+    return StreamedFile(f"the log of job {label} was", _whole(request, name, part, first), headers, OCTETS)
 
 
 async def _whole(request: Request, name: str, part: Part, first: Response) -> AsyncIterator[bytes]:
