@@ -11,11 +11,15 @@ from site_of_one import Site
 from gpuqueue.model.job import JobState
 from gpuqueue.text.units import GIB, MIB
 
-#: Holds as many MiB as its argument says for longer than a peak needs to be trusted: ten samples in a second.
+SUPPORT = Path(__file__).parents[2] / "support"
+#: Holds as many MiB as its argument says, until the worker has the ten samples from which a peak is trusted.
 HOLDS = """
-import sys, time
-held = b"x" * (int(sys.argv[1]) * 2**20)
-time.sleep(2.5)
+import sys
+sys.path.insert(0, {tests!r})
+from metered import until_seen
+size_bytes = int(sys.argv[1]) * 2**20
+held = b"x" * size_bytes
+until_seen(peak_bytes=size_bytes, samples=10)
 """
 
 
@@ -23,7 +27,7 @@ time.sleep(2.5)
 def script(tmp_path: Path) -> Path:
     """Return a script that holds memory."""
     path = tmp_path / "train.py"
-    path.write_text(HOLDS)
+    path.write_text(HOLDS.format(tests=str(SUPPORT)))
     return path
 
 
