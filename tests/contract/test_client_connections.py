@@ -360,7 +360,7 @@ def test_a_probe_is_submitted_over_each_connection(client: Client, direct: Clien
 
     known = direct.jobs.get(job.id).spec
     assert ("flat=60,steps=9", 600.0, True) == (known.probe, known.time_limit_s, known.placement.whole)
-    with pytest.raises(BadRequest, match="says nothing about a probe"):
+    with pytest.raises(BadRequest, match="does not describe a probe"):
         submitted(client, **probe, probe="flat")
 
 
