@@ -3,7 +3,9 @@
 
 FROM python:3.12-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+# npm brings the third-party parts of the web page, of the versions in package-lock.json.
+RUN apt-get update && apt-get install --yes --no-install-recommends npm
+COPY pyproject.toml README.md LICENSE hatch_build.py page_parts.py package.json package-lock.json ./
 COPY gpuqueue gpuqueue
 COPY workers workers
 COPY migrations migrations

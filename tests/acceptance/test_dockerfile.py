@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -71,13 +72,16 @@ def test_jobs_do_not_run_as_root() -> None:
 
 @pytest.mark.full
 def test_wheel_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
-    """The build stage's own command builds one wheel from the copied files, and the last stage uses it."""
+    """The build stage's own command builds one wheel from the copied files, and the last stage uses it.
+
+    The wheel has the page: with its third-party parts where npm can bring them, as the build stage does.
+    """
     source, wheels = tmp_path / "src", tmp_path / "wheels"
     source.mkdir()
     for name in copied():
         path = ROOT / name
         if path.is_dir():
-            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__", "vendor"))
         else:
             shutil.copy(path, source / name)
     pip, *arguments = shlex.split(next(step for step in of("RUN") if step.startswith("pip wheel")))
@@ -85,5 +89,9 @@ def test_wheel_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False, timeout=300)
 
     assert done.returncode == 0, done.stderr
-    assert len(list(wheels.glob("gpuqueue_server-*.whl"))) == 1
+    (wheel,) = wheels.glob("gpuqueue_server-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "gpuqueue/web/index.html" in names
+    assert (shutil.which("npm") is not None) == ("gpuqueue/web/vendor/preact.js" in names)
+    assert any("npm" in step for step in of("RUN"))
     assert any("/wheels/gpuqueue_server-*.whl" in step for step in of("RUN"))
