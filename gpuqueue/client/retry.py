@@ -14,7 +14,7 @@ from gpuqueue.client.edit import change_of
 from gpuqueue.client.memory import OpenMemory, with_memory
 from gpuqueue.client.selection import may_change
 from gpuqueue.client.wait import recorded
-from gpuqueue.errors import BadRequest, Refused, Unreadable
+from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused, Unreadable
 from gpuqueue.model import job_ref, validation
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
@@ -178,10 +178,21 @@ def _waits(changes: JobEdit, changed: JobSpec) -> Waits:
 
 
 def _failed(connection: Connection, job: Job, array: Array, name: JobName) -> Array:
-    """Return *array* with only the members that failed, limited to the part that *name* names."""
+    """Return *array* with only the members that failed, limited to the part that *name* names.
+
+    Raises:
+        HistoryUnreachable: the history does not have all members that the store knows to have failed.
+
+    """
     if job.state.is_end:
         recorded(connection, job)  # wait for the history, which may lag
-    members = (record.job.member for record in _failed_members(connection, job.id, len(array)))
+    members = [record.job.member for record in _failed_members(connection, job.id, len(array))]
+    known = 0 if job.tally is None else sum(job.tally.ended.get(state.value, 0) for state in FAILED)
+    if len(members) < known:
+        raise HistoryUnreachable(
+            f"the history has {len(members)} of the {known} members of {job.id} that failed or were lost: it lags, try "
+            "again later, or name members (gpuqueue status shows the history)"
+        )
     failed = Indexes.of(each.index for each in members if each and (name.part is None or each.index in name.part))
     if not failed.ranges:
         raise Refused(f"no member of {name} failed or was lost: there is nothing to retry, unless you name members")

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from factories import make_offer, make_spec, must_claim, serve
 from site_of_one import Site
+from template_history import make_tables
 
 from gpuqueue import Client
-from gpuqueue.client import connection
-from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.client import connection, wait
+from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account, Priority
@@ -102,6 +103,25 @@ def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
     )
     with pytest.raises(Refused, match=f"no member of {array}_0,2 failed or was lost"):
         client.jobs.retry(f"{array}_0,2")
+
+
+def test_no_failed_member_is_left_out_because_the_history_lags(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store knows how many failed. A retry of fewer is refused, and works once the history has them all."""
+    monkeypatch.setattr(wait, "RECORD_S", 0.1)
+    make_tables(site.settings.database_url)
+    serve(site.queue, make_offer(host=site.settings.host))
+    array = site.client.jobs.submit(["train"], mem="64M", array="0-2", after=None).id
+    for index, status in enumerate((1, 0, 1)):
+        ended(site, status, array + 1 + index)
+
+    with pytest.raises(HistoryUnreachable, match=f"has 0 of the 2 members of {array} that failed.*try again later"):
+        site.client.jobs.retry(array)
+
+    site.start_recorder()
+    site.until_recorded(array)
+    again = site.client.jobs.retry(array)
+    assert again.spec.array is not None
+    assert Indexes.parse("0,2") == again.spec.array.indexes
 
 
 @pytest.mark.full
