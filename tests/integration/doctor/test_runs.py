@@ -163,7 +163,7 @@ def test_a_run_that_is_over_for_certain_is_tidied_up(site: Site) -> None:
     """A run is cleaned up, except for its log, if the store does not know the job and the history has its end."""
     token = end_in_history(site, 1)
     stale, other = make_run(site, 1, token), make_run(site, 77, "1.cc")
-    kept = {path: text for path, text in everything(site).items() if "77" in path}
+    kept = {path: text for path, text in everything(site).items() if "/77" in path}
     assert ("stale directories", Grade.WARNING, "") in bad(site)
 
     (output,) = mended(site)
@@ -172,7 +172,7 @@ def test_a_run_that_is_over_for_certain_is_tidied_up(site: Site) -> None:
     assert [stale.log] == list(stale.path.iterdir())
     assert LOG == stale.log.read_text()
     assert not link_of(site, stale).is_symlink()
-    assert kept == {path: text for path, text in everything(site).items() if "77" in path}
+    assert kept == {path: text for path, text in everything(site).items() if "/77" in path}
     assert other.held() is not None
     assert "stale directories" not in {check for check, _, _ in bad(site)}
 
