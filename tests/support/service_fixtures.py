@@ -9,7 +9,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,8 +17,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import forked_service
 import pytest
 from factories import make_offer, serve
+from forked_service import ServiceProcess
 from template_history import make_tables
 
 from gpuqueue.client import Client
@@ -32,8 +33,6 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
 from workers.services.recorder import Recorder
 
-TOKEN_SERVICE = Path(__file__).with_name("token_service.py")
-
 
 def certificate(directory: Path) -> tuple[Path, Path]:
     """Return a self-signed certificate for 127.0.0.1 and its key."""
@@ -41,7 +40,8 @@ def certificate(directory: Path) -> tuple[Path, Path]:
     if openssl is None:
         pytest.skip("no openssl program to make a certificate with")
     made, key = directory / "cert.pem", directory / "key.pem"
-    what = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=service")
+    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    what = ("-x509", *kind, "-days", "2", "-subj", "/CN=service")
     where = ("-addext", "subjectAltName=IP:127.0.0.1", "-out", str(made), "-keyout", str(key))
     subprocess.run([openssl, "req", *what, *where], check=True, capture_output=True)
     return made, key
@@ -55,7 +55,7 @@ class ServedSite:
     queue: JobQueue
     directory: Path
     port: int
-    process: subprocess.Popen[str] | None = None
+    process: ServiceProcess | None = None
     #: Settings of the service, beside those that each site needs.
     chosen: Mapping[str, str] = field(default_factory=dict)
     #: Constants of the service's modules, by module and name.
@@ -89,22 +89,13 @@ class ServedSite:
             str(self.directory / "key.pem"),
             *[f"{name}={value}" for name, value in self.bounds.items()],
         ]
-        errors = (self.directory / "service.log").open("ab")
-        with errors:
-            self.process = subprocess.Popen(
-                [sys.executable, str(TOKEN_SERVICE), *words],
-                env=self.environ, stdout=subprocess.PIPE, stderr=errors, text=True,
-            )  # fmt: skip
-        assert self.process.stdout is not None
-        assert "ready\n" == self.process.stdout.readline(), (self.directory / "service.log").read_text()
+        self.process = forked_service.start(words, self.environ, self.directory / "service.log")
 
     def kill(self) -> None:
         """End the service with SIGKILL."""
         assert self.process is not None
         self.process.kill()
         self.process.wait(timeout=30)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
 
     def client(self, kind: str, token: str = "mine") -> Client:
         """Return a client for *kind*: direct, unix or https."""

@@ -6,6 +6,7 @@ python token_service.py SOCKET PORT CERTIFICATE KEY [MODULE:CONSTANT=VALUE...]
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from gpuqueue.service.server import Listen, serve
 from gpuqueue.settings.settings import Settings
 
 
-def main(words: list[str]) -> None:
-    """Serve until a signal."""
+def main(words: Sequence[str], ready: Callable[[], None]) -> None:
+    """Serve until a signal. *ready* is called once connections are accepted."""
     path, port, certificate, key, *constants = words
     for each in constants:
         place, _, value = each.partition("=")
@@ -23,7 +24,7 @@ def main(words: list[str]) -> None:
         setattr(import_module(module), name, _constant(value))
     listen = Listen(path=Path(path), host="127.0.0.1", port=int(port), certificate=Path(certificate), key=Path(key))
     settings = Settings.load()
-    serve(settings, SiteIdentity(settings), listen, lambda: print("ready", flush=True))  # noqa: T201
+    serve(settings, SiteIdentity(settings), listen, ready)
 
 
 def _constant(text: str) -> float | str:
@@ -36,4 +37,4 @@ def _constant(text: str) -> float | str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1:], lambda: print("ready", flush=True))  # noqa: T201

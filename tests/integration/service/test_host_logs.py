@@ -257,8 +257,6 @@ def test_the_end_of_the_service_ends_polls_and_readers(owner: Client, relay: Fak
         served.process.wait(timeout=30)
         assert time.monotonic() - began < 5
         polled.result(timeout=30)
-    if served.process.stdout is not None:
-        served.process.stdout.close()
     served.start()
 
     with answering(relay, claim, lambda _: b""):
