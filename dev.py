@@ -3,7 +3,7 @@
 
 python3 dev.py demo         set up .venv, run a real training job through the queue, show its history
 python3 dev.py test         set up .venv, then lint, types, layers and the quick tests: about 6 minutes on 2 cores
-python3 dev.py test --full  the same with every test, coverage, and the other Pythons: about 40 minutes
+python3 dev.py test --full  the same with every test, the coverage of the quick ones, the other Pythons: 50 minutes
 python3 dev.py lint         only lint, types, layers and the links of the documentation
 python3 dev.py docs         bring the reference pages up to the code, and build the site of docs/ into build/site
 python3 dev.py unit         only the tests that need no process, socket or file
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import page_parts
@@ -97,13 +98,17 @@ def test() -> int:
 
 
 def test_full() -> int:
-    """Run everything that must be green: every test with coverage, on every store server and every Python."""
+    """Run everything that must be green: every test, on every store server and every Python.
+
+    Coverage is that of the quick tests: it doubles the time of each process, and those of the others are thousands.
+    """
     set_up("docs", "examples", "test")
     page()
     code = worst(
         lint_only(),
         run(BIN / "coverage", "erase"),
-        run(*PYTEST, *IN_PARALLEL, "--cov", "--cov-report=term"),
+        run(*PYTEST, "-m", "not full", *IN_PARALLEL, "--cov", "--cov-report=term"),
+        run(*PYTEST, "-m", "full", *IN_PARALLEL),
         other_servers(),
         pythons(),
     )
@@ -134,15 +139,19 @@ def lint() -> int:
 
 
 def lint_only() -> int:
-    """Check style, types and floors; everything is installed."""
-    return worst(
-        run(BIN / "ruff", "check", "."),
-        run(BIN / "ruff", "format", "--check", "."),
-        run(BIN / "mypy"),
-        run(BIN / "lint-imports"),
-        page_types(),
-        site(),
-    )
+    """Check style, types and floors; everything is installed. mypy takes the longest, and runs beside the others."""
+    with ThreadPoolExecutor(1) as beside:
+        types = beside.submit(subprocess.run, [BIN / "mypy"], cwd=ROOT, capture_output=True, text=True, check=False)
+        code = worst(
+            run(BIN / "ruff", "check", "."),
+            run(BIN / "ruff", "format", "--check", "."),
+            run(BIN / "lint-imports"),
+            page_types(),
+            site(),
+        )
+        found = types.result()
+    print(f"\n$ .venv/bin/mypy\n{found.stdout}{found.stderr}", end="", flush=True)
+    return worst(code, found.returncode)
 
 
 def page() -> None:
@@ -241,7 +250,9 @@ def set_up(*extras: str) -> None:
             print("this Python cannot make environments: on Debian and Ubuntu, apt install python3-venv")
             sys.exit(1)
     wanted = f"{ROOT}[{','.join(extras)}]"
-    code = run(BIN / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", wanted)
+    # Modules are compiled when they are imported: most of torch and of the types of others never is.
+    quietly = ("-q", "--disable-pip-version-check", "--no-compile")
+    code = run(BIN / "python", "-m", "pip", "install", *quietly, "-e", wanted)
     if code:
         sys.exit(code)
 
