@@ -150,6 +150,7 @@ def test_counters_follow_what_is_recorded(site: ServedSite) -> None:
 @pytest.mark.full
 def test_counters_begin_at_0_with_the_service_and_never_go_backwards(site: ServedSite) -> None:
     """A restart is the reset that Prometheus knows: from 0, and not from another value."""
+    scrape(site)  # counting begins with the first one
     site.queue.requests.submit(make_spec())
     site.record()
     assert 1 <= scrape(site).value("gpuqueue_jobs_submitted_total")
