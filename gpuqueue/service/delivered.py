@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 
 from gpuqueue.errors import BadRequest, Refused, Unreachable
-from gpuqueue.model.api import DeliveredFile
+from gpuqueue.model.relay import DeliveredFile
 from gpuqueue.service.problems import TooLarge
 from gpuqueue.service.relay_requests import HostRun
 from gpuqueue.settings.settings import Settings

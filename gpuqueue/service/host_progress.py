@@ -15,9 +15,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpuqueue.model.api import RunProgress
 from gpuqueue.model.job import Job
 from gpuqueue.model.progress import Progress
+from gpuqueue.model.relay import RunProgress
 from gpuqueue.service.relay_requests import ProgressRequest
 from gpuqueue.service.relays import Relays
 from gpuqueue.text.sanitize import short

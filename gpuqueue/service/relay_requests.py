@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from gpuqueue.errors import Refused, ServiceUnreachable
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.api import RelayKind, RelayRequest, RunProgress
+from gpuqueue.model.relay import RelayKind, RelayRequest, RunProgress
 from gpuqueue.model.run import Run
 from gpuqueue.service.terminal_keys import TerminalKeys
 from gpuqueue.service.transfers import Transfer

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import TypeVar
 
 from gpuqueue.errors import HostUnreachable, ServiceUnreachable
-from gpuqueue.model.api import RelayRequest
+from gpuqueue.model.relay import RelayRequest
 from gpuqueue.service.problems import NotHere
 from gpuqueue.service.relay_requests import (
     STOPPING,

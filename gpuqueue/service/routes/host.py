@@ -17,7 +17,7 @@ from fastapi.responses import StreamingResponse
 from gpuqueue.client.remote.log_tail import NEXT
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action
-from gpuqueue.model.api import DeliveredFile, RelayRequest, RunProgress
+from gpuqueue.model.relay import DeliveredFile, RelayRequest, RunProgress
 from gpuqueue.service.bodies import LEAST_RATE, large_parts_of, parts_of, until_gone
 from gpuqueue.service.call import Call
 from gpuqueue.service.delivered import OtherOffset, ResultsFile

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.errors import BadRequest, Refused, Unreachable
-from gpuqueue.model.api import DeliveredFile
+from gpuqueue.model.relay import DeliveredFile
 from gpuqueue.service import delivered
 from gpuqueue.service.delivered import Delivered, OtherOffset
 from gpuqueue.service.problems import TooLarge

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from factories import make_spec
 
-from gpuqueue.model.api import RelayKind, RunProgress
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.progress import Progress
+from gpuqueue.model.relay import RelayKind, RunProgress
 from gpuqueue.service import host_progress
 from gpuqueue.service.host_progress import HostProgress
 from gpuqueue.service.relay_requests import ProgressRequest

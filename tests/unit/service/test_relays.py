@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuqueue.errors import HostUnreachable, Refused, ServiceUnreachable
-from gpuqueue.model.api import RelayKind
+from gpuqueue.model.relay import RelayKind
 from gpuqueue.service import relays, terminal_keys, transfers
 from gpuqueue.service.problems import NotHere
 from gpuqueue.service.relay_requests import STOPPING, FilesRequest, HostRun, LogRequest, TerminalRequest

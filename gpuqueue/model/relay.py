@@ -1,0 +1,59 @@
+"""What the service asks the relay of a worker host for, and what the relay delivers. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from gpuqueue.lazy.frozen import dataclass
+
+
+class RelayKind(str, Enum):
+    """What the service asks the relay of a worker host for."""
+
+    #: What is new in the log of a run, now, and for the next 30 s as it is written.
+    LOG = "log"
+    #: The files that a run has made or changed in its copy of the code, as an archive.
+    FILES = "files"
+    #: Passing on what somebody types on the terminal of a run.
+    TERMINAL = "terminal"
+    #: The progress of all runs of the host.
+    PROGRESS = "progress"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelayRequest:
+    """What the service asks the relay of a worker host for. ``patterns`` choose among the files of a run.
+
+    ``job`` and ``token`` name the run. A request for the progress of all runs has none.
+    """
+
+    id: str
+    kind: RelayKind
+    job: int | None = None
+    token: str | None = None
+    patterns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunProgress:
+    """The progress of a run as its host has read it from the log: the done share, 0 to 1, and the words next to it."""
+
+    job: int
+    token: str
+    share: float
+    words: str
+
+
+class DeliveredFile(str, Enum):
+    """A file of a run's output, or the record of its growth over time."""
+
+    LOG = "log"
+    STDERR = "stderr"
+    LOG_TIMES = "log.times"
+    STDERR_TIMES = "stderr.times"
+
+    def __str__(self) -> str:
+        return self.value
