@@ -118,6 +118,15 @@ class Device:
     pci_bus: str | None = None
     mig_parent: str | None = None
 
+    @property
+    def mig_profile(self) -> str | None:
+        """Return the profile of a MIG instance, such as ``1g.10gb``; None for other devices.
+
+        The driver ends the name of an instance with it: ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``.
+        """
+        _, found, profile = self.name.rpartition(" MIG ")
+        return profile if found and profile and self.mig_parent is not None else None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:

@@ -12,7 +12,7 @@ from gpuqueue.cli.output import render, terminal_width
 from gpuqueue.cli.output.drains import condition
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.queue.lease import DeviceStatus
-from gpuqueue.text.sanitize import cells, plain, short
+from gpuqueue.text.sanitize import cells, plain
 from gpuqueue.text.units import format_bytes
 
 
@@ -76,7 +76,7 @@ def _ranges(names: Sequence[str]) -> list[str]:
 
 
 NAME = terminal_width.Column[Row](
-    head="NAME", cell=lambda row, _: short(row.status.device.name, 32), least=11, keep=4, narrows=1
+    head="NAME", cell=lambda row, width: render.model_of(row.status.device, min(width, 32)), least=11, keep=4, narrows=1
 )
 FREE = terminal_width.Column[Row](head="FREE", cell=lambda row, _: format_bytes(row.status.free_bytes), right=True)
 #: Narrowed last, since it shows what is wrong.

@@ -101,6 +101,16 @@ def device_label(device: Device | RunDevice) -> str:
     return str(device.index) if device.index is not None else plain(device.uuid)
 
 
+def model_of(device: Device, width: int) -> str:
+    """Return the name of a device in *width* columns. That of a MIG instance keeps its profile: ``NVID… 1g.10gb``."""
+    profile = plain(device.mig_profile or "")
+    room = width - cells(profile) - 1
+    if not profile or cells(plain(device.name)) <= width or room < 1:
+        return short(device.name, width)
+    card = device.name.rpartition(" MIG ")[0]
+    return f"{short(card, room)} {profile}"
+
+
 def asked_of(job: Job) -> str:
     """Return the memory that a job requests: ``6G``, or ``2x6G`` on two devices."""
     size = size_of(job.spec)

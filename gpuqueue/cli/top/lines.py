@@ -97,7 +97,7 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
         least=11,
         narrows=2,
     ),
-    replace(device_table.NAME, cell=lambda row, _: short(row.status.device.name, 18), keep=1),
+    replace(device_table.NAME, cell=lambda row, width: render.model_of(row.status.device, min(width, 18)), keep=1),
     Column(
         head="MEMORY", cell=lambda row, width: bar(memory_parts(row.status), min(width, BAR_WIDTH)), least=8, narrows=0
     ),

@@ -83,6 +83,30 @@ def test_a_gpu_job_is_pinned_by_uuid_and_its_peak_is_the_drivers(
 
 
 @pytest.mark.full
+def test_a_run_on_a_mig_instance_has_the_peak_of_that_instance(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
+    """A profile is a device type, and the peak of a run is what it used of its own instance.
+
+    The instance beside it on the same card is used by an external process, which does not count for the run.
+    """
+    small, large = fake.divide(1, {0: 3 * GIB, 1: 12 * GIB})
+    fake.hold(3, 4_000_001, 9 * GIB, always_alive=True)
+    gpu_site.start_recorder()
+    for instance in (small, large):
+        gpu_site.start_worker(instance)
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    job = submit(gpu_site, "2G", gate, 1.0, 2.0, options=("--device-type", "1g.3gb"))
+
+    run = gpu_site.until_recorded(job).last_run
+    assert run is not None
+    (device,) = run.devices
+    assert (small, "Fake 24G MIG 1g.3gb", 200) == (device.uuid, device.name, device.index)
+    assert (2 * GIB, PeakSource.NVML_SAMPLED, False) == (device.peak.bytes, device.peak.source, device.peak.shared)
+    assert "Fake 24G MIG 4g.12gb" in gpu_site.cli("gpus").stdout
+
+
+@pytest.mark.full
 def test_the_history_has_the_activity_of_a_run_on_its_card(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
     """The history has the time of the first memory, the card's load and temperature, and the memory timeline."""
     fake.state.gpus[0].utilisation, fake.state.gpus[0].temperature = 60, 71

@@ -215,12 +215,17 @@ class FakeGpus:
         return {"LD_LIBRARY_PATH": str(library.parent), STATE_VARIABLE: str(self.path)}
 
     def divide(self, card: int, sizes: dict[int, int]) -> list[str]:
-        """Switch MIG on for *card*, with an instance in each slot of *sizes*, and return the UUIDs."""
+        """Switch MIG on for *card*, with an instance in each slot of *sizes*, and return the UUIDs.
+
+        Each is named as NVML names it, after its card and its profile: of eight parts of the memory, at most seven.
+        """
         state, uuids = self.state, []
         for slot, total_bytes in sizes.items():
             gpu = state.gpus[state.gpu_count + state.mig_count]
             uuids.append(f"MIG-{card:08x}-fa4e-0000-0000-{slot:012x}")
-            gpu.uuid, gpu.name = uuids[-1].encode(), f"Fake MIG {total_bytes // _GIB}g".encode()
+            parts = min(7, max(1, 8 * total_bytes // state.gpus[card].total))
+            profile = f"{parts}g.{total_bytes // _GIB}gb"
+            gpu.uuid, gpu.name = uuids[-1].encode(), state.gpus[card].name + f" MIG {profile}".encode()
             gpu.total, gpu.context = total_bytes, state.gpus[card].context
             gpu.parent, gpu.slot, gpu.unsupported = card, slot, _OF_THE_CARD | BY_PROCESS
             state.mig_count += 1
@@ -335,9 +340,9 @@ class FakeGpus:
         self.state.account_count += 1
 
     def hold_here(self, size_bytes: int) -> None:
-        """Let this process hold *size_bytes* on the first GPU that its CUDA_VISIBLE_DEVICES lists by UUID."""
+        """Let this process hold *size_bytes* on the first device that its CUDA_VISIBLE_DEVICES lists by UUID."""
         first = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[0].encode()
-        uuids = [gpu.uuid for gpu in self.state.gpus[: self.state.gpu_count]]
+        uuids = [gpu.uuid for gpu in self.state.gpus[: self.state.gpu_count + self.state.mig_count]]
         self.hold(uuids.index(first), os.getpid(), size_bytes)
 
     @contextmanager

@@ -9,6 +9,7 @@ from factories import make_device
 
 from gpuqueue.cli.output.device_table import device_table
 from gpuqueue.cli.output.environment_lines import environment_lines
+from gpuqueue.cli.output.render import model_of
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.lease import DeviceReservation, DeviceStatus
 from gpuqueue.text.units import GIB
@@ -52,6 +53,25 @@ def test_how_a_device_stands_is_there_at_any_width(width: int) -> None:
     assert head.endswith("STATE")
     assert {"HOST", "DEVICE", "FREE", "JOBS"} < set(head.split())
     assert all(row.endswith("ready") for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (40, "NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
+        (32, "NVIDIA H100 80GB HBM3 1g.10gb"),
+        (18, "NVIDIA H1… 1g.10gb"),
+        (11, "NV… 1g.10gb"),
+        (9, "… 1g.10gb"),
+        (8, "NVIDIA …"),
+    ],
+)
+def test_the_name_of_a_mig_instance_keeps_its_profile(width: int, expected: str) -> None:
+    """In a narrow column the card's name is cut, because the profile tells the instances of one card apart."""
+    instance = make_device("MIG-1", name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", mig_parent="GPU-1")
+
+    assert expected == model_of(instance, width)
+    assert "1g.10gb" in device_table((replace(CARD, device=instance),), 10.0, 80)
 
 
 def test_a_trouble_is_whole_at_80_columns() -> None:

@@ -78,6 +78,24 @@ def test_a_mig_instance_keeps_its_parent_on_the_wire() -> None:
     assert device_from_plain(plain).mig_parent is None
 
 
+@pytest.mark.parametrize(
+    ("name", "parent", "profile"),
+    [
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "GPU-1", "1g.10gb"),
+        ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", "GPU-1", "1c.3g.20gb"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb+me", "GPU-1", "1g.5gb+me"),
+        ("NVIDIA A100-SXM4-40GB", "GPU-1", None),
+        ("NVIDIA A100-SXM4-40GB MIG ", "GPU-1", None),
+        ("a card called MIG 29", None, None),
+    ],
+)
+def test_a_mig_instance_has_a_profile(name: str, parent: str | None, profile: str | None) -> None:
+    """The profile of a MIG instance is the end of its name. A whole card has none, whatever its name is."""
+    device = Device(uuid="d", index=0, name=name, kind=DeviceKind.GPU, total_bytes=1, mig_parent=parent)
+
+    assert profile == device.mig_profile
+
+
 def test_heat_differs_from_other_trouble() -> None:
     """Monitoring has a figure of its own for heat."""
     troubles = [
