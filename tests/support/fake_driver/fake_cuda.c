@@ -3,7 +3,9 @@
  * It has these properties of the real library: CUDA_VISIBLE_DEVICES is read once, at cuInit. A process is charged a
  * context on each GPU that it uses. Memory comes in pages of 2 MiB. A full GPU returns an error. All memory is free
  * when the process ends. A forked child of an initialised process cannot use CUDA. Devices are in the order of their
- * bus, as with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+ * bus, as with CUDA_DEVICE_ORDER=PCI_BUS_ID. A process is a client of MPS if a control daemon runs in its pipe
+ * directory, which the file "control" stands for. A client is in a list of its own, may share a GPU in exclusive mode,
+ * and keeps to its limit of memory.
  */
 #include "fake_state.h"
 
@@ -21,6 +23,8 @@ static Block blocks[MAX_BLOCKS];
 static uint64_t next_at = 0x7f0000000000;
 static int contexts[MAX_GPUS];
 static __thread Gpu *current;
+static int is_client;              /* of MPS */
+static uint64_t limits[MAX_GPUS]; /* of this client on each visible GPU; 0: none */
 
 static Gpu *named(const char *word) {
     Gpu *found = NULL;
@@ -66,6 +70,21 @@ static void see(const char *list) {
     }
 }
 
+/* Without a daemon the program runs without MPS, as with the real library. */
+static void join_mps(void) {
+    const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY"), *at = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/control", directory ? directory : "/tmp/nvidia-mps");
+    is_client = !access(path, F_OK);
+    while (is_client && at && *at) {
+        unsigned ordinal;
+        unsigned long long mib;
+        if (sscanf(at, "%u=%lluM", &ordinal, &mib) == 2 && ordinal < MAX_GPUS) limits[ordinal] = mib << 20;
+        at = strchr(at, ',');
+        at += at != NULL;
+    }
+}
+
 static int ready(void) { return owner == getpid() ? OK : NOT_INITIALIZED; }
 
 int cuInit(unsigned flags) {
@@ -74,6 +93,7 @@ int cuInit(unsigned flags) {
     if (!map_state() || state->init_error) return state ? UNKNOWN : NO_DEVICE;
     see(getenv("CUDA_VISIBLE_DEVICES"));
     if (!visible_count) return NO_DEVICE;
+    join_mps();
     owner = getpid();
     return OK;
 }
@@ -113,16 +133,22 @@ static Entry *entry_on(Gpu *gpu) {
     }
     if (!place && state->entry_count == MAX_ENTRIES) return NULL;
     if (!place) place = &state->entries[state->entry_count];
-    *place = (Entry){.gpu = index, .pid = pid, .flags = COMPUTE, .start = start};
+    *place = (Entry){.gpu = index, .pid = pid, .flags = is_client ? MPS : COMPUTE, .start = start};
     if (place == &state->entries[state->entry_count]) state->entry_count++;
     return place;
+}
+
+static uint64_t limit_on(const Gpu *gpu) {
+    for (int i = 0; i < visible_count; i++)
+        if (visible[i] == gpu && limits[i]) return limits[i];
+    return UINT64_MAX;
 }
 
 static int charge(Gpu *gpu, uint64_t bytes) {
     if (gpu->error) return UNKNOWN;
     Entry *entry = entry_on(gpu);
     if (!entry) return OUT_OF_MEMORY;
-    if (allocated(gpu) + bytes > gpu->total - gpu->reserved) {
+    if (entry->bytes + bytes > limit_on(gpu) || allocated(gpu) + bytes > gpu->total - gpu->reserved) {
         keep_change(entry, bytes);
         if (!contexts[gpu - state->gpus]) *entry = (Entry){.start = NOBODY};
         return OUT_OF_MEMORY;
@@ -142,7 +168,8 @@ int cuDevicePrimaryCtxRetain(Gpu **out, int device) {
     if (ready()) return ready();
     Gpu *gpu = *out = visible[device];
     int file = lock(), error = OK, index = gpu - state->gpus;
-    if (gpu->compute_mode == PROHIBITED || (gpu->compute_mode == EXCLUSIVE_PROCESS && used_by_another(gpu)))
+    int alone = gpu->compute_mode == EXCLUSIVE_PROCESS && !is_client;
+    if (gpu->compute_mode == PROHIBITED || (alone && used_by_another(gpu)))
         error = DEVICE_UNAVAILABLE;
     else if (!contexts[index])
         error = charge(gpu, gpu->context);

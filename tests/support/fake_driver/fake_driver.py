@@ -25,6 +25,8 @@ HERE = Path(__file__).parent
 LIBRARY = "libnvidia-ml.so.1"
 #: A job that holds memory through libcuda, on the fake and on a real card.
 JOB = HERE / "job.py"
+#: The control program of MPS, which is found by adding ``HERE`` to the PATH.
+MPS_CONTROL = "nvidia-cuda-mps-control"
 #: Each library with its source; they share fake_state.h.
 SOURCES = {"libcuda.so.1": "fake_cuda.c", LIBRARY: "fake_nvml.c"}
 STATE_VARIABLE = "FAKE_GPU_STATE"
@@ -71,6 +73,7 @@ class _Gpu(ctypes.Structure):
         ("ecc", ctypes.c_uint64),
         ("accounting", ctypes.c_uint64),
         ("persistence", ctypes.c_uint64),
+        ("capability", ctypes.c_uint64),
     )
 
 
@@ -119,6 +122,7 @@ class _State(ctypes.Structure):
         ("shutdowns", ctypes.c_uint32),
         ("v2_calls", ctypes.c_uint32),
         ("missing", ctypes.c_uint32),
+        ("cuda", ctypes.c_uint32),
         ("gpus", _Gpu * _MAX_GPUS),
         ("entries", _Entry * _MAX_ENTRIES),
         ("levels", ctypes.c_uint32 * _MAX_GPUS * _MAX_GPUS),
@@ -194,10 +198,10 @@ class FakeGpus:
             gpu.uuid, gpu.name = fake.uuid(index).encode(), f"Fake {total_bytes // _GIB}G".encode()
             gpu.total, gpu.reserved, gpu.context = total_bytes, reserved_bytes, context_bytes
             gpu.temperature, gpu.memory_temperature, gpu.gpu_max, gpu.slowdown = 40, 45, 83, 87
-            gpu.power_mw, gpu.parent, gpu.slot, gpu.persistence = 60_500, -1, -1, 1
+            gpu.power_mw, gpu.parent, gpu.slot, gpu.persistence, gpu.capability = 60_500, -1, -1, 1, 90
             for other in range(len(sizes)):
                 fake.state.levels[index][other] = _SYSTEM if other != index else 0
-        fake.state.gpu_count = len(sizes)
+        fake.state.gpu_count, fake.state.cuda = len(sizes), 13000
         return fake
 
     @classmethod
@@ -227,6 +231,7 @@ class FakeGpus:
             profile = f"{parts}g.{total_bytes // _GIB}gb"
             gpu.uuid, gpu.name = uuids[-1].encode(), state.gpus[card].name + f" MIG {profile}".encode()
             gpu.total, gpu.context = total_bytes, state.gpus[card].context
+            gpu.capability = state.gpus[card].capability
             gpu.parent, gpu.slot, gpu.unsupported = card, slot, _OF_THE_CARD | BY_PROCESS
             state.mig_count += 1
         state.gpus[card].mig = 1
@@ -339,11 +344,11 @@ class FakeGpus:
         self.state.accounts[self.state.account_count % _MAX_ACCOUNTS] = _Account(gpu, pid, size_bytes, 0)
         self.state.account_count += 1
 
-    def hold_here(self, size_bytes: int) -> None:
+    def hold_here(self, size_bytes: int, *, mps: bool = False) -> None:
         """Let this process hold *size_bytes* on the first device that its CUDA_VISIBLE_DEVICES lists by UUID."""
         first = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[0].encode()
         uuids = [gpu.uuid for gpu in self.state.gpus[: self.state.gpu_count + self.state.mig_count]]
-        self.hold(uuids.index(first), os.getpid(), size_bytes)
+        self.hold(uuids.index(first), os.getpid(), size_bytes, mps=mps)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -83,7 +83,7 @@ static int text(int error, char *out, unsigned size, const char *from) {
 }
 int nvmlSystemGetDriverVersion(char *out, unsigned size) { return text(ready(), out, size, "000.00"); }
 int nvmlSystemGetNVMLVersion(char *out, unsigned size) { return text(OK, out, size, "13.000.01"); } /* also before init */
-int nvmlSystemGetCudaDriverVersion(int *out) { return ready() ? ready() : (*out = 13000, OK); }
+int nvmlSystemGetCudaDriverVersion(int *out) { return ready() ? ready() : (*out = state->cuda, OK); }
 int nvmlDeviceGetCount_v2(unsigned *out) { return number(ready(), out, state->gpu_count); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **out) {
     if (ready()) return ready();
@@ -202,6 +202,10 @@ int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int type, int counter, uint64_t *out) 
     return error;
 }
 int nvmlDeviceGetComputeMode(Gpu *gpu, unsigned *out) { return number(asked(gpu, MODE), out, gpu->compute_mode); }
+int nvmlDeviceGetCudaComputeCapability(Gpu *gpu, int *major, int *minor) {
+    int error = on(gpu);
+    return error ? error : (*major = gpu->capability / 10, *minor = gpu->capability % 10, OK);
+}
 int nvmlDeviceGetPersistenceMode(Gpu *gpu, unsigned *out) { return number(on(gpu), out, gpu->persistence); }
 int nvmlDeviceGetAccountingMode(Gpu *gpu, unsigned *out) { return number(on(gpu), out, gpu->accounting); }
 int nvmlDeviceGetAccountingStats(Gpu *gpu, unsigned pid, Stats *out) {
@@ -249,7 +253,6 @@ int nvmlDeviceGetNvLinkState(Gpu *gpu, unsigned link, unsigned *out) {
 ON_NO_CARD(nvmlDeviceGetBAR1MemoryInfo)
 ON_NO_CARD(nvmlDeviceGetClockInfo)
 ON_NO_CARD(nvmlDeviceGetConfComputeMemSizeInfo)
-ON_NO_CARD(nvmlDeviceGetCudaComputeCapability)
 ON_NO_CARD(nvmlDeviceGetDecoderUtilization)
 ON_NO_CARD(nvmlDeviceGetDriverModel_v2)
 ON_NO_CARD(nvmlDeviceGetDriverModel)

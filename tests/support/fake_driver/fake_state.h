@@ -32,6 +32,7 @@ typedef struct {
     uint64_t reasons, ecc;
     uint64_t accounting; /* whether the driver reports the accounts below; it always keeps them */
     uint64_t persistence;
+    uint64_t capability; /* for CUDA: 10 major + minor */
 } Gpu;
 typedef struct {
     uint32_t gpu, pid, flags;
@@ -55,6 +56,7 @@ typedef struct {
     int32_t init_error, call_error; /* returned by init, and by every call after it */
     uint32_t v2_missing, inits, shutdowns, v2_calls;
     uint32_t missing; /* a bit for each call that this driver does not have */
+    uint32_t cuda; /* the newest CUDA version that it supports: 1000 major + 10 minor */
     Gpu gpus[MAX_GPUS];
     Entry entries[MAX_ENTRIES];
     uint32_t levels[MAX_GPUS][MAX_GPUS], links[MAX_GPUS][MAX_GPUS];

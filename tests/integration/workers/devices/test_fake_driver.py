@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_driver.fake_driver import GPU_IS_LOST, JOB, FakeGpus, build, compiler
+from fake_driver.fake_driver import GPU_IS_LOST, HERE, JOB, MPS_CONTROL, FakeGpus, build, compiler
 from fake_driver.far_backend import FarBackend
 
 pytestmark = [
@@ -44,8 +44,8 @@ def start(environ: dict[str, str]) -> Iterator[Start]:
     """Return a function that starts jobs that hold memory; they end with the test."""
     running: list[subprocess.Popen[str]] = []
 
-    def begin(*words: str, visible: str | None = None) -> subprocess.Popen[str]:
-        more = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    def begin(*words: str, visible: str | None = None, **variables: str) -> subprocess.Popen[str]:
+        more = variables if visible is None else {**variables, "CUDA_VISIBLE_DEVICES": visible}
         pipe = subprocess.PIPE
         running.append(
             subprocess.Popen(
@@ -184,6 +184,27 @@ def test_an_exclusive_gpu_takes_one_process_and_a_prohibited_one_none(fake: Fake
     holds(start("2M"))
     refused = (4, "cuDevicePrimaryCtxRetain: CUDA error 46")
     assert [refused] * 2 == [ends(start("--device", f"cuda:{ordinal}", "2M")) for ordinal in range(2)]
+
+
+def test_clients_of_mps_share_an_exclusive_gpu_and_keep_to_their_limit(
+    fake: FakeGpus, start: Start, backend: FarBackend, tmp_path: Path
+) -> None:
+    """With a control daemon a job is a client: exclusive mode lets it in, and its limit counts its context as well.
+
+    Without a daemon the same variables have no effect.
+    """
+    pipe = tmp_path / "mps"
+    client = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=512M,1=2048M"}
+    holds(start("1G", **client))
+    subprocess.run([HERE / MPS_CONTROL, "-d"], env={**os.environ, **client}, check=True)
+    fake.state.gpus[1].compute_mode = 3
+
+    pids = [holds(start("--device", "cuda:1", "1G", **client)) for _ in range(2)]
+
+    assert set(pids) == backend.reading(backend.devices()[1]).processes.keys()
+    assert (3, "cuMemAlloc_v2: CUDA error 2") == ends(start("--device", "cuda:1", "1G", "900M", **client))
+    assert (3, "cuMemAlloc_v2: CUDA error 2") == ends(start("213M", **client))
+    holds(start("212M", **client))
 
 
 def test_a_job_is_on_the_instance_that_its_environment_names(fake: FakeGpus, start: Start, backend: FarBackend) -> None:
