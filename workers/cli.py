@@ -20,6 +20,7 @@ from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_bytes, parse_bytes, parse_duration
+from workers.devices import mps
 from workers.devices.select import choose, find
 from workers.services.log_records import SafeRecord
 from workers.threads.steady_clock import SteadyEvent
@@ -194,6 +195,7 @@ def devices(spec: str | None, *, as_json: bool) -> None:
     """List the devices that this machine would serve."""
     settings = Settings.load()
     found = choose(spec or settings.devices, settings.host, settings.runs_dir).devices()
+    mps.check(settings, found)
     if as_json:
         click.echo(json.dumps([device_to_plain(device) for device in found]))
         return

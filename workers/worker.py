@@ -20,6 +20,7 @@ from gpuqueue.queue.scripts import load_all
 from gpuqueue.queue.wakeup import Subscriber, WakeUp
 from gpuqueue.settings.settings import Settings
 from workers.claimer import Claimer
+from workers.devices import mps
 from workers.devices.backend import DeviceBackend
 from workers.devices.topology import near
 from workers.measure.active_runs import LiveRun, LiveRuns
@@ -90,6 +91,7 @@ class Worker:
         Raises:
             Refused: Another worker serves the device and does not exit.
             Refused: Jobs run as their submitters, who cannot enter the directory of the runs.
+            Refused: The site has turned MPS on, and jobs cannot share the device through it.
             GpuQueueError: The state directory cannot be used.
             StoreUnreachable: The store does not answer.
             StoreNotOpen: The store does not open in time.
@@ -101,6 +103,7 @@ class Worker:
                 "/proc hides the processes of other accounts (hidepid): external processes may be unnamed or unseen"
             )
         prepare(self.settings)
+        mps.check(self.settings, [self.device])
         self._device_lock = self._takeover.lock()
         self._runner.prepare()
         self._adoption.hand_over = hand_over

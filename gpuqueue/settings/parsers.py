@@ -182,6 +182,12 @@ def _flag(raw: str) -> bool:
     return raw.lower() == "true"
 
 
+def _percentage(raw: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]?|100", raw):
+        raise BadRequest(f"{brief(raw)} is no percentage: give a whole number from 1 to 100")
+    return int(raw)
+
+
 def _interpreters(raw: str) -> int:
     if not re.fullmatch(r"[0-9]{1,2}", raw):
         raise BadRequest(f"{brief(raw)} is no number from 0 to 99")
@@ -309,6 +315,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "idle_grace_s": parse_duration,
     "on_partition": _on_partition,
     "cap": _flag,
+    "mps": _flag,
+    "mps_pipe_directory": _directory,
+    "mps_thread_percentage": _percentage,
     "log_limit_bytes": _log_limit,
     "user_log_limit_bytes": _log_limit,
     "keep_logs_s": _duration_or_none,

@@ -149,6 +149,12 @@ class Settings:
     on_partition: OnPartition = OnPartition.STOP
     #: Whether jobs are held to the memory that they asked for.
     cap: bool = True
+    #: Whether jobs share the GPUs of this host through NVIDIA's MPS, whose control daemon the site starts.
+    mps: bool = False
+    #: The pipe directory of that daemon.
+    mps_pipe_directory: Path = Path("/tmp/nvidia-mps")  # noqa: S108 - the default of the daemon
+    #: Most of a GPU's threads that a job may use through MPS, in percent, if its environment does not say; None: all.
+    mps_thread_percentage: int | None = None
     #: Largest log of a run. A larger log loses its middle; None: no limit.
     log_limit_bytes: int | None = 4 * 2**30
     #: Most disk space of all logs of one user on one host. The oldest logs of ended runs are cut; None: no limit.

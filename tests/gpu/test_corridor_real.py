@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from bounded import until
 from fake_driver.fake_driver import JOB
+from held_on_card import holding, peak_of
 from machine_with_cards import Machine
 from site_of_one import Site
 
-from gpuqueue.model.device import Device, Peak, PeakSource
-from gpuqueue.model.job import JobState
+from gpuqueue.model.device import PeakSource
 from gpuqueue.model.run import EndingKind
 from gpuqueue.text.units import GIB, MIB
 
@@ -30,54 +27,6 @@ SEES = JOB.with_name("sees.py")
 MOST_DEVICES = 4
 #: What a card may reserve after its first context, and what a desktop may take meanwhile.
 FEW_BYTES = 16 * MIB
-
-
-@contextmanager
-def holding(site: Site, gate: Path, mem_bytes: int, *sizes: int, deaf: bool = False) -> Iterator[int]:
-    """Run job.py with these *sizes* through the queue; yield its id when it holds them, then let it exit.
-
-    A *deaf* job ignores SIGTERM: its program inherits that from the shell.
-    """
-    os.mkfifo(gate)
-    open_gate = os.open(gate, os.O_RDWR)  # the job's read blocks while this end is open
-    try:
-        words = shlex.join([sys.executable, str(JOB), *map(str, sizes)])
-        ignoring = "trap '' TERM; " if deaf else ""
-        line = f"{ignoring}exec {words} <{shlex.quote(str(gate))}"
-        job = int(site.cli("submit", "--mem", f"{mem_bytes // MIB}M", "--", "sh", "-c", line).stdout)
-        until(
-            lambda: output(site, job) or site.client.jobs.get(job).state.is_end, timeout_s=60, what=f"job {job}'s word"
-        )
-        assert "ready\n" == output(site, job), f"{site.cli('show', str(job), check=False).stdout}\n{site.log()[-3000:]}"
-        yield job
-    finally:
-        os.close(open_gate)
-
-
-def output(site: Site, job: int) -> str:
-    """Return what a job has printed."""
-    return "".join(log.read_text() for log in site.settings.runs_dir.glob(f"{job}/*/log"))
-
-
-def peak_of(site: Site, gate: Path, device: Device, *sizes: int) -> Peak:
-    """Run a job that holds these *sizes* on *device* for a few samples, and return its recorded peak."""
-    with holding(site, gate, sum(sizes) + GIB, *sizes) as job:
-        # The saved measurements can be as old as a heartbeat. The first turn ensures that they are current.
-        for _ in range(2):
-            before = samples(site, job, device)
-            until(lambda seen=before: samples(site, job, device) >= seen + 2, what="two samples")
-    record = site.until_recorded(job)
-    assert JobState.SUCCEEDED is record.job.state
-    assert record.last_run is not None
-    (on,) = record.last_run.devices
-    assert device.uuid == on.uuid
-    return on.peak
-
-
-def samples(site: Site, job: int, device: Device) -> int:
-    """Return the number of samples that the worker has saved for a running job on *device*."""
-    kept = [json.loads(each.read_text()) for each in site.settings.runs_dir.glob(f"{job}/*/meters")]
-    return sum(each["devices"].get(device.uuid, {}).get("samples", 0) for each in kept)
 
 
 def seen(site: Site, *options: str) -> dict[str, object]:
@@ -161,6 +110,24 @@ def test_memory_is_free_again_after_a_cancel(gpu_site: Site, machine: Machine, t
     assert run is not None
     assert run.ending is not None
     assert (EndingKind.CANCELLED, signal.SIGKILL) == (run.ending.kind, run.ending.signal)
+
+
+@pytest.mark.full
+@pytest.mark.gpu
+@pytest.mark.parametrize("machine", ["card"], indirect=True)
+def test_a_mig_instance_has_its_profile_and_its_own_peaks(gpu_site: Site, machine: Machine, tmp_path: Path) -> None:
+    """The name of an instance ends with its profile, and the peak of a run is measured on the instance."""
+    instance = next((each for each in machine.backend.devices() if each.mig_parent is not None), None)
+    if instance is None:
+        pytest.skip("no GPU here is divided into MIG instances")
+    machine.must_name_our_processes()
+    gpu_site.start_worker(instance.uuid)
+
+    peak = peak_of(gpu_site, tmp_path / "gate", instance, GIB)
+
+    print(f"{instance.name}: profile {instance.mig_profile}, peak {(peak.bytes or 0) / MIB:.0f} MiB")
+    assert instance.mig_profile is not None
+    assert GIB <= (peak.bytes or 0) <= instance.total_bytes
 
 
 def test_the_driver_names_our_own_processes(machine: Machine) -> None:

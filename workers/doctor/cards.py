@@ -1,4 +1,4 @@
-"""Checks of the devices that this machine would serve: response, health, compute mode, persistence mode, MIG."""
+"""Checks of the devices that this machine would serve: response, health, compute mode, persistence, MIG, MPS."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 from gpuqueue.text.units import format_bytes
 from workers.devices.backend import DeviceBackend, DeviceTrouble
+from workers.devices.mps import obstacle
 from workers.devices.nvml_diagnostics import DriverFacts
 from workers.devices.select import choose
 from workers.doctor.driver import asks_for_gpus
@@ -128,7 +129,7 @@ def compute_mode(facts: Facts) -> Iterator[Finding]:
         if mode == "prohibited":
             bad = True
             yield problem("its compute mode is prohibited: nothing may run on it", allow, about=each.name)
-        elif mode == "exclusive_process" and facts.settings.slots > 1:
+        elif mode == "exclusive_process" and facts.settings.slots > 1 and not facts.settings.mps:
             bad = True
             seen = "its compute mode lets in one process at a time: a second job on it would fail"
             yield warning(seen, f"{allow}, or GPUQUEUE_SLOTS=1", about=each.name)
@@ -160,4 +161,14 @@ def mig(facts: Facts) -> Iterator[Finding]:
             yield warning(seen, remedy, about=f"card {card.index}")
 
 
-CHECKS = (devices, health, compute_mode, persistence, mig)
+def mps(facts: Facts) -> Findings:
+    """Check whether jobs can share the GPUs through MPS, if the site has turned it on."""
+    if not facts.settings.mps or not facts.gpus:
+        return ()
+    why = obstacle(facts.settings, [each.device for each in facts.gpus])
+    if why is None:
+        return ok(f"its control daemon at {facts.settings.mps_pipe_directory} answers")
+    return problem(why, "no worker of a GPU starts until then; GPUQUEUE_MPS=false shares the GPUs without MPS")
+
+
+CHECKS = (devices, health, compute_mode, persistence, mig, mps)

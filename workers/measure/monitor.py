@@ -14,6 +14,7 @@ from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisati
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.backend import DeviceBackend, DeviceTrouble
+from workers.devices.mps import without_servers
 from workers.measure.active_runs import LiveRuns
 from workers.measure.attribution import pids_by_run
 from workers.measure.described import described
@@ -130,6 +131,8 @@ class DeviceMonitor:
     def _new_sample(self, device: Device, external_processes: ExternalProcesses) -> Sample:
         began_s = self._clock.monotonic_s()
         reading = self._backend.reading(device)
+        if self._settings.mps and device.kind is DeviceKind.GPU:
+            reading = without_servers(reading)
         runs = self._runs_on(device, reading)
         ours = frozenset[int]().union(*(run.pids for run in runs))
         counted = external_processes.note(reading.processes, ours, began_s)

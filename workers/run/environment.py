@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job_spec import JobSpec
@@ -25,6 +26,8 @@ INSIDE = Path(__file__).parent.parent / "inside" / "site"
 ASK_TORCH_LIMIT_S = ASK_S + 2
 #: The control pipe of NVIDIA's MPS daemon, unless an environment variable names another directory.
 MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's default path; its existence is checked
+#: The variables of a client of MPS where the site has not turned MPS on.
+NO_MPS: Mapping[str, str] = MappingProxyType({})
 
 
 def environment(
@@ -36,11 +39,12 @@ def environment(
     *,
     cap: bool = True,
     ask_torch: bool = True,
+    mps: Mapping[str, str] = NO_MPS,
 ) -> dict[str, str]:
     """Return the environment of a run of *spec* on *devices*; *cap* is whether this site caps jobs.
 
     *ask_torch*: whether to start the job's interpreter to learn its torch version. It would run as the worker, so this
-    is False if jobs run as their submitters.
+    is False if jobs run as their submitters. *mps*: the variables of a client of MPS, if the site has turned MPS on.
 
     The devices are pinned by UUID, because CUDA and the driver may number the cards differently. A program sees them
     as 0, 1, … in this order. On the CPU the list is empty, so that the job cannot use a GPU.
@@ -59,7 +63,7 @@ def environment(
     }
     # Unbuffered, so that `logs -f` shows a line when it is printed and stderr does not overtake stdout.
     env = {"PYTHONUNBUFFERED": "1", **(_of_this_host() if spec.snapshot is not None else {}), **spec.env}
-    changes = _gpu_changes(spec, devices, cap=cap and spec.cap, ask_torch=ask_torch)
+    changes = _gpu_changes(spec, devices, cap=cap and spec.cap, ask_torch=ask_torch, mps=mps)
     if changes:
         # If the job submits jobs, they must not inherit these values (see gpuqueue.system.environment).
         ours[CHANGED] = json.dumps({name: [spec.env.get(name), value] for name, value in changes.items()})
@@ -71,8 +75,10 @@ def _of_this_host() -> dict[str, str]:
     return {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "SHELL") if name in os.environ}
 
 
-def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool, ask_torch: bool) -> dict[str, str]:
-    """Return the variables that install the hook in a GPU job's Python and cap the job's frameworks.
+def _gpu_changes(
+    spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool, ask_torch: bool, mps: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables that install the hook in a GPU job's Python, cap its frameworks and connect it to MPS.
 
     Every GPU job gets the hook, with any command, because Python is often started indirectly (torchrun, a shell
     script, uv, conda run). A job without a GPU gets no variables, because it has nothing to report.
@@ -89,9 +95,10 @@ def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool, as
         on=cap,
         torch=torch,
         devices=len(gpus),
-        mps=_mps_runs(spec.env),
+        mps=bool(mps) or _mps_runs(spec.env),
     )
-    return {**_hook(spec.env), **caps}
+    client = {name: value for name, value in mps.items() if name not in spec.env}
+    return {**_hook(spec.env), **client, **caps}
 
 
 def _allocated_bytes(spec: JobSpec, devices: tuple[RunDevice, ...]) -> int:

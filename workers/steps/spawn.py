@@ -13,6 +13,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.settings.settings import Settings
+from workers.devices.mps import client_environment
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.run import deliveries
 from workers.run.environment import environment
@@ -75,7 +76,14 @@ class Spawn:
             code = unpacking(snapshot, directory.code)
             spec = replace(spec, cwd=str(directory.code / TREE / snapshot.directory))
         env = environment(
-            held.job_id, held.token, spec, held.devices, directory.path, cap=settings.cap, ask_torch=launcher is None
+            held.job_id,
+            held.token,
+            spec,
+            held.devices,
+            directory.path,
+            cap=settings.cap,
+            ask_torch=launcher is None,
+            mps=client_environment(settings),
         )
         # Written with the spec. A worker that adopts the run before the first heartbeat would otherwise count the
         # run's time from the adoption.

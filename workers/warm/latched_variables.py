@@ -33,7 +33,10 @@ BEGINNINGS = (
 #: torch ends the process.
 ALLOCATOR, BACKEND = frozenset({"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}), "backend"
 #: Variables that are not latched although a prefix matches: they are read when CUDA starts, and differ for each run.
-LIVE = ALLOCATOR | {"CUDA_DEVICE_ORDER", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_VISIBLE_DEVICES"}
+LIVE = ALLOCATOR | {
+    *("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+    *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+}
 #: Prefix of the variables that belong to one run. A warm interpreter must not see them.
 OWN = ("GPUQUEUE_",)
 

@@ -14,6 +14,8 @@ import pytest
 from fake_driver.fake_driver import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
+    HERE,
+    MPS_CONTROL,
     NO_PERMISSION,
     UNKNOWN,
     VERSION_MISMATCH,
@@ -223,6 +225,23 @@ def test_a_divided_card_is_noted_and_one_without_instances_warns(fake: FakeGpus,
 
     assert (Grade.NOTE, True) == (the(found, "mig", "card 1").grade, "2 parts" in the(found, "mig", "card 1").seen)
     assert Grade.WARNING is the(found, "mig", "card 0").grade
+
+
+@pytest.mark.full
+def test_mps_is_checked_where_the_site_has_turned_it_on(fake: FakeGpus, doctor: Doctor, tmp_path: Path) -> None:
+    """A control daemon that does not run is a problem. With one, several processes may use an exclusive GPU."""
+    fake.state.gpus[0].compute_mode = EXCLUSIVE
+    pipe = tmp_path / "mps"
+    path = f"{HERE}{os.pathsep}{os.environ.get('PATH', '')}"
+    environ = {"GPUQUEUE_MPS": "true", "GPUQUEUE_MPS_PIPE_DIRECTORY": str(pipe), "PATH": path}
+
+    without = the(doctor(**environ), "mps")
+    subprocess.run([MPS_CONTROL, "-d"], env={"PATH": path, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)}, check=True)
+    found = doctor(**environ)
+
+    assert (Grade.PROBLEM, True) == (without.grade, "there is no pipe directory" in without.seen)
+    assert f"its control daemon at {pipe} answers" == the(found, "mps").seen
+    assert Grade.OK is the(found, "compute mode").grade
 
 
 def test_processes_of_another_namespace_are_found(fake: FakeGpus, doctor: Doctor) -> None:

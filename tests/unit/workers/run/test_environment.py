@@ -9,6 +9,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.environment import travelling
@@ -182,3 +183,27 @@ def test_an_interpreter_of_another_account_is_not_started(tmp_path: Path) -> Non
     assert not ran.exists()
     environment(1, "1.a", spec, (gpu,), Path("/r"))
     assert ran.exists()
+
+
+def test_a_job_through_mps_is_told_where_and_how_much() -> None:
+    """Where MPS is on, a job on a GPU gets the variables of a client, and the limit of its memory on each device.
+
+    What its own environment says stays, for example its share of the threads. A job on the CPU gets none.
+    """
+    mps = {"CUDA_MPS_PIPE_DIRECTORY": "/run/mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
+    limit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+    gpus = tuple(
+        RunDevice(uuid=uuid, lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
+        for uuid in ("GPU-a", "GPU-b")
+    )
+
+    def found(spec: JobSpec, *devices: RunDevice, cap: bool = True) -> dict[str, str]:
+        made = environment(1, "1.a", spec, devices, Path("/r"), cap=cap, mps=mps)
+        return {name: value for name, value in made.items() if name.startswith("CUDA_MPS_")}
+
+    spec = make_spec(mem_bytes=6 * GIB)
+    assert {**mps, limit: "0=6144M,1=6144M"} == found(spec, *gpus)
+    assert mps == found(spec, *gpus, cap=False)
+    own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"}
+    assert {**mps, **own, limit: "0=6144M"} == found(make_spec(mem_bytes=6 * GIB, env=own), gpus[0])
+    assert {} == found(spec, device("cpu-h", DeviceKind.CPU))

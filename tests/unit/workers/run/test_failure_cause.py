@@ -47,6 +47,8 @@ def judged(
         b"RuntimeError: CUDA error: no kernel image is available for execution on the device",
         b"RuntimeError: CUDA error: initialization error",
         b"CUDA_ERROR_ILLEGAL_ADDRESS",
+        b"RuntimeError: CUDA error: MPS client has been terminated by the server",  # after a fault of another client
+        b"CUDA_ERROR_MPS_CLIENT_TERMINATED",
         b"cudaErrorInvalidValue: invalid argument",
         b"CUDA driver version is insufficient for CUDA runtime version",
         b"UserWarning: Can't initialize NVML",

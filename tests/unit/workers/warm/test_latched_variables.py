@@ -48,6 +48,8 @@ def test_what_is_read_once_must_agree(name: str) -> None:
             "PYTORCH_ALLOC_CONF",
             "PYTORCH_CUDA_ALLOC_CONF",
             "GPUQUEUE_TOKEN",
+            "CUDA_MPS_PIPE_DIRECTORY",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
         ),
         *("GPUQUEUE_SWEEP_LR", "WANDB_RUN_ID", "SSH_CONNECTION", "PWD", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
     ],

@@ -1,0 +1,119 @@
+"""NVIDIA's MPS on this host: whether jobs can share its GPUs through it, and which processes are its servers.
+
+The site starts the control daemon of MPS, and turns MPS on for the workers of a host with the setting ``mps``. A job on
+a GPU is then a client of the daemon's server. docs/howto/mig-and-mps.md describes this for users.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from gpuqueue.errors import Refused
+from gpuqueue.model.device import Device, DeviceKind, Reading
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.timed_call import CallFailed, TimedCall
+from gpuqueue.text.sanitize import in_one_line
+
+#: The program that starts the control daemon, and that asks it.
+CONTROL = "nvidia-cuda-mps-control"
+#: The variables of a client: where it finds the daemon, and how much of the GPU's threads it may use, in percent.
+PIPE_DIRECTORY, THREAD_PERCENTAGE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+#: How long the daemon and the driver may take to answer, in seconds.
+ANSWER_S = 5.0
+#: The name of a server in /proc, which cuts ``nvidia-cuda-mps-server`` to 15 characters.
+_SERVER = b"nvidia-cuda-mps"
+
+
+def check(settings: Settings, devices: Iterable[Device]) -> None:
+    """Return if jobs can share the GPUs among *devices* through MPS, or if the site has not turned it on.
+
+    Raises:
+        Refused: They cannot. The message says why.
+
+    """
+    why = obstacle(settings, devices)
+    if why is not None:
+        raise Refused(f"mps is on, and {why}")
+
+
+def obstacle(settings: Settings, devices: Iterable[Device]) -> str | None:
+    """Return why jobs cannot share the GPUs among *devices* through MPS, None if they can or need not."""
+    gpus = [device for device in devices if device.kind is DeviceKind.GPU]
+    if not settings.mps or not gpus:
+        return None
+    if settings.launcher_in_use is not None:
+        return "run_as is submitter, but a server of MPS takes the jobs of one account: leave out one of the two"
+    instance = next((device for device in gpus if device.mig_parent is not None), None)
+    if instance is not None:
+        return f"{instance.uuid} is a MIG instance, which would need a control daemon of its own: leave out mps"
+    return _driver_lacks(gpus) or _daemon_trouble(settings.mps_pipe_directory)
+
+
+def client_environment(settings: Settings) -> dict[str, str]:
+    """Return the variables that make a job a client of MPS. There are none if the site has not turned it on."""
+    if not settings.mps:
+        return {}
+    percentage = settings.mps_thread_percentage
+    return {
+        PIPE_DIRECTORY: str(settings.mps_pipe_directory),
+        **({THREAD_PERCENTAGE: str(percentage)} if percentage is not None else {}),
+    }
+
+
+def without_servers(reading: Reading, *, proc: Path = Path("/proc")) -> Reading:
+    """Return *reading* without the processes of servers of MPS.
+
+    A server works for its clients, which the driver lists as well. A driver that charges the clients' memory to the
+    server would have it counted twice. The server's own memory remains part of the used bytes of the device.
+    """
+    others = {pid: held for pid, held in reading.processes.items() if not _is_server(pid, proc)}
+    return reading if len(others) == len(reading.processes) else replace(reading, processes=others)
+
+
+def _is_server(pid: int, proc: Path) -> bool:
+    try:
+        return (proc / str(pid) / "comm").read_bytes().rstrip(b"\n") == _SERVER
+    except OSError:  # it has ended, or is hidden, or is in another pid namespace
+        return False
+
+
+def _driver_lacks(gpus: Iterable[Device]) -> str | None:
+    """Return what the driver or a GPU lacks for limits of clients, None if it lacks nothing."""
+    from workers.devices import nvml_mps  # noqa: PLC0415 - only a host with GPUs and MPS needs it
+
+    try:
+        return TimedCall(lambda: nvml_mps.lacking([gpu.uuid for gpu in gpus]), ANSWER_S).result()
+    except CallFailed as why:
+        return f"the NVIDIA driver could not be asked about it: {why}"
+
+
+def _daemon_trouble(pipe_directory: Path) -> str | None:
+    """Return why the control daemon cannot be used, None if it answers."""
+    if not os.access(pipe_directory, os.X_OK):
+        return f"there is no pipe directory {pipe_directory}: start {CONTROL} -d, or correct mps_pipe_directory"
+    program = shutil.which(CONTROL)
+    if program is None:
+        return f"the program {CONTROL} is not on the worker's PATH: install it with the driver"
+    try:
+        done = subprocess.run(
+            [program],
+            input=b"get_server_list\n",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, PIPE_DIRECTORY: str(pipe_directory)},
+            timeout=ANSWER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"its control daemon at {pipe_directory} does not answer within {ANSWER_S:g} s: start it again"
+    except OSError as error:
+        return f"{program} cannot be started: {error.strerror}"
+    if done.returncode == 0:
+        return None
+    words = in_one_line(done.stdout.decode(errors="replace").strip()) or f"exit code {done.returncode}"
+    return f"its control daemon at {pipe_directory} does not answer ({words}): start {CONTROL} -d"
