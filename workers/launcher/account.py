@@ -9,6 +9,7 @@ import time
 from typing import NamedTuple
 
 from workers.launcher.cgroup import Limits
+from workers.launcher.pam import Service
 
 #: The user ids that stand for no account: nobody, and the overflow ids of user namespaces and of chown(2).
 NOBODY = frozenset({65534, 65535, 2**32 - 2, 2**32 - 1})
@@ -40,6 +41,8 @@ class Rules(NamedTuple):
     earlier_cgroups: str | None = None
     #: The most that one run may use of this host.
     limits: Limits = Limits()
+    #: The service of PAM that opens a session for each run; None if there are no sessions.
+    pam: Service | None = None
 
 
 def permitted(name: str, uid: int, rules: Rules, shadow: str = "/etc/shadow") -> pwd.struct_passwd:

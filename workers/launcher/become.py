@@ -19,6 +19,7 @@ from typing import NamedTuple
 from workers.launcher import code_directory
 from workers.launcher.account import Refused, Rules, permitted
 from workers.launcher.cgroup import RunGroup
+from workers.launcher.session import Session
 from workers.shim import code
 from workers.shim.not_started import TOO_LATE, why
 from workers.shim.tree import PR_SET_PDEATHSIG, begin_child, prctl
@@ -35,6 +36,10 @@ MOST_BYTES = 64 * 1024 * 1024
 ANSWER = 3
 #: The major device numbers of pseudo-terminals (Unix98 slaves).
 PSEUDO_TERMINALS = range(136, 144)
+#: Descriptors below this are closed, even if a session has lowered the limit of open files.
+MOST_DESCRIPTORS = 1024
+#: Errors at the limits that a session has set for the person. Without a session they are a shortage of the host.
+LIMITS_REACHED = {errno.EAGAIN, errno.EMFILE}
 #: The PATH of a job whose submitter sent none.
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -94,7 +99,15 @@ class Request(NamedTuple):
         return found
 
 
-def become(request: Request, files: list[int], rules: Rules, answer: int, guard: int, group: RunGroup | None) -> None:
+def become(
+    request: Request,
+    files: list[int],
+    rules: Rules,
+    answer: int,
+    guard: int,
+    group: RunGroup | None,
+    session: Session | None,
+) -> None:
     """Become the job's first process as its submitter. Write the reason into the pipe *answer* if that fails.
 
     *files* are the bundle and the run directory, if the request has code, and the job's output. An answer is an errno,
@@ -106,13 +119,13 @@ def become(request: Request, files: list[int], rules: Rules, answer: int, guard:
         if group is not None:
             group.enter()
         account = permitted(request.name, request.uid, rules)
-        reset_limits()
+        reset_limits(session)
         bundle = -1
         if request.code is not None:
             bundle, run_dir, *files = files
             code_directory.make_code_directory(run_dir, account.pw_uid, rules)
         take(files, request, account.pw_uid)
-        drop(account)
+        drop(account, session)
         # again, because setresuid has cleared it. Only a set-user-ID program clears it after this.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != guard:
@@ -125,7 +138,7 @@ def become(request: Request, files: list[int], rules: Rules, answer: int, guard:
             code.unpack(bundle, request.code)
         os.dup2(answer, ANSWER, inheritable=False)
         answer = ANSWER
-        os.closerange(ANSWER + 1, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(ANSWER + 1, max(os.sysconf("SC_OPEN_MAX"), MOST_DESCRIPTORS))
         step = f"cannot enter the working directory {request.cwd} as {account.pw_name}"
         os.chdir(request.cwd)  # as the user: root could enter more, or less (a file server that maps root to nobody)
         if time.monotonic() >= request.start_before:
@@ -133,18 +146,24 @@ def become(request: Request, files: list[int], rules: Rules, answer: int, guard:
             return
         program = request.argv[0]
         step = f"cannot start {program} as {account.pw_name}"
-        os.execvpe(program, request.argv, environment(request.env, account))  # noqa: S606 - no shell on purpose
+        os.execvpe(program, request.argv, environment(request.env, account, session))  # noqa: S606 - no shell on purpose
     except Refused as refusal:
         # With an errno it counts as this host's: another host may have the account.
         os.write(answer, f"{errno.EPERM} {refusal}".encode(errors="replace"))
     except Exception as error:  # noqa: BLE001 - the shim reports any error
-        reason = f"{getattr(error, 'errno', -1) or -1} {step}: {why(error, program)}"
-        os.write(answer, reason.encode(errors="replace"))
+        number = getattr(error, "errno", -1) or -1
+        if session is not None and number in LIMITS_REACHED:
+            number = errno.EPERM
+        os.write(answer, f"{number} {step}: {why(error, program)}".encode(errors="replace"))
 
 
-def reset_limits() -> None:
-    """Undo the launcher's own limits, and forbid core dumps, which can be as large as the memory of the job."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def reset_limits(session: Session | None) -> None:
+    """Undo the launcher's own limits, and forbid core dumps, which can be as large as the memory of the job.
+
+    The limits of a session stay. They forbid core dumps unless one of its modules permits them.
+    """
+    if session is None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("0")
 
@@ -162,7 +181,7 @@ def take(outputs: list[int], request: Request, uid: int) -> None:
     os.dup2(outputs[-1], 2)
 
 
-def drop(account: pwd.struct_passwd) -> None:
+def drop(account: pwd.struct_passwd, session: Session | None) -> None:
     """Give up root for good, in this order: supplementary groups, group, user.
 
     Raises:
@@ -170,7 +189,10 @@ def drop(account: pwd.struct_passwd) -> None:
 
     """
     uid, gid = account.pw_uid, account.pw_gid
-    os.initgroups(account.pw_name, gid)
+    if session is None:
+        os.initgroups(account.pw_name, gid)
+    else:
+        os.setgroups(session.groups)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     if os.getresuid() != (uid,) * 3 or os.getresgid() != (gid,) * 3 or 0 in os.getgroups():
@@ -188,13 +210,14 @@ def succeeds(act: Callable[[], object]) -> bool:
     return True
 
 
-def environment(sent: dict[str, str], account: pwd.struct_passwd) -> dict[str, str]:
+def environment(sent: dict[str, str], account: pwd.struct_passwd, session: Session | None) -> dict[str, str]:
     """Return the environment of the job: what was *sent*, with the variables of a login on this host.
 
+    Variables of a session are used where nothing else has set them.
     Variables of the dynamic loader stay: this process has become the user, and the job is the user's own program.
     """
     runtime = f"/run/user/{account.pw_uid}"
-    env = {"PATH": PATH, **sent}
+    env = {"PATH": PATH, **(session.environment if session is not None else {}), **sent}
     env.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell or "/bin/sh")
     env.pop("XDG_RUNTIME_DIR", None)
     with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ guard. :mod:`workers.shim.launch_protocol` has the messages.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -18,6 +19,7 @@ from workers.launcher import code_directory, results
 from workers.launcher.account import Refused, Rules
 from workers.launcher.become import Request, become
 from workers.launcher.cgroup import RunGroup
+from workers.launcher.session import Session, session_of
 from workers.run import process_tree
 from workers.shim.launch_protocol import (
     GREETING,
@@ -72,11 +74,30 @@ def removal(run_dir: int, rules: Rules) -> bytes:
 
 def start(shim: socket.socket, spec: int, files: list[int], rules: Rules) -> None:
     """Start the job of the open file *spec* with its other *files*, and stay until its last process is gone."""
+    number = -1
+    try:
+        request = Request.read(spec)
+        number = errno.EPERM  # it counts as this host's: another host may have the account
+        session = session_of(shim, request.name, request.uid, rules)
+    except Refused as refusal:
+        shim.send(f"no {number} {refusal}".encode()[:MOST_BYTES])
+        return
+    except OSError as error:
+        shim.send(f"no {error.errno} cannot make a process: {error.strerror}".encode())
+        return
+    try:
+        run(shim, request, [spec, *files], rules, session)
+    finally:
+        if session is not None:
+            session.close()
+
+
+def run(shim: socket.socket, request: Request, files: list[int], rules: Rules, session: Session | None) -> None:
+    """Start the job of *request* with the open *files*, and stay until its last process is gone."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     step, group = "make a control group", None
     try:
-        request = Request.read(spec)
         group = group_of(request, rules)
         step = "make a process"
         reader, answer = os.pipe()
@@ -92,11 +113,13 @@ def start(shim: socket.socket, spec: int, files: list[int], rules: Rules) -> Non
         return
     if pid == 0:
         try:
-            become(request, files, rules, answer, me, group)
+            become(request, files[1:], rules, answer, me, group, session)
         finally:
             os._exit(127)
-    for fd in (answer, spec, *files):
+    for fd in (answer, *files):
         os.close(fd)
+    if session is not None:
+        session.restore()
     tree = Tree(pid)
     try:
         if begun(shim, tree, reader):

@@ -31,6 +31,7 @@ from gpuqueue.snapshot import unpack  # noqa: E402 - behind the path
 from workers.launcher import cgroup_place, guard  # noqa: E402
 from workers.launcher.account import Rules, least_uid  # noqa: E402
 from workers.launcher.cgroup import Limits  # noqa: E402
+from workers.launcher.pam import Service  # noqa: E402
 from workers.shim.tree import prctl  # noqa: E402
 
 PR_SET_DUMPABLE = 4
@@ -61,6 +62,7 @@ def main(words: list[str]) -> None:
         cgroups=place_of_groups(asked),
         earlier_cgroups=cgroup_place.of_launcher(asked.socket),
         limits=limits_of(asked),
+        pam=pam_of(asked),
     )
     harden()
     try:
@@ -81,12 +83,21 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--runs-group")
     found.add_argument("--run-memory-bytes", type=int)
     found.add_argument("--run-cpus", type=float)
+    found.add_argument("--pam-service")
     return found
 
 
 def limits_of(asked: argparse.Namespace) -> Limits:
     """Return the most that one run may use of this host."""
     return Limits(asked.run_memory_bytes, asked.run_cpus)
+
+
+def pam_of(asked: argparse.Namespace) -> Service | None:
+    """Return the service of PAM that opens a session for each run, None if none is named. End if it cannot be used."""
+    try:
+        return Service(asked.pam_service) if asked.pam_service else None
+    except OSError as error:
+        sys.exit(f"gpuqueue launcher: no PAM session can be opened: {error.strerror or error}")
 
 
 def place_of_groups(asked: argparse.Namespace) -> str | None:
