@@ -141,7 +141,7 @@ def left(*, end: bool) -> None:
     envvar="GPUQUEUE_RUN_CPUS",
     help="Most processors that one run may keep busy.",
 )
-@click.option("--pam-service", metavar="NAME", envvar="GPUQUEUE_PAM_SERVICE", help="PAM service of the runs' sessions.")
+@click.option("--pam-service", metavar="NAME", help="PAM service that opens a session for each run.")
 @click.option("--check", is_flag=True, help="Only check that nobody but root can change this installation.")
 def launcher(*, check: bool, allow_setuid: bool, run_memory: str | None, **words: str | float | None) -> None:
     """Start jobs as their submitters, on behalf of this machine's workers. Needs root."""

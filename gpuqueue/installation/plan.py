@@ -29,6 +29,8 @@ from gpuqueue.installation.step import State, Step
 from gpuqueue.installation.steps import steps_of, steps_of_host
 from gpuqueue.settings.settings import Settings
 
+#: Where PAM has a file for each service, and the word for no service.
+PAM_SERVICES, NO_PAM_SERVICE = Path("/etc/pam.d"), "none"
 #: The libraries of the service (extra ``service``).
 SERVICE_LIBRARIES = ("fastapi", "httptools", "prometheus_client", "uvicorn", "uvloop")
 
@@ -81,6 +83,23 @@ def refuse_other_settings() -> None:
         )
 
 
+def pam_service(given: str | None) -> str:
+    """Return the name of the PAM service for the runs, empty if there is none: as *given*, else as installed.
+
+    Raises:
+        Refused: it has no file.
+
+    """
+    if given is None:
+        record = Record.load()
+        return "" if record is None else record.pam_service
+    if given == NO_PAM_SERVICE:
+        return ""
+    if not (PAM_SERVICES / given).is_file():
+        raise Refused(f"there is no {PAM_SERVICES / given}: write this file first")
+    return given
+
+
 def to_do(steps: Sequence[Step]) -> list[tuple[Step, State]]:
     """Return each step with its state. Changes nothing.
 
@@ -99,14 +118,18 @@ def running_units(site: SystemSite, states: Sequence[tuple[Step, State]]) -> Uni
 class Record:
     """What ``gpuqueue install`` or ``gpuqueue join`` has made on this machine, in a file.
 
-    *joined* is the address of the service that this machine has joined, empty if it runs its own.
+    *joined* is the address of the service that this machine has joined, empty if it runs its own. *pam_service* is the
+    PAM service of the runs, empty if they have no session.
     """
 
-    def __init__(self, account: str, group: str, made: Sequence[str] = (), joined: str = "") -> None:
+    def __init__(
+        self, account: str, group: str, made: Sequence[str] = (), joined: str = "", pam_service: str = ""
+    ) -> None:
         self.account = account
         self.group = group
         self.made = list(made)
         self.joined = joined
+        self.pam_service = pam_service
 
     @property
     def has_units(self) -> bool:
@@ -124,7 +147,8 @@ class Record:
         try:
             plain = json.loads(RECORD.read_text(encoding="utf-8"))
             made = [str(each) for each in plain["made"]]
-            return cls(str(plain["account"]), str(plain["group"]), made, str(plain.get("joined", "")))
+            more = (str(plain.get(name, "")) for name in ("joined", "pam_service"))
+            return cls(str(plain["account"]), str(plain["group"]), made, *more)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
@@ -151,7 +175,7 @@ class Record:
 
     def save(self) -> None:
         """Write the record."""
-        plain = {"account": self.account, "group": self.group, "made": self.made, "joined": self.joined}
+        plain = {name: getattr(self, name) for name in ("account", "group", "made", "joined", "pam_service")}
         owned = Owned(mode=0o644)
         File(path=RECORD, text=f"{json.dumps(plain, indent=2)}\n", owned=owned, purpose="record").make()
 
@@ -164,13 +188,14 @@ def install(site: SystemSite, states: Sequence[tuple[Step, State]], joined: str 
 
     """
     record = Record.load() or Record(site.account, site.group)
-    record.joined = joined
+    record.joined, record.pam_service = joined, site.pam_service
     for step, state in states:
         if state is State.THERE:
             continue
         step.make()
         if state is State.MISSING:
             record.add(step.name)
+    record.save()
 
 
 def refuse_other_installation(site: SystemSite, joined: str = "") -> None:

@@ -40,6 +40,8 @@ class SystemSite:
     group: str
     #: The directory of the programs ``gpuqueue`` and ``gpuqueue-worker``.
     programs: Path
+    #: The PAM service that opens a session for each run; empty if there are no sessions.
+    pam_service: str = ""
     #: Whether this machine runs the service. A worker host that has joined does not.
     serves: bool = True
 
@@ -56,8 +58,9 @@ class SystemSite:
             Refused: gpuqueue is installed at a path with special characters.
 
         """
-        for option, name in (("--account", self.account), ("--group", self.group)):
-            if not _NAME.fullmatch(name):
+        names = {"--account": self.account, "--group": self.group, "--pam-service": self.pam_service}
+        for option, name in names.items():
+            if (name or option != "--pam-service") and not _NAME.fullmatch(name):
                 raise BadRequest(
                     f"{option} {name}: use at most 31 lower-case letters, digits, _ and -, and begin with a letter or _"
                 )

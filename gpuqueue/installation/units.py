@@ -41,7 +41,7 @@ Before=gpuqueue.service
 [Service]
 RuntimeDirectory={launcher_run}
 RuntimeDirectoryPreserve=yes
-ExecStart={programs}/gpuqueue-worker launcher --account {account} --group {group}
+ExecStart={programs}/gpuqueue-worker launcher --account {account} --group {group}{pam}
 Restart=always
 # For control groups of the runs here, where gpuqueue-runs cannot have them.
 Delegate=yes
@@ -118,6 +118,7 @@ def unit_texts(site: SystemSite) -> dict[str, str]:
         "config": CONFIG,
         "run": RUN.name,
         "launcher_run": LAUNCHER_RUN.name,
+        "pam": _pam_words(site),
         "parts": "store, recorder and workers" if site.serves else "workers",
     }
     texts = (_RUNS, _LAUNCHER, _HOST, *((_SERVICE,) if site.serves else ()))
@@ -131,7 +132,11 @@ def by_hand(site: SystemSite) -> tuple[str, ...]:
     service = (f"install -d -o {account} {RUN}", f"{become} {programs}/gpuqueue serve &")
     return (
         f"install -d {LAUNCHER_RUN}",
-        f"{programs}/gpuqueue-worker launcher --account {account} --group {site.group} &",
+        f"{programs}/gpuqueue-worker launcher --account {account} --group {site.group}{_pam_words(site)} &",
         f"{become} {programs}/gpuqueue up --foreground &",
         *(service if site.serves else ()),
     )
+
+
+def _pam_words(site: SystemSite) -> str:
+    return f" --pam-service {site.pam_service}" if site.pam_service else ""

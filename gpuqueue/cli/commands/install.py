@@ -26,10 +26,11 @@ VERBS = {State.THERE: "there", State.MISSING: "make", State.DIFFERS: "change"}
 @click.command()
 @click.option("--account", default="gpuqueue", show_default=True, help="Account of store, workers and service.")
 @click.option("--group", default="gpuqueue-users", show_default=True, help="Group whose members may run jobs.")
+@click.option("--pam-service", metavar="NAME", help="PAM service that opens a session for each run; none: no session.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Replace units that differ.")
-def install(account: str, group: str, *, dry_run: bool, yes: bool, force: bool) -> None:
+def install(account: str, group: str, pam_service: str | None, *, dry_run: bool, yes: bool, force: bool) -> None:
     """Set up this machine for a team: a service for everybody, and jobs that run as their submitters. Needs root.
 
     Prints what it will do, and asks. What is there is left alone: a second install changes nothing.
@@ -40,7 +41,8 @@ def install(account: str, group: str, *, dry_run: bool, yes: bool, force: bool) 
       gpuqueue install
       gpuqueue install --group lab --yes
     """  # noqa: D301 - \b is click's mark for lines to keep
-    site = SystemSite(account=account, group=group, programs=Path(installed("gpuqueue-worker")).parent)
+    programs = Path(installed("gpuqueue-worker")).parent
+    site = SystemSite(account=account, group=group, programs=programs, pam_service=plan.pam_service(pam_service))
     site.check()
     if not dry_run:
         refuse_unless_root("install")

@@ -36,6 +36,7 @@ USERS_GROUP = "gpuqueue-users"
 @click.option("--ca", type=click.Path(path_type=Path), metavar="FILE", help="Certificate of the service's authority.")
 @click.option("--account", default="gpuqueue", show_default=True, help="Account of the workers.")
 @click.option("--group", help=f"Group whose members may run jobs. [default: that of the site, or {USERS_GROUP}]")
+@click.option("--pam-service", metavar="NAME", help="PAM service that opens a session for each run; none: no session.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Replace units that differ.")
@@ -46,6 +47,7 @@ def join(  # noqa: PLR0913 - one for each option
     ca: Path | None,
     account: str,
     group: str | None,
+    pam_service: str | None,
     *,
     dry_run: bool,
     yes: bool,
@@ -72,7 +74,8 @@ def join(  # noqa: PLR0913 - one for each option
     ca_text = None if ca is None else _certificate(ca)
     found = joining.join(service, dry_run=True)
     read_host(found.settings.host)
-    site = _site(account, group or found.settings.group or USERS_GROUP, service.url)
+    pam = plan.pam_service(pam_service)
+    site = _site(account, group or found.settings.group or USERS_GROUP, pam, service.url)
     states = planned(site, steps_of_host(site, _joining(service, ca_text, found), force=force))
     if not show_all(states) or dry_run:
         return
@@ -88,7 +91,7 @@ def _joining(service: ServiceAddress, ca_text: str | None, found: Joined) -> Joi
     return Joining(url=service.url, token=service.token, ca=ca_text, found=found)
 
 
-def _site(account: str, group: str, url: str) -> SystemSite:
+def _site(account: str, group: str, pam: str, url: str) -> SystemSite:
     """Return what this machine will be.
 
     Raises:
@@ -96,7 +99,8 @@ def _site(account: str, group: str, url: str) -> SystemSite:
         Refused: this machine runs a service, has another installation, or cannot run jobs as their submitters.
 
     """
-    site = SystemSite(account=account, group=group, programs=Path(installed("gpuqueue-worker")).parent, serves=False)
+    programs = Path(installed("gpuqueue-worker")).parent
+    site = SystemSite(account=account, group=group, programs=programs, pam_service=pam, serves=False)
     site.check()
     plan.refuse_unsafe(site.programs)
     plan.refuse_other_installation(site, url)

@@ -128,3 +128,27 @@ def test_what_would_not_be_safe_is_refused(machine: PrivateMachine) -> None:
     for each in refusals[2:]:
         assert "can be changed by others than root: install gpuqueue and its Python where only root can" in each.stderr
     assert before == machine.listing(*PLACES)
+
+
+@pytest.mark.full
+def test_the_pam_service_is_kept_until_it_is_removed(machine: PrivateMachine) -> None:
+    """The service must have a file. Later installs, as in an upgrade, keep it, and ``none`` removes it."""
+    unit = "/etc/systemd/system/gpuqueue-launcher.service"
+    missing = machine.gpuqueue("install", "--yes", "--pam-service", "queue")
+    assert (REFUSED, 1) == (missing.returncode, len(missing.stderr.splitlines()))
+    assert "there is no /etc/pam.d/queue: write this file first" in missing.stderr
+    assert "" == machine.text(unit)
+    machine.write("/etc/pam.d/queue", "session required pam_permit.so\n")
+    assert 0 == machine.gpuqueue("install", "--yes").returncode
+    differs = machine.gpuqueue("install", "--yes", "--pam-service", "queue")
+    assert (REFUSED, True) == (differs.returncode, f"{unit} is there with different content" in differs.stderr)
+
+    for words, wanted in (
+        (["--pam-service", "queue"], True),
+        ([], True),
+        (["--pam-service", "none"], False),
+        ([], False),
+    ):
+        done = machine.gpuqueue("install", "--yes", "--force", *words)
+        assert 0 == done.returncode, done.stderr
+        assert wanted == (" --pam-service queue\n" in machine.text(unit)), words

@@ -6,6 +6,7 @@ import configparser
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,18 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
     ours = [line for line in done.stderr.splitlines() if "gpuqueue" in line]
     assert (0, []) == (done.returncode, ours), done.stderr
+
+
+def test_the_launcher_opens_sessions_where_a_service_is_named() -> None:
+    """The name is an option of the launcher, also in the command without systemd, and there is none by default."""
+    site = replace(SITE, pam_service="queue")
+    site.check()
+
+    assert unit_texts(site)["gpuqueue-launcher"] == unit_texts(SITE)["gpuqueue-launcher"].replace(
+        "--group lab\n", "--group lab --pam-service queue\n"
+    )
+    assert "--group lab --pam-service queue &" in by_hand(site)[1]
+    assert "--pam-service" not in "".join((*unit_texts(SITE).values(), *by_hand(SITE)))
 
 
 def test_a_restart_leaves_jobs_alone() -> None:
@@ -91,6 +104,7 @@ def test_the_commands_without_systemd_are_those_of_the_units() -> None:
     [
         ({"account": "a b"}, BadRequest, "--account a b: use at most 31 lower-case letters"),
         ({"group": "lab\nUser=root"}, BadRequest, "--group lab\nUser=root: use at most 31 lower-case letters"),
+        ({"pam_service": "../x"}, BadRequest, "--pam-service ../x: use at most 31 lower-case letters"),
         ({"account": "lab"}, BadRequest, "--account and --group must differ"),
         ({"programs": Path("/opt/50% off")}, Refused, "has special characters"),
     ],

@@ -14,9 +14,8 @@ from workers.cli import worker_commands
     ("words", "environ", "passed"),
     [
         ([], {}, []),
-        ([], {"GPUQUEUE_PAM_SERVICE": ""}, []),
-        ([], {"GPUQUEUE_PAM_SERVICE": "queue"}, ["--pam-service", "queue"]),
-        (["--pam-service", "other"], {"GPUQUEUE_PAM_SERVICE": "queue"}, ["--pam-service", "other"]),
+        (["--pam-service", "queue"], {}, ["--pam-service", "queue"]),
+        (["--run-cpus", "2"], {"GPUQUEUE_RUN_CPUS": "1.5"}, ["--run-cpus", "2.0"]),
         (["--run-memory", "2M"], {"GPUQUEUE_RUN_CPUS": "1.5"}, ["--run-cpus", "1.5", "--run-memory-bytes", "2097152"]),
     ],
 )
