@@ -22,6 +22,7 @@ from workers.steps.conclusion import Conclusion, NotStarted
 from workers.steps.detach import Detached, pause
 from workers.steps.fetch_code import FetchCode
 from workers.steps.follow import follow, follow_child
+from workers.steps.host_limits import check_limits
 from workers.steps.judge import Judge
 from workers.steps.read_exit import read_exit
 from workers.steps.report import Report
@@ -89,7 +90,8 @@ class Runner:
         """Start *run* and wait until its shim is gone. Return why it did not start, or None."""
         try:
             checked = check(run, self._admission)
-            chosen = choose_python(checked, self._settings.environments)
+            limited = check_limits(checked, self._settings.launcher_in_use)
+            chosen = choose_python(limited, self._settings.environments)
             ready = self._fetch_code.fetch(chosen)
             permit = authorise(ready, self._settings, self._queue, self._clock, self._stopping)
             shim = self._spawn.spawn(permit)

@@ -152,6 +152,8 @@ def completed(
         tags=tags_of(validation.words("tags", request.tags)),
         separate_stderr=request.separate_stderr,
         probe=validation.text_or_none("probe", request.probe),
+        cpus=validation.number_or_none("cpus", request.cpus),
+        cpu_mem_bytes=validation.size_or_none("cpu_mem", request.cpu_mem),
         git=checkout.seen() if checkout is not None else None,
     )
     if spec.array is not None:

@@ -75,6 +75,8 @@ def job_to_plain(job: Job) -> Plain:
         "separate_stderr": spec.separate_stderr,
         "keep": list(spec.keep),
         "probe": spec.probe,
+        "cpus": spec.cpus,
+        "cpu_mem_bytes": spec.cpu_mem_bytes,
     }
 
 

@@ -100,6 +100,8 @@ def _to_plain(spec: JobSpec) -> Plain:
         **({"git": git_to_plain(spec.git)} if spec.git else {}),
         **({"mem_source": spec.mem_source} if spec.mem_source is not None else {}),
         **({"probe": spec.probe} if spec.probe is not None else {}),
+        **({"cpus": spec.cpus} if spec.cpus is not None else {}),
+        **({"cpu_mem_bytes": spec.cpu_mem_bytes} if spec.cpu_mem_bytes is not None else {}),
     }
 
 
@@ -173,6 +175,8 @@ def _read(text: object) -> tuple[JobSpec, Member | None]:
             git=_part(plain, "git", git_from_plain, None),
             mem_source=plain.text_or_none("mem_source"),
             probe=plain.text_or_none("probe"),
+            cpus=plain.number_or_none("cpus"),
+            cpu_mem_bytes=plain.whole_or_none("cpu_mem_bytes"),
         )
         return spec, member_from_plain(plain)
 

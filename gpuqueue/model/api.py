@@ -67,6 +67,8 @@ class NewJob:
     separate_stderr: bool = False
     mem_source: str | None = None
     probe: str | None = None
+    cpus: float | None = None
+    cpu_mem_bytes: int | None = None
     auto_mem: bool = False
     estimated_mem_bytes: int | None = None
     default_mem_bytes: int | None = None

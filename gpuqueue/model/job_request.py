@@ -87,6 +87,9 @@ class JobRequest:
             ``["results/**"]``. Only if the code travels.
         probe: When a run that is to find out the memory of the job ends early: ``"flat=60,steps=200"`` is when its peak
             has not grown for 60 seconds, or after 200 steps of its progress bar. Needs *time_limit*.
+        cpus: The most processors that the job may keep busy on average, such as 4 or 0.5. A limit, no reservation. Only
+            hosts that can enforce it run the job.
+        cpu_mem: The most host memory that the job may use: bytes, or a size such as ``"32G"``. As for *cpus*.
 
     """
 
@@ -131,3 +134,5 @@ class JobRequest:
     snapshot_allow: Sequence[str] = ()
     keep: Sequence[str] = ()
     probe: str | None = None
+    cpus: float | None = None
+    cpu_mem: str | int | None = None

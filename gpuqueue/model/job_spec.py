@@ -26,11 +26,12 @@ from gpuqueue.text.sanitize import brief, name_of
 from gpuqueue.text.units import MAX_BYTES, MAX_S
 
 if TYPE_CHECKING:
-    from gpuqueue.model import code_snapshot, file_patterns
+    from gpuqueue.model import code_snapshot, file_patterns, host_limits
     from gpuqueue.model import probe as probes
 else:  # few jobs have one
     code_snapshot = later("gpuqueue.model.code_snapshot")
     file_patterns = later("gpuqueue.model.file_patterns")
+    host_limits = later("gpuqueue.model.host_limits")
     probes = later("gpuqueue.model.probe")
 
 
@@ -90,6 +91,8 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("keep", "keep", (tuple,), "a tuple of patterns"),
     ("mem_source", "mem_source", _TEXT_OR_NONE, "text"),
     ("probe", "probe", _TEXT_OR_NONE, "text"),
+    ("cpus", "cpus", (int, float, type(None)), "a number"),
+    ("cpu_mem", "cpu_mem_bytes", (int, type(None)), "a whole number"),
     ("the command", "argv", (tuple,), "a tuple of words"),
     ("the environment", "env", (Mapping,), "a mapping of names to values"),
     ("waits", "waits", (Waits,), "a Waits"),
@@ -137,6 +140,7 @@ class JobSpec:
     - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.
       ``signal`` is sent to the first process before the time limit.
     - ``probe`` is the text of a :class:`~gpuqueue.model.probe.Probe` if the job runs only to find out its memory.
+    - ``cpus`` and ``cpu_mem_bytes`` are the most processors and host memory that the job may use.
     - ``array`` is set if the job is an array.
     - ``notifications`` are the notifications to send at the final end of the job.
     - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
@@ -175,6 +179,8 @@ class JobSpec:
     separate_stderr: bool = False
     mem_source: str | None = None
     probe: str | None = None
+    cpus: float | None = None
+    cpu_mem_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Validate the fields.
@@ -225,6 +231,8 @@ class JobSpec:
             self.signal.check(self.time_limit_s)
         if self.probe is not None:
             self._check_probe(self.probe)
+        if self.cpus is not None or self.cpu_mem_bytes is not None:
+            host_limits.check(self.cpus, self.cpu_mem_bytes)
         if self.pty is not None and self.separate_stderr:
             raise BadRequest("a terminal has one output: choose --pty or --separate-stderr")
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from workers.launcher import code_directory
 from workers.launcher.account import Refused, Rules, permitted
-from workers.launcher.cgroup import RunGroup
+from workers.launcher.cgroup import Limits, RunGroup
 from workers.launcher.session import Session
 from workers.shim import code
 from workers.shim.not_started import TOO_LATE, why
@@ -58,6 +58,8 @@ class Request(NamedTuple):
     typed: bool
     #: How to unpack the code that came with the job; None if none came.
     code: dict[str, Any] | None
+    #: The most that the job says it may use of the host.
+    limits: Limits
 
     @classmethod
     def read(cls, fd: int) -> Request:
@@ -83,6 +85,7 @@ class Request(NamedTuple):
                 pty=spec["pty"] is not None,
                 typed=bool(spec["typed"]),
                 code=spec["code"],
+                limits=Limits(**(spec.get("limits") or {})),  # a worker of an older version says none
             )
             words = [found.name, found.cwd, *found.argv, *found.env, *dict.values(found.env)]
             fits = (
@@ -91,7 +94,7 @@ class Request(NamedTuple):
                 and type(found.uid) is int
                 and type(found.umask) is int
             )
-            fits = fits and all(type(word) is str for word in words)
+            fits = fits and all(type(word) is str for word in words) and found.limits.are_valid
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Refused(f"the spec of the run is damaged: {error!r}") from error
         if not fits or not found.argv:

@@ -17,12 +17,17 @@ from workers.launcher.cgroup_place import limitable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import TypeVar
+
+    N = TypeVar("N", int, float)
 
 #: How long the processes of a killed group may take to disappear, and the time between two polls, in seconds.
 GONE_S = 5.0
 POLL_S = 0.01
 #: The period over which the kernel measures processor time, in microseconds.
 PERIOD_US = 100_000
+#: More processors than any host has.
+MOST_CPUS = 1_000_000
 
 
 class Limits(NamedTuple):
@@ -37,6 +42,17 @@ class Limits(NamedTuple):
     def are_set(self) -> bool:
         """Whether any limit is set."""
         return any(limit is not None for limit in self)
+
+    @property
+    def are_valid(self) -> bool:
+        """Whether the values have the types of limits, and could be some."""
+        memory_bytes, cpus = self
+        memory_fits = memory_bytes is None or (type(memory_bytes) is int and memory_bytes > 0)
+        return memory_fits and (cpus is None or (type(cpus) in {int, float} and 0 < cpus < MOST_CPUS))
+
+    def within(self, others: Limits) -> Limits:
+        """Return the smaller one of each of these limits and *others*."""
+        return Limits(_smaller(self.memory_bytes, others.memory_bytes), _smaller(self.cpus, others.cpus))
 
     def unsupported(self, directory: str | None) -> str | None:
         """Return the controller that a limit needs and the groups in *directory* lack, or None if they have all."""
@@ -106,7 +122,7 @@ class RunGroup:
             return ""
         if events.get("oom") and self._limits.memory_bytes is not None:
             most = _size(self._limits.memory_bytes)
-            return f"it needed more host memory than the {most} that a run may use on this host"
+            return f"it needed more host memory than the {most} that it may use on this host"
         return "the host ran out of memory"
 
     def end(self) -> int:
@@ -139,6 +155,10 @@ class RunGroup:
     def _write(self, name: str, text: str) -> None:
         with open(os.path.join(self._directory, name), "w", encoding="ascii") as file:
             file.write(text)
+
+
+def _smaller(one: N | None, other: N | None) -> N | None:
+    return min((each for each in (one, other) if each is not None), default=None)
 
 
 def _size(size_bytes: int) -> str:

@@ -136,13 +136,16 @@ def group_of(request: Request, rules: Rules) -> RunGroup | None:
 
     Raises:
         Refused: there is no token, and the run would not be limited.
-        OSError: the run would not be limited.
+        OSError: the run would not be limited; EPERM if this host cannot do that.
 
     """
+    limits = rules.limits.within(request.limits)
+    if limits.are_set and (lacking := limits.unsupported(rules.cgroups)) is not None:
+        raise OSError(errno.EPERM, f"this host cannot limit the {lacking} of a run")
     token = request.env.get(TOKEN, "")
     if _TOKEN.fullmatch(token.encode(errors="replace")):
-        return RunGroup.create(rules.cgroups, token, rules.limits)
-    if rules.limits.are_set:
+        return RunGroup.create(rules.cgroups, token, limits)
+    if limits.are_set:
         raise Refused("the spec of the run is damaged: it has no token")
     return None
 

@@ -48,6 +48,8 @@ class ShimSpec:
     launcher: str | None = None
     #: How to unpack the code that came with the job (:func:`workers.shim.code.unpack`). None: none came.
     code: Mapping[str, Any] | None = None
+    #: The most that the run may use of the host: ``memory_bytes`` and ``cpus``, each None for no limit.
+    limits: Mapping[str, float | None] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain values for the file."""

@@ -106,6 +106,7 @@ class Spawn:
                 user=None if launcher is None else {"name": spec.account.name, "uid": spec.account.uid},
                 launcher=launcher,
                 code=code,
+                limits=_limits(spec),
             ),
             run.figures(),
         )
@@ -143,3 +144,9 @@ class Spawn:
         if shim is None:
             run.notes.append(f"started cold: {why}")
         return shim
+
+
+def _limits(spec: JobSpec) -> Mapping[str, float | None] | None:
+    """Return the limits of host memory and processors for the launcher, None if the job has none."""
+    limits = {"memory_bytes": spec.cpu_mem_bytes, "cpus": spec.cpus}
+    return None if set(limits.values()) == {None} else limits

@@ -131,6 +131,8 @@ _OPTIONS: tuple[Option, ...] = (
     field("gpus", "Number of devices, all on one host.", default=1, show_default=True),
     *placement.OPTIONS,
     field("time_limit", "Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
+    click.option("--cpus", type=float, metavar="N", help="At most this many processors of the host: 4, 0.5."),
+    click.option("--cpu-mem", metavar="SIZE", help="At most this much host memory: 32G."),
     field("signal", "Signal sent this long before the time limit: USR1@120, INT@2m."),
     field("name", "Name of the job. Default: the script's name."),
     *_WHERE,

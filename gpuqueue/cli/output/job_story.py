@@ -22,6 +22,7 @@ from gpuqueue.cli.output.render import (
     when,
 )
 from gpuqueue.cli.output.terminal_width import TINY, hanging
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Outcome
@@ -31,6 +32,10 @@ from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.cli.output.live_run import Live
+    from gpuqueue.model import host_limits
+    from gpuqueue.model.job_spec import JobSpec
+else:  # few jobs have some
+    host_limits = later("gpuqueue.model.host_limits")
 
 #: Width of a label of `story`, in columns; and the labels whose text is not wrapped, so that it can be copied.
 _LABEL, _COPIED = 13, {"command", "directory", "log"}
@@ -81,6 +86,7 @@ def _request_lines(record: Record) -> list[str]:
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
         + f", {priority_of(job)}",
+        *_host_limit_lines(spec),
         *_wait_lines(job),
         *_array_lines(job),
         *([f"  tags       {' '.join(job.tags)}"] if job.tags else []),
@@ -123,6 +129,12 @@ def _verdict(record: Record) -> str | None:
     from gpuqueue.estimate.verdict import asked_and_used  # noqa: PLC0415 - lazy import: tables do not need it
 
     return asked_and_used(record)
+
+
+def _host_limit_lines(spec: JobSpec) -> list[str]:
+    if (spec.cpus, spec.cpu_mem_bytes) == (None, None):
+        return []
+    return [f"  limits     {host_limits.words(spec.cpus, spec.cpu_mem_bytes)}"]
 
 
 def _wait_lines(job: Job) -> list[str]:

@@ -81,8 +81,9 @@ def submit_spec(
     body = {name: value for name, value in to_plain(made).items() if name != "account"}
     if left_open is not None or made.mem_source == ASKED:  # the service knows then, and an older one has no such field
         del body["mem_source"]
-    if made.probe is None:  # likewise
-        del body["probe"]
+    for name in ("probe", "cpus", "cpu_mem_bytes"):  # likewise
+        if body[name] is None:
+            del body[name]
     if made.retries.mem_times is None:  # likewise
         del body["retries"]["mem_times"]
     if left_open is not None:

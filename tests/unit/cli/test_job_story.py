@@ -109,3 +109,14 @@ def test_an_idle_run_is_shown_with_its_notification() -> None:
 
     assert f"  idle       since {when(NOW)}: it does not use its devices" in lines
     assert ["  on end     team", f"  on idle    team: sent {when(NOW)}"] == [each for each in lines if "team" in each]
+
+
+def test_limits_of_the_host_are_shown() -> None:
+    """`show` has a line with the limits of a job, and none if it has none."""
+
+    def limits(**asked: float) -> list[str]:
+        job = Job(id=1, spec=make_spec(**asked), state=JobState.QUEUED, submitted_at=NOW)
+        return [line for line in story(Record(job=job, runs=())).splitlines() if line.startswith("  limits")]
+
+    assert ["  limits     at most 4 processors, 32G of host memory"] == limits(cpus=4, cpu_mem_bytes=32 * 2**30)
+    assert [] == limits()

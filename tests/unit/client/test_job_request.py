@@ -69,6 +69,8 @@ SAMPLES: dict[str, Any] = {
     "snapshot_allow": [".env"],
     "keep": ["results/**"],
     "probe": "flat=60,steps=200",
+    "cpus": 0.5,
+    "cpu_mem": "32G",
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "args": {"command": "train.py"},
@@ -162,7 +164,7 @@ def test_each_field_reaches_the_spec_and_its_json(site: Any) -> None:
     assert {each.name for each in fields(JobSpec)} - NOT_REQUESTED == seen - NOT_REQUESTED
     code = {"snapshot": True, "keep": ["*.csv"], "environment": "a", "probe": "flat=60", "time_limit": "1h"}
     whole = spec(site, tags=["a"], retries=1, on_end="team", after="12", git=True, **code)
-    whole = replace(whole, warm=True, separate_stderr=True)
+    whole = replace(whole, warm=True, separate_stderr=True, cpus=2, cpu_mem_bytes=2**30)
     keys = set(json.loads(encode_spec(whole)))
     assert {each.name for each in fields(JobSpec)} - keys == {"retry_of"}
     assert keys - {each.name for each in fields(JobSpec)} == {"v"}

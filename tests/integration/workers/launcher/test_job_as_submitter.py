@@ -116,6 +116,14 @@ def test_a_program_that_is_missing_is_refused(as_user: Start) -> None:
     assert "cannot start no-such-program" in end.ending.detail
 
 
+def test_limits_that_cannot_be_set_are_refused(as_user: Start) -> None:
+    """A launcher without a unit for the runs limits nothing, so a job with a limit goes to another host."""
+    end = as_user("true", limits={"memory_bytes": 2**30, "cpus": None}).ended()
+
+    assert (EndingKind.REFUSED, True) == (end.ending.kind, end.host_lacks)
+    assert "cannot make a control group: this host cannot limit the memory of a run" == end.ending.detail
+
+
 @pytest.mark.parametrize("forged", ["root", "bob's name", "bob's id", "nobody here", "system", "an id of no account"])
 def test_a_forged_account_is_refused(as_user: Start, people: People, forged: str) -> None:
     """Name and user id must be those of one person of this host; root and system accounts run no job."""

@@ -12,6 +12,7 @@ import pytest
 
 from workers.launcher.account import Refused
 from workers.launcher.become import Request, environment
+from workers.launcher.cgroup import Limits
 from workers.launcher.main import changeable
 
 SPEC: dict[str, Any] = {
@@ -46,6 +47,18 @@ def test_a_spec_is_read(tmp_path: Path) -> None:
     assert ("ada", 1001, ["true"], {"A": "1"}, 18) == (found.name, found.uid, found.argv, found.env, found.umask)
 
 
+def test_limits_are_read_if_there_are_any(tmp_path: Path) -> None:
+    """The spec of a job without limits, or of a worker of an older version, has none."""
+    limits = {"memory_bytes": 2**30, "cpus": 0.5}
+
+    assert Limits(2**30, 0.5) == read(tmp_path, json.dumps({**SPEC, "limits": limits})).limits
+    assert (
+        Limits()
+        == read(tmp_path, json.dumps({**SPEC, "limits": None})).limits
+        == read(tmp_path, json.dumps(SPEC)).limits
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -69,6 +82,13 @@ def test_a_spec_is_read(tmp_path: Path) -> None:
                 {"cwd": None},
                 {"start_before": "soon"},
                 {"code": "here"},
+                {"limits": {"memory_bytes": "1G", "cpus": None}},
+                {"limits": {"memory_bytes": True, "cpus": None}},
+                {"limits": {"memory_bytes": -1, "cpus": None}},
+                {"limits": {"memory_bytes": None, "cpus": 0}},
+                {"limits": {"memory_bytes": None, "cpus": float("nan")}},
+                {"limits": {"disk": 1}},
+                {"limits": [1]},
             )
         ),
     ],

@@ -18,8 +18,9 @@ from bounded import until
 
 from workers.launcher import cgroup_place, guard
 from workers.launcher.account import Rules
+from workers.launcher.become import Request
 from workers.launcher.cgroup import Limits, RunGroup
-from workers.shim.launch_protocol import SWEEP
+from workers.shim.launch_protocol import SWEEP, TOKEN
 
 FIND = "import sys; from workers.launcher.cgroup_place import of_launcher; print(of_launcher(sys.argv[1]))"
 SOCKET = "/run/gpuqueue/launcher.sock"
@@ -126,7 +127,7 @@ def test_a_run_above_its_memory_is_ended_and_says_so(group: Path) -> None:
         eater = start_in(Path(base, "1.abc"), sys.executable, "-c", EATER, str(256 * MIB))
         assert (-9, -9) == (eater.wait(timeout=60), other.wait(timeout=60))
 
-    assert run.shortage() == "it needed more host memory than the 64M that a run may use on this host"
+    assert run.shortage() == "it needed more host memory than the 64M that it may use on this host"
     assert "50000 100000\n" == Path(base, "1.abc", "cpu.max").read_text()
     run.end()
 
@@ -163,8 +164,8 @@ def test_limits_are_written_before_anything_runs(tmp_path: Path) -> None:
     ("events", "limits", "words"),
     [
         ("low 0\noom 0\noom_kill 0\n", Limits(2**36), ""),
-        ("low 0\noom 3\noom_kill 1\n", Limits(2**36), "it needed more host memory than the 64G that a run may use"),
-        ("low 0\noom 3\noom_kill 1\n", Limits(3 * 2**29), "it needed more host memory than the 1.5G that a run may"),
+        ("low 0\noom 3\noom_kill 1\n", Limits(2**36), "it needed more host memory than the 64G that it may use"),
+        ("low 0\noom 3\noom_kill 1\n", Limits(3 * 2**29), "it needed more host memory than the 1.5G that it may"),
         ("low 0\noom 0\noom_kill 2\n", Limits(2**36), "the host ran out of memory"),
         ("low 0\noom 0\noom_kill 2\n", Limits(), "the host ran out of memory"),
         ("damaged", Limits(), ""),
@@ -197,3 +198,41 @@ def test_a_run_that_would_not_be_limited_does_not_start(tmp_path: Path) -> None:
     assert "memory" == Limits(memory_bytes=2**30).unsupported(None)
     assert "cpu" == Limits(cpus=1).unsupported(str(tmp_path))
     assert Limits().unsupported(None) is None
+
+
+def request(limits: Limits) -> Request:
+    """Return a request with *limits*."""
+    return Request(
+        "ada", 1001, ["true"], "/", {TOKEN: "1.abc"}, 0, 1.0, pty=False, typed=False, code=None, limits=limits
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "asked", "memory_max", "cpu_max"),
+    [
+        (Limits(), Limits(2 * MIB), str(2 * MIB), None),
+        (Limits(3 * MIB, 4), Limits(2 * MIB, 8), str(2 * MIB), "400000 100000"),
+        (Limits(3 * MIB), Limits(9 * MIB, 0.5), str(3 * MIB), "50000 100000"),
+    ],
+)
+def test_a_job_lowers_the_limits_of_its_run_and_never_raises_them(
+    tmp_path: Path, ours: Limits, asked: Limits, memory_max: str, cpu_max: str | None
+) -> None:
+    """The smaller one of the host's limit and the job's is written."""
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory")
+
+    assert guard.group_of(request(asked), Rules(0, "lab", 1000, cgroups=str(tmp_path), limits=ours)) is not None
+
+    written = {each.name: each.read_text() for each in (tmp_path / "1.abc").iterdir()}
+    assert (memory_max, cpu_max) == (written["memory.max"], written.get("cpu.max"))
+
+
+@pytest.mark.parametrize(("asked", "lacking"), [(Limits(2 * MIB), "memory"), (Limits(cpus=1), "cpu")])
+def test_a_host_that_cannot_set_the_limits_of_a_job_does_not_start_it(
+    tmp_path: Path, asked: Limits, lacking: str
+) -> None:
+    """Without the controller the run is refused as one that another host may start."""
+    for cgroups in (None, str(tmp_path)):
+        with pytest.raises(PermissionError, match=f"this host cannot limit the {lacking} of a run"):
+            guard.group_of(request(asked), Rules(0, "lab", 1000, cgroups=cgroups))
+    assert [] == [*tmp_path.iterdir()]

@@ -1,0 +1,32 @@
+"""The limits of a job's host memory and processors. Pure."""
+
+from __future__ import annotations
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.text.sanitize import brief
+from gpuqueue.text.units import MAX_BYTES, MIB, format_bytes
+
+#: Smallest limits: less time than the kernel can measure out, and less memory than any program needs.
+LEAST_CPUS, LEAST_BYTES = 0.01, MIB
+#: Largest number of processors.
+MOST_CPUS = 10_000
+
+
+def check(cpus: float | None, cpu_mem_bytes: int | None) -> None:
+    """Check the limits of a job. None is no limit.
+
+    Raises:
+        BadRequest: a limit is out of range.
+
+    """
+    if cpus is not None and not LEAST_CPUS <= cpus <= MOST_CPUS:  # false for NaN, too
+        raise BadRequest(f"--cpus must be from {LEAST_CPUS} to {MOST_CPUS}, not {brief(cpus)}")
+    if cpu_mem_bytes is not None and not LEAST_BYTES <= cpu_mem_bytes <= MAX_BYTES:
+        raise BadRequest(f"--cpu-mem must be from 1M to 1024T, not {brief(cpu_mem_bytes)} bytes")
+
+
+def words(cpus: float | None, cpu_mem_bytes: int | None) -> str:
+    """Return the limits in words, such as ``at most 4 processors, 32G of host memory``."""
+    parts = [f"{cpus:g} processor{'' if cpus == 1 else 's'}"] if cpus is not None else []
+    parts += [f"{format_bytes(cpu_mem_bytes)} of host memory"] if cpu_mem_bytes is not None else []
+    return f"at most {', '.join(parts)}"
