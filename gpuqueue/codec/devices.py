@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from gpuqueue.codec.text import Plain, meaning
-from gpuqueue.model.device import Activity, Device, DeviceKind, Peak, PeakSource, Timeline
+from gpuqueue.model.device import FIGURES, Activity, Device, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.text.json_fields import Fields
-
-#: The figures of an activity that are those of the run alone.
-OWN = ("own_utilisation_mean", "own_utilisation_p95", "own_bandwidth_mean", "own_bandwidth_p95")
 
 
 def device_to_plain(device: Device) -> Plain:
@@ -68,25 +65,13 @@ def peak_from_plain(plain: object) -> Peak:
 
 def activity_to_plain(activity: Activity) -> Plain:
     """Return *activity* as plain values."""
-    return {
-        "first_memory_s": activity.first_memory_s,
-        "utilisation_mean": activity.utilisation_mean,
-        "utilisation_max": activity.utilisation_max,
-        "temperature_max_c": activity.temperature_max_c,
-        **{name: getattr(activity, name) for name in OWN},
-    }
+    return {name: getattr(activity, name) for name in FIGURES}
 
 
 def activity_from_plain(plain: object) -> Activity:
     """Return the activity that *plain* describes."""
     fields = Fields(plain, "an activity")
-    return Activity(
-        first_memory_s=fields.number_or_none("first_memory_s"),
-        utilisation_mean=fields.number_or_none("utilisation_mean"),
-        utilisation_max=fields.number_or_none("utilisation_max"),
-        temperature_max_c=fields.number_or_none("temperature_max_c"),
-        **{name: fields.number_or_none(name) for name in OWN},
-    )
+    return Activity(**{name: fields.number_or_none(name) for name in FIGURES})
 
 
 def timeline_to_plain(timeline: Timeline | None) -> Plain | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuqueue.codec import member_note
 from gpuqueue.learning.program import program_of
-from gpuqueue.model.device import Activity, Peak
+from gpuqueue.model.device import FIGURES, Activity, Peak
 from gpuqueue.model.event import Act
 from gpuqueue.model.run import StartKind
 
@@ -163,14 +163,7 @@ def seen_columns(peak: Peak, activity: Activity) -> Row:
         "na_samples": peak.na_samples,
         "interval_s": peak.interval_s,
         "shared": peak.shared,
-        "first_memory_s": activity.first_memory_s,
-        "utilisation_mean": activity.utilisation_mean,
-        "utilisation_max": activity.utilisation_max,
-        "temperature_max_c": activity.temperature_max_c,
-        "own_utilisation_mean": activity.own_utilisation_mean,
-        "own_utilisation_p95": activity.own_utilisation_p95,
-        "own_bandwidth_mean": activity.own_bandwidth_mean,
-        "own_bandwidth_p95": activity.own_bandwidth_p95,
+        **{name: getattr(activity, name) for name in FIGURES},
     }
 
 

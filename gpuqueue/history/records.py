@@ -12,7 +12,7 @@ from gpuqueue.errors import Unreadable
 from gpuqueue.history.array_progress import tally
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Member
-from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline
+from gpuqueue.model.device import FIGURES, Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.model.notification import Delivery, Outcome
@@ -115,10 +115,6 @@ _OF_RUN = (
     *("job_id", "attempt", "token", "host", "worker", "claimed_at", "started_at", "ended_at"),
     *("duration_s", "log_path", "peak_at_once_bytes"),
 )
-_OF_ACTIVITY = (
-    *("first_memory_s", "utilisation_mean", "utilisation_max", "temperature_max_c"),
-    *("own_utilisation_mean", "own_utilisation_p95", "own_bandwidth_mean", "own_bandwidth_p95"),
-)
 
 
 def _named(row: Row, names: Sequence[str]) -> dict[str, Any]:
@@ -191,7 +187,7 @@ def _run_device(row: Row, timeline: Timeline | None) -> RunDevice:
             bytes=row["peak_bytes"],
             source=PeakSource(row["peak_source"]),
         ),
-        activity=Activity(**_named(row, _OF_ACTIVITY)),
+        activity=Activity(**_named(row, FIGURES)),
         timeline=timeline,
     )
 

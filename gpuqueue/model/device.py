@@ -195,6 +195,10 @@ class Activity:
     own_bandwidth_p95: float | None = None
 
 
+#: The names of these figures. Columns and JSON have the same names.
+FIGURES: tuple[str, ...] = tuple(Activity.__slots__)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Utilisation:
     """How much of the time a device worked for one process or one run, as shares from 0 to 1.
