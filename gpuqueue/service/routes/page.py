@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from gpuqueue.service.problems import NotHere
 from gpuqueue.service.web.files import NoPage, PageFile, PageFiles
 from gpuqueue.service.web.headers import PAGE_HEADERS
+from gpuqueue.service.web.negotiation import negotiated
 
 router = APIRouter(include_in_schema=False)
 _FILES = PageFiles()
@@ -43,9 +44,4 @@ def file(request: Request, tree: str, name: str) -> Response:
 
 def _sent(request: Request, found: PageFile, caching: str) -> Response:
     headers = {**PAGE_HEADERS, "Cache-Control": caching, "ETag": f'"{_FILES.tree}"', "Vary": "Accept-Encoding"}
-    if request.headers.get("if-none-match") == headers["ETag"]:
-        return Response(None, 304, headers)
-    content = found.content
-    if found.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
-        content, headers["Content-Encoding"] = found.compressed, "gzip"
-    return Response(content, 200, headers, found.media_type)
+    return negotiated(request, found.content, found.compressed, found.media_type, headers)

@@ -14,6 +14,7 @@ from fastapi import Request, Response
 
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.service.web.negotiation import negotiated
 
 #: Below this size, compression is not worth its time.
 _LEAST_BYTES = 2000
@@ -61,11 +62,7 @@ class Answers:
 
 def _sent(request: Request, found: Answer) -> Response:
     headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding, Authorization, Cookie"}
-    if request.headers.get("if-none-match") == found.tag:
-        return Response(None, 304, headers)
-    if found.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(found.compressed, 200, {**headers, "Content-Encoding": "gzip"}, "application/json")
-    return Response(found.content, 200, headers, "application/json")
+    return negotiated(request, found.content, found.compressed, "application/json", headers)
 
 
 def _answer(value: Any) -> Answer:
