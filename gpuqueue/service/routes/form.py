@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
@@ -33,26 +34,27 @@ async def start_form(request: Request, again: str | None = None) -> Response:
 
     def work(call: Call) -> FormStart:
         call.must(Action.SUBMIT)
-        devices = call.connection.queue.devices.all() if call.may(Action.SEE_SITE) else []
+        devices = call.connection.queue.devices.all()
+        shown = devices if call.may(Action.SEE_SITE) else []
         start = FormStart(
             form=JobForm(),
             file_bytes=file_bytes,
-            devices=tuple(sorted(_name(each) for each in devices if each.device.kind is not DeviceKind.CPU)),
-            pools=tuple(sorted({each.pool for each in devices if each.pool})),
-            environments=tuple(sorted({name for each in devices for name in each.environments or ()})),
+            devices=tuple(sorted(_name(each) for each in shown if each.device.kind is not DeviceKind.CPU)),
+            pools=tuple(sorted({each.pool for each in shown if each.pool})),
+            environments=tuple(sorted({name for each in shown for name in each.environments or ()})),
         )
-        return start if again is None else _with_job(call, start, again)
+        return start if again is None else _with_job(call, start, again, devices)
 
     return await site_of(request).answer(request, work)
 
 
-def _with_job(call: Call, start: FormStart, name: str) -> FormStart:
+def _with_job(call: Call, start: FormStart, name: str, devices: Sequence[DeviceStatus]) -> FormStart:
     warnings: list[str] = []
     job = call.client.jobs.get(name)
     spec_of_retry(call, name, RetryRequest(), warnings.append)  # raises what a retry would raise
     return replace(
         start,
-        form=_form(call, job),
+        form=_form(job, devices),
         label=job.label,
         command=job.spec.command,
         has_script=job.spec.script is not None,
@@ -60,8 +62,8 @@ def _with_job(call: Call, start: FormStart, name: str) -> FormStart:
     )
 
 
-def _form(call: Call, job: Job) -> JobForm:
-    names = {each.device.uuid: _name(each) for each in call.connection.queue.devices.all()}
+def _form(job: Job, devices: Iterable[DeviceStatus]) -> JobForm:
+    names = {each.device.uuid: _name(each) for each in devices}
     return form_of(replace(job.spec, tags=job.tags), names)
 
 
@@ -91,7 +93,7 @@ async def retry_form(request: Request, name: str, key: Key = None) -> Response:
 
     def work(call: Call) -> Response:
         warnings: list[str] = []
-        before = _form(call, call.client.jobs.get(name))
+        before = _form(call.client.jobs.get(name), call.connection.queue.devices.all())
         tags = None if form.tags == before.tags else tags_in(form.tags)
         done = retried(call, name, retry_of(form, before), sent, warnings.append, tags)
         return with_warnings(new_job_answer(call, *done), warnings)
