@@ -15,6 +15,16 @@ export class ApiError extends Error {
   }
 }
 
+/** An event of the window: the service refuses a question, so perhaps nobody is signed in any more. */
+export const REFUSED = "refused";
+
+/** An error as it is shown. The page learns of a refusal. @param {unknown} error */
+export function noted(error) {
+  const found = /** @type {ApiError} */ (error);
+  if ([401, 403].includes(found.status)) dispatchEvent(new Event(REFUSED));
+  return found;
+}
+
 /**
  * @param {string} path
  * @param {Record<string, any>} query
@@ -114,7 +124,8 @@ export function usePolled(url, everyMs) {
         if (stop.signal.aborted) return;
         failures += 1;
         tag = "";
-        setState((was) => ({ ...was, error: /** @type {ApiError} */ (error) }));
+        const shown = noted(error);
+        setState((was) => ({ ...was, error: shown }));
       } finally {
         isBusy = false;
         if (!stop.signal.aborted && document.visibilityState === "visible") {

@@ -1,11 +1,11 @@
 // The page: who is signed in, which view is shown, and what holds for all views.
-import { change, read } from "./api.js";
+import { REFUSED, change, read } from "./api.js";
 import { html, render, useCallback, useEffect, useState } from "./lib.js";
 import { useKeys } from "./keys.js";
 import { Help } from "./parts/help.js";
 import { lazy } from "./parts/lazy.js";
 import { TopBar } from "./parts/top-bar.js";
-import { useRoute } from "./route.js";
+import { replace, useRoute } from "./route.js";
 import { Overview } from "./views/overview.js";
 import { Queue } from "./views/queue.js";
 import { SignIn } from "./views/sign-in.js";
@@ -28,7 +28,7 @@ const REFRESH_MS = 15000;
 async function followLink() {
   if (!location.hash.startsWith(SIGN_IN)) return null;
   const code = location.hash.slice(SIGN_IN.length);
-  history.replaceState(null, "", "#/overview");
+  replace("#/overview");
   try {
     await change("POST", "/web/session", { code });
     return null;
@@ -69,10 +69,12 @@ function App() {
     const moved = () => location.hash.startsWith(SIGN_IN) && begin();
     begin();
     addEventListener("hashchange", moved);
+    addEventListener(REFUSED, refresh);
     const timer = setInterval(() => document.visibilityState === "visible" && refresh(), REFRESH_MS);
     return () => {
       clearInterval(timer);
       removeEventListener("hashchange", moved);
+      removeEventListener(REFUSED, refresh);
     };
   }, []);
 
@@ -108,7 +110,7 @@ function App() {
       ${failure && !needsAccount ? html`<p class="banner bad" role="alert">${failure}</p>` : null}
       ${needsAccount ? html`<${SignIn} failure=${failure} onDone=${signedIn}
         onBack=${me ? () => setSigningIn(false) : null} />` : null}
-      ${me && !needsAccount ? html`<${view.show} me=${me} id=${route.id} query=${route.query} onGone=${refresh} />` : null}
+      ${me && !needsAccount ? html`<${view.show} me=${me} id=${route.id} query=${route.query} />` : null}
     </main>
     ${isHelpOpen ? html`<${Help} onClose=${() => setHelpOpen(false)} />` : null}
   `;

@@ -34,9 +34,6 @@ export const decimal = (number) => (number === 0 ? "0" : number < 0.01 ? "<0.01"
 /** @param {number} seconds */
 export const hours = (seconds) => decimal(seconds / 3600);
 
-/** @param {number | null} share */
-export const percent = (share) => (share === null ? "unknown" : `${Math.round(share * 100)} %`);
-
 /**
  * Who holds memory of devices now, by user: how much, and how much of it is used. Jobs with a whole device and those
  * without a sample yet are left out.

@@ -79,6 +79,3 @@ export const waitWords = (reason) => (reason ? (WAITS[reason] ?? reason) : "for 
 
 /** A command line, quoted for a shell. @param {string[]} argv */
 export const commandOf = (argv) => argv.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`)).join(" ");
-
-/** @param {number | null} index @param {string | null} kind @param {string} uuid */
-export const deviceOf = (index, kind, uuid) => (kind === "cpu" ? "CPU" : index === null ? uuid : `${kind === "simulated" ? "sim" : "GPU"} ${index}`);

@@ -1,5 +1,5 @@
 // Reading once: for what does not change each second.
-import { send } from "./api.js";
+import { noted, send } from "./api.js";
 import { useCallback, useEffect, useState } from "./lib.js";
 
 /**
@@ -26,7 +26,9 @@ export function useRead(url) {
         const value = await (await send("GET", url, { signal: stop.signal })).json();
         if (!stop.signal.aborted) setState({ value, of: url, error: null });
       } catch (error) {
-        if (!stop.signal.aborted) setState((was) => ({ ...was, error: /** @type {import("./api.js").ApiError} */ (error) }));
+        if (stop.signal.aborted) return;
+        const shown = noted(error);
+        setState((was) => ({ ...was, error: shown }));
       }
     };
     run();

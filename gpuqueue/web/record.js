@@ -1,6 +1,6 @@
 // A recorded job in words: its name, how it ended, where it ran, and what it used.
-import { deviceOf, endingWords, isEnd } from "./job-words.js";
-import { between, plural } from "./words.js";
+import { endingWords, isEnd } from "./job-words.js";
+import { between, deviceLabel, plural } from "./words.js";
 
 /** @typedef {import("./history-types.js").HistoryRecord} HistoryRecord */
 /** @typedef {import("./history-types.js").HistoryRun} HistoryRun */
@@ -21,7 +21,7 @@ export const ENDINGS = {
 /** @param {{id: number, member: {array_id: number, index: number} | null}} job */
 export const labelOf = (job) => (job.member ? `${job.member.array_id}_${job.member.index}` : String(job.id));
 
-/** @param {HistoryRecord} record @returns {HistoryRun | null} */
+/** @param {{runs: HistoryRun[]}} record @returns {HistoryRun | null} */
 export const lastRun = (record) => record.runs.at(-1) ?? null;
 
 /** How the last run ended, or why the queue ended the job; empty if there is no more to say than its state. @param {HistoryRecord} record */
@@ -42,7 +42,7 @@ export function membersOf(members) {
 /** @param {HistoryRun | null} run */
 export function placeOf(run) {
   if (!run || !run.devices.length) return "";
-  const names = run.devices.map((each) => deviceOf(each.index, each.kind, each.uuid));
+  const names = run.devices.map(deviceLabel);
   return `${run.host} ${names.length > 4 ? plural(names.length, "device") : names.join(", ")}`;
 }
 

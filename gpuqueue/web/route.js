@@ -30,6 +30,15 @@ export function link(view, query = {}) {
   return `#/${view}${words ? `?${words}` : ""}`;
 }
 
+/** The link of a job. @param {string | number} label such as 17 or 17_2 */
+export const jobLink = (label) => link(`jobs/${label}`);
+
+/** Go to another address instead of this one: the way back leads to the one before. @param {string} hash */
+export function replace(hash) {
+  history.replaceState(null, "", hash);
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
 /**
  * Change the filters of the view that is shown. A small change, such as of a search, replaces the entry in the history.
  * @param {Record<string, string | null>} changes
@@ -37,10 +46,7 @@ export function link(view, query = {}) {
 export function refine(changes) {
   const { view, id, query } = current();
   const next = link(id ? `${view}/${encodeURIComponent(id)}` : view, { ...query, ...changes });
-  if (next !== location.hash) {
-    history.replaceState(null, "", next);
-    window.dispatchEvent(new HashChangeEvent("hashchange"));
-  }
+  if (next !== location.hash) replace(next);
 }
 
 /** @returns {Route} */

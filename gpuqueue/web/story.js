@@ -1,6 +1,6 @@
 // The story of a job as a timeline: each step, and each wait between two steps.
-import { deviceOf, endingWords, isEnd, startWords, waitWords } from "./job-words.js";
-import { between, clock, duration, size } from "./words.js";
+import { endingWords, isEnd, startWords, waitWords } from "./job-words.js";
+import { between, clock, deviceLabel, duration, size } from "./words.js";
 
 /** @typedef {import("./job-types.js").JobEvent} JobEvent */
 /** @typedef {import("./job-types.js").JobView} JobView */
@@ -17,7 +17,7 @@ const HIDDEN = "(hidden)";
 const entry = (at, kind, words, detail = "", job = undefined) => ({ at, kind, words, detail, job });
 
 /** @param {Run} run */
-const placesOf = (run) => `${run.host}, ${run.devices.map((each) => deviceOf(each.index, each.kind, each.uuid)).join(" and ")}`;
+const placesOf = (run) => `${run.host}, ${run.devices.map(deviceLabel).join(" and ")}`;
 
 /** @param {Run} run */
 function endOf(run) {

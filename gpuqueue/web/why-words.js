@@ -1,4 +1,5 @@
 // Why a job waits, in sentences: when it may start, what is before it, and what is in the way on each device.
+import { labelOf } from "./record.js";
 import { deviceLabel, clock, duration, plural, size } from "./words.js";
 
 /** @typedef {import("./job-types.js").Why} Why */
@@ -34,13 +35,13 @@ const MEASURES = /** @type {Record<string, (value: number) => string>} */ ({ run
 /** @param {Why} why @param {number} id */
 export const nameOf = (why, id) => {
   const other = why.others[id];
-  return other ? `job ${other.member ? `${other.member.array_id}_${other.member.index}` : id} (${other.spec.name}, ${other.spec.account.name})` : `job ${id}`;
+  return other ? `job ${labelOf(other)} (${other.spec.name}, ${other.spec.account.name})` : `job ${id}`;
 };
 
 /** @param {Why} why @param {string} uuid @param {string} [host] */
 export const placeName = (why, uuid, host = "") => {
   const status = why.devices[uuid];
-  return `${host}${host ? " " : ""}${status ? deviceLabel(status.device) : uuid}`;
+  return `${host}${host ? " " : ""}${status ? deviceLabel({ ...status.device, uuid }) : uuid}`;
 };
 
 /** @param {number} ms */

@@ -69,6 +69,9 @@ export const STATES = {
   held: "held",
 };
 
+/** As people type them, the lowest first. */
+export const PRIORITIES = ["low", "normal", "high", "urgent"];
+
 /** Why a job waits. @type {Record<string, string>} */
 const REASONS = {
   memory: "no device has enough free memory now, or other jobs go first",
@@ -117,5 +120,8 @@ export function placeOf(place) {
 /** @param {number} count @param {string} one @param {string} [many] */
 export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString()} ${count === 1 ? one : many}`;
 
-/** A device's short name. @param {{kind: string, index: number}} device */
-export const deviceLabel = (device) => (device.kind === "cpu" ? "CPU" : `${device.kind === "gpu" ? "GPU" : "sim"} ${device.index}`);
+/** A device's short name: its UUID if its place on the host is not known. @param {{kind: string | null, index: number | null, uuid: string}} device */
+export const deviceLabel = ({ kind, index, uuid }) => (kind === "cpu" ? "CPU" : index === null ? uuid : `${kind === "simulated" ? "sim" : "GPU"} ${index}`);
+
+/** @param {number | null} share @param {any} [unknown] what is shown if it is not known */
+export const percent = (share, unknown = "unknown") => (share === null ? unknown : `${Math.round(share * 100)} %`);

@@ -1,8 +1,9 @@
 // One device: its memory, its figures, its jobs, and what is wrong with it.
 import { html } from "../lib.js";
 import { MemoryBar } from "../parts/memory-bar.js";
-import { link } from "../route.js";
-import { clock, deviceLabel, duration, fullTime, plural, size } from "../words.js";
+import { none } from "../parts/none.js";
+import { jobLink } from "../route.js";
+import { clock, deviceLabel, duration, fullTime, percent, plural, size } from "../words.js";
 
 /** From this temperature on a device is marked as hot, in degrees Celsius. */
 const HOT_C = 85;
@@ -12,7 +13,7 @@ const MOST_RUNS = 6;
 function Run({ run }) {
   const memory = `${size(run.used_bytes)} of ${size(run.allocated_bytes)}`;
   if (run.name === null) return html`<li>a job <small>${memory}</small></li>`;
-  return html`<li><a href=${link(`jobs/${run.label}`)}>${run.label}</a> <bdi>${run.name}</bdi> <small><bdi>${run.user}</bdi>, ${memory}</small></li>`;
+  return html`<li><a href=${jobLink(run.label ?? run.job_id)}>${run.label}</a> <bdi>${run.name}</bdi> <small><bdi>${run.user}</bdi>, ${memory}</small></li>`;
 }
 
 /** @param {{device: import("../types.js").DeviceView}} props */
@@ -36,7 +37,7 @@ function State({ device, now }) {
   if (trouble) words.push(html`<span class="bad-text">${trouble}</span>`);
   if (drained) words.push(html`<span class="warn-text">drained: <bdi>${drained}</bdi></span>`);
   if ((device.temperature_c ?? 0) >= HOT_C) words.push(html`<span class="warn-text">hot</span>`);
-  if (reserved) words.push(html`<span>reserved for job <a href=${link(`jobs/${reserved}`)}>${reserved}</a></span>`);
+  if (reserved) words.push(html`<span>reserved for job <a href=${jobLink(reserved)}>${reserved}</a></span>`);
   if (device.exclusive) words.push(html`<span>taken as a whole</span>`);
   if (runs.length >= device.slots) words.push(html`<span>all ${device.slots} slots in use</span>`);
   if (!words.length && !runs.length) words.push(html`<span class="good-text">empty</span>`);
@@ -48,8 +49,8 @@ function State({ device, now }) {
   return html`<ul class="states">${words.map((each, place) => html`<li key=${place}>${each}</li>`)}</ul>`;
 }
 
-/** @param {number | null} value @param {string} unit @param {number} [scale] */
-const figure = (value, unit, scale = 1) => (value === null ? html`<span class="none"><span aria-hidden="true">–</span><span class="hidden">not known</span></span>` : `${Math.round(value * scale)}${unit}`);
+/** @param {number | null} value @param {string} unit */
+const figure = (value, unit) => (value === null ? none() : `${Math.round(value)} ${unit}`);
 
 /** @param {{device: import("../types.js").DeviceView, now: number}} props */
 export function DeviceRow({ device, now }) {
@@ -59,9 +60,9 @@ export function DeviceRow({ device, now }) {
       <th scope="row">${deviceLabel(device)} <small class="sub">${device.name}${device.pool ? `, pool ${device.pool}` : ""}</small></th>
       <td class="memory"><${MemoryBar} device=${device} /></td>
       <td class="figure free" data-label="free">${size(device.free_bytes)} <small>of ${size(device.total_bytes)}</small></td>
-      <td class="figure" data-label="load">${figure(device.utilisation, " %", 100)}</td>
-      <td class="figure" data-label="temperature">${figure(device.temperature_c, " °C")}</td>
-      <td class="figure" data-label="power">${figure(device.power_w, " W")}</td>
+      <td class="figure" data-label="load">${percent(device.utilisation, none())}</td>
+      <td class="figure" data-label="temperature">${figure(device.temperature_c, "°C")}</td>
+      <td class="figure" data-label="power">${figure(device.power_w, "W")}</td>
       <td class="jobs"><${Runs} device=${device} /></td>
       <td class="state"><${State} device=${device} now=${now} /></td>
     </tr>

@@ -1,12 +1,11 @@
 // The filters of the history: those of `gpuqueue history`. They are in the address, so that a link keeps them.
 import { html } from "../lib.js";
-import { SelectFilter, TextFilter, filter } from "../parts/filter-fields.js";
+import { FlagFilter, SelectFilter, TextFilter, filter } from "../parts/filter-fields.js";
 import { PeriodChoice } from "../parts/period-choice.js";
+import { Tabs } from "../parts/tabs.js";
 import { secondsOf } from "../period.js";
 import { ENDINGS } from "../record.js";
 import { bytesOf } from "../words.js";
-
-/** @typedef {import("../parts/filter-fields.js").Changed} Changed */
 
 const STATES = [["", "All"], ["succeeded", "Succeeded"], ["failed,lost", "Failed"], ["cancelled", "Cancelled"], ["queued,held,starting,running,cancelling", "Not ended"]];
 /** The filters that are shown on demand only. */
@@ -42,15 +41,11 @@ function Further({ query }) {
 
 /** @param {{me: import("../types.js").Me, query: Record<string, string>, users: string[], csv: string}} props */
 export function HistoryFilters({ me, query, users, csv }) {
-  const state = query.state ?? "";
   return html`
     <form role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <div class="filters">
-        <div class="tabs states-choice" role="group" aria-label="State">
-          ${STATES.map(([value, label]) => html`<button key=${label} type="button" aria-pressed=${state === value} onClick=${() => filter({ state: value || null })}>${label}</button>`)}
-        </div>
-        ${me.account ? html`<label class="check"><input type="checkbox" checked=${Boolean(query.mine)}
-          onChange=${(/** @type {Changed} */ event) => filter({ mine: event.currentTarget.checked ? "1" : null, user: null })} /> Mine</label>` : null}
+        <${Tabs} label="State" kind="states-choice" choices=${STATES} chosen=${query.state ?? ""} onChoose=${(/** @type {string} */ value) => filter({ state: value || null })} />
+        ${me.account ? html`<${FlagFilter} name="mine" label="Mine" value=${query.mine} instead=${{ user: null }} />` : null}
         <${PeriodChoice} query=${query} usual="" />
         ${query.mine ? null : html`<${TextFilter} name="user" label="User" value=${query.user} choices=${users} />`}
         <${TextFilter} name="name" label="Name" value=${query.name} placeholder="train or sweep*" />

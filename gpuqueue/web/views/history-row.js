@@ -1,17 +1,14 @@
 // One job in the table of the history.
-import { jobLink } from "../job-link.js";
 import { isEnd, stateWords } from "../job-words.js";
 import { html } from "../lib.js";
 import { Meter } from "../parts/meter.js";
+import { none } from "../parts/none.js";
 import { allocatedOf, endingOf, labelOf, lastRun, membersOf, peakOf, placeOf, waitOf } from "../record.js";
-import { link } from "../route.js";
+import { jobLink, link } from "../route.js";
 import { clock, duration, fullTime, size } from "../words.js";
 
 /** @typedef {import("../history-types.js").HistoryRow} HistoryRow */
 /** @typedef {import("../history-types.js").HistoryRecord} HistoryRecord */
-
-/** @param {string} words */
-const none = (words) => html`<span class="none"><span aria-hidden="true">–</span><span class="hidden">${words}</span></span>`;
 
 /** @param {{row: HistoryRow}} props */
 function Result({ row }) {
@@ -58,7 +55,7 @@ export function HistoryRowView({ row, mayRepeat }) {
       <td class="device">${placeOf(run) || none("no device")}</td>
       <td class="when"><${When} record=${record} /></td>
       <td class="figure" data-label="waited">${wait === null ? none("never started") : duration(wait)}</td>
-      <td class="figure" data-label="ran">${run && run.duration_s !== null ? duration(run.duration_s) : none("not known")}</td>
+      <td class="figure" data-label="ran">${run && run.duration_s !== null ? duration(run.duration_s) : none()}</td>
       <td class="memory"><${Memory} record=${record} /></td>
       <td class="repeat">${mayRepeat && isEnd(job.state) ? html`<a href=${link("submit", { again: label })} aria-label=${`Run again: job ${label}`}>Run again</a>` : null}</td>
     </tr>

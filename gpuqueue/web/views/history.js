@@ -102,8 +102,8 @@ function Pages({ query, page }) {
   `;
 }
 
-/** @param {{me: Me, query: Record<string, string>, onGone: () => void}} props */
-export function History({ me, query, onGone }) {
+/** @param {{me: Me, query: Record<string, string>}} props */
+export function History({ me, query }) {
   const words = JSON.stringify(query);
   const [url, csv] = useMemo(() => {
     const { array, ...question } = questionOf(query, me);
@@ -115,9 +115,6 @@ export function History({ me, query, onGone }) {
   }, [words, me.account]);
   /** @type {import("../api.js").Polled<HistoryPage>} */
   const { value: page, of, error } = usePolled(url, EVERY_MS);
-  useEffect(() => {
-    if (error && [401, 403].includes(error.status)) onGone();
-  }, [error]);
   useEffect(() => {
     if (query.after) window.scrollTo(0, 0);
   }, [query.after]);

@@ -4,10 +4,8 @@ import { isActive, isEnd } from "../job-words.js";
 import { useKeys } from "../keys.js";
 import { html, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";
-import { link } from "../route.js";
-import { size } from "../words.js";
-
-const PRIORITIES = ["low", "normal", "high", "urgent"];
+import { jobLink, link } from "../route.js";
+import { PRIORITIES, size } from "../words.js";
 
 /** @param {{label: string, name: string, state: string, isArray: boolean, onYes: () => void, onNo: () => void}} props */
 function ConfirmCancel({ label, name, state, isArray, onYes, onNo }) {
@@ -109,7 +107,7 @@ export function JobActions({ me, view, state, label, path, onChange }) {
   /** @param {string} mem */
   const again = (mem) => act(async () => {
     const job = await change("POST", `${path}/retry`, { changes: mem ? { mem } : {} });
-    return html`It runs again as <a href=${`#/jobs/${job.id}`}>job ${job.id}</a>.`;
+    return html`It runs again as <a href=${jobLink(job.id)}>job ${job.id}</a>.`;
   });
   /** @param {string} text */
   const write = (text) => act(() => change("PUT", `${path}/note`, { text }).then(() => (text ? "The note is kept." : "The note is removed.")));

@@ -2,6 +2,7 @@
 import { stateWords } from "../job-words.js";
 import { html } from "../lib.js";
 import { Panel } from "../parts/panel.js";
+import { jobLink } from "../route.js";
 
 /** @typedef {import("../job-types.js").Related} Related */
 
@@ -11,7 +12,7 @@ const CONDITIONS = { ok: "must succeed", any: "must end", fail: "must fail" };
 /** @param {{each: Related}} props */
 function Node({ each }) {
   return html`
-    <li><a href=${`#/jobs/${each.id}`}>${each.id}</a> <bdi>${each.name ?? ""}</bdi>${" "}
+    <li><a href=${jobLink(each.id)}>${each.id}</a> <bdi>${each.name ?? ""}</bdi>${" "}
       <small>${each.state ? html`<span class=${`dot ${each.state}`} aria-hidden="true"></span>${stateWords(each.state)}` : "not known"}${each.condition ? `, ${CONDITIONS[each.condition] ?? each.condition}` : ""}</small></li>
   `;
 }
@@ -24,7 +25,7 @@ export function Dependencies({ view }) {
   if (!after.length && !before.length && first === null) return null;
   return html`
     <${Panel} name="dependencies" title="Jobs around it">
-      ${first === null ? null : html`<p>It runs <a href=${`#/jobs/${first}`}>job ${first}</a> again.</p>`}
+      ${first === null ? null : html`<p>It runs <a href=${jobLink(first)}>job ${first}</a> again.</p>`}
       ${after.length || before.length ? html`
         <div class="flow">
           ${after.length ? html`<div><h3>It comes after</h3><ul>${after.map((each) => html`<${Node} key=${each.id} each=${each} />`)}${more > 0 ? html`<li>and ${more} more</li>` : null}</ul></div><span class="flow-arrow" aria-hidden="true">→</span>` : null}

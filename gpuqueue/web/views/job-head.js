@@ -1,8 +1,10 @@
 // What a job is and does, in a few words, and the buttons to change it.
 import { address, usePolled } from "../api.js";
-import { deviceOf, endingWords, isActive, isEnd, stateWords } from "../job-words.js";
+import { endingWords, isActive, isEnd, stateWords } from "../job-words.js";
 import { html } from "../lib.js";
-import { clock, duration, fullTime, placeOf, reasonOf } from "../words.js";
+import { labelOf, lastRun } from "../record.js";
+import { jobLink } from "../route.js";
+import { clock, deviceLabel, duration, fullTime, placeOf, reasonOf } from "../words.js";
 import { JobActions } from "./job-actions.js";
 import { ProgressBar } from "./queue-row.js";
 
@@ -15,9 +17,9 @@ const NO_PLACE = new Set(["dependency", "begin", "retry", "requeue", "array_limi
 
 /** @param {{view: JobView, live: LiveJob | null, state: string, now: number}} props */
 function Course({ view, live, state, now }) {
-  const { job, runs } = view.record;
+  const { job } = view.record;
   const row = live?.row ?? null;
-  const run = runs[runs.length - 1];
+  const run = lastRun(view.record);
   if (row?.members) {
     const { total, ended, failed, waiting, held } = row.members;
     return html`${ended} of ${total} members ended${failed ? `, ${failed} failed` : ""}${waiting ? `, ${waiting} wait` : ""}${held ? `, ${held} held` : ""}`;
@@ -26,11 +28,11 @@ function Course({ view, live, state, now }) {
     const since = row?.started_at ?? job.started_at;
     const ran = since ? `for ${duration((now - new Date(since).getTime()) / 1000)}` : "";
     const limit = job.spec.time_limit_s ? ` of ${duration(job.spec.time_limit_s)}` : "";
-    const places = live?.devices.map((each) => deviceOf(each.index, each.kind, each.uuid)).join(" and ");
+    const places = live?.devices.map(deviceLabel).join(" and ");
     return html`${ran}${limit} on ${row?.host ?? job.host ?? "its host"}${places ? `, ${places}` : ""}`;
   }
   if (isEnd(state)) {
-    const how = run?.ending ? `${endingWords(run.ending)}${run.duration_s === null ? "" : ` after ${duration(run.duration_s)}`}` : (job.because ?? (runs.length ? "" : "before it started"));
+    const how = run?.ending ? `${endingWords(run.ending)}${run.duration_s === null ? "" : ` after ${duration(run.duration_s)}`}` : (job.because ?? (run ? "" : "before it started"));
     return html`<bdi>${how}</bdi>${job.ended_at ? html`, <time datetime=${job.ended_at} title=${fullTime(job.ended_at)}>${clock(job.ended_at)}</time>` : null}`;
   }
   if (state === "queued" && live?.place && !NO_PLACE.has(row?.reason ?? "")) return html`${placeOf(live.place)}`;
@@ -57,7 +59,7 @@ function Progress({ id }) {
 export function JobHead({ me, view, live, state, now, path, onChange }) {
   const { job } = view.record;
   const { spec, member } = job;
-  const label = member ? `${member.array_id}_${member.index}` : String(job.id);
+  const label = labelOf(job);
   const values = Object.entries(view.values);
   const isGood = state === "succeeded";
   return html`
@@ -71,7 +73,7 @@ export function JobHead({ me, view, live, state, now, path, onChange }) {
         <p class="job-facts"><bdi>${spec.account.name}</bdi>
           ${job.tags.map((each) => html`<a key=${each} class="tag" href=${`#/queue?tag=${encodeURIComponent(each)}`}><bdi>${each}</bdi></a>`)}
           ${values.map(([name, value]) => html`<span key=${name} class="tag"><bdi>${name}=${value}</bdi></span>`)}
-          ${member ? html`<a href=${`#/jobs/${member.array_id}`}>array ${member.array_id}</a>` : null}</p>
+          ${member ? html`<a href=${jobLink(member.array_id)}>array ${member.array_id}</a>` : null}</p>
         ${job.note ? html`<p class="job-note-text"><bdi>${job.note}</bdi></p>` : null}
         ${state === "running" && view.rights.logs && !spec.array ? html`<${Progress} id=${job.id} />` : null}
       </div>

@@ -5,6 +5,7 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../
 import { FIRST_LINES, useLog } from "../log-reader.js";
 import { MOST_LINES, marked, styled, textOf } from "../log-text.js";
 import { Panel } from "../parts/panel.js";
+import { Tabs } from "../parts/tabs.js";
 import { remember, remembered } from "../storage.js";
 import { plural } from "../words.js";
 
@@ -144,8 +145,7 @@ function Output({ view, run, path, isNow }) {
 
   const isEmpty = log.lines.length === 1 && !log.lines[0].length;
   const tools = html`
-    ${view.record.job.spec.separate_stderr ? html`<span class="tabs" role="group" aria-label="Stream">
-      ${[["log", "Output"], ["stderr", "Errors"]].map(([value, label]) => html`<button type="button" aria-pressed=${stream === value} onClick=${() => setStream(value)}>${label}</button>`)}</span>` : null}
+    ${view.record.job.spec.separate_stderr ? html`<${Tabs} label="Stream" choices=${[["log", "Output"], ["stderr", "Errors"]]} chosen=${stream} onChoose=${setStream} />` : null}
     <span class="log-search" role="search">
       <label class="hidden" for="log-text">Search the output</label>
       <input id="log-text" ref=${field} type="search" value=${text} onInput=${typed} onKeyDown=${pressed} placeholder="Search" maxlength="200" autocomplete="off" spellcheck="false" />

@@ -4,6 +4,7 @@ import { isEnd, stateWords } from "../job-words.js";
 import { html, useMemo, useState } from "../lib.js";
 import { Panel } from "../parts/panel.js";
 import { Trouble } from "../parts/trouble.js";
+import { jobLink } from "../route.js";
 import { duration, size } from "../words.js";
 
 const EVERY_MS = 2000;
@@ -25,7 +26,7 @@ function endWords(row) {
 function Cell({ id, row, axes }) {
   const values = axes.map((axis, place) => `${axis}=${row.values[place]}`).join(" ");
   const words = `${id}_${row.index} ${stateWords(row.state)}${values ? `, ${values}` : ""}`;
-  return html`<li><a class=${`cell ${row.state ?? "gone"}`} href=${`#/jobs/${id}_${row.index}`} title=${words} aria-label=${words}></a></li>`;
+  return html`<li><a class=${`cell ${row.state ?? "gone"}`} href=${jobLink(`${id}_${row.index}`)} title=${words} aria-label=${words}></a></li>`;
 }
 
 /** @param {{id: string, row: MemberRow}} props */
@@ -33,7 +34,7 @@ function Row({ id, row }) {
   const memory = row.used_bytes ?? row.peak_bytes;
   return html`
     <tr>
-      <th scope="row"><a href=${`#/jobs/${id}_${row.index}`}>${row.index}</a></th>
+      <th scope="row"><a href=${jobLink(`${id}_${row.index}`)}>${row.index}</a></th>
       <td><span class=${`dot ${row.state ?? "gone"}`} aria-hidden="true"></span>${stateWords(row.state)} <small>${endWords(row)}</small></td>
       ${row.values.map((each, place) => html`<td key=${place}><bdi>${each}</bdi></td>`)}
       <td class="figure">${row.duration_s === null ? "" : duration(row.duration_s)}</td>

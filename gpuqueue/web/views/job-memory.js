@@ -1,10 +1,10 @@
 // What a run used of what it asked for: over time, in figures, and in words.
-import { deviceOf } from "../job-words.js";
 import { html } from "../lib.js";
 import { LineChart } from "../parts/line-chart.js";
 import { Panel } from "../parts/panel.js";
+import { lastRun } from "../record.js";
 import { samplesOf } from "../samples.js";
-import { duration, size } from "../words.js";
+import { deviceLabel, duration, percent, size } from "../words.js";
 
 /** @typedef {import("../job-types.js").JobView} JobView */
 /** @typedef {import("../job-types.js").LiveJob} LiveJob */
@@ -61,12 +61,9 @@ function samplesFor(run, live, now, what) {
     const points = samples.map((each) => [(each.at - start) / 1000, each[what][device.uuid] ?? null]);
     const last = points[points.length - 1];
     if (last) points.push([Math.max(last[0], (now - start) / 1000), last[1]]);
-    return { label: deviceOf(device.index, device.kind, device.uuid), points, isStep: true };
+    return { label: deviceLabel(device), points, isStep: true };
   });
 }
-
-/** @param {RunDevice} device */
-const nameOf = (device) => deviceOf(device.index, device.kind, device.uuid);
 
 /** @param {Series[]} series */
 const isEmpty = (series) => series.every((each) => each.points.every(([, value]) => value === null));
@@ -89,8 +86,6 @@ function Chart({ view, run, series }) {
 /** @param {{run: Run, live: LiveJob | null}} props */
 function Figures({ run, live }) {
   const used = new Map((live?.devices ?? []).map((each) => [each.uuid, each]));
-  /** @param {number | null} share */
-  const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)} %`);
   return html`
     <div class="wide"><table class="figures">
       <thead><tr><th scope="col">Device</th><th scope="col">Allocated</th><th scope="col">${live ? "Used now" : "Peak"}</th><th scope="col">${live ? "Load now" : "Load"}</th><th scope="col">Temp.</th></tr></thead>
@@ -100,10 +95,10 @@ function Figures({ run, live }) {
         const load = activity.utilisation_mean === null ? "–" : `${percent(activity.utilisation_mean)}, at most ${percent(activity.utilisation_max)}`;
         const heat = live ? (now?.temperature_c ?? null) : activity.temperature_max_c;
         return html`<tr>
-          <th scope="row">${nameOf(each)} <small><bdi>${each.name ?? each.uuid}</bdi></small></th>
+          <th scope="row">${deviceLabel(each)} <small><bdi>${each.name ?? each.uuid}</bdi></small></th>
           <td>${size(each.lease_bytes)}</td>
           <td>${live ? (now && !now.silent ? size(now.used_bytes) : "unknown") : html`${size(peak.bytes)} <small title=${`${peak.samples} samples`}>${SOURCES[peak.source] ?? peak.source}</small>`}</td>
-          <td>${live ? percent(now?.utilisation ?? null) : load}</td>
+          <td>${live ? percent(now?.utilisation ?? null, "–") : load}</td>
           <td>${heat === null ? "–" : `${live ? "" : "at most "}${Math.round(heat)} °C`}</td>
         </tr>`;
       })}</tbody>
@@ -117,9 +112,9 @@ export function Memory({ view, run, live, now }) {
   const isLive = live !== null && !measured.length;
   const series = isLive
     ? samplesFor(run, live, now, "used")
-    : measured.map((each) => ({ label: nameOf(each), points: stepsOf(each, run.duration_s), isStep: true }));
+    : measured.map((each) => ({ label: deviceLabel(each), points: stepsOf(each, run.duration_s), isStep: true }));
   const load = isLive ? samplesFor(run, live, now, "load") : [];
-  const isLast = run === view.record.runs[view.record.runs.length - 1];
+  const isLast = run === lastRun(view.record);
   const missing = isLive ? "No sample yet." : "There is no course of the memory: the run was too short, or it was not measured.";
   return html`
     <${Panel} name="memory" title="Memory">
@@ -128,7 +123,7 @@ export function Memory({ view, run, live, now }) {
       ${load.length && !isEmpty(load) ? html`
         <h3>Load of the whole device</h3>
         <${LineChart} title="Utilisation over time" series=${load} marks=${[]} most=${1} from=${Math.max(0, Math.min(...load.flatMap((each) => each.points.map(([at]) => at))))}
-          to=${Math.max(...load.flatMap((each) => each.points.map(([at]) => at)))} height=${110} words=${(/** @type {number} */ share) => `${Math.round(share * 100)} %`} timeWords=${duration} />` : null}
+          to=${Math.max(...load.flatMap((each) => each.points.map(([at]) => at)))} height=${110} words=${percent} timeWords=${duration} />` : null}
       ${isLive ? html`<p><small>Since this page was opened. The whole course is here after the end of the run.</small></p>` : null}
       <${Figures} run=${run} live=${isLive ? live : null} />
     <//>

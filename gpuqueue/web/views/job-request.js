@@ -3,6 +3,7 @@ import { readBytes } from "../api.js";
 import { askedWords, commandOf } from "../job-words.js";
 import { html, useState } from "../lib.js";
 import { Panel } from "../parts/panel.js";
+import { labelOf } from "../record.js";
 import { clock, fullTime, plural } from "../words.js";
 
 /** Most lines of a difference that are shown. */
@@ -68,7 +69,7 @@ export function Request({ view, path }) {
           <${Fact} label="Command"><pre class="command">${commandOf(spec.argv)}</pre><//>
           <${Fact} label="Directory"><code>${spec.cwd}</code> <small>on <bdi>${spec.account.host}</bdi></small><//>
           ${git ? html`<${Fact} label="Git"><code>${git.commit.slice(0, 12)}</code>${git.branch ? html` on <bdi>${git.branch}</bdi>` : null}, ${STATES[String(git.dirty)]}<//>` : null}
-          ${snapshot ? html`<${Fact} label="Code">a copy of its own, snapshot <code>${snapshot.slice(0, 12)}</code>${spec.keep.length ? html`, keeps <code>${spec.keep.join(" ")}</code>` : null}. Its files: <code>gpuqueue fetch ${job.member ? `${job.member.array_id}_${job.member.index}` : job.id}</code><//>
+          ${snapshot ? html`<${Fact} label="Code">a copy of its own, snapshot <code>${snapshot.slice(0, 12)}</code>${spec.keep.length ? html`, keeps <code>${spec.keep.join(" ")}</code>` : null}. Its files: <code>gpuqueue fetch ${labelOf(job)}</code><//>
             <${Fact} label="Changes"><${Diff} path=${path} /><//>` : null}
           ${spec.environment ? html`<${Fact} label="Python">environment <bdi>${spec.environment}</bdi><//>` : spec.interpreter ? html`<${Fact} label="Python"><code>${spec.interpreter}</code><//>` : null}
           ${spec.array ? html`<${Fact} label="Members"><code>${spec.array.axes.length ? spec.array.axes.map((each) => `${each.name}=${each.text}`).join("  ") : spec.array.indexes}</code>${spec.array.at_once ? `, at most ${spec.array.at_once} at once` : ""}<//>` : null}

@@ -3,6 +3,8 @@ import { address, read } from "../api.js";
 import { waitWords } from "../job-words.js";
 import { html, useEffect, useMemo, useState } from "../lib.js";
 import { Panel } from "../parts/panel.js";
+import { lastRun } from "../record.js";
+import { jobLink } from "../route.js";
 import { storyOf } from "../story.js";
 import { between, clock, duration, fullTime } from "../words.js";
 
@@ -18,9 +20,8 @@ const stepClock = (iso) => (new Date(iso).toDateString() === new Date().toDateSt
 
 /** Since when a job that waits has done so. @param {JobView} view @param {JobEvent[] | null} events */
 function waitsSince(view, events) {
-  const { job, runs } = view.record;
   const last = events?.findLast((each) => ["submit", "finish", "hold", "release", "ready", "lose", "release_claim", "restore"].includes(each.act));
-  return last?.at ?? runs[runs.length - 1]?.ended_at ?? job.submitted_at;
+  return last?.at ?? lastRun(view.record)?.ended_at ?? view.record.job.submitted_at;
 }
 
 /** @param {{view: JobView, path: string, state: string, row: import("../types.js").QueueRow | null, now: number}} props */
@@ -43,7 +44,7 @@ export function Story({ view, path, state, row, now }) {
         ${shown.map((each, place) => html`
           <li key=${place} class=${`entry k-${each.kind}`}>
             <time datetime=${each.at} title=${fullTime(each.at)}>${stepClock(each.at)}</time>
-            <span><bdi>${each.words}</bdi>${each.job ? html` for <a href=${`#/jobs/${each.job}`}>job ${each.job}</a>` : null}${each.detail ? html` <small><bdi>${each.detail}</bdi></small>` : null}</span>
+            <span><bdi>${each.words}</bdi>${each.job ? html` for <a href=${jobLink(each.job)}>job ${each.job}</a>` : null}${each.detail ? html` <small><bdi>${each.detail}</bdi></small>` : null}</span>
           </li>`)}
         ${since ? html`<li key="now" class="entry k-wait"><time datetime=${since}>now</time><span>waits ${waitWords(row?.reason ?? view.record.job.reason)}, for ${duration(between(since, now))} so far</span></li>` : null}
       </ol>

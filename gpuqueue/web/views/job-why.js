@@ -2,6 +2,7 @@
 import { address, usePolled } from "../api.js";
 import { html } from "../lib.js";
 import { Panel } from "../parts/panel.js";
+import { jobLink } from "../route.js";
 import { plural, size } from "../words.js";
 import { placeName, whyWords } from "../why-words.js";
 
@@ -12,7 +13,7 @@ const EVERY_MS = 5000;
 /** @param {{why: Why, runs: import("../job-types.js").Occupant[]}} props */
 function InTheWay({ why, runs }) {
   if (!runs.length) return null;
-  return html`${runs.slice(0, 4).map((each, place) => html`${place ? ", " : ""}<a href=${`#/jobs/${each.job_id}`}>${each.job_id}</a> <small><bdi>${why.others[each.job_id]?.spec.name ?? ""}</bdi> ${size(each.held_bytes)}${each.going ? ", ending" : ""}</small>`)}${runs.length > 4 ? html` <small>and ${plural(runs.length - 4, "more job")}</small>` : null}`;
+  return html`${runs.slice(0, 4).map((each, place) => html`${place ? ", " : ""}<a href=${jobLink(each.job_id)}>${each.job_id}</a> <small><bdi>${why.others[each.job_id]?.spec.name ?? ""}</bdi> ${size(each.held_bytes)}${each.going ? ", ending" : ""}</small>`)}${runs.length > 4 ? html` <small>and ${plural(runs.length - 4, "more job")}</small>` : null}`;
 }
 
 /** @param {{path: string}} props */
@@ -32,7 +33,7 @@ export function Why({ path }) {
           <tbody>${words.devices.map((each) => html`<tr key=${each.device}>
             <th scope="row">${placeName(why, each.device, each.host)}</th>
             <td>${size(Math.max(0, each.available_bytes))}</td>
-            <td><bdi>${each.words}</bdi>${each.reserved_for ? html` for <a href=${`#/jobs/${each.reserved_for}`}>${each.reserved_for}</a>` : null}</td>
+            <td><bdi>${each.words}</bdi>${each.reserved_for ? html` for <a href=${jobLink(each.reserved_for)}>${each.reserved_for}</a>` : null}</td>
             <td><${InTheWay} why=${why} runs=${each.runs} /></td>
           </tr>`)}</tbody>
         </table></div>

@@ -3,7 +3,9 @@ import { address, usePolled } from "../api.js";
 import { isActive, isEnd } from "../job-words.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { useNow } from "../now.js";
+import { Tabs } from "../parts/tabs.js";
 import { Trouble } from "../parts/trouble.js";
+import { lastRun } from "../record.js";
 import { addSample } from "../samples.js";
 import { Dependencies } from "./job-dependencies.js";
 import { JobHead } from "./job-head.js";
@@ -26,8 +28,7 @@ const HISTORY_MS = 1500;
 
 /** Whether nothing of a job will change by itself. @param {JobView | null} view */
 function isSettled(view) {
-  const last = view?.record.runs[view.record.runs.length - 1];
-  return Boolean(view && isEnd(view.record.job.state) && (!last || last.ending));
+  return Boolean(view && isEnd(view.record.job.state) && lastRun(view.record)?.ending !== null);
 }
 
 /** Read a job: what it does now each second, and its record when that has changed. @param {string} path */
@@ -48,22 +49,19 @@ function useJob(path) {
   return { view, live };
 }
 
-/** @param {{me: Me, id: string, onGone: () => void}} props */
-export function Job({ me, id, onGone }) {
-  return html`<${Page} key=${id} me=${me} id=${id} onGone=${onGone} />`;
+/** @param {{me: Me, id: string}} props */
+export function Job({ me, id }) {
+  return html`<${Page} key=${id} me=${me} id=${id} />`;
 }
 
-/** @param {{me: Me, id: string, onGone: () => void}} props */
-function Page({ me, id, onGone }) {
+/** @param {{me: Me, id: string}} props */
+function Page({ me, id }) {
   const path = `/jobs/${encodeURIComponent(id)}`;
   const { view: polled, live: lively } = useJob(path);
   const { value: view, error } = polled;
   const live = lively.value;
   const now = useNow(live?.at ?? view?.at ?? null);
   const [chosen, setChosen] = useState(/** @type {number | null} */ (null));
-  useEffect(() => {
-    if (error?.status === 401) onGone();
-  }, [error]);
   useEffect(() => {
     if (live?.row && live.devices.length) addSample(`${live.row.id}:${live.row.attempt}`, new Date(live.at).getTime(), live.devices);
   }, [live]);
@@ -83,7 +81,7 @@ function Page({ me, id, onGone }) {
   const { job, runs } = view.record;
   const row = live?.row ?? null;
   const state = row && !isEnd(job.state) ? row.state : job.state;
-  const run = runs.find((each) => each.attempt === chosen) ?? runs[runs.length - 1] ?? null;
+  const run = runs.find((each) => each.attempt === chosen) ?? lastRun(view.record);
   const isNow = Boolean(run && isActive(state) && run.attempt === (row?.attempt ?? job.attempt) && !run.ending);
   const isArray = job.spec.array !== null;
   return html`
@@ -105,11 +103,7 @@ function Page({ me, id, onGone }) {
 
 /** @param {{runs: import("../job-types.js").Run[], run: import("../job-types.js").Run | null, onChoose: (attempt: number | null) => void}} props */
 function RunChoice({ runs, run, onChoose }) {
-  const newest = runs[runs.length - 1];
-  return html`
-    <div class="tabs run-choice" role="group" aria-label="Run">
-      ${runs.slice(-12).map((each) => html`
-        <button type="button" aria-pressed=${each === run} onClick=${() => onChoose(each === newest ? null : each.attempt)}>Run ${each.attempt}</button>`)}
-    </div>
-  `;
+  const newest = String(runs.at(-1)?.attempt);
+  const choices = runs.slice(-12).map((each) => [String(each.attempt), `Run ${each.attempt}`]);
+  return html`<${Tabs} label="Run" kind="run-choice" choices=${choices} chosen=${String(run?.attempt)} onChoose=${(/** @type {string} */ value) => onChoose(value === newest ? null : Number(value))} />`;
 }

@@ -1,6 +1,6 @@
 // All devices, host by host, and whether one is free.
 import { address, usePolled } from "../api.js";
-import { html, useEffect, useMemo } from "../lib.js";
+import { html, useMemo } from "../lib.js";
 import { useNow } from "../now.js";
 import { Legend } from "../parts/memory-bar.js";
 import { Trouble } from "../parts/trouble.js";
@@ -47,13 +47,10 @@ function Empty() {
   `;
 }
 
-/** @param {{query: Record<string, string>, onGone: () => void}} props */
-export function Overview({ query, onGone }) {
+/** @param {{query: Record<string, string>}} props */
+export function Overview({ query }) {
   /** @type {import("../api.js").Polled<import("../types.js").Overview>} */
   const { value, error } = usePolled(address("/overview"), EVERY_MS);
-  useEffect(() => {
-    if (error && [401, 403].includes(error.status)) onGone();
-  }, [error]);
   const now = useNow(value?.at ?? null);
   const hosts = useMemo(() => byHost(value?.devices ?? []), [value]);
   if (!value) return html`<${Trouble} error=${error} />${error ? null : html`<p class="loading">Loading the devices…</p>`}`;

@@ -4,8 +4,7 @@ import { html, useState } from "../lib.js";
 import { useKeys } from "../keys.js";
 import { mayChange } from "../rights.js";
 import { Dialog } from "../parts/dialog.js";
-import { plural } from "../words.js";
-
+import { PRIORITIES, plural } from "../words.js";
 
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 
@@ -13,7 +12,6 @@ import { plural } from "../words.js";
 const AT_ONCE = 4;
 const MOST = 2000;
 const PAGE = 500;
-const PRIORITIES = ["low", "normal", "high", "urgent"];
 const DONE = /** @type {Record<string, string>} */ ({ cancel: "cancelled", hold: "held", release: "released", priority: "changed" });
 
 /** @param {QueueRow} row @param {string} act @param {string} [value] */

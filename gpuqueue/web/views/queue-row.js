@@ -1,5 +1,6 @@
 // One job in the table of the queue.
 import { html } from "../lib.js";
+import { jobLink, link } from "../route.js";
 import { STATES, clock, duration, fullTime, placeOf, plural, reasonOf, size } from "../words.js";
 
 /** @typedef {import("../types.js").QueueRow} QueueRow */
@@ -16,9 +17,9 @@ function Memory({ row }) {
 
 /** @param {{progress: import("../types.js").Progress}} props */
 export function ProgressBar({ progress }) {
-  const percent = Math.round(progress.share * 100);
-  return html`<span class="progress" role="progressbar" aria-valuenow=${percent} aria-valuemin="0" aria-valuemax="100" aria-label=${progress.words || "progress"}>
-    <i style=${{ width: `${percent}%` }}></i></span> ${percent} % <small><bdi>${progress.words}</bdi></small>`;
+  const share = Math.round(progress.share * 100);
+  return html`<span class="progress" role="progressbar" aria-valuenow=${share} aria-valuemin="0" aria-valuemax="100" aria-label=${progress.words || "progress"}>
+    <i style=${{ width: `${share}%` }}></i></span> ${share} % <small><bdi>${progress.words}</bdi></small>`;
 }
 
 /** @param {{row: QueueRow, now: number, progress?: import("../types.js").Progress}} props */
@@ -43,7 +44,7 @@ function Story({ row, now, place, progress }) {
 /** @param {{row: QueueRow}} props */
 function Name({ row }) {
   return html`<bdi class="job-name">${row.name}</bdi>
-    ${row.tags.map((each) => html`<a key=${each} class="tag" href=${`#/queue?tag=${encodeURIComponent(each)}`}><bdi>${each}</bdi></a>`)}
+    ${row.tags.map((each) => html`<a key=${each} class="tag" href=${link("queue", { tag: each })}><bdi>${each}</bdi></a>`)}
     ${row.note ? html`<small class="job-note"><bdi>${row.note}</bdi></small>` : null}`;
 }
 
@@ -71,7 +72,7 @@ export function QueueRowView({ row, place, now, may, isSelected, isFocused, jobP
       <td class="pick"><input type="checkbox" checked=${isSelected} disabled=${!may} aria-label=${`Select job ${row.label}`}
         title=${may ? "" : `only ${row.user} or an administrator may change this job`}
         onClick=${(/** @type {MouseEvent} */ event) => onToggle(place, event.shiftKey)} /></td>
-      <th scope="row" class="id"><a href=${`#/jobs/${row.label}`}>${row.label}</a></th>
+      <th scope="row" class="id"><a href=${jobLink(row.label)}>${row.label}</a></th>
       <td class="name" title=${row.name}><${Name} row=${row} /></td>
       <td class="user"><bdi>${row.user}</bdi></td>
       <td class="state"><span class=${`dot ${row.state}`} aria-hidden="true"></span>${STATES[row.state] ?? row.state}</td>

@@ -3,9 +3,8 @@ import { html, useCallback, useEffect, useLayoutEffect, useRef, useState } from 
 import { useKeys } from "../keys.js";
 import { useNow } from "../now.js";
 import { mayChange } from "../rights.js";
-import { link } from "../route.js";
+import { jobLink } from "../route.js";
 import { QueueRowView, SkeletonRow } from "./queue-row.js";
-
 
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 
@@ -145,7 +144,7 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
   /** @param {number} place */
   const open = (place) => {
     const row = rowAt(place);
-    if (row) location.hash = link(`jobs/${row.label}`);
+    if (row) location.hash = jobLink(row.label);
   };
   useKeys({ j: () => move(1), k: () => move(-1), x: (event) => focused >= 0 && toggle(focused, event.shiftKey), o: () => open(focused) });
 

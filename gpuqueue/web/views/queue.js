@@ -58,8 +58,8 @@ function useDetails(rows) {
   return { places: places.value ?? {}, progress: progress.value ?? {} };
 }
 
-/** @param {{me: Me, query: Record<string, string>, onGone: () => void}} props */
-export function Queue({ me, query, onGone }) {
+/** @param {{me: Me, query: Record<string, string>}} props */
+export function Queue({ me, query }) {
   const [first, setFirst] = useState(0);
   const [selected, setSelected] = useState(/** @type {Map<number, QueueRow>} */ (new Map()));
   const [shown, setShown] = useState(/** @type {QueueRow[]} */ ([]));
@@ -74,9 +74,6 @@ export function Queue({ me, query, onGone }) {
   const { places, progress } = useDetails(shown);
 
   useEffect(() => setFirst(0), [words]);
-  useEffect(() => {
-    if (error && [401, 403].includes(error.status)) onGone();
-  }, [error]);
   useEffect(() => {
     if (!table || !selected.size) return;
     // A selected row that is in sight follows its job; one that has left the queue is selected no more.

@@ -1,10 +1,11 @@
 // The table of statistics: a row for each user, device, host or day, with bars beside the numbers.
-import { askedBytes, decimal, failedOf, heldS, hours, peakBytes, percent, shareOf, unusedGibHours, usedShare } from "../figures.js";
+import { askedBytes, decimal, failedOf, heldS, hours, peakBytes, shareOf, unusedGibHours, usedShare } from "../figures.js";
 import { html } from "../lib.js";
 import { dayLabel } from "../parts/day-chart.js";
 import { Meter } from "../parts/meter.js";
+import { none } from "../parts/none.js";
 import { link } from "../route.js";
-import { duration, size } from "../words.js";
+import { duration, percent, size } from "../words.js";
 
 /** @typedef {import("../history-types.js").Figures} Figures */
 /** @typedef {import("../history-types.js").Group} Group */
@@ -15,7 +16,7 @@ const HEADS = /** @type {Record<string, string>} */ ({ user: "User", device: "De
 const FILTERS = /** @type {Record<string, string>} */ ({ user: "user", device: "device", host: "host" });
 
 /** @param {number | null} seconds */
-const time = (seconds) => (seconds === null ? html`<span class="none">–</span>` : duration(seconds));
+const time = (seconds) => (seconds === null ? none() : duration(seconds));
 
 /** @param {{figures: Figures}} props */
 function Memory({ figures }) {

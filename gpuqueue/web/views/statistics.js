@@ -1,14 +1,16 @@
 // Statistics of a period, as `gpuqueue stats` gives them: usage, memory, waits and failures.
 import { address } from "../api.js";
-import { failedOf, heldS, hours, percent, shareOf, usedShare } from "../figures.js";
-import { html, useEffect, useMemo } from "../lib.js";
+import { failedOf, heldS, hours, shareOf, usedShare } from "../figures.js";
+import { html, useMemo } from "../lib.js";
 import { DayChart } from "../parts/day-chart.js";
 import { TextFilter, filter } from "../parts/filter-fields.js";
+import { none } from "../parts/none.js";
 import { PeriodChoice } from "../parts/period-choice.js";
+import { Tabs } from "../parts/tabs.js";
 import { Trouble } from "../parts/trouble.js";
 import { momentOf } from "../period.js";
 import { useRead } from "../reading.js";
-import { duration, fullTime, plural } from "../words.js";
+import { duration, fullTime, percent, plural } from "../words.js";
 import { StatisticsTable } from "./statistics-table.js";
 import { UnusedMemory } from "./unused-memory.js";
 
@@ -24,9 +26,7 @@ const MOSTLY = 0.995;
 function StatisticsFilters({ query, by, users, csv }) {
   return html`
     <form class="filters" role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
-      <div class="tabs" role="group" aria-label="Grouping">
-        ${GROUPINGS.map(([value, label]) => html`<button key=${value} type="button" aria-pressed=${by === value} onClick=${() => filter({ by: value === "user" ? null : value })}>${label}</button>`)}
-      </div>
+      <${Tabs} label="Grouping" choices=${GROUPINGS} chosen=${by} onChoose=${(/** @type {string} */ value) => filter({ by: value === "user" ? null : value })} />
       <${PeriodChoice} query=${query} usual=${USUAL} />
       <${TextFilter} name="user" label="User" value=${query.user} choices=${users} />
       <a class="button csv" href=${csv} download>CSV</a>
@@ -43,7 +43,7 @@ function Totals({ found }) {
       <div><dt>Jobs</dt><dd>${total.jobs.toLocaleString()} <small>${plural(total.runs, "run")}</small></dd></div>
       <div><dt>GPU-hours</dt><dd>${hours(total.gpu_s)}${total.cpu_s ? html` <small>and ${hours(total.cpu_s)} CPU-hours</small>` : null}</dd></div>
       <div><dt>Memory used of asked</dt><dd>${percent(usedShare(total))} <small>at the peaks</small></dd></div>
-      <div><dt>Median wait</dt><dd>${total.wait_median_s === null ? "–" : duration(total.wait_median_s)} ${total.wait_p95_s === null ? null : html`<small>95 %: ${duration(total.wait_p95_s)}</small>`}</dd></div>
+      <div><dt>Median wait</dt><dd>${total.wait_median_s === null ? none() : duration(total.wait_median_s)} ${total.wait_p95_s === null ? null : html`<small>95 %: ${duration(total.wait_p95_s)}</small>`}</dd></div>
       <div><dt>Failed</dt><dd>${percent(shareOf(failed, total.ended))} <small>${failed.toLocaleString()} of ${plural(total.ended, "ended run")}, ${total.out_of_memory.toLocaleString()} out of memory</small></dd></div>
       ${total.utilisation === null ? null : html`<div><dt>Device load during runs</dt><dd>${percent(total.utilisation)}</dd></div>`}
     </dl>
@@ -79,8 +79,8 @@ function Empty({ query }) {
     <pre>gpuqueue submit train.py --mem 6G</pre></div>`;
 }
 
-/** @param {{query: Record<string, string>, onGone: () => void}} props */
-export function StatisticsView({ query, onGone }) {
+/** @param {{query: Record<string, string>}} props */
+export function StatisticsView({ query }) {
   const by = GROUPINGS.some(([value]) => value === query.by) ? query.by : "user";
   const period = useMemo(() => {
     const now = Date.now();
@@ -96,9 +96,6 @@ export function StatisticsView({ query, onGone }) {
   const { value: found, error } = shown;
   const byUser = by === "user" ? found : people.value;
   const byDay = by === "day" ? found : days.value;
-  useEffect(() => {
-    if (error && [401, 403].includes(error.status)) onGone();
-  }, [error]);
   const users = (byUser?.by === "user" ? byUser.groups : []).map((each) => each.label);
   return html`
     <h1 class="hidden">Statistics</h1>

@@ -1,12 +1,12 @@
 // The fields of a job, as they are typed for `gpuqueue submit`.
 import { html } from "../lib.js";
 import { Field } from "../parts/field.js";
+import { PRIORITIES } from "../words.js";
 
 /** @typedef {import("../history-types.js").JobForm} JobForm */
 /** @typedef {import("../history-types.js").FormStart} FormStart */
 /** @typedef {Event & {currentTarget: HTMLInputElement & HTMLSelectElement}} Changed */
 
-const PRIORITIES = ["low", "normal", "high", "urgent"];
 const KINDS = [["gpu", "a GPU"], ["cpu", "the CPU of a host"], ["any", "a GPU or a CPU"]];
 
 /** The devices that can be chosen: what the job has, kinds, and each device by its name. @param {FormStart} start @returns {[string, string][]} */

@@ -3,6 +3,7 @@ import { address } from "../api.js";
 import { isEnd } from "../job-words.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { Field } from "../parts/field.js";
+import { Tabs } from "../parts/tabs.js";
 import { useRead } from "../reading.js";
 import { endingOf, labelOf } from "../record.js";
 import { refine } from "../route.js";
@@ -19,12 +20,8 @@ const PAUSE_MS = 500;
 
 /** @param {{isAgain: boolean}} props */
 export function SourceChoice({ isAgain }) {
-  return html`
-    <div class="tabs" role="group" aria-label="What to run">
-      <button type="button" aria-pressed=${!isAgain} onClick=${() => refine({ how: null, again: null })}>A script</button>
-      <button type="button" aria-pressed=${isAgain} onClick=${() => refine({ how: "again" })}>An earlier job again</button>
-    </div>
-  `;
+  const choices = [["script", "A script"], ["again", "An earlier job again"]];
+  return html`<${Tabs} label="What to run" choices=${choices} chosen=${isAgain ? "again" : "script"} onChoose=${(/** @type {string} */ value) => refine(value === "again" ? { how: "again" } : { how: null, again: null })} />`;
 }
 
 /** @param {{file: File | null, start: FormStart, onFile: (file: File | null) => void}} props */

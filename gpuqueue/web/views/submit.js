@@ -1,10 +1,10 @@
 // Submitting a job: a script from this machine, or an earlier job again with changes.
-import { ApiError, address, send } from "../api.js";
-import { jobLink } from "../job-link.js";
+import { ApiError, address, noted, send } from "../api.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { Trouble } from "../parts/trouble.js";
 import { useRead } from "../reading.js";
 import { labelOf } from "../record.js";
+import { jobLink } from "../route.js";
 import { faultOf, sendScript } from "../script-upload.js";
 import { SubmitFields } from "./submit-fields.js";
 import { EarlierJob, ScriptFile, SourceChoice } from "./submit-source.js";
@@ -48,8 +48,8 @@ function Done({ label, warning, onNext }) {
   `;
 }
 
-/** @param {{start: FormStart, onGone: () => void}} props */
-function JobFields({ start, onGone }) {
+/** @param {{start: FormStart}} props */
+function JobFields({ start }) {
   const [form, setForm] = useState(start.form);
   const [file, setFile] = useState(/** @type {File | null} */ (null));
   const [wrong, setWrong] = useState(/** @type {string | null} */ (null));
@@ -75,9 +75,7 @@ function JobFields({ start, onGone }) {
       if (made.warning) setDone(made);
       else location.hash = jobLink(made.label);
     } catch (error) {
-      const { status, message } = /** @type {ApiError} */ (error);
-      setWrong(message);
-      if (status === 401) onGone();
+      setWrong(noted(error).message);
     } finally {
       isSending.current = false;
       setBusy(false);
@@ -97,8 +95,8 @@ function JobFields({ start, onGone }) {
   `;
 }
 
-/** @param {{me: import("../types.js").Me, query: Record<string, string>, onGone: () => void}} props */
-export function Submit({ me, query, onGone }) {
+/** @param {{me: import("../types.js").Me, query: Record<string, string>}} props */
+export function Submit({ me, query }) {
   const again = query.again ?? "";
   const isAgain = Boolean(again) || query.how === "again";
   const url = address("/web/form", { again });
@@ -106,16 +104,13 @@ export function Submit({ me, query, onGone }) {
   const { value, of, error } = useRead(isAgain && !again ? null : url);
   const start = of === url && (again || !isAgain) ? value : null;
   const isFailed = error !== null && !start && (again || !isAgain);
-  useEffect(() => {
-    if (error?.status === 401) onGone();
-  }, [error]);
   return html`
     <section class="submit">
       <h1>Submit a job</h1>
       <${SourceChoice} isAgain=${isAgain} />
       ${isAgain ? html`<${EarlierJob} me=${me} again=${again} start=${start} />` : null}
       ${isFailed ? html`<${Trouble} error=${error} />` : null}
-      ${start ? html`<${JobFields} key=${of} start=${start} onGone=${onGone} />` : null}
+      ${start ? html`<${JobFields} key=${of} start=${start} />` : null}
       ${start || isFailed || (isAgain && !again) ? null : html`<p class="loading">Loading the form…</p>`}
     </section>
   `;

@@ -1,10 +1,11 @@
 // Who holds memory and does not use it: now, by the queue, and in the period, by the history.
 import { address, usePolled } from "../api.js";
-import { decimal, heldNow, idleBytes, percent, unusedGibHours, usedShare } from "../figures.js";
-import { jobLink } from "../job-link.js";
+import { decimal, heldNow, idleBytes, unusedGibHours, usedShare } from "../figures.js";
 import { html } from "../lib.js";
 import { Meter } from "../parts/meter.js";
-import { size } from "../words.js";
+import { none } from "../parts/none.js";
+import { jobLink } from "../route.js";
+import { percent, size } from "../words.js";
 
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 /** @typedef {import("../history-types.js").Group} Group */
@@ -56,9 +57,9 @@ export function UnusedMemory({ groups, user }) {
           <tr key=${each.name}>
             <th scope="row"><bdi>${each.name}</bdi></th>
             <td class="bar-cell" data-label="used of held now">${each.held ? html`<${Meter} share=${each.held.used / each.held.asked} /> ${size(each.held.used)}<small> of ${size(each.held.asked)}</small>` : html`<span class="none">nothing held</span>`}</td>
-            <td class="figure" data-label="idle now">${each.held ? size(Math.max(0, each.held.asked - each.held.used)) : html`<span class="none">–</span>`}</td>
+            <td class="figure" data-label="idle now">${each.held ? size(Math.max(0, each.held.asked - each.held.used)) : none()}</td>
             <td class="bar-cell" data-label="never used, GiB-hours"><${Meter} share=${most ? unused(each) / most : 0} kind="warn" /> ${decimal(unused(each))}</td>
-            <td class="figure" data-label="peak of asked">${each.figures ? percent(usedShare(each.figures)) : html`<span class="none">–</span>`}</td>
+            <td class="figure" data-label="peak of asked">${each.figures ? percent(usedShare(each.figures)) : none()}</td>
           </tr>`)}</tbody>
       </table></div>
       ${table ? html`<${IdleJobs} rows=${rows} />` : null}

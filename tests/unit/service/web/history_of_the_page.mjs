@@ -1,7 +1,8 @@
 // Calls functions of the page's modules about the history and the statistics. Prints their results as JSON.
-import { decimal, failedOf, heldNow, idleBytes, percent, unusedGibHours, usedShare } from "../../../../gpuqueue/web/figures.js";
+import { decimal, failedOf, heldNow, idleBytes, unusedGibHours, usedShare } from "../../../../gpuqueue/web/figures.js";
 import { dateOf, momentOf, secondsOf } from "../../../../gpuqueue/web/period.js";
 import { endingOf, labelOf, membersOf, peakOf, placeOf, waitOf } from "../../../../gpuqueue/web/record.js";
+import { percent } from "../../../../gpuqueue/web/words.js";
 
 const GIB = 2 ** 30;
 const NOW = Date.parse("2026-11-21T12:00:30Z");
