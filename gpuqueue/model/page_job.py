@@ -13,7 +13,7 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.page_rows import JobPlace, QueueRow
-from gpuqueue.model.run import EndingKind, Record
+from gpuqueue.model.run import EndingKind, Note, Record
 
 
 class MemberSort(str, Enum):
@@ -103,7 +103,8 @@ class JobView:
 
     ``verdict`` compares the memory that it asked for with what it used; None while no run has ended. ``after`` are the
     jobs that it waits for or has waited for, ``before`` those that wait for it. ``values`` are those of its sweep,
-    if it is a member of one. ``away`` is why the store or the history does not answer: then a part is missing.
+    if it is a member of one. ``idle`` is what the owner was last told about a run that is marked as idle, such as what
+    happens next. ``away`` is why the store or the history does not answer: then a part is missing.
     """
 
     at: datetime
@@ -113,6 +114,7 @@ class JobView:
     after: tuple[Related, ...] = ()
     before: tuple[Related, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
+    idle: Note | None = None
     away: str | None = None
 
 

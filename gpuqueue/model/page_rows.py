@@ -46,6 +46,7 @@ class QueueRow:
     """One job that has not ended. ``used_bytes`` is what its run used in the last sample, on all its devices.
 
     ``priority`` is the current one, ``asked_priority`` the requested one. ``array_id`` is set for a member of an array.
+    ``idle_since`` is since when its run has used none of its devices, if it is marked as idle.
     """
 
     id: int
@@ -70,6 +71,7 @@ class QueueRow:
     host: str | None = None
     devices: tuple[str, ...] = ()
     used_bytes: int | None = None
+    idle_since: datetime | None = None
     attempt: int = 0
     array_id: int | None = None
     members: Members | None = None
@@ -79,9 +81,10 @@ class QueueRow:
 class QueueTable:
     """A part of the queue. ``total`` is the number of jobs that match, ``rows`` are those from ``offset`` on.
 
-    ``counts`` are all jobs that the caller may see, by state, regardless of the filters. ``users``, ``pools`` and
-    ``tags`` are what the filters can choose. The table is complete unless the service has just begun to read the queue;
-    ``left_out``: there are more jobs than it reads, the newest are missing.
+    ``counts`` are all jobs that the caller may see, by state, regardless of the filters, and ``idle`` are those of them
+    that are marked as idle. ``users``, ``pools`` and ``tags`` are what the filters can choose. The table is complete
+    unless the service has just begun to read the queue; ``left_out``: there are more jobs than it reads, the newest are
+    missing.
     """
 
     at: datetime
@@ -89,6 +92,7 @@ class QueueTable:
     total: int
     rows: tuple[QueueRow, ...]
     counts: Mapping[str, int]
+    idle: int = 0
     users: tuple[str, ...] = ()
     pools: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -114,7 +118,10 @@ class JobPlace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceRun:
-    """A run on a device. Of a job that the caller may not see, only the memory is known."""
+    """A run on a device. Of a job that the caller may not see, only the memory is known.
+
+    ``idle_since`` is since when it has used none of its devices, if it is marked as idle.
+    """
 
     job_id: int
     allocated_bytes: int
@@ -123,6 +130,7 @@ class DeviceRun:
     name: str | None = None
     user: str | None = None
     ends_at: datetime | None = None
+    idle_since: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -51,4 +51,4 @@ export function heldNow(rows) {
 }
 
 /** Memory that a running job holds and does not use now, in bytes; 0 if that is not known. @param {import("./types.js").QueueRow} row */
-export const idleBytes = (row) => (row.whole || row.used_bytes === null || row.members ? 0 : Math.max(0, row.mem_bytes * row.gpus - row.used_bytes));
+export const unusedBytes = (row) => (row.whole || row.used_bytes === null || row.members ? 0 : Math.max(0, row.mem_bytes * row.gpus - row.used_bytes));

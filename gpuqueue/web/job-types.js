@@ -82,6 +82,7 @@
  * @property {string[]} tags
  * @property {string | null} note
  * @property {string | null} promoted
+ * @property {string | null} idle_since
  */
 
 /** @typedef {{at: string, attempt: number, text: string}} Note */
@@ -98,6 +99,7 @@
  * @property {Related[]} after
  * @property {Related[]} before
  * @property {Record<string, string>} values
+ * @property {Note | null} idle
  * @property {string | null} away
  */
 

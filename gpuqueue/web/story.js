@@ -85,7 +85,7 @@ function stepOf(event, run, view) {
   if (act === "submit") return [entry(at, "step", `submitted by ${account.name}`, `on ${account.host}`)];
   if (act === "claim") return [entry(at, "run", `run ${event.attempt} claimed by ${fields.host ?? "a worker"}`, startWords(fields.start))];
   if (act === "started") return [entry(at, "run", `run ${event.attempt} started`, run ? placesOf(run) : "")];
-  if (act === "note") return [entry(at, "note", fields.detail ?? "a note")];
+  if (act === "note" || act === "idle") return [entry(at, "note", fields.detail ?? "a note")];
   if (act === "release_claim") return [entry(at, "bad", "the worker gave the claim back", fields.detail ?? "")];
   if (act === "lose") return [entry(at, "bad", `run ${event.attempt} was lost`, fields.detail ?? "")];
   if (act === "finish") {

@@ -28,6 +28,7 @@
  * @property {string | null} host
  * @property {string[]} devices
  * @property {number | null} used_bytes
+ * @property {string | null} idle_since
  * @property {number} attempt
  * @property {number | null} array_id
  * @property {Members | null} members
@@ -40,6 +41,7 @@
  * @property {number} total
  * @property {QueueRow[]} rows
  * @property {Record<string, number>} counts
+ * @property {number} idle
  * @property {string[]} users
  * @property {string[]} pools
  * @property {string[]} tags
@@ -60,6 +62,7 @@
  * @property {string | null} name
  * @property {string | null} user
  * @property {string | null} ends_at
+ * @property {string | null} idle_since
  */
 
 /** @typedef {{user: string | null, processes: number, held_bytes: number | null, commands: string[]}} ExternalUse */

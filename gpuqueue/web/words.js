@@ -117,6 +117,9 @@ export function placeOf(place) {
   return words;
 }
 
+/** For how long a run has used none of its devices. @param {string} since @param {number} now in milliseconds */
+export const idleWords = (since, now) => `idle for ${duration(between(since, now))}`;
+
 /** @param {number} count @param {string} one @param {string} [many] */
 export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString()} ${count === 1 ? one : many}`;
 

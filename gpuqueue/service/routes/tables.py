@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -53,6 +54,8 @@ async def queue_table(
     filters: Annotated[Filters, Depends(_filters)],
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=0, le=MOST_ROWS)] = 100,
+    *,
+    idle: Annotated[bool, Query(description="Only jobs that are marked as idle.")] = False,
 ) -> Response:
     """Return a part of the queue in a compact form, sorted and filtered. It may be a second old.
 
@@ -63,9 +66,10 @@ async def queue_table(
         call.must_see_jobs()
         site, seen = site_of(request), _seen(call)
         state = site.queue_copy.state()
-        key = ("queue", state.rows_version, state.complete, filters, seen.key, offset, limit)
+        wanted = replace(filters, idle=idle)
+        key = ("queue", state.rows_version, state.complete, wanted, seen.key, offset, limit)
         return site.answers.sent(
-            request, key, lambda: site.tables.table(state, filters, seen, offset=offset, limit=limit)
+            request, key, lambda: site.tables.table(state, wanted, seen, offset=offset, limit=limit)
         )
 
     return await site_of(request).answer(request, work)

@@ -15,7 +15,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.page_job import DeviceUse, JobView, LiveJob, Related, Rights
 from gpuqueue.model.page_rows import QueueRow
-from gpuqueue.model.run import Record
+from gpuqueue.model.run import NO_USE, Note, Record
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
 from gpuqueue.service.web.places import Places
@@ -52,8 +52,17 @@ def view_of(call: Call, name: str, at: datetime) -> JobView:
         after=_related(call, after),
         before=_related(call, dict.fromkeys(before)),
         values=values,
+        idle=_said_of_idle(shown),
         away=away or lost,
     )
+
+
+def _said_of_idle(record: Record) -> Note | None:
+    """Return the last note about the idle run of a job. The worker writes it, for it knows what happens next."""
+    if record.job.idle_since is None:
+        return None
+    notes = (each for each in reversed(record.notes) if each.attempt == record.job.attempt)
+    return next((each for each in notes if each.text.startswith(NO_USE)), None)
 
 
 def _record(call: Call, name: str) -> tuple[Record, str | None]:

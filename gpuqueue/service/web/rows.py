@@ -45,6 +45,7 @@ def _row_of(job: Job, listing: Listing) -> QueueRow:
         host=job.host if is_active else None,
         devices=job.devices if is_active else (),
         used_bytes=listing.held_bytes.get(job.id) if is_active else None,
+        idle_since=job.idle_since if is_active else None,
         attempt=job.attempt,
         array_id=job.member.array_id if job.member is not None else None,
         members=_members(job),
@@ -132,13 +133,16 @@ def _run_of(holding: Holding, row: QueueRow | None) -> DeviceRun:
         name=row.name if row is not None else None,
         user=row.user if row is not None else None,
         ends_at=ends_at,
+        idle_since=row.idle_since if row is not None else None,
     )
 
 
 def without_hidden(view: DeviceView, seen: Mapping[int, QueueRow]) -> DeviceView:
     """Return *view* with the names of those runs only whose jobs are in *seen*."""
     runs = tuple(
-        each if each.job_id in seen else replace(each, label=None, name=None, user=None, ends_at=None)
+        each
+        if each.job_id in seen
+        else DeviceRun(job_id=each.job_id, allocated_bytes=each.allocated_bytes, used_bytes=each.used_bytes)
         for each in view.runs
     )
     return replace(view, runs=runs)

@@ -35,7 +35,10 @@ _KEYS: dict[RowSort, Callable[[QueueRow], Any]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filters:
-    """What the rows are chosen and sorted by. ``text`` is a part of the name, user, label, tags or note of a job."""
+    """What the rows are chosen and sorted by. ``text`` is a part of the name, user, label, tags or note of a job.
+
+    ``idle``: only those that are marked as idle.
+    """
 
     user: str | None = None
     states: tuple[JobState, ...] = ()
@@ -43,6 +46,7 @@ class Filters:
     tags: tuple[str, ...] = ()
     pool: str | None = None
     text: str = ""
+    idle: bool = False
     sort: RowSort = RowSort.ID
     reverse: bool = False
 
@@ -53,6 +57,7 @@ class Chosen:
 
     rows: Sequence[QueueRow]
     counts: dict[str, int]
+    idle: int
     users: tuple[str, ...]
     pools: tuple[str, ...]
     tags: tuple[str, ...]
@@ -93,6 +98,7 @@ class Tables:
             total=len(chosen.rows),
             rows=tuple(chosen.rows[offset : offset + limit]),
             counts=chosen.counts,
+            idle=chosen.idle,
             users=chosen.users,
             pools=chosen.pools,
             tags=chosen.tags,
@@ -125,6 +131,7 @@ def chosen_of(rows: dict[int, QueueRow], filters: Filters) -> Chosen:
     return Chosen(
         matching,
         dict(Counter(str(each.state) for each in everything)),
+        sum(each.idle_since is not None for each in everything),
         tuple(sorted({each.user for each in everything})[:MOST_CHOICES]),
         tuple(sorted({each.pool for each in everything if each.pool})[:MOST_CHOICES]),
         tuple(sorted(tags)[:MOST_CHOICES]),
@@ -138,6 +145,7 @@ def _matches(row: QueueRow, filters: Filters) -> bool:
         and (filters.name is None or fnmatchcase(row.name, filters.name))
         and (not filters.tags or {*filters.tags} <= {*row.tags})
         and filters.pool in {None, row.pool}
+        and (not filters.idle or row.idle_since is not None)
         and (not filters.text or _has(row, filters.text.lower()))
     )
 

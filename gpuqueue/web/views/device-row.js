@@ -3,25 +3,25 @@ import { html } from "../lib.js";
 import { MemoryBar } from "../parts/memory-bar.js";
 import { none } from "../parts/none.js";
 import { jobLink } from "../route.js";
-import { clock, deviceLabel, duration, fullTime, percent, plural, size } from "../words.js";
+import { clock, deviceLabel, duration, fullTime, idleWords, percent, plural, size } from "../words.js";
 
 /** From this temperature on a device is marked as hot, in degrees Celsius. */
 const HOT_C = 85;
 const MOST_RUNS = 6;
 
-/** @param {{run: import("../types.js").DeviceRun}} props */
-function Run({ run }) {
+/** @param {{run: import("../types.js").DeviceRun, now: number}} props */
+function Run({ run, now }) {
   const memory = `${size(run.used_bytes)} of ${size(run.allocated_bytes)}`;
   if (run.name === null) return html`<li>a job <small>${memory}</small></li>`;
-  return html`<li><a href=${jobLink(run.label ?? run.job_id)}>${run.label}</a> <bdi>${run.name}</bdi> <small><bdi>${run.user}</bdi>, ${memory}</small></li>`;
+  return html`<li><a href=${jobLink(run.label ?? run.job_id)}>${run.label}</a> <bdi>${run.name}</bdi> <small><bdi>${run.user}</bdi>, ${memory}</small>${run.idle_since ? html` <span class="warn-text">${idleWords(run.idle_since, now)}</span>` : null}</li>`;
 }
 
-/** @param {{device: import("../types.js").DeviceView}} props */
-function Runs({ device }) {
+/** @param {{device: import("../types.js").DeviceView, now: number}} props */
+function Runs({ device, now }) {
   const { runs, external } = device;
   return html`
     <ul class="runs">
-      ${runs.slice(0, MOST_RUNS).map((each) => html`<${Run} key=${each.job_id} run=${each} />`)}
+      ${runs.slice(0, MOST_RUNS).map((each) => html`<${Run} key=${each.job_id} run=${each} now=${now} />`)}
       ${runs.length > MOST_RUNS ? html`<li>and ${plural(runs.length - MOST_RUNS, "more job")}</li>` : null}
       ${external.map((each) => html`
         <li class="external-use" title=${each.commands.join("\n")}><bdi>${each.user ?? "somebody"}</bdi>, outside of the queue: <small>${each.held_bytes === null ? "memory unknown" : size(each.held_bytes)} in ${plural(each.processes, "process", "processes")}</small></li>`)}
@@ -63,7 +63,7 @@ export function DeviceRow({ device, now }) {
       <td class="figure" data-label="load">${percent(device.utilisation, none())}</td>
       <td class="figure" data-label="temperature">${figure(device.temperature_c, "°C")}</td>
       <td class="figure" data-label="power">${figure(device.power_w, "W")}</td>
-      <td class="jobs"><${Runs} device=${device} /></td>
+      <td class="jobs"><${Runs} device=${device} now=${now} /></td>
       <td class="state"><${State} device=${device} now=${now} /></td>
     </tr>
   `;

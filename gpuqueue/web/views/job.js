@@ -9,6 +9,7 @@ import { lastRun } from "../record.js";
 import { addSample } from "../samples.js";
 import { Dependencies } from "./job-dependencies.js";
 import { JobHead } from "./job-head.js";
+import { IdleMark } from "./job-idle.js";
 import { Log } from "./job-log.js";
 import { Memory } from "./job-memory.js";
 import { Members } from "./job-members.js";
@@ -39,7 +40,7 @@ function useJob(path) {
   /** @type {import("../api.js").Polled<LiveJob>} */
   const live = usePolled(isOver ? null : address(`${path}/live`), LIVE_MS);
   const row = live.value?.row;
-  const step = row ? [row.state, row.attempt, row.note, row.priority, row.reason, ...row.tags].join(" ") : "";
+  const step = row ? [row.state, row.attempt, row.note, row.priority, row.reason, row.idle_since, ...row.tags].join(" ") : "";
   const before = useRef(step);
   useEffect(() => {
     if (before.current !== step) view.again();
@@ -89,6 +90,7 @@ function Page({ me, id }) {
       <${Trouble} error=${error ?? lively.error} at=${view.at} />
       ${view.away ? html`<p class="banner" role="status">A part of this is missing: ${view.away}</p>` : null}
       <${JobHead} me=${me} view=${view} live=${live} state=${state} now=${now} path=${path} onChange=${change} />
+      <${IdleMark} view=${view} live=${live} now=${now} />
       ${["queued", "held"].includes(state) && !(isArray && row?.members?.waiting === 0) ? html`<${Why} path=${path} />` : null}
       ${isArray ? html`<${Members} id=${id} path=${path} state=${state} />` : null}
       ${runs.length > 1 ? html`<${RunChoice} runs=${runs} run=${run} onChoose=${setChosen} />` : null}

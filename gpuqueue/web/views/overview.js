@@ -7,6 +7,7 @@ import { Trouble } from "../parts/trouble.js";
 import { link } from "../route.js";
 import { plural, size } from "../words.js";
 import { DeviceRow } from "./device-row.js";
+import { IdleHolders } from "./idle-holders.js";
 import { RoomQuestion } from "./room-question.js";
 
 const EVERY_MS = 1000;
@@ -60,6 +61,7 @@ export function Overview({ query }) {
     ${value.devices.length ? html`
       <${RoomQuestion} devices=${value.devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} />
       <${Totals} overview=${value} />
+      <${IdleHolders} devices=${value.devices} now=${now} />
       <${Legend} />
       ${hosts.map(([host, devices]) => html`<${Host} key=${host} host=${host} devices=${devices} now=${now} />`)}
     ` : html`<${Empty} />`}

@@ -22,6 +22,7 @@ export function Filters({ me, query, table }) {
     <form class="filters" role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <${Tabs} label="State" choices=${groups} chosen=${query.state ?? ""} onChoose=${(/** @type {string} */ value) => filter({ state: value || null })} />
       ${me.account ? html`<${FlagFilter} name="mine" label="Mine" value=${query.mine} instead=${{ user: null }} />` : null}
+      ${table.idle || query.idle ? html`<${FlagFilter} name="idle" label=${html`Idle <small>${table.idle}</small>`} value=${query.idle} />` : null}
       <${TextFilter} name="text" label="Search" type="search" value=${query.text} placeholder="name, user, id, tag, note" hotkey="/" />
       ${query.mine ? null : html`<${SelectFilter} name="user" label="User" value=${query.user} choices=${named(table.users)} />`}
       <${SelectFilter} name="tag" label="Tag" value=${query.tag} choices=${named(table.tags)} />

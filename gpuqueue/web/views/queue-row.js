@@ -1,7 +1,7 @@
 // One job in the table of the queue.
 import { html } from "../lib.js";
 import { jobLink, link } from "../route.js";
-import { STATES, clock, duration, fullTime, placeOf, plural, reasonOf, size } from "../words.js";
+import { STATES, clock, duration, fullTime, idleWords, placeOf, plural, reasonOf, size } from "../words.js";
 
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 
@@ -28,7 +28,8 @@ function Running({ row, now, progress }) {
   const limit = row.time_limit_s ? ` of ${duration(row.time_limit_s)}` : "";
   const members = row.members ? `${row.members.ended} of ${row.members.total} ended${row.members.failed ? `, ${row.members.failed} failed` : ""}, ${row.members.waiting} wait` : "";
   if (row.members) return html`<span>${members}</span>`;
-  return html`${ran}${limit}${row.host ? html`<small> on ${row.host}</small>` : null}${progress ? html`<${ProgressBar} progress=${progress} />` : null}`;
+  const idle = row.idle_since ? html`<span class="warn-text" title="It holds memory and does not use its device">${idleWords(row.idle_since, now)}</span><small> · </small>` : null;
+  return html`${idle}${ran}${limit}${row.host ? html`<small> on ${row.host}</small>` : null}${progress ? html`<${ProgressBar} progress=${progress} />` : null}`;
 }
 
 /** @param {{row: QueueRow, now: number, place?: import("../types.js").JobPlace, progress?: import("../types.js").Progress}} props */

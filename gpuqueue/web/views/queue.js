@@ -24,6 +24,7 @@ function questionOf(query, me) {
     tag: query.tag,
     pool: query.pool,
     text: query.text,
+    idle: Boolean(query.idle),
     sort: query.sort ?? "id",
     reverse: query.order === "down",
   };

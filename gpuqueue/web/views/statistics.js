@@ -112,7 +112,7 @@ export function StatisticsView({ query }) {
         <h2>${GROUPINGS.find(([value]) => value === found.by)?.[1]}</h2>
         <${StatisticsTable} found=${found} query=${query} />
         <${Notes} found=${found} />
-        ${byUser?.by === "user" ? html`<${UnusedMemory} groups=${byUser.groups} user=${query.user} />` : null}
       </div>` : null}
+    ${found || error ? html`<${UnusedMemory} groups=${byUser?.by === "user" ? byUser.groups : []} user=${query.user} />` : null}
   `;
 }

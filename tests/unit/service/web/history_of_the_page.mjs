@@ -1,5 +1,5 @@
 // Calls functions of the page's modules about the history and the statistics. Prints their results as JSON.
-import { decimal, failedOf, heldNow, idleBytes, unusedGibHours, usedShare } from "../../../../gpuqueue/web/figures.js";
+import { decimal, failedOf, heldNow, unusedBytes, unusedGibHours, usedShare } from "../../../../gpuqueue/web/figures.js";
 import { dateOf, momentOf, secondsOf } from "../../../../gpuqueue/web/period.js";
 import { endingOf, labelOf, membersOf, peakOf, placeOf, waitOf } from "../../../../gpuqueue/web/record.js";
 import { percent } from "../../../../gpuqueue/web/words.js";
@@ -39,6 +39,6 @@ console.log(
     overused: unusedGibHours({ ...figures, peak_byte_s: 9 * GIB * 3600 }),
     used: [usedShare(figures), usedShare({ ...figures, measured_byte_s: 0 })],
     held: Object.fromEntries(heldNow([row, row, { ...row, user: "bob", used_bytes: null }, { ...row, user: "eve", whole: true }])),
-    idle: [row, { ...row, used_bytes: 20 * GIB }, { ...row, used_bytes: null }].map(idleBytes),
+    unusedNow: [row, { ...row, used_bytes: 20 * GIB }, { ...row, used_bytes: null }].map(unusedBytes),
   }),
 );

@@ -36,7 +36,7 @@ def test_records_and_figures_are_written_as_people_read_them() -> None:
     assert (["unknown", "26 %"], 3, 2, 0) == tuple(found[each] for each in ("percents", "failed", "unused", "overused"))
     assert [pytest.approx(1 / 3), None] == found["used"]
     assert {"ada": {"asked": 24 * GIB, "used": 8 * GIB}} == found["held"]
-    assert [8 * GIB, 0, 0] == found["idle"]
+    assert [8 * GIB, 0, 0] == found["unusedNow"]
 
 
 def test_each_ending_has_words() -> None:
