@@ -6,6 +6,7 @@ import { html, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";
 import { jobLink, link } from "../route.js";
 import { PRIORITIES, size } from "../words.js";
+import { EditTags, WriteNote, saveNote, saveTags } from "./job-marks.js";
 
 /** @param {{label: string, name: string, state: string, isArray: boolean, onYes: () => void, onNo: () => void}} props */
 function ConfirmCancel({ label, name, state, isArray, onYes, onNo }) {
@@ -45,29 +46,6 @@ function RunAgain({ label, spec, verdict, onYes, onNo }) {
   `;
 }
 
-/** @param {{label: string, note: string, onYes: (text: string) => void, onNo: () => void}} props */
-function WriteNote({ label, note, onYes, onNo }) {
-  const [text, setText] = useState(note);
-  /** @param {Event} event */
-  const submitted = (event) => {
-    event.preventDefault();
-    onYes(text.trim());
-  };
-  return html`
-    <${Dialog} title=${`Note on ${label}`} onClose=${onNo}>
-      <form onSubmit=${submitted}>
-        <label class="hidden" for="note-text">Note</label>
-        <textarea id="note-text" rows="4" maxlength="1000" value=${text} onInput=${(/** @type {any} */ event) => setText(event.currentTarget.value)}></textarea>
-        <p class="note">Everybody who sees the job sees its note. An empty one is removed.</p>
-        <p class="actions">
-          <button class="main">Keep it</button>
-          <button type="button" onClick=${onNo}>Leave it as it was</button>
-        </p>
-      </form>
-    <//>
-  `;
-}
-
 /**
  * @param {object} props
  * @param {import("../types.js").Me} props.me
@@ -78,10 +56,10 @@ function WriteNote({ label, note, onYes, onNo }) {
  * @param {() => void} props.onChange
  */
 export function JobActions({ me, view, state, label, path, onChange }) {
-  const [asks, setAsks] = useState(/** @type {"cancel" | "again" | "note" | null} */ (null));
+  const [asks, setAsks] = useState(/** @type {"cancel" | "again" | "note" | "tags" | null} */ (null));
   const [says, setSays] = useState(/** @type {{words: any, isBad: boolean} | null} */ (null));
   const [isBusy, setBusy] = useState(false);
-  const { spec } = view.record.job;
+  const { spec, member, note, tags } = view.record.job;
   const { rights } = view;
   const may = rights.change && !isEnd(state);
   const waits = state === "queued" || state === "held";
@@ -109,8 +87,7 @@ export function JobActions({ me, view, state, label, path, onChange }) {
     const job = await change("POST", `${path}/retry`, { changes: mem ? { mem } : {} });
     return html`It runs again as <a href=${jobLink(job.id)}>job ${job.id}</a>.`;
   });
-  /** @param {string} text */
-  const write = (text) => act(() => change("PUT", `${path}/note`, { text }).then(() => (text ? "The note is kept." : "The note is removed.")));
+  const stop = () => setAsks(null);
   useKeys({
     c: () => may && setAsks("cancel"),
     h: () => may && state === "queued" && hold(),
@@ -122,19 +99,21 @@ export function JobActions({ me, view, state, label, path, onChange }) {
       <div class="buttons">
         ${may && state === "queued" ? html`<button type="button" disabled=${isBusy} onClick=${hold}>Hold</button>` : null}
         ${may && state === "held" ? html`<button type="button" disabled=${isBusy} onClick=${release}>Release</button>` : null}
-        ${may && waits && !view.record.job.member ? html`<label class="choice">Priority
+        ${may && waits && !member ? html`<label class="choice">Priority
           <select disabled=${isBusy} value=${spec.priority} onChange=${(/** @type {any} */ event) => setPriority(event.currentTarget.value)}>
             ${PRIORITIES.map((each) => html`<option value=${each}>${each}</option>`)}
           </select></label>` : null}
         ${may ? html`<button type="button" disabled=${isBusy || state === "cancelling"} onClick=${() => setAsks("cancel")}>Cancel…</button>` : null}
-        ${rights.change ? html`<button type="button" disabled=${isBusy} onClick=${() => setAsks("note")}>Note…</button>` : null}
+        ${rights.change ? html`<button type="button" disabled=${isBusy} onClick=${() => setAsks("note")}>Note…</button>
+          <button type="button" disabled=${isBusy} onClick=${() => setAsks("tags")}>Tags…</button>` : null}
         ${rights.retry && isEnd(state) ? html`<button type="button" class="main" disabled=${isBusy} onClick=${() => setAsks("again")}>Run again…</button>` : null}
       </div>
       ${!rights.change && me.account ? html`<small>Only ${spec.account.name} or an administrator may change it.</small>` : null}
       <p role="status" class=${says?.isBad ? "bad-text" : ""}>${says?.words}</p>
-      ${asks === "cancel" ? html`<${ConfirmCancel} label=${label} name=${spec.name} state=${state} isArray=${spec.array !== null} onYes=${cancel} onNo=${() => setAsks(null)} />` : null}
-      ${asks === "note" ? html`<${WriteNote} label=${label} note=${view.record.job.note ?? ""} onYes=${write} onNo=${() => setAsks(null)} />` : null}
-      ${asks === "again" ? html`<${RunAgain} label=${label} spec=${spec} verdict=${view.verdict} onYes=${again} onNo=${() => setAsks(null)} />` : null}
+      ${asks === "cancel" ? html`<${ConfirmCancel} label=${label} name=${spec.name} state=${state} isArray=${spec.array !== null} onYes=${cancel} onNo=${stop} />` : null}
+      ${asks === "note" ? html`<${WriteNote} label=${label} text=${note ?? ""} onYes=${(/** @type {string} */ text) => act(() => saveNote(path, text))} onNo=${stop} />` : null}
+      ${asks === "tags" ? html`<${EditTags} label=${label} text=${tags.join(" ")} onYes=${(/** @type {string} */ text) => act(() => saveTags(path, tags, text))} onNo=${stop} />` : null}
+      ${asks === "again" ? html`<${RunAgain} label=${label} spec=${spec} verdict=${view.verdict} onYes=${again} onNo=${stop} />` : null}
     </div>
   `;
 }

@@ -3,7 +3,7 @@ import { address, usePolled } from "../api.js";
 import { endingWords, isActive, isEnd, stateWords } from "../job-words.js";
 import { html } from "../lib.js";
 import { labelOf, lastRun } from "../record.js";
-import { jobLink } from "../route.js";
+import { jobLink, link } from "../route.js";
 import { clock, deviceLabel, duration, fullTime, placeOf, reasonOf } from "../words.js";
 import { JobActions } from "./job-actions.js";
 import { ProgressBar } from "./queue-row.js";
@@ -71,7 +71,7 @@ export function JobHead({ me, view, live, state, now, path, onChange }) {
           <span class="course"><${Course} view=${view} live=${live} state=${state} now=${now} /></span>
         </p>
         <p class="job-facts"><bdi>${spec.account.name}</bdi>
-          ${job.tags.map((each) => html`<a key=${each} class="tag" href=${`#/queue?tag=${encodeURIComponent(each)}`}><bdi>${each}</bdi></a>`)}
+          ${job.tags.map((each) => html`<a key=${each} class="tag" href=${link(isEnd(state) ? "history" : "queue", { tag: each })}><bdi>${each}</bdi></a>`)}
           ${values.map(([name, value]) => html`<span key=${name} class="tag"><bdi>${name}=${value}</bdi></span>`)}
           ${member ? html`<a href=${jobLink(member.array_id)}>array ${member.array_id}</a>` : null}</p>
         ${job.note ? html`<p class="job-note-text"><bdi>${job.note}</bdi></p>` : null}
