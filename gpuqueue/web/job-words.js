@@ -6,7 +6,7 @@ import { STATES, duration, size } from "./words.js";
 
 /** @type {Record<string, string>} */
 const ENDED = { succeeded: "succeeded", failed: "failed", cancelled: "cancelled", lost: "lost" };
-const SIGNALS = /** @type {Record<number, string>} */ ({
+export const SIGNALS = /** @type {Record<number, string>} */ ({
   1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
   10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ",
 });

@@ -8,6 +8,7 @@ import { Trouble } from "../parts/trouble.js";
 import { lastRun } from "../record.js";
 import { addSample } from "../samples.js";
 import { Dependencies } from "./job-dependencies.js";
+import { Failure } from "./job-failure.js";
 import { JobHead } from "./job-head.js";
 import { IdleMark } from "./job-idle.js";
 import { Log } from "./job-log.js";
@@ -92,8 +93,9 @@ function Page({ me, id }) {
       <${JobHead} me=${me} view=${view} live=${live} state=${state} now=${now} path=${path} onChange=${change} />
       <${IdleMark} view=${view} live=${live} now=${now} />
       ${["queued", "held"].includes(state) && !(isArray && row?.members?.waiting === 0) ? html`<${Why} path=${path} />` : null}
-      ${isArray ? html`<${Members} id=${id} path=${path} state=${state} />` : null}
       ${runs.length > 1 ? html`<${RunChoice} runs=${runs} run=${run} onChoose=${setChosen} />` : null}
+      ${run ? html`<${Failure} view=${view} run=${run} path=${path} />` : null}
+      ${isArray ? html`<${Members} id=${id} path=${path} state=${state} />` : null}
       ${run ? html`<${Memory} view=${view} run=${run} live=${isNow ? live : null} now=${now} />` : null}
       <${Story} view=${view} path=${path} state=${state} row=${row} now=${now} />
       ${run ? html`<${Log} key=${run.attempt} view=${view} run=${run} path=${path} isNow=${isNow} />` : null}

@@ -94,6 +94,7 @@ def test_a_story_has_each_step_and_each_wait() -> None:
         event(400, Act.FINISH, queued, 1, reason=WaitReason.RETRY),
         event(500, Act.CLAIM, JobState.STARTING, 2, host="nodeA", start="immediate"),
         event(501, Act.STARTED, running, 2),
+        event(520, Act.IDLE, running, 2, stage="1", detail="no use of its device for 1:00:00"),
         event(550, Act.PREEMPT, running, 2, by="9", deadline="1764158400000"),
         event(600, Act.FINISH, JobState.SUCCEEDED, 2),
     ]
@@ -116,7 +117,8 @@ def test_a_story_has_each_step_and_each_wait() -> None:
         ["step", "queued again", "it is retried after a pause"],
         ["wait", "waited 1m 40s for the pause before a retry", ""],
     ] == [each[:3] for each in story[:16]]
-    assert ["bad", "preempted", 9] == [story[18][each] for each in (0, 1, 3)]
+    assert ["note", "no use of its device for 1:00:00"] == story[18][:2]
+    assert ["bad", "preempted", 9] == [story[19][each] for each in (0, 1, 3)]
     assert ["good", "run 2 ended: exit 0", "after 1m 40s, peak 3G", None] == story[-1]
 
 
@@ -214,6 +216,31 @@ def test_endings_and_commands_are_those_of_the_command_line() -> None:
     assert list(map(str, endings[:2])) == found["endings"][:2]
     assert ["signal 63" in found["endings"][2], *map(str, endings[3:])] == [True, *found["endings"][3:]]
     assert argv == shlex.split(found["command"])
+
+
+def test_a_failure_is_explained() -> None:
+    """By its code or its signal. A run that succeeded, or was ended on purpose, has not failed."""
+    spec = make_spec(time_limit_s=7200.0)
+    endings = [
+        *map(Ending.from_status, (0, 1, 127, 137, -11)),
+        Ending.stopped(EndingKind.TIMED_OUT, -15),
+        Ending.stopped(EndingKind.PREEMPTED, -15),
+        Ending.stopped(EndingKind.CANCELLED, -15),
+    ]
+    good, own, missing, killed, crashed, late, *others = shown(failures=endings, spec=spec)["failures"]
+    assert [None, None, None] == [good, *others]
+    assert "Its program ended with an error of its own, which it mostly writes at the end of its output." == own
+    assert "A command that it calls is not there, or may not be run." == missing
+    assert killed.startswith("The code means that a process of it was killed by SIGKILL. Mostly the kernel does that")
+    assert "Its program crashed." == crashed
+    assert late.startswith("It may run for 2h. Run it again with a longer time limit")
+
+
+def test_each_ending_of_a_failed_run_is_explained() -> None:
+    """A new one must not leave people alone with its name."""
+    words = (MODULES / "failure-words.js").read_text(encoding="utf-8")
+    on_purpose = {EndingKind.CANCELLED, EndingKind.PREEMPTED}
+    assert {str(each) for each in {*EndingKind} - on_purpose} == set(re.findall(r"^  (\w+):", words, re.MULTILINE))
 
 
 def test_each_reason_each_obstacle_and_each_state_has_words() -> None:
