@@ -47,7 +47,7 @@ export function HistoryRowView({ row, mayRepeat }) {
   return html`
     <tr>
       <th scope="row" class="id"><a href=${jobLink(label)}>${label}</a></th>
-      <td class="name"><bdi>${job.spec.name}</bdi>
+      <td class="name"><a class="job-name" href=${jobLink(label)}><bdi>${job.spec.name}</bdi></a>
         ${job.tags.map((each) => html` <a key=${each} class="tag" href=${link("history", { tag: each })}><bdi>${each}</bdi></a>`)}
         ${job.note ? html`<small class="job-note"><bdi>${job.note}</bdi></small>` : null}</td>
       <td class="user"><bdi>${job.spec.account.name}</bdi></td>

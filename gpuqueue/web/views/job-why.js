@@ -24,10 +24,13 @@ export function Why({ path }) {
   const words = whyWords(why);
   return html`
     <${Panel} name="why" title="Why it waits">
+      <h3>When it may start</h3>
       <ul class="reasons">${words.start.map((each) => html`<li key=${each}><bdi>${each}</bdi></li>`)}</ul>
+      <h3>The order</h3>
       <p>${words.order}</p>
       ${words.limits.map((each) => html`<p key=${each} class="warn-text"><bdi>${each}</bdi></p>`)}
       ${words.devices.length ? html`
+        <h3>The devices, the nearest to a start first</h3>
         <div class="wide"><table class="figures">
           <thead><tr><th scope="col">Device</th><th scope="col">Free for it</th><th scope="col">State</th><th scope="col">Jobs there</th></tr></thead>
           <tbody>${words.devices.map((each) => html`<tr key=${each.device}>

@@ -48,8 +48,8 @@ function Empty() {
   `;
 }
 
-/** @param {{query: Record<string, string>}} props */
-export function Overview({ query }) {
+/** @param {{me: import("../types.js").Me, query: Record<string, string>}} props */
+export function Overview({ me, query }) {
   /** @type {import("../api.js").Polled<import("../types.js").Overview>} */
   const { value, error } = usePolled(address("/overview"), EVERY_MS);
   const now = useNow(value?.at ?? null);
@@ -59,7 +59,7 @@ export function Overview({ query }) {
     <h1 class="hidden">Devices</h1>
     <${Trouble} error=${error} isHistoryAway=${value.history_away} at=${value.at} />
     ${value.devices.length ? html`
-      <${RoomQuestion} devices=${value.devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} />
+      <${RoomQuestion} devices=${value.devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} maySubmit=${me.scopes.includes("submit")} />
       <${Totals} overview=${value} />
       <${IdleHolders} devices=${value.devices} now=${now} />
       <${Legend} />

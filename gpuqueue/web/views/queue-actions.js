@@ -49,7 +49,7 @@ function Confirm({ rows, onYes, onNo }) {
   const active = rows.filter((each) => ["running", "starting"].includes(each.state)).length;
   return html`
     <${Dialog} title=${`Cancel ${plural(rows.length, "job")}?`} onClose=${onNo}>
-      <p>${active ? `${plural(active, "of them runs", "of them run")} now, and all processes of ${active === 1 ? "it" : "them"} are ended. ` : ""}A cancelled job does not come back; <code>gpuqueue retry</code> submits it again.</p>
+      <p>${active ? `${plural(active, "of them runs", "of them run")} now, and all processes of ${active === 1 ? "it" : "them"} are ended. ` : ""}A cancelled job does not come back, but it can be run again as a new job.</p>
       <ul class="listed">
         ${rows.slice(0, 8).map((each) => html`<li>${each.label} <bdi>${each.name}</bdi> <small><bdi>${each.user}</bdi></small></li>`)}
         ${rows.length > 8 ? html`<li>and ${plural(rows.length - 8, "more job")}</li>` : null}

@@ -44,7 +44,7 @@ function Story({ row, now, place, progress }) {
 
 /** @param {{row: QueueRow}} props */
 function Name({ row }) {
-  return html`<bdi class="job-name">${row.name}</bdi>
+  return html`<a class="job-name" href=${jobLink(row.label)}><bdi>${row.name}</bdi></a>
     ${row.tags.map((each) => html`<a key=${each} class="tag" href=${link("queue", { tag: each })}><bdi>${each}</bdi></a>`)}
     ${row.note ? html`<small class="job-note"><bdi>${row.note}</bdi></small>` : null}`;
 }

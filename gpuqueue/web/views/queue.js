@@ -2,7 +2,7 @@
 import { address, usePolled } from "../api.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { Trouble } from "../parts/trouble.js";
-import { refine } from "../route.js";
+import { jobLink, link, refine } from "../route.js";
 import { plural } from "../words.js";
 import { Actions } from "./queue-actions.js";
 import { Filters } from "./queue-filters.js";
@@ -12,6 +12,8 @@ const EVERY_MS = 1000;
 const DETAILS_MS = 5000;
 /** The service answers for so many waiting jobs at a time. */
 const MOST_PLACES = 60;
+/** What names a job: 17, or 17_2 for a member of an array. */
+const LABEL = /^\d+(_\d+)?$/;
 
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 /** @typedef {import("../types.js").Me} Me */
@@ -34,11 +36,16 @@ function questionOf(query, me) {
 function NoRows({ table, query }) {
   const all = Object.values(table.counts).reduce((sum, each) => sum + each, 0);
   if (!table.complete) return html`<p class="loading">Reading the queue…</p>`;
-  if (all && Object.keys(query).some((each) => !["sort", "order"].includes(each))) {
-    return html`<div class="empty"><p>None of the ${plural(all, "job")} matches these filters.</p>
-      <p><a class="button" href="#/queue">Show all jobs</a></p></div>`;
+  if (Object.keys(query).some((each) => !["sort", "order"].includes(each))) {
+    const { text, user, mine, tag } = query;
+    return html`<div class="empty"><p>${all ? `None of the ${plural(all, "job")} in the queue` : "No job in the queue"} matches these filters. Jobs that have ended are in the history.</p>
+      <p class="actions">
+        ${LABEL.test(text ?? "") ? html`<a class="button" href=${jobLink(text)}>Show job ${text}</a>` : null}
+        <a class="button" href=${link("history", { user, mine, tag, name: text ? `*${text}*` : null })}>Search the history</a>
+        <a class="button" href=${link("queue")}>Show all jobs in the queue</a>
+      </p></div>`;
   }
-  return html`<div class="empty"><p>No job waits or runs. To submit one, type:</p>
+  return html`<div class="empty"><p>No job waits or runs. To submit one, <a href=${link("submit")}>use the form</a>, or type:</p>
     <pre>gpuqueue submit train.py --mem 6G</pre>
     <p><code>gpuqueue estimate train.py</code> says how much memory to ask for.</p></div>`;
 }

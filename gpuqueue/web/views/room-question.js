@@ -1,6 +1,6 @@
 // "Is a card free for 20 GB?": an input, and the answer in one sentence.
 import { html, useState } from "../lib.js";
-import { refine } from "../route.js";
+import { link, refine } from "../route.js";
 import { bytesOf, clock, deviceLabel, size } from "../words.js";
 
 /** @typedef {import("../types.js").DeviceView} Device */
@@ -41,8 +41,8 @@ export function answer(devices, bytes, count, waiting) {
   return { is: "no", words: count > 1 ? `No host has ${count} devices that can give so much.` : `No device here can give so much: the largest could give ${size(largest)}.` };
 }
 
-/** @param {{devices: Device[], asked: string, count: string, waiting: number}} props */
-export function RoomQuestion({ devices, asked, count, waiting }) {
+/** @param {{devices: Device[], asked: string, count: string, waiting: number, maySubmit: boolean}} props */
+export function RoomQuestion({ devices, asked, count, waiting, maySubmit }) {
   const [text, setText] = useState(asked);
   const many = Math.max(1, Number.parseInt(count, 10) || 1);
   const bytes = text.trim() ? bytesOf(text) : null;
@@ -52,6 +52,7 @@ export function RoomQuestion({ devices, asked, count, waiting }) {
     setText(event.currentTarget.value);
     refine({ mem: event.currentTarget.value.trim() || null });
   };
+  const [mem, gpus] = [size(bytes), many > 1 ? String(many) : null];
   return html`
     <div class="question">
       <label for="room-mem">Is there room for a job with</label>
@@ -62,7 +63,7 @@ export function RoomQuestion({ devices, asked, count, waiting }) {
       </select>
       <output id="room-answer" for="room-mem room-gpus" class=${found ? `answer ${found.is}` : "answer"}>
         ${found ? found.words : text.trim() ? "Write a size such as 20G." : ""}
-        ${found?.is === "yes" && bytes ? html` <code>gpuqueue submit --mem ${size(bytes)}${many > 1 ? ` --gpus ${many}` : ""} …</code>` : null}
+        ${found?.is === "yes" ? html` ${maySubmit ? html`<a href=${link("submit", { mem, gpus })}>Submit one</a>, or type ` : null}<code>gpuqueue submit --mem ${mem}${gpus ? ` --gpus ${gpus}` : ""} …</code>` : null}
       </output>
     </div>
   `;

@@ -35,6 +35,12 @@ async function submit(start, form, file, key) {
   return { label: labelOf(await answer.json()), warning: answer.headers.get("Gpuqueue-Warning") ?? "" };
 }
 
+/** The memory and the devices of a new job that the address has. @param {Record<string, string>} query @returns {Partial<JobForm>} */
+function wantedIn({ mem, gpus }) {
+  const count = Number.parseInt(gpus, 10);
+  return { ...(mem ? { mem } : {}), ...(count > 0 ? { gpus: count } : {}) };
+}
+
 /** @param {{label: string, warning: string, onNext: () => void}} props */
 function Done({ label, warning, onNext }) {
   const head = useRef(/** @type {HTMLElement | null} */ (null));
@@ -48,9 +54,9 @@ function Done({ label, warning, onNext }) {
   `;
 }
 
-/** @param {{start: FormStart}} props */
-function JobFields({ start }) {
-  const [form, setForm] = useState(start.form);
+/** @param {{start: FormStart, wanted: Partial<JobForm>}} props what the address has is wanted */
+function JobFields({ start, wanted }) {
+  const [form, setForm] = useState(/** @type {JobForm} */ ({ ...start.form, ...wanted }));
   const [file, setFile] = useState(/** @type {File | null} */ (null));
   const [wrong, setWrong] = useState(/** @type {string | null} */ (null));
   const [isBusy, setBusy] = useState(false);
@@ -110,7 +116,7 @@ export function Submit({ me, query }) {
       <${SourceChoice} isAgain=${isAgain} />
       ${isAgain ? html`<${EarlierJob} me=${me} again=${again} start=${start} />` : null}
       ${isFailed ? html`<${Trouble} error=${error} />` : null}
-      ${start ? html`<${JobFields} key=${of} start=${start} />` : null}
+      ${start ? html`<${JobFields} key=${of} start=${start} wanted=${isAgain ? {} : wantedIn(query)} />` : null}
       ${start || isFailed || (isAgain && !again) ? null : html`<p class="loading">Loading the form…</p>`}
     </section>
   `;
