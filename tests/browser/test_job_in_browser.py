@@ -225,12 +225,81 @@ def test_a_note_is_written(played: tuple[ServedSite, JobScene], open_page: Open)
     for text in ("best so far: <b>0.412</b>", ""):
         page.get_by_role("button", name="Note…").click()
         page.get_by_role("dialog").get_by_label("Note", exact=True).fill(text)
-        page.get_by_role("dialog").get_by_role("button", name="Keep it").click()
-        page.get_by_text(f"The note is {'kept' if text else 'removed'}.").wait_for()
+        page.get_by_role("dialog").get_by_role("button", name="Save").click()
+        page.get_by_text(f"The note is {'saved' if text else 'removed'}.").wait_for()
         site.record()
         until(
             lambda text=text: [text][: len(text)] == page.locator(".job-note-text").all_inner_texts(), what="the note"
         )  # type: ignore[misc]
+
+
+@pytest.mark.full
+def test_tags_are_edited(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """One is added and one removed. A word that is no tag is refused, and nothing changes."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.running}")
+    tags = page.locator(".job-facts .tag")
+
+    def write(text: str) -> None:
+        page.get_by_role("button", name="Tags…").click()
+        page.get_by_role("dialog").get_by_label("Tags", exact=True).fill(text)
+        page.get_by_role("dialog").get_by_role("button", name="Save").click()
+
+    for text, said in (
+        ("paper, <b>baseline</b>", "is no tag"),
+        ("paper baseline", "Tagged baseline. No longer tagged night."),
+        ("night paper", "Tagged night. No longer tagged baseline."),
+    ):
+        write(text)
+        page.get_by_text(said).wait_for()
+        kept = {"paper", "night"} if "<" in text else {*text.split()}
+        until(lambda kept=kept: {*tags.all_inner_texts()} == kept, what="the tags")  # type: ignore[misc]
+
+
+@pytest.mark.full
+def test_an_idle_job_is_marked_everywhere(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """On its page with what happens next, on the overview, in the queue, and no longer once it uses its device."""
+    site, scene = played
+    token = next((site.settings.runs_dir / str(scene.running)).glob("*/log")).parent.name
+    words = "no use of its device for 1:20:00, and 12G are allocated to it: it is ended in 0:40:00 unless it uses it"
+
+    def mark(stage: int) -> None:
+        site.queue.runs.idle(scene.running, token, stage=stage, unused_s=4800.0, low=False, detail=words)
+        site.record()
+
+    page = open_page(site, f"jobs/{scene.running}")
+    mark(1)
+    page.get_by_text("Idle for 1h 20m.").wait_for()
+    page.locator(".idle-mark").get_by_text("it is ended in 0:40:00").wait_for()
+    picture(page, "job-idle")
+    page.get_by_role("link", name="Devices").click()
+    page.get_by_role("heading", name="1 job holds 12G and uses no device").wait_for()
+    page.locator(".runs").get_by_text("idle for 1h 20m").wait_for()
+    picture(page, "overview-idle")
+    page.get_by_role("link", name="Queue").click()
+    page.get_by_label(re.compile("^Idle")).check()
+    until(lambda: page.locator("tr.job th.id").all_inner_texts() == [str(scene.running)], what="the filter")
+    assert "idle for 1h 20m" in page.locator("tr.job .story").inner_text()
+    picture(page, "queue-idle")
+    mark(0)
+    page.get_by_text("matches these filters").wait_for()
+
+
+@pytest.mark.full
+def test_a_failed_run_says_why(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """The code, what it means, and the last errors, in which markup is text. The good run of the job says nothing."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.ended}")
+    page.get_by_role("button", name="Run 1").click()
+    failure = page.locator(".failure")
+    failure.get_by_text("an error of its own").wait_for()
+    until(lambda: "Traceback" == failure.locator("pre").inner_text(), what="the last errors")
+    page.get_by_role("button", name="Run 2").click()
+    failure.wait_for(state="detached")
+    page.goto(f"https://127.0.0.1:{site.port}/#/jobs/{scene.hostile}")
+    page.get_by_text("Something outside of the queue killed it.").wait_for()
+    assert 0 == failure.locator("script, img").count()
+    picture(page, "job-failed")
 
 
 @pytest.mark.full

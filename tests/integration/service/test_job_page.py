@@ -105,6 +105,32 @@ def test_what_a_job_does_now(owner: Client, served: ServedSite) -> None:
     assert "running" == seen(served, f"/jobs/{one.id}/live")["row"]["state"]
 
 
+def test_an_idle_run_is_marked(owner: Client, served: ServedSite) -> None:
+    """In the queue and on its device. Its owner sees what happens next, others do not see the note."""
+    busy, idle = submitted(owner), submitted(owner)
+    started(served, busy.id)
+    claim = started(served, idle.id)
+    words = (
+        "no use of its device for 1:00:00, and 1G are allocated to it: it is ended in 1:00:00 unless it uses it"
+    )
+    served.queue.runs.idle(idle.id, claim.token, stage=1, unused_s=3600.0, low=False, detail=words)
+    served.record()
+
+    def marked() -> list[int]:
+        return [each["id"] for each in seen(served, "/queue-table?idle=true")["rows"]]
+
+    until(lambda: marked() == [idle.id], what="the mark")
+    since = seen(served, f"/jobs/{idle.id}/live")["row"]["idle_since"]
+    assert since
+    assert (1, 2) == tuple(seen(served, "/queue-table")[each] for each in ("idle", "total"))
+    runs = seen(served, "/overview")["devices"][0]["runs"]
+    assert {busy.id: None, idle.id: since} == {each["job_id"]: each["idle_since"] for each in runs}
+    assert words == seen(served, f"/jobs/{idle.id}/view")["idle"]["text"]
+    assert [None, None] == [
+        seen(served, f"/jobs/{job}/view", token)["idle"] for job, token in ((idle.id, "bobs"), (busy.id, "mine"))
+    ]
+
+
 def test_jobs_that_wait_for_each_other_are_named(owner: Client, served: ServedSite) -> None:
     """Both sides have a name and a state; an ended job too, which only the history knows."""
     first = submitted(owner, name="prepare", priority="high")

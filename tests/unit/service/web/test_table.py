@@ -42,7 +42,7 @@ STATE = replace(
     rows={
         each.id: each
         for each in (
-            row(1, state=JobState.RUNNING, tags=("night", "big"), pool="big"),
+            row(1, state=JobState.RUNNING, tags=("night", "big"), pool="big", idle_since=AT),
             row(2, user="bob", uid=1002, name="Eval", priority=Priority.HIGH),
             row(3, state=JobState.HELD, note="wait for the data", tags=("night",)),
             row(4, user="ada", uid=1009, mem_bytes=1, gpus=5),
@@ -67,6 +67,7 @@ def ids(filters: Filters, seen: Seen = ALL, state: QueueState = STATE) -> list[i
         (Filters(tags=("night",)), [1, 3]),
         (Filters(tags=("night", "big")), [1]),
         (Filters(pool="big"), [1]),
+        (Filters(idle=True), [1]),
         (Filters(text="EVAL"), [2]),
         (Filters(text="the data"), [3]),
         (Filters(text="bo"), [2]),
