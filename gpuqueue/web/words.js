@@ -120,6 +120,10 @@ export function placeOf(place) {
 /** For how long a run has used none of its devices. @param {string} since @param {number} now in milliseconds */
 export const idleWords = (since, now) => `idle for ${duration(between(since, now))}`;
 
+/** How far an array has come. @param {import("./types.js").Members} members */
+export const arrayWords = ({ total, ended, failed, waiting, held }) =>
+  `${ended} of ${total} members ended${failed ? `, ${failed} failed` : ""}${waiting ? `, ${waiting} wait` : ""}${held ? `, ${held} held` : ""}`;
+
 /** @param {number} count @param {string} one @param {string} [many] */
 export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString()} ${count === 1 ? one : many}`;
 

@@ -4,7 +4,7 @@ import { endingWords, isActive, isEnd, stateWords } from "../job-words.js";
 import { html } from "../lib.js";
 import { labelOf, lastRun } from "../record.js";
 import { jobLink, link } from "../route.js";
-import { clock, deviceLabel, duration, fullTime, placeOf, reasonOf } from "../words.js";
+import { arrayWords, clock, deviceLabel, duration, fullTime, placeOf, reasonOf } from "../words.js";
 import { JobActions } from "./job-actions.js";
 import { ProgressBar } from "./queue-row.js";
 
@@ -20,10 +20,7 @@ function Course({ view, live, state, now }) {
   const { job } = view.record;
   const row = live?.row ?? null;
   const run = lastRun(view.record);
-  if (row?.members) {
-    const { total, ended, failed, waiting, held } = row.members;
-    return html`${ended} of ${total} members ended${failed ? `, ${failed} failed` : ""}${waiting ? `, ${waiting} wait` : ""}${held ? `, ${held} held` : ""}`;
-  }
+  if (row?.members) return arrayWords(row.members);
   if (isActive(state)) {
     const since = row?.started_at ?? job.started_at;
     const ran = since ? `for ${duration((now - new Date(since).getTime()) / 1000)}` : "";

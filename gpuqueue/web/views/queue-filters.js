@@ -2,6 +2,7 @@
 import { html } from "../lib.js";
 import { FlagFilter, SelectFilter, TextFilter, filter } from "../parts/filter-fields.js";
 import { Tabs } from "../parts/tabs.js";
+import { link } from "../route.js";
 import { STATES, plural } from "../words.js";
 
 /** @type {[string, string, string[]][]} */
@@ -27,6 +28,7 @@ export function Filters({ me, query, table }) {
       ${query.mine ? null : html`<${SelectFilter} name="user" label="User" value=${query.user} choices=${named(table.users)} />`}
       <${SelectFilter} name="tag" label="Tag" value=${query.tag} choices=${named(table.tags)} />
       <${SelectFilter} name="pool" label="Pool" value=${query.pool} choices=${named(table.pools)} />
+      <a href=${link("history", { mine: query.mine, user: query.user, tag: query.tag })}>Ended jobs</a>
       <span class="found" role="status">${plural(table.total, "job")}</span>
     </form>
   `;

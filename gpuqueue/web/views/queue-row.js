@@ -1,7 +1,7 @@
 // One job in the table of the queue.
 import { html } from "../lib.js";
 import { jobLink, link } from "../route.js";
-import { STATES, clock, duration, fullTime, idleWords, placeOf, plural, reasonOf, size } from "../words.js";
+import { STATES, arrayWords, clock, duration, fullTime, idleWords, placeOf, plural, reasonOf, size } from "../words.js";
 
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 
@@ -24,10 +24,9 @@ export function ProgressBar({ progress }) {
 
 /** @param {{row: QueueRow, now: number, progress?: import("../types.js").Progress}} props */
 function Running({ row, now, progress }) {
+  if (row.members) return arrayWords(row.members);
   const ran = row.started_at ? duration((now - new Date(row.started_at).getTime()) / 1000) : "";
   const limit = row.time_limit_s ? ` of ${duration(row.time_limit_s)}` : "";
-  const members = row.members ? `${row.members.ended} of ${row.members.total} ended${row.members.failed ? `, ${row.members.failed} failed` : ""}, ${row.members.waiting} wait` : "";
-  if (row.members) return html`<span>${members}</span>`;
   const idle = row.idle_since ? html`<span class="warn-text" title="It holds memory and does not use its device">${idleWords(row.idle_since, now)}</span><small> · </small>` : null;
   return html`${idle}${ran}${limit}${row.host ? html`<small> on ${row.host}</small>` : null}${progress ? html`<${ProgressBar} progress=${progress} />` : null}`;
 }
