@@ -103,7 +103,7 @@ class JobView:
 
     ``verdict`` compares the memory that it asked for with what it used; None while no run has ended. ``after`` are the
     jobs that it waits for or has waited for, ``before`` those that wait for it. ``values`` are those of its sweep,
-    if it is a member of one. ``idle`` is what the owner was last told about a run that is marked as idle, such as what
+    if it is a member of one. ``idle`` is the last message to the owner about a run that is marked as idle, such as what
     happens next. ``away`` is why the store or the history does not answer: then a part is missing.
     """
 

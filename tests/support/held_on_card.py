@@ -20,17 +20,17 @@ from gpuqueue.text.units import GIB, MIB
 
 
 @contextmanager
-def holding(site: Site, gate: Path, mem_bytes: int, *sizes: int, deaf: bool = False) -> Iterator[int]:
+def holding(site: Site, release: Path, mem_bytes: int, *sizes: int, deaf: bool = False) -> Iterator[int]:
     """Run job.py with these *sizes* through the queue; yield its id when it holds them, then let it exit.
 
     A *deaf* job ignores SIGTERM: its program inherits that from the shell.
     """
-    os.mkfifo(gate)
-    open_gate = os.open(gate, os.O_RDWR)  # the job's read blocks while this end is open
+    os.mkfifo(release)
+    open_end = os.open(release, os.O_RDWR)  # the job's read blocks while this end is open
     try:
         words = shlex.join([sys.executable, str(JOB), *map(str, sizes)])
         ignoring = "trap '' TERM; " if deaf else ""
-        line = f"{ignoring}exec {words} <{shlex.quote(str(gate))}"
+        line = f"{ignoring}exec {words} <{shlex.quote(str(release))}"
         job = int(site.cli("submit", "--mem", f"{mem_bytes // MIB}M", "--", "sh", "-c", line).stdout)
         until(
             lambda: output(site, job) or site.client.jobs.get(job).state.is_end, timeout_s=60, what=f"job {job}'s word"
@@ -38,7 +38,7 @@ def holding(site: Site, gate: Path, mem_bytes: int, *sizes: int, deaf: bool = Fa
         assert "ready\n" == output(site, job), f"{site.cli('show', str(job), check=False).stdout}\n{site.log()[-3000:]}"
         yield job
     finally:
-        os.close(open_gate)
+        os.close(open_end)
 
 
 def output(site: Site, job: int) -> str:
@@ -46,9 +46,9 @@ def output(site: Site, job: int) -> str:
     return "".join(log.read_text() for log in site.settings.runs_dir.glob(f"{job}/*/log"))
 
 
-def peak_of(site: Site, gate: Path, device: Device, *sizes: int) -> Peak:
+def peak_of(site: Site, release: Path, device: Device, *sizes: int) -> Peak:
     """Run a job that holds these *sizes* on *device* for a few samples, and return its recorded peak."""
-    with holding(site, gate, sum(sizes) + GIB, *sizes) as job:
+    with holding(site, release, sum(sizes) + GIB, *sizes) as job:
         # The saved measurements can be as old as a heartbeat. The first turn ensures that they are current.
         for _ in range(2):
             before = samples(site, job, device)

@@ -52,12 +52,12 @@ def view_of(call: Call, name: str, at: datetime) -> JobView:
         after=_related(call, after),
         before=_related(call, dict.fromkeys(before)),
         values=values,
-        idle=_said_of_idle(shown),
+        idle=_idle_message(shown),
         away=away or lost,
     )
 
 
-def _said_of_idle(record: Record) -> Note | None:
+def _idle_message(record: Record) -> Note | None:
     """Return the last note about the idle run of a job. The worker writes it, for it knows what happens next."""
     if record.job.idle_since is None:
         return None

@@ -110,9 +110,7 @@ def test_an_idle_run_is_marked(owner: Client, served: ServedSite) -> None:
     busy, idle = submitted(owner), submitted(owner)
     started(served, busy.id)
     claim = started(served, idle.id)
-    words = (
-        "no use of its device for 1:00:00, and 1G are allocated to it: it is ended in 1:00:00 unless it uses it"
-    )
+    words = "no use of its device for 1:00:00, and 1G are allocated to it: it is ended in 1:00:00 unless it uses it"
     served.queue.runs.idle(idle.id, claim.token, stage=1, unused_s=3600.0, low=False, detail=words)
     served.record()
 

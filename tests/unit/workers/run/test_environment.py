@@ -185,7 +185,7 @@ def test_an_interpreter_of_another_account_is_not_started(tmp_path: Path) -> Non
     assert ran.exists()
 
 
-def test_a_job_through_mps_is_told_where_and_how_much() -> None:
+def test_a_job_through_mps_knows_where_and_how_much() -> None:
     """Where MPS is on, a job on a GPU gets the variables of a client, and the limit of its memory on each device.
 
     What its own environment says stays, for example its share of the threads. A job on the CPU gets none.
