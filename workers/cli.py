@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,13 +18,18 @@ from gpuqueue.codec import device_to_plain
 from gpuqueue.console import print_message
 from gpuqueue.console import run as run_command
 from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.lazy.imports import later
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_bytes, parse_bytes, parse_duration
-from workers.devices import mps
 from workers.devices.select import choose, find
 from workers.services.log_records import SafeRecord
 from workers.threads.steady_clock import SteadyEvent
+
+if TYPE_CHECKING:
+    from workers.devices import mps
+else:  # few sites use it
+    mps = later("workers.devices.mps")
 
 #: The socket of the launcher, as in the settings.
 SOCKET = "/run/gpuqueue-launcher/launcher.sock"
@@ -196,7 +202,8 @@ def devices(spec: str | None, *, as_json: bool) -> None:
     """List the devices that this machine would serve."""
     settings = Settings.load()
     found = choose(spec or settings.devices, settings.host, settings.runs_dir).devices()
-    mps.check(settings, found)
+    if settings.mps:
+        mps.check(settings, found)
     if as_json:
         click.echo(json.dumps([device_to_plain(device) for device in found]))
         return

@@ -8,10 +8,11 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device
 from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.jobqueue import JobQueue
@@ -20,7 +21,6 @@ from gpuqueue.queue.scripts import load_all
 from gpuqueue.queue.wakeup import Subscriber, WakeUp
 from gpuqueue.settings.settings import Settings
 from workers.claimer import Claimer
-from workers.devices import mps
 from workers.devices.backend import DeviceBackend
 from workers.devices.topology import near
 from workers.measure.active_runs import LiveRun, LiveRuns
@@ -37,6 +37,11 @@ from workers.services.reaper import Reaper
 from workers.steps.report import NOT_STARTED
 from workers.takeover import Takeover
 from workers.threads.steady_clock import SteadyEvent
+
+if TYPE_CHECKING:
+    from workers.devices import mps
+else:  # few sites use it
+    mps = later("workers.devices.mps")
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +108,8 @@ class Worker:
                 "/proc hides the processes of other accounts (hidepid): external processes may be unnamed or unseen"
             )
         prepare(self.settings)
-        mps.check(self.settings, [self.device])
+        if self.settings.mps:
+            mps.check(self.settings, [self.device])
         self._device_lock = self._takeover.lock()
         self._runner.prepare()
         self._adoption.hand_over = hand_over

@@ -8,13 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
+from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.backend import DeviceBackend, DeviceTrouble
-from workers.devices.mps import without_servers
 from workers.measure.active_runs import LiveRuns
 from workers.measure.attribution import pids_by_run
 from workers.measure.described import described
@@ -24,6 +25,11 @@ from workers.measure.own_use import own_utilisation
 from workers.measure.sample import RunOnDevice, Sample
 from workers.run.directory import RunDir, root_of, unsettled
 from workers.run.values import Held
+
+if TYPE_CHECKING:
+    from workers.devices import mps
+else:  # few sites use it
+    mps = later("workers.devices.mps")
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +138,7 @@ class DeviceMonitor:
         began_s = self._clock.monotonic_s()
         reading = self._backend.reading(device)
         if self._settings.mps and device.kind is DeviceKind.GPU:
-            reading = without_servers(reading)
+            reading = mps.without_servers(reading)
         runs = self._runs_on(device, reading)
         ours = frozenset[int]().union(*(run.pids for run in runs))
         counted = external_processes.note(reading.processes, ours, began_s)

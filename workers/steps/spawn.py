@@ -8,15 +8,16 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.settings.settings import Settings
-from workers.devices.mps import client_environment
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.run import deliveries
-from workers.run.environment import environment
+from workers.run.environment import NO_MPS, environment
 from workers.run.values import ShimSpec
 from workers.shim.client import Shim, Shims, Unanswered
 from workers.shim.code import TREE
@@ -24,6 +25,11 @@ from workers.steps.authorise import Permit
 from workers.steps.conclusion import NotStarted
 from workers.steps.fetch_code import unpacking
 from workers.warm.pool import WarmPool
+
+if TYPE_CHECKING:
+    from workers.devices import mps
+else:  # few sites use it
+    mps = later("workers.devices.mps")
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +89,7 @@ class Spawn:
             directory.path,
             cap=settings.cap,
             ask_torch=launcher is None,
-            mps=client_environment(settings),
+            mps=mps.client_environment(settings) if settings.mps else NO_MPS,
         )
         # Written with the spec. A worker that adopts the run before the first heartbeat would otherwise count the
         # run's time from the adoption.
