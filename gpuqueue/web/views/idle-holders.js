@@ -30,7 +30,7 @@ export function IdleHolders({ devices, now }) {
       <h2 id="idle-head">${plural(idle.length, "job holds", "jobs hold")} ${size(bytes)} and ${idle.length === 1 ? "uses no device" : "use no device"}</h2>
       <ul>
         ${idle.slice(0, MOST).map(({ run, bytes: held, places }) => html`
-          <li key=${run.job_id}><a href=${jobLink(run.label ?? run.job_id)}>${run.label}</a> <bdi>${run.name}</bdi> <small><bdi>${run.user}</bdi></small>
+          <li key=${run.job_id}><a href=${jobLink(run.label ?? run.job_id)}>${run.label}</a> <bdi>${run.name}</bdi> <small><bdi>${run.user}</bdi></small>${" "}
             <span>${size(held)} on ${places.join(", ")}, ${idleWords(/** @type {string} */ (run.idle_since), now)}</span></li>`)}
       </ul>
       ${idle.length > MOST ? html`<a href=${link("queue", { idle: "1" })}>Show all ${idle.length}</a>` : null}
