@@ -67,7 +67,7 @@ export function UnusedMemory({ groups, user }) {
         <tbody>${users.map((each) => html`
           <tr key=${each.name}>
             <th scope="row"><bdi>${each.name}</bdi></th>
-            <td class="bar-cell" data-label="used of held now">${each.held ? html`<${Meter} share=${each.held.used / each.held.asked} /> ${size(each.held.used)}<small> of ${size(each.held.asked)}</small>` : html`<span class="none">nothing held</span>`}</td>
+            <td class="bar-cell" data-label="used of held now">${each.held ? html`<${Meter} share=${each.held.used / each.held.asked} /> ${size(each.held.used)}<small> of ${size(each.held.asked)}</small>` : table ? html`<span class="none">nothing held</span>` : none()}</td>
             <td class="figure" data-label="unused now">${each.held ? size(Math.max(0, each.held.asked - each.held.used)) : none()}</td>
             <td class="bar-cell" data-label="never used, GiB-hours"><${Meter} share=${most ? unused(each) / most : 0} kind="warn" /> ${decimal(unused(each))}</td>
             <td class="figure" data-label="peak of asked">${each.figures ? percent(usedShare(each.figures)) : none()}</td>
