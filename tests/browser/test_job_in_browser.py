@@ -279,7 +279,7 @@ def test_an_idle_job_is_marked_everywhere(played: tuple[ServedSite, JobScene], o
     page.locator(".runs").get_by_text(LONG_IDLE).wait_for()
     picture(page, "overview-idle")
     page.get_by_role("link", name="Queue").click()
-    page.get_by_label(re.compile("^Idle")).check()
+    page.get_by_role("checkbox", name=re.compile("^Idle")).check()
     until(lambda: page.locator("tr.job th.id").all_inner_texts() == [str(scene.running)], what="the filter")
     assert LONG_IDLE.search(page.locator("tr.job .story").inner_text())
     picture(page, "queue-idle")
