@@ -81,6 +81,7 @@ def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
     array = client.jobs.submit(["train", "{lr}"], mem="64M", sweep={"lr": [1, 2, 3, 4]}, at_once=3, after=None).id
     for index, status in enumerate((0, 1, 0, 1)):
         ended(site, status, array + 1 + index)
+    site.until_recorded(array)
 
     again = client.jobs.retry(array, mem="1G")
     part = client.jobs.retry(f"{array}_2-3")
