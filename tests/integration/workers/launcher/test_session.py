@@ -98,6 +98,7 @@ def started(pam: PamService, people: People, shim: socket.socket, seconds: int) 
     )
 
 
+@pytest.mark.full
 def test_the_job_runs_in_a_session(
     as_user: Start, launch: Callable[..., Launcher], people: People, pam: PamService
 ) -> None:
@@ -138,6 +139,7 @@ def test_the_job_runs_in_a_session(
     Path(people.alice.pw_dir, "go").unlink()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["cancelled", "the shim killed"])
 def test_a_session_is_closed_after_the_last_process(
     as_user: Start, launch: Callable[..., Launcher], people: People, pam: PamService, how: str
