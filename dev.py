@@ -2,8 +2,8 @@
 """What a contributor does every day, with nothing but Python 3.10 or newer.
 
 python3 dev.py demo         set up .venv, run a real training job through the queue, show its history
-python3 dev.py test         set up .venv, then lint, types, layers and the quick tests: about 6 minutes on 2 cores
-python3 dev.py test --full  the same with every test, the coverage of the quick ones, the other Pythons: 50 minutes
+python3 dev.py test         set up .venv, then lint, types, layers and the quick tests: about 10 minutes on 2 cores
+python3 dev.py test --full  the same with every test, coverage of the quick ones, and the other Pythons: 50 minutes
 python3 dev.py lint         only lint, types, layers and the links of the documentation
 python3 dev.py docs         bring the reference pages up to the code, and build the site of docs/ into build/site
 python3 dev.py unit         only the tests that need no process, socket or file
@@ -100,7 +100,8 @@ def test() -> int:
 def test_full() -> int:
     """Run everything that must be green: every test, on every store server and every Python.
 
-    Coverage is that of the quick tests: it doubles the time of each process, and those of the others are thousands.
+    Coverage is measured with the quick tests only: it doubles the time of each process, and the other tests start
+    thousands.
     """
     set_up("docs", "examples", "test")
     page()
@@ -250,7 +251,7 @@ def set_up(*extras: str) -> None:
             print("this Python cannot make environments: on Debian and Ubuntu, apt install python3-venv")
             sys.exit(1)
     wanted = f"{ROOT}[{','.join(extras)}]"
-    # Modules are compiled when they are imported: most of torch and of the types of others never is.
+    # Python compiles a module at its first import. Most modules of torch are never imported, so pip compiles none.
     quietly = ("-q", "--disable-pip-version-check", "--no-compile")
     code = run(BIN / "python", "-m", "pip", "install", *quietly, "-e", wanted)
     if code:

@@ -33,7 +33,7 @@ ENDINGS = (
     Ending.stopped(EndingKind.TIMED_OUT, -15),
     Ending.stopped(EndingKind.CANCELLED, -15),
 )
-#: Each user with the memory of a request in GiB, and the share of it that a run uses.
+#: User, requested memory in GiB, share of the request that a run uses.
 PEOPLE = ((ME, 8, 0.85), (EVE, 20, 0.2), (BOB, 12, 0.5))
 
 
