@@ -191,7 +191,7 @@ def _failed(connection: Connection, job: Job, array: Array, name: JobName) -> Ar
     if len(members) < known:
         raise HistoryUnreachable(
             f"the history has {len(members)} of the {known} members of {job.id} that failed or were lost: it lags, try "
-            "again later, or name members (gpuqueue status shows the history)"
+            f"again later, or name one member, such as {job.id}_0 (gpuqueue status shows the history)"
         )
     failed = Indexes.of(each.index for each in members if each and (name.part is None or each.index in name.part))
     if not failed.ranges:
