@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPSConnection
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -33,11 +34,11 @@ from benchmarks.measure.place import from_the_tests
 from_the_tests()
 
 from browser_pages import PROGRAMS, QUIET, sign_in  # noqa: E402 - of the tests
-from factories import make_device, make_offer, make_spec, must_claim, serve  # noqa: E402
+from factories import make_device, make_offer, make_spec, serve  # noqa: E402
+from page_scene import run_job  # noqa: E402
 from service_fixtures import ServedSite, mine, serving  # noqa: E402
 
 from gpuqueue.model.job_spec import Account  # noqa: E402
-from gpuqueue.model.run import RunDevice  # noqa: E402
 from gpuqueue.queue.jobqueue import JobQueue  # noqa: E402
 from gpuqueue.text.units import GIB, MIB  # noqa: E402
 
@@ -72,7 +73,7 @@ def main(words: Sequence[str]) -> None:
     options = parser.parse_args(words)
     with serving(GPUQUEUE_HEARTBEAT="10s") as site:
         print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-        _fill(site.queue, options.jobs)
+        _fill(site.queue, site.settings.runs_dir, options.jobs)
         _first_answers(site)
         idle = _share(site, options.seconds, lambda: 0)
         print(f"the copy of the queue without viewers: {idle:.3f} of a core")
@@ -83,14 +84,11 @@ def main(words: Sequence[str]) -> None:
         print(f"load after: {os.getloadavg()[0]:.1f}")
 
 
-def _fill(queue: JobQueue, count: int) -> None:
-    """Let a job run on each device, and submit *count* more that do not fit."""
+def _fill(queue: JobQueue, logs: Path, count: int) -> None:
+    """Let a job run on each device, with its log below *logs*, and submit *count* more that do not fit."""
     serve(queue, *OFFERS, lease_s=LEASE_S)
     for number, offer in enumerate(OFFERS):
-        queue.requests.submit(make_spec(name=f"run{number}", mem_bytes=20 * GIB, time_limit_s=7200))
-        claim = must_claim(queue, offer.device.uuid, host=offer.host)
-        devices = (RunDevice(uuid=offer.device.uuid, lease_bytes=20 * GIB),)
-        queue.runs.started(claim.job_id, claim.token, lease_s=LEASE_S, log_path="/none", devices=devices)
+        run_job(queue, offer, logs, name=f"run{number}", mem_bytes=20 * GIB, time_limit_s=7200)
     for number in range(count):
         _submit(queue, number)
     serve(queue, *OFFERS, lease_s=LEASE_S)
