@@ -39,6 +39,8 @@ PYTHONS = {"3.10": "5.5", "3.11": "5.7", "3.12": "5.6", "3.13": "5.7"}
 PYTEST = (BIN / "python", "-m", "pytest")
 #: Most of the time of a test goes into waiting for processes, so that more of them run at once than there are cores.
 IN_PARALLEL = ("-n", "4", "--dist", "worksteal", "-rs", "--durations", "10")
+#: The commands that have failed. They are shown again at the end, below thousands of lines of the tests.
+FAILED: list[str] = []
 #: What those tests need beside the package itself.
 NEEDS = ("flower", "hypothesis", "psycopg[binary]", "pytest", "pytest-timeout", "pytest-xdist", "ruamel.yaml", "tqdm")
 
@@ -61,7 +63,10 @@ def main(words: list[str]) -> int:
     if verb is None:
         print(__doc__)
         return 2
-    return verb()
+    code = verb()
+    for command in FAILED:
+        print(f"\nFAILED: {command}", flush=True)
+    return code
 
 
 def demo() -> int:
@@ -152,6 +157,8 @@ def lint_only() -> int:
         )
         found = types.result()
     print(f"\n$ .venv/bin/mypy\n{found.stdout}{found.stderr}", end="", flush=True)
+    if found.returncode:
+        FAILED.append(".venv/bin/mypy")
     return worst(code, found.returncode)
 
 
@@ -263,7 +270,10 @@ def run(*command: str | Path) -> int:
     words = [str(word) for word in command]
     shown = shlex.join(words).replace(f"{ROOT}{os.sep}", "")
     print(f"\n$ {shown}", flush=True)
-    return subprocess.run(words, cwd=ROOT, check=False).returncode
+    code = subprocess.run(words, cwd=ROOT, check=False).returncode
+    if code:
+        FAILED.append(shown)
+    return code
 
 
 if __name__ == "__main__":

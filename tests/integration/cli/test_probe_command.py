@@ -161,7 +161,7 @@ def test_ctrl_c_cancels_the_probe(site: Site, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
 
-    assert (130, "") == (process.returncode, out)
+    assert (130, "") == (process.returncode, out), errors
     assert "cancelled" in errors
     assert "Traceback" not in errors
     job_id = int(errors.partition("gpuqueue: job ")[2].split()[0])
