@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Iterator
 
@@ -50,3 +51,15 @@ def test_a_guard_without_a_last_word_was_killed(guard: tuple[socket.socket, Laun
 
     assert not tree.reap()
     assert "the process that guards it was killed" == tree.lost
+
+
+def test_the_last_words_of_a_guard_that_left_early_are_read(guard: tuple[socket.socket, LaunchedTree]) -> None:
+    """A signal that the guard has not read makes the kernel report a reset before the messages: they still count."""
+    sent, tree = guard
+    sent.send(b"ended 0 ")
+    sent.send(b"gone 2048 1.500000")
+    tree.send(signal.SIGTERM)
+    sent.close()
+
+    assert not tree.reap()
+    assert (0, 2048 * 1024, "") == (tree.status, tree.usage()[0], tree.lost)
