@@ -1,4 +1,4 @@
-"""Compares four policies on one trace and one site."""
+"""Compares the policies on one trace and one site."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gpuqueue.model.measures import Use
 from gpuqueue.simulator.figures import Outcome
 from gpuqueue.simulator.ours import Ours
 from gpuqueue.simulator.replay import Placement, Policy, replay
-from gpuqueue.simulator.rivals import Backfill, ExclusiveFifo, FirstFit
+from gpuqueue.simulator.rivals import Backfill, ExclusiveFifo
+from gpuqueue.simulator.sharing import Easy, FirstFit, Shortest
 from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import format_bytes
@@ -25,6 +26,8 @@ RIVALS: Mapping[str, Callable[[Site], Policy]] = {
     "exclusive": ExclusiveFifo,
     "backfill": Backfill,
     "first-fit": FirstFit,
+    "easy": Easy,
+    "shortest": Shortest,
 }
 
 

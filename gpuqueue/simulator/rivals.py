@@ -1,13 +1,13 @@
-"""Three other scheduling policies in their plain forms, for comparison with gpuqueue. Pure.
+"""Two scheduling policies that allocate whole devices, for comparison with gpuqueue. Pure.
 
-All of them order jobs by priority, and within one priority by arrival. None considers users.
+Both order jobs by priority, and within one priority by arrival. None considers users. sharing.py has the policies that
+share devices by memory.
 
 - :class:`ExclusiveFifo`: a whole device for each requested GPU, strictly in order, like a booking sheet.
 - :class:`Backfill`: whole devices too, but a job may start out of order if it does not delay the first waiting job
   (EASY: Lifka, "The ANL/IBM SP Scheduling System", 1995; Mu'alem and Feitelson, 2001). Slurm
   with ``--gres=gpu:N`` and its backfill scheduler allocates GPUs this way. A job without a time limit counts as a year,
   as ``INFINITE`` does in Slurm.
-- :class:`FirstFit`: by memory, several jobs on a device, each job as soon as it fits. No fairness, no reservations.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from gpuqueue.simulator.trace import Request
 ENDLESS_S = 365 * 86400.0
 
 
-def _rank(request: Request) -> tuple[int, int]:
-    return -request.priority, request.number
-
-
-class _InOrder:
-    """Common base of the policies: the waiting jobs in order of priority and arrival."""
+class InOrder:
+    """Common base of the policies: the waiting jobs in order."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._waiting: list[Request] = []
 
     def arrive(self, request: Request, now_s: float) -> None:  # noqa: ARG002 - required by the protocol
-        """Insert the request in order of priority and arrival."""
-        bisect.insort(self._waiting, request, key=_rank)
+        """Insert the request in its place."""
+        bisect.insort(self._waiting, request, key=self.rank)
+
+    @staticmethod
+    def rank(request: Request) -> tuple[float, ...]:
+        """Return the place of a waiting job, by priority and arrival; the least starts first."""
+        return -request.priority, request.number
 
     def alarm_s(self) -> float | None:
         """Return None: this policy needs no calls between events."""
         return None
 
 
-class _WholeCards(_InOrder):
+class _WholeCards(InOrder):
     """Common base of the two policies that allocate whole devices."""
 
     def __init__(self, site: Site) -> None:
@@ -110,7 +111,7 @@ class Backfill(_WholeCards):
 
     def _remember(self, started: list[Placement]) -> None:
         for each in started:
-            self._running[each.request.number] = each.start_s + _at_most_s(each.request), each.cards
+            self._running[each.request.number] = each.start_s + at_most_s(each.request), each.cards
 
     def _beside(self, head: Request, now_s: float) -> list[Placement]:
         shadow_s, then_free = self._shadow(head)
@@ -126,7 +127,7 @@ class Backfill(_WholeCards):
             if cards is None:
                 too_large.add(asked)
                 continue
-            gone_by_then = now_s + _at_most_s(request) <= shadow_s
+            gone_by_then = now_s + at_most_s(request) <= shadow_s
             if gone_by_then or self._place(head, then_free.difference(cards)) is not None:
                 if not gone_by_then:
                     then_free.difference_update(cards)
@@ -147,47 +148,6 @@ class Backfill(_WholeCards):
         return shadow_s, free
 
 
-def _at_most_s(request: Request) -> float:
+def at_most_s(request: Request) -> float:
+    """Return how long a run can last as far as its time limit shows, in seconds."""
     return ENDLESS_S if request.time_limit_s is None else request.time_limit_s
-
-
-class FirstFit(_InOrder):
-    """Starts every job that fits by memory, in order, with several jobs on a device."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        self._free_bytes = [card.usable_bytes for card in site.cards]
-        self._places = [site.slots] * len(site.cards)
-
-    def leave(self, placement: Placement, now_s: float) -> None:  # noqa: ARG002 - required by the protocol
-        """Release the run's memory and slots."""
-        self._change(placement, -1)
-
-    def start(self, now_s: float) -> list[Placement]:
-        """Start each waiting job that fits, in order, on the first devices with enough free memory."""
-        started: list[Placement] = []
-        left: list[Request] = []
-        too_large: set[tuple[int, int]] = set()  # stays valid: free memory only decreases in this loop
-        for request in self._waiting:
-            asked = request.mem_bytes, request.gpus
-            cards = None if asked in too_large else self._place(request)
-            if cards is None:
-                too_large.add(asked)
-                left.append(request)
-            else:
-                started.append(Placement(request=request, cards=cards, start_s=now_s))
-                self._change(started[-1], 1)
-        self._waiting = left
-        return started
-
-    def _place(self, request: Request) -> tuple[int, ...] | None:
-        for host in self._site.hosts:
-            room = [card for card in host if self._places[card] and self._free_bytes[card] >= request.mem_bytes]
-            if len(room) >= request.gpus:
-                return tuple(room[: request.gpus])
-        return None
-
-    def _change(self, placement: Placement, sign: int) -> None:
-        for card in placement.cards:
-            self._free_bytes[card] -= sign * placement.request.mem_bytes
-            self._places[card] -= sign

@@ -21,7 +21,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.shares import Shares
 from gpuqueue.settings.settings import Settings
-from gpuqueue.simulator import made, trace
+from gpuqueue.simulator import made, shapes, trace
 from gpuqueue.simulator.figures import Outcome, Served, outcome_to_plain
 from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Trace
@@ -62,6 +62,12 @@ _NAMED = re.compile(r"(\w+) \(environment \w+\)")
 @click.option(
     "--make", "count", type=click.IntRange(1, trace.MOST_JOBS), metavar="N", help="Print a generated trace of N jobs."
 )
+@click.option(
+    "--shape",
+    type=click.Choice([*shapes.SHAPES]),
+    metavar="WORD",
+    help=f"With --make: a trace that loads --devices, of this shape: {', '.join(shapes.SHAPES)}.",
+)
 def simulate(
     *,
     file: str | None,
@@ -71,6 +77,7 @@ def simulate(
     plot: str | None,
     example: bool,
     count: int | None,
+    shape: str | None,
     **knobs: str | None,
 ) -> None:
     """Replay a trace of jobs on imaginary devices, and compare policies.
@@ -84,11 +91,14 @@ def simulate(
       gpuqueue simulate --example > trace.csv
       gpuqueue simulate trace.csv --devices 4x24G,2x80G
       gpuqueue simulate trace.csv --devices 4x24G --plot waits.png
+      gpuqueue simulate --make 1000 --shape gangs --devices 8x80G/8x80G > trace.csv
     """  # noqa: D301 - \b is click's mark for lines to keep
+    if shape is not None and count is None:
+        raise BadRequest("--shape says what --make prints: add --make 1000")
     if example or count is not None:
         if file is not None or (example and count is not None):
             raise BadRequest("--example and --make print a trace and take none: choose one")
-        _print_trace(count, seed)
+        _print_trace(count, seed, shape, _site(devices, _settings(knobs, "")) if shape and devices else None)
         return
     if file is None:
         raise BadRequest("name a trace: gpuqueue simulate trace.csv --devices 4x24G (--example prints a trace)")
@@ -98,7 +108,7 @@ def simulate(
         raise BadRequest("--json and --plot exclude each other: choose one")
     jobs = _read(file)
     settings = _settings(knobs, jobs.groups)
-    site = Site.parse(devices, slots=settings.slots, headroom_bytes=settings.headroom_bytes)
+    site = _site(devices, settings)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the temporary store is stopped
     reported = comparison.compare(jobs.requests, site, _knobs(settings), seed=seed)
     for line in _left_out(jobs, reported):
@@ -108,9 +118,22 @@ def simulate(
     click.echo(json.dumps(simulation_to_plain(reported, jobs), indent=2) if as_json else _text(reported, devices))
 
 
-def _print_trace(count: int | None, seed: int) -> None:
-    """Print a generated trace of *count* jobs, or the example if that is None."""
-    click.echo(made.EXAMPLE if count is None else "\n".join(trace.write(made.made(count, seed))), nl=bool(count))
+def _site(devices: str, settings: Settings) -> Site:
+    return Site.parse(devices, slots=settings.slots, headroom_bytes=settings.headroom_bytes)
+
+
+def _print_trace(count: int | None, seed: int, shape: str | None, site: Site | None) -> None:
+    """Print a generated trace of *count* jobs, or the example if that is None. A *shape* needs a *site*."""
+    if count is None:
+        click.echo(made.EXAMPLE, nl=False)
+        return
+    if shape is None:
+        jobs = made.made(count, seed)
+    elif site is None:
+        raise BadRequest("name the devices that the trace is made for: --devices 4x24G")
+    else:
+        jobs = shapes.shaped(shapes.SHAPES[shape], site, count, seed=seed)
+    click.echo("\n".join(trace.write(jobs)))
 
 
 def _plot(reported: Comparison, devices: str, path: str) -> None:

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Colour, width and line style of each policy, in the order of the table. Line styles differ for prints without colour.
-STYLES: tuple[tuple[str, float, str], ...] = (
+STYLES: tuple[tuple[str, float, str | tuple[int, tuple[int, ...]]], ...] = (
     (BLUE, 2.6, "-"),
     ("#777777", 1.6, ":"),
     (ORANGE, 1.6, "--"),
     ("#009E73", 1.6, "-."),
+    ("#CC79A7", 1.6, (0, (6, 2))),
+    ("#56B4E9", 1.6, (0, (1, 1, 3, 1))),
 )
 #: Shorter waits count as this one, in seconds: the axis is logarithmic.
 LEAST_S = 1.0
@@ -38,7 +40,7 @@ def overview(reported: Comparison, title: str) -> Figure:
         left, right = figure.subplots(1, 2)
         _waits(left, reported)
         _memory(right, reported)
-        figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=4, frameon=False)
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=6, frameon=False)
         return figure
 
 

@@ -27,6 +27,7 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.scripts import ACTS, Scripts, whole
 from gpuqueue.queue.simulated_clock import CLOCK, NEVER_SILENT, SimulatedClock, SimulatedQueue
+from gpuqueue.simulator import shapes, trace
 from gpuqueue.simulator.made import EXAMPLE, made
 from gpuqueue.simulator.ours import EPOCH_MS, Ours
 from gpuqueue.simulator.replay import Placement, replay
@@ -35,6 +36,7 @@ from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB, MIB
 
 DAY_S = 86400.0
+POLICIES = ["ours", "exclusive", "backfill", "first-fit", "easy", "shortest"]
 
 
 def job(number: int, arrival_s: float, mem: int, duration_s: float, **more: Any) -> Request:
@@ -422,7 +424,7 @@ def example(tmp_path: Path) -> str:
 
 
 def test_the_example_is_a_trace_and_a_table(example: str) -> None:
-    """The example trace gives a table of four policies and three users, within 80 columns."""
+    """The example trace gives a table of six policies and three users, within 80 columns."""
     assert Path(example).read_text() == EXAMPLE
 
     shown = command(example, "--devices", "2x24G")
@@ -430,9 +432,22 @@ def test_the_example_is_a_trace_and_a_table(example: str) -> None:
     assert shown.exit_code == 0, shown.output
     assert shown.stderr == ""
     lines = shown.stdout.splitlines()
-    assert [line.split()[0] for line in lines[3:7]] == ["ours", "exclusive", "backfill", "first-fit"]
+    assert [line.split()[0] for line in lines[3:9]] == POLICIES
     assert {"ann", "bob", "eve"} <= {line.split()[0] for line in lines if line}
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("shape", shapes.SHAPES)
+def test_a_made_trace_of_a_shape_loads_the_named_devices(shape: str) -> None:
+    """A printed trace of a shape is the one that the library makes, and is read back."""
+    made_for = ("--devices", "2x24G/4x24G", "--headroom", "1G")
+
+    shown = command("--make", "30", "--shape", shape, "--seed", "3", *made_for)
+
+    site = Site.parse("2x24G/4x24G", slots=16, headroom_bytes=GIB)
+    expected = shapes.shaped(shapes.SHAPES[shape], site, 30, seed=3)
+    assert shown.stdout.splitlines() == list(trace.write(expected))
+    assert len(trace.read(shown.stdout.splitlines(), "t").requests) == 30
 
 
 def test_one_is_no_plural() -> None:
@@ -464,7 +479,7 @@ def test_json_has_the_same_values_in_full(example: str) -> None:
     assert first == again
     assert first["jobs"] == 8
     assert math.isclose(first["gpu_s"], 7200 + 3 * 1800 + 2400 + 300 + 2 * 5400 + 3600)
-    assert [each["policy"] for each in first["policies"]] == ["ours", "exclusive", "backfill", "first-fit"]
+    assert [each["policy"] for each in first["policies"]] == POLICIES
     for each in first["policies"]:
         assert sum(user["jobs"] for user in each["users"].values()) == 8
 
@@ -588,6 +603,8 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
         (("-", "--devices", "24G", "--shares", "foo"), "--shares: 'foo' is no share: write ann=2"),
         (("-", "--devices", "sim:1x1G"), "no job of the trace fits these devices"),
         (("--example", "--make", "5"), "choose one"),
+        (("--make", "5", "--shape", "gangs"), "name the devices that the trace is made for: --devices 4x24G"),
+        (("t.csv", "--shape", "gangs"), "--shape says what --make prints: add --make 1000"),
         (("t.csv", "--devices", "24G"), "cannot read 't.csv': No such file"),
         (("-", "--devices", "24"), "add the unit: 24M or 24G"),
         (("-", "--devices", "24G", "--slots", "0"), "--slots: '0' is no whole number"),

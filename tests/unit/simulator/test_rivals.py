@@ -8,7 +8,7 @@ from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.simulator.figures import Outcome, Served, bounded_slowdown, course, jain, percentile
 from gpuqueue.simulator.replay import Placement, Policy, replay
-from gpuqueue.simulator.rivals import ENDLESS_S, Backfill, ExclusiveFifo, FirstFit
+from gpuqueue.simulator.rivals import ENDLESS_S, Backfill, ExclusiveFifo
 from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB
@@ -110,26 +110,8 @@ def test_without_a_limit_a_job_counts_as_a_year() -> None:
     assert starts(Backfill(a_site()), jobs)[2][0] == 30
 
 
-def test_first_fit_shares_cards_by_memory() -> None:
-    """First fit shares a card by memory.
-
-    A large job waits for an empty card, and smaller jobs pass it as long as they arrive.
-    """
-    jobs = requests((0, 12, 1, 100, None), (0, 12, 1, 50, None), (0, 24, 1, 10, None), (40, 12, 1, 100, None))
-
-    assert starts(FirstFit(a_site("1x24G")), jobs) == [(0, (0,)), (0, (0,)), (150, (0,)), (50, (0,))]
-
-
-def test_first_fit_counts_places_and_keeps_a_job_on_one_host() -> None:
-    """First fit counts slots, here two on each card, and does not spread a job over two hosts."""
-    jobs = requests((0, 1, 1, 10, None), (0, 1, 1, 10, None), (0, 1, 1, 20, None), (0, 1, 2, 5, None))
-
-    assert starts(FirstFit(a_site("24G/24G", slots=2)), jobs[:3]) == [(0, (0,)), (0, (0,)), (0, (1,))]
-    assert starts(FirstFit(a_site("24G/2x24G", slots=2)), jobs)[3] == (0, (1, 2))
-
-
-@pytest.mark.parametrize("policy", [ExclusiveFifo, Backfill, FirstFit])
-def test_a_higher_priority_goes_first(policy: type[ExclusiveFifo | Backfill | FirstFit]) -> None:
+@pytest.mark.parametrize("policy", [ExclusiveFifo, Backfill])
+def test_a_higher_priority_goes_first(policy: type[ExclusiveFifo | Backfill]) -> None:
     """A job of a higher priority starts first, also if it arrived later."""
     first, second, high = requests((0, 20, 1, 10, 10), (1, 20, 1, 10, 10), (2, 20, 1, 10, 10))
     urgent = Request(number=2, arrival_s=2, user="b", mem_bytes=high.mem_bytes, duration_s=10, priority=Priority.URGENT)
