@@ -68,8 +68,8 @@ LEFT_SINCE_MS = "pl"
 RESERVED = "rv"
 #: Since when they are reserved.
 RESERVED_SINCE_MS = "rs"
-#: Since when the reservation waits for the same runs to end: ``ms:ids``.
-RESERVED_RUNS = "rk"
+#: When the last reservation for the job was dropped because it had lasted too long.
+DROPPED_MS = "rk"
 #: 1 if the reservation waits for preempted runs.
 BY_PREEMPTION = "pb"
 

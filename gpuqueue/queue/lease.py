@@ -179,13 +179,21 @@ class Verdicts:
 class Reservation:
     """Devices reserved for a job that has waited too long. ``start_ms``: when they have room at the latest, if known.
 
-    ``until_ms``: if that is unknown, when the reservation ends, unless a run in the job's way ends before.
+    ``until_ms``: if that is unknown, when the reservation ends.
     """
 
     job_id: int
     devices: tuple[str, ...]
     start_ms: int | None
     until_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reservations:
+    """All reservations of the site. ``again_ms``: when there may be more even if nothing has changed until then."""
+
+    made: tuple[Reservation, ...]
+    again_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from gpuqueue.queue.store import Store, answering, to_ms
 if TYPE_CHECKING:
     from gpuqueue.model import preemption
     from gpuqueue.queue import replies
-    from gpuqueue.queue.lease import Reservation
+    from gpuqueue.queue.lease import Reservation, Reservations
 else:
     preemption = later("gpuqueue.model.preemption")
     replies = later("gpuqueue.queue.replies")
@@ -41,8 +41,12 @@ class Maintenance:
     @answering
     def reserve(self, *, after_s: float, most: int) -> list[Reservation]:
         """Reserve room for at most *most* jobs per host that waited *after_s* seconds; return all reservations."""
-        reply = self._store.scripts.run("reserve", to_ms(after_s), most)
-        return replies.reservations(reply)
+        return [*self.check_reservations(after_s=after_s, most=most).made]
+
+    @answering
+    def check_reservations(self, *, after_s: float, most: int) -> Reservations:
+        """Do as :meth:`reserve`, and return also when the next call may make a difference."""
+        return replies.reservations(self._store.scripts.run("reserve", to_ms(after_s), most))
 
     @answering
     def promote(self, *, after_s: float, most: int = 200) -> int:

@@ -23,7 +23,7 @@ from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.model.measures import Use
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.drains import drains
-from gpuqueue.queue.lease import BrokenClaim, Claim, Later, Lease, PreemptRequest, Reservation, Verdicts
+from gpuqueue.queue.lease import BrokenClaim, Claim, Later, Lease, PreemptRequest, Reservation, Reservations, Verdicts
 from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
@@ -90,17 +90,19 @@ def uses(reply: str) -> dict[str, Use]:
     return {each.pop("user"): Use(**{name: int(value) for name, value in each.items()}) for each in json.loads(reply)}
 
 
-def reservations(reply: str) -> list[Reservation]:
+def reservations(reply: str) -> Reservations:
     """Return the reply of reserve.lua."""
-    return [
+    found = json.loads(reply)
+    made = [
         Reservation(
             job_id=int(each["job_id"]),
             devices=tuple(each["devices"].split(",")),
             start_ms=int(each["start_ms"]) or None,
             until_ms=int(each["until_ms"]) or None,
         )
-        for each in json.loads(reply)
+        for each in found["reservations"]
     ]
+    return Reservations(made=tuple(made), again_ms=int(found["again_ms"]) or None)
 
 
 def verdicts(reply: str) -> Verdicts | str:

@@ -83,7 +83,7 @@ SHARED = {
         *("device_filter", "array_index", "limits", "dependencies", "capacity"),
         *("topology", "better_device", "array"),
     ),
-    "reserve": ("device_filter", "array_index", "limits", "capacity", "limit_reservation"),
+    "reserve": ("device_filter", "array_index", "limits", "capacity", "limit_reservation", "prospects"),
     "promote": ("device_filter", "array_index", "limits", "capacity"),
     "preempt": ("device_filter", "array_index", "limits", "capacity", "idle_priority"),
     "why": (

@@ -36,9 +36,6 @@ from gpuqueue.simulator.trace import Request
 EPOCH_MS = 1_577_836_800_000
 #: A duration longer than any trace, in seconds, so that no lease expires and no tick counts as late.
 FOR_EVER_S = 100 * 365 * 86400.0
-#: Least duration of a reservation whose job has no known start (AT_LEAST_MS in queue/lua/acts/reserve.lua), and the
-#: delay after which the reservation is checked again, in seconds.
-COUNTS_S, JUST_AFTER_S = 60.0, 0.001
 #: Number of events after which ended jobs are deleted from the store.
 FORGET_AFTER = 2000
 
@@ -66,8 +63,7 @@ class Ours:
         self._due = Moments(self._waiting)
         self._again_s: float | None = None
         self._ticked_s, self._reaped_s, self._changed = 0.0, 0.0, False
-        self._reserved: set[tuple[int, tuple[str, ...]]] = set()
-        self._ends: set[tuple[int, int]] = set()
+        self._ends: set[int] = set()
         self._nonces = 0
         self._read, self._reported = "0-0", 0
         self.starts: Counter[str] = Counter()
@@ -206,19 +202,16 @@ class Ours:
         if after_s is not None and self._has_aged_job() and self._queue.maintenance.promote(after_s=after_s):
             self._due.add(now_s + after_s)
         if self._knobs.reserve_after_s is not None:
-            self._reserve(self._knobs.reserve_after_s, now_s)
+            self._reserve(self._knobs.reserve_after_s)
 
-    def _reserve(self, after_s: float, now_s: float) -> None:
-        reservations = self._queue.maintenance.reserve(after_s=after_s, most=self._knobs.reservations)
-        reserved = {(each.job_id, each.devices) for each in reservations}
-        for _ in reserved - self._reserved:
-            self._due.add(now_s + max(after_s, COUNTS_S) + JUST_AFTER_S)
-        self._chances.reserve(self._queue.reservation_texts() if reserved else {}, self._waiting)
-        self._reserved = reserved
-        ends = {(each.job_id, each.until_ms) for each in reservations if each.until_ms is not None}
-        for _, until_ms in ends - self._ends:
-            self._due.add((until_ms - EPOCH_MS) / 1000)
-        self._ends = ends
+    def _reserve(self, after_s: float) -> None:
+        found = self._queue.maintenance.check_reservations(after_s=after_s, most=self._knobs.reservations)
+        self._chances.reserve(self._queue.reservation_texts() if found.made else {}, self._waiting)
+        due = {each.until_ms for each in found.made if each.until_ms is not None}
+        due |= {found.again_ms} if found.again_ms is not None else set()
+        for moment_ms in due - self._ends:
+            self._due.add((moment_ms - EPOCH_MS) / 1000)
+        self._ends = due
 
     # ---- the workers -----------------------------------------------------------------------------------------------
 

@@ -16,8 +16,6 @@ from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.queue.explanation import NEVER_THERE
 from gpuqueue.text.sanitize import plain
 
-#: Up to this age, in seconds, a reservation always counts towards a host's maximum; see ``reserve.lua``.
-COUNTS_S = 60.0
 #: Most hosts with a line of their own.
 MOST_HOSTS = 3
 #: Reasons of a job that waits only for room on a device.
@@ -45,11 +43,10 @@ def _since(at: datetime | None) -> str:
 def reserved_for_others(found: Why, now: datetime) -> dict[str, Holders]:
     """Return the hosts that have their maximum of reservations, so that this job gets none there.
 
-    Reservations older than both ``reserve_after_s`` and `COUNTS_S` do not count; see ``reserve.lua``. The result is
-    empty if the job has not waited long enough, could start now, or has a reservation.
+    The result is empty if the job has not waited long enough, could start now, or has a reservation.
     """
-    explanation, after_s = found.explanation, found.reserve_after_s
-    if explanation is None or after_s is None or not found.reservations or not _wants_room(found, now):
+    explanation = found.explanation
+    if explanation is None or found.reserve_after_s is None or not found.reservations or not _wants_room(found, now):
         return {}
     reserved = [
         (status.host, status.reservation) for status in found.devices.values() if status.reservation is not None
@@ -60,8 +57,7 @@ def reserved_for_others(found: Why, now: datetime) -> dict[str, Holders]:
     possible = {device.host for device in explanation.devices if device.obstacle not in NEVER_THERE}
     hosts: dict[str, dict[int, datetime | None]] = {host: {} for host in sorted(possible)}
     for host, each in reserved:
-        age_s = (now - each.since).total_seconds() if each.since is not None else 0.0
-        if host in hosts and age_s <= max(after_s, COUNTS_S):
+        if host in hosts:
             hosts[host][each.job_id] = each.since
     return {host: holders for host, holders in hosts.items() if len(holders) >= found.reservations}
 

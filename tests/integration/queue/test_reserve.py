@@ -208,23 +208,20 @@ def test_the_device_that_has_room_first_is_reserved(queue: JobQueue) -> None:
     assert {large: ("GPU-2",)} == reserve(queue)
 
 
-def test_a_reservation_moves_only_where_it_is_worth_it(queue: JobQueue) -> None:
-    """A reservation moves only if that pays off. Otherwise two devices would run dry in turns."""
+def test_a_job_with_a_reservation_starts_elsewhere_if_there_is_room_first(queue: JobQueue) -> None:
+    """A reservation stays on its device, and the job takes any other device that has room before."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    for i, limit_s in enumerate((3600.0, None)):
+    for i, limit_s in enumerate((300.0, None)):
         queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
         must_claim(queue, f"GPU-{i}")
     large = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     assert {large: ("GPU-0",)} == reserve(queue)
-    assert {large: ("GPU-0",)} == reserve(queue)
 
-    queue.devices.heartbeat(make_offer("GPU-1"), [], lease_s=300)
-    free = queue.devices.all()[1]
-    assert 2 == free.jobs[0]
     queue.runs.lose(2, token_of(queue, 2), loss_limit=1, detail="gone")
 
-    assert {large: ("GPU-1",)} == reserve(queue)
+    assert {large: ("GPU-0",)} == reserve(queue)
     assert large == must_claim(queue, "GPU-1").job_id
+    assert {} == reserve(queue)
 
 
 def test_a_gang_gets_its_devices_together(queue: JobQueue) -> None:
@@ -265,8 +262,8 @@ def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
     assert {} == reserve(queue, most=0)
 
 
-def test_one_that_stands_for_long_keeps_no_other_from_its_turn(queue: JobQueue) -> None:
-    """A long-lasting reservation does not count towards the host's maximum.
+def test_after_its_turn_a_job_goes_to_the_end(queue: JobQueue, store: redis.Redis) -> None:
+    """Devices are reserved for one job at a time. When its reservation ends, the next job has its turn, then it again.
 
     Regression: a job for a card that was occupied for days had the host's only reservation, and a job for the other
     card waited as long.
@@ -279,15 +276,122 @@ def test_one_that_stands_for_long_keeps_no_other_from_its_turn(queue: JobQueue) 
     large = {uuid: make_spec(mem_bytes=23 * GIB, placement=Placement(devices=(uuid,))) for uuid in cards}
     first, second = (queue.requests.submit(large[uuid]).id for uuid in cards)
 
-    assert {first: ("GPU-0",)} == reserve(queue)
-    store = connect(queue.url)
-    store.hincrby(keys.job(first), stored.RESERVED_SINCE_MS, -61_000)
-    store.close()
-    assert {first: ("GPU-0",), second: ("GPU-1",)} == reserve(queue)
-    assert {first: ("GPU-0",), second: ("GPU-1",)} == reserve(queue)
+    for job_id, uuid in ((first, "GPU-0"), (second, "GPU-1"), (first, "GPU-0")):
+        assert {job_id: (uuid,)} == reserve(queue)
+        assert {job_id: (uuid,)} == reserve(queue)
+        wait_on(store, job_id, 61)
 
 
-# ---- no reservation lasts for days behind a run that does not end ----------------------------------------------------
+# ---- what a reservation may cost -------------------------------------------------------------------------------------
+
+
+def waited(queue: JobQueue, store: redis.Redis, job_id: int, for_s: float) -> None:
+    """Let a job have waited for *for_s* seconds."""
+    store.hset(keys.job(job_id), stored.SUBMITTED_MS, queue.now_ms() - round(for_s * 1000))
+
+
+def has_run(queue: JobQueue, store: redis.Redis, run: Claim, for_s: float) -> None:
+    """Let a run have lasted for *for_s* seconds."""
+    store.hset(keys.job(run.job_id), stored.CLAIMED_MS, queue.now_ms() - round(for_s * 1000))
+
+
+def test_nothing_is_reserved_behind_a_run_that_has_lasted_for_more_than_half_of_the_wait(
+    queue: JobQueue, store: redis.Redis
+) -> None:
+    """A run without a time limit is expected to last as long again, and half of the wait must be enough."""
+    serve(queue)
+    small(queue)
+    run = must_claim(queue)
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    has_run(queue, store, run, 4 * 3600)
+
+    waited(queue, store, large, 6 * 3600)
+    assert {} == reserve(queue)
+
+    waited(queue, store, large, 9 * 3600)
+    assert {large: ("GPU-0",)} == reserve(queue)
+
+
+def test_a_run_is_expected_to_take_as_long_as_its_users_runs_usually_take(queue: JobQueue, store: redis.Redis) -> None:
+    """A user's runs usually take six hours, so a job that has waited for one hour has bad prospects behind a new run.
+
+    A time limit of twenty minutes changes that: no run lasts longer than its limit.
+    """
+    serve(queue)
+    queue.requests.submit(make_spec(mem_bytes=4 * GIB))
+    run = must_claim(queue)
+    store.hset(keys.job(run.job_id), stored.USUAL_S, 6 * 3600)
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    waited(queue, store, large, 3600)
+
+    assert {} == reserve(queue)
+
+    lease = str(store.hget(keys.device_leases("GPU-0"), str(run.job_id))).split(":")
+    lease[2] = str(queue.now_ms() + 1_200_000)
+    store.hset(keys.device_leases("GPU-0"), str(run.job_id), ":".join(lease))
+    assert {large: ("GPU-0",)} == reserve(queue)
+
+
+def test_prospects_are_judged_again_later(queue: JobQueue, store: redis.Redis) -> None:
+    """The reply names a time within five minutes: then the prospects may be better although nothing has happened."""
+    serve(queue)
+    small(queue)
+    has_run(queue, store, must_claim(queue), 4 * 3600)
+    queue.requests.submit(make_spec(mem_bytes=23 * GIB))
+
+    found = queue.maintenance.check_reservations(after_s=0, most=1)
+
+    assert found.again_ms is not None
+    assert 0 < found.again_ms - queue.now_ms() <= 300_000
+
+
+def test_a_pause_follows_a_reservation_of_many_devices(queue: JobQueue, store: redis.Redis) -> None:
+    """After devices were reserved for a job on four of four cards, nothing is reserved for seven times as long.
+
+    Half a device may be reserved on average. The first minute is free.
+    """
+    cards = [f"GPU-{number}" for number in range(4)]
+    serve(queue, *map(make_offer, cards))
+    for uuid in cards:
+        small(queue)
+        must_claim(queue, uuid)
+    gang = queue.requests.submit(make_spec(mem_bytes=23 * GIB, gpus=4)).id
+    assert [gang] == list(reserve(queue))
+    store.hincrby(keys.job(gang), stored.RESERVED_SINCE_MS, -110_000)
+    queue.jobs.cancel(gang)
+    single = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+
+    found = queue.maintenance.check_reservations(after_s=0, most=1)
+
+    assert ((), 290) == (found.made, pytest.approx(((found.again_ms or 0) - queue.now_ms()) / 1000, abs=10))
+    end_the_pause(store)
+    assert [single] == list(reserve(queue))
+    queue.jobs.cancel(single)
+    assert {} == reserve(queue)
+    assert queue.maintenance.check_reservations(after_s=0, most=1).again_ms is None
+
+
+def test_a_large_job_has_its_turn_before_later_ones(queue: JobQueue) -> None:
+    """A job on two cards waits until nothing else is reserved, and no younger job gets a reservation meanwhile."""
+    cards = [f"GPU-{number}" for number in range(3)]
+    serve(queue, *map(make_offer, cards))
+    runs = []
+    for uuid in cards:
+        small(queue)
+        runs.append(must_claim(queue, uuid))
+    first = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    (reserved,) = reserve(queue)[first]
+    gang = queue.requests.submit(make_spec(mem_bytes=22 * GIB, gpus=2)).id
+    queue.requests.submit(make_spec(mem_bytes=21 * GIB))
+    assert [first] == list(reserve(queue, most=1))
+
+    end(queue, runs[cards.index(reserved)])
+    assert first == must_claim(queue, reserved).job_id
+
+    assert [gang] == list(reserve(queue))
+
+
+# ---- the end of a reservation ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -298,10 +402,14 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
     client.close()
 
 
-def wait_on(store: redis.Redis, job_id: int, passed_s: int = 61) -> None:
-    """Let *passed_s* seconds pass since the devices were first reserved for a job behind the same runs."""
-    since, _, runs = str(store.hget(keys.job(job_id), stored.RESERVED_RUNS)).partition(":")
-    store.hset(keys.job(job_id), stored.RESERVED_RUNS, f"{int(since) - passed_s * 1000}:{runs}")
+def wait_on(store: redis.Redis, job_id: int, passed_s: int = 120) -> None:
+    """Let *passed_s* seconds pass since the devices were reserved for a job."""
+    store.hincrby(keys.job(job_id), stored.RESERVED_SINCE_MS, -passed_s * 1000)
+
+
+def end_the_pause(store: redis.Redis) -> None:
+    """Let the time pass in which nothing is reserved because much was."""
+    store.hdel(keys.META, "reserve_at")
 
 
 def pair_behind_a_run(queue: JobQueue) -> tuple[Claim, int]:
@@ -330,44 +438,12 @@ def test_an_empty_card_is_let_go_where_the_other_has_a_run_that_stays(queue: Job
     beside = must_claim(queue, "GPU-0")
     assert others[0] == beside.job_id
     end(queue, run)
+    end_the_pause(store)
     assert [pair] == list(reserve(queue))
     assert claim(queue, "GPU-0") is None
     assert claim(queue, "GPU-1") is None
     end(queue, beside)
     assert pair == must_claim(queue, "GPU-0").job_id
-
-
-def test_what_nobody_else_would_take_is_kept_on(queue: JobQueue, store: redis.Redis) -> None:
-    """A reservation that no other job could use stays. It costs nothing until such a job arrives."""
-    _, pair = pair_behind_a_run(queue)
-    reserve(queue)
-    wait_on(store, pair)
-    assert [pair] == list(reserve(queue))
-
-    other = small(queue, account=BOB)
-
-    assert {} == reserve(queue)
-    assert other == must_claim(queue, "GPU-0").job_id
-
-
-def test_each_run_that_ends_lets_the_wait_begin_anew(queue: JobQueue, store: redis.Redis) -> None:
-    """Each run that ends restarts the wait: while runs end, the job is about to start and its reservation stays."""
-    serve(queue)
-    runs = []
-    for _ in range(2):
-        queue.requests.submit(make_spec(mem_bytes=10 * GIB))
-        runs.append(must_claim(queue))
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
-    small(queue)
-    reserve(queue)
-    wait_on(store, large)
-
-    end(queue, runs[0])
-
-    assert [large] == list(reserve(queue))
-    assert claim(queue) is None
-    end(queue, runs[1])
-    assert large == must_claim(queue).job_id
 
 
 def test_a_long_wait_gives_a_long_reservation(queue: JobQueue, store: redis.Redis) -> None:
@@ -380,7 +456,7 @@ def test_a_long_wait_gives_a_long_reservation(queue: JobQueue, store: redis.Redi
     for waited_s, kept_s in ((30, 60), (3600, 3600), (3 * 86400, 86400), (8 * 86400, 2 * 86400)):
         store.hset(keys.job(pair), stored.SUBMITTED_MS, queue.now_ms() - waited_s * 1000)
         (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
-        since_ms = int(str(store.hget(keys.job(pair), stored.RESERVED_RUNS)).partition(":")[0])
+        since_ms = int(str(store.hget(keys.job(pair), stored.RESERVED_SINCE_MS)))
         assert reserved.until_ms is not None
         assert kept_s == pytest.approx((reserved.until_ms - since_ms) / 1000, abs=5), waited_s
 
@@ -398,22 +474,8 @@ def test_a_reservation_lasts_until_a_known_start(queue: JobQueue) -> None:
     assert (large, None) == (reserved.job_id, reserved.until_ms)
 
 
-def test_a_run_that_was_waited_for_in_vain_is_another_when_it_is_run_again(queue: JobQueue, store: redis.Redis) -> None:
-    """A given-up wait applies to one run of a job. Its next run may be short and is waited for again."""
-    run, pair = pair_behind_a_run(queue)
-    small(queue, account=BOB)
-    reserve(queue)
-    wait_on(store, pair)
-    assert {} == reserve(queue)
-    queue.jobs.cancel(queue.jobs.live()[-1].id)
-    assert queue.runs.release_claim(run.job_id, run.token, "a test")
-
-    assert run.job_id == must_claim(queue, "GPU-1").job_id
-    assert [pair] == list(reserve(queue))
-
-
 def test_why_reports_a_dropped_reservation(queue: JobQueue, store: redis.Redis) -> None:
-    """`why` reports that the reservation ended and behind which run. For other jobs the card is free."""
+    """`why` reports no start once the reservation has ended. For other jobs the card is free."""
     run, pair = pair_behind_a_run(queue)
     other = small(queue, account=BOB)
     reserve(queue)
@@ -424,7 +486,7 @@ def test_why_reports_a_dropped_reservation(queue: JobQueue, store: redis.Redis) 
 
     assert found is not None
     assert found.start is not None
-    assert ((run.job_id,), (run.job_id,)) == (found.start.blockers, found.start.in_vain)
+    assert (run.job_id,) == found.start.blockers
     assert found.start.at_ms is None
     its = queue.jobs.why(other)
     assert its is not None

@@ -417,9 +417,9 @@ class Site(RuleBasedStateMachine):
     def be_kept_in_vain(self) -> None:
         """Make every reservation old enough that the next tick may drop it."""
         for job_id in self.client.zrange(keys.LIVE, 0, -1):
-            since, _, runs = (self.client.hget(keys.job(job_id), stored.RESERVED_RUNS) or "").partition(":")
-            if since:
-                self.client.hset(keys.job(job_id), stored.RESERVED_RUNS, f"1:{runs}")
+            if self.client.hexists(keys.job(job_id), stored.RESERVED_SINCE_MS):
+                self.client.hset(keys.job(job_id), stored.RESERVED_SINCE_MS, 1)
+        self.client.hdel(keys.META, "reserve_at")
         for whose, reserved in self.client.hgetall(keys.RESERVED_ROOM).items():
             *before, _, runs, shape = reserved.split(":", 7)
             self.client.hset(keys.RESERVED_ROOM, whose, ":".join((*before, "1", runs, shape)))

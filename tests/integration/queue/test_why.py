@@ -191,7 +191,7 @@ def test_a_run_in_the_way_is_named_on_a_reserved_device(queue: JobQueue, size: i
     even when it is later in the order.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    for uuid, limit_s in (("GPU-0", None), ("GPU-1", 3600.0)):
+    for uuid, limit_s in (("GPU-0", None), ("GPU-1", 300.0)):
         queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
         must_claim(queue, uuid)
     reserved = queue.requests.submit(make_spec(mem_bytes=13 * GIB)).id

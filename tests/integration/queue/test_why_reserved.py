@@ -77,7 +77,7 @@ def test_the_time_before_a_job_could_start_is_no_waiting(simulated: Site, waits:
     queue = simulated.queue
     parent = queue.requests.submit(make_spec()).id
     run = must_claim(queue, lease_s=DAY_S)
-    queue.requests.submit(make_spec(**LARGE))
+    queue.requests.submit(make_spec(time_limit_s=HOUR_S + 2 * AFTER_S, **LARGE))
     must_claim(queue, lease_s=DAY_S)
     holder = queue.requests.submit(make_spec(**LARGE)).id
     asked = {

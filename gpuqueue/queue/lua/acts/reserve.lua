@@ -1,22 +1,27 @@
 -- Reserve devices for the jobs that have waited too long and fit nowhere: small jobs must not overtake them for ever.
--- Any process may call this, as often as it likes. A reservation moves only if the job would start sooner by more than
--- MOMENT_MS.
--- ARGV: after_ms  most (reservations on one host)
--- returns JSON, for each reservation: job_id, devices (comma-separated), start_ms ('0': unknown), and if the start is
---   unknown, until_ms: until when the reservation lasts if no run in its way ends before, else '0'
+-- Any process may call this, as often as it likes. The rules, for users in docs/explanation/order.md, with their
+-- reasons in decision 19:
 --
--- If the start of the job is unknown, its devices could be empty for days. So they are reserved for as long as the job
--- had waited when the reservation began, or when a run in its way last ended (rk). Then they are dropped, and the runs
--- in the way are recorded as waited for in vain (iw): nothing is reserved behind them again. Each time the wait is
--- longer, so that it outlasts any run in the end; see docs/internals/adr/0012-length-of-a-reservation.md.
+-- 1. Turn: the job that has waited longest, of the highest priority. A job whose reservation was
+--    dropped counts as one that began to wait then.
+-- 2. Prospect: only if the job is likely to start within half of the time that it has waited (prospects.lua).
+-- 3. Cost: devices are reserved for one job at a time, or for several on an eighth of all devices (PART). If one job had
+--    more than that, nothing is reserved afterwards until the average is an eighth again (`unreserve` in state.lua).
+-- 4. End: a reservation whose latest start is unknown lasts as long as the job had waited.
+--
+-- ARGV: after_ms  most (reservations on one host)
+-- returns JSON: reservations: for each, job_id, devices (comma-separated), start_ms (latest start; '0': unknown), and if
+--   that is unknown, until_ms: when the reservation ends, else '0'; again_ms: when a call may reserve more although
+--   nothing has changed, else '0'
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local MOST_SHAPES, MOST_CHECKS, MOST_ASKED, MOMENT_MS, AT_LEAST_MS, A_DAY_MS = 64, 32000, 1000, 2000, 60000, 86400000
+local MOST_SHAPES, MOST_CHECKS, AT_LEAST_MS, A_DAY_MS = 64, 32000, 60000, 86400000
+local PART = 1 / 8 -- of the devices; see decision 19
 local now = now_ms()
 local rsv = P .. 'rsv'
 
-local hosts, host_of, runs = {}, {}, {} -- hosts: {name, devices, held: number of jobs with reservations on it}
+local hosts, host_of, runs, served = {}, {}, {}, {} -- hosts: {name, devices, held: number of jobs with reservations on it}
 local names = call('SMEMBERS', P .. 'hosts')
 table.sort(names)
 for _, name in ipairs(names) do
@@ -24,7 +29,7 @@ for _, name in ipairs(names) do
   for i = 1, #records, 2 do
     local device = planning_record(name, records[i], records[i + 1], now)
     if device then
-      host.devices[#host.devices + 1] = device
+      host.devices[#host.devices + 1], served[#served + 1] = device, device
       host_of[device.name] = host
       for _, run in ipairs(device.runs) do runs[run.id] = run end
     end
@@ -45,134 +50,10 @@ for i = 1, #texts, 2 do
   end
 end
 
-local function free_for(id, host, only) -- the devices of a host that are not reserved for another job
-  local devices = {}
-  for _, device in ipairs(host.devices) do
-    if (not holder[device.name] or holder[device.name] == id) and (not only or only[device.name]) then
-      devices[#devices + 1] = device
-    end
-  end
-  return devices
-end
-
-local function best_for(id, user, shape, old_host, awaited)
-  local best
-  for _, host in ipairs(hosts) do
-    if host.held < most or host == old_host then
-      local found = plan(free_for(id, host), shape, now, user, awaited)
-      if found and (not best or sooner(found.start, best.start) or (found.start == best.start and found.free > best.free)) then
-        best = found
-        best.host = host
-      end
-    end
-  end
-  return best
-end
-
--- Count a reservation against the maximum of its host. One that is older than the wait that a job needs for a
--- reservation does not count: it ends soon, and otherwise jobs that wait for other devices of the host would wait for
--- days as well.
-local function counts(id)
-  local since = tonumber(call('HGET', job_key(id), F.reserved_since_ms) or '') or now
-  return now - since <= math.max(after_ms, AT_LEAST_MS) and 1 or 0
-end
-
--- Read rk. -> since when the reservation waits for the same runs of unknown end, and their ids; nil, {} for none
-local function hold_of(id)
-  local since, names = string.match(call('HGET', job_key(id), F.reserved_runs) or '', '^(%d+):([%d,]+)$')
-  local ids = {}
-  for run in string.gmatch(names or '', '%d+') do ids[run] = true end
-  return tonumber(since), ids
-end
-
 -- Return until when a reservation lasts that has waited in vain since then.
 local function patient_until(id, since)
   local waited = math.max(0, since - (waits_since(id, now) or since))
   return since + math.max(after_ms, AT_LEAST_MS, math.min(waited, math.max(A_DAY_MS, math.floor(waited / 4))))
-end
-
-local function holds_until(id, found) -- -> until when; 0 if the start of the job is known
-  if found.start ~= 0 then
-    call('HDEL', job_key(id), F.reserved_runs)
-    return 0
-  end
-  local names = {}
-  for _, device in ipairs(found.devices) do
-    for run in string.gmatch(device.blockers, '%d+') do
-      if runs[run].ends == 0 then names[#names + 1] = run end
-    end
-  end
-  call('HSETNX', job_key(id), F.reserved_runs, string.format('%.0f:', now) .. table.concat(names, ','))
-  return patient_until(id, hold_of(id) or now)
-end
-
--- Return whether another waiting job would take what is free on one of these devices, as far as the shapes show.
-local function is_missed(host, found, own_shape)
-  local free = {}
-  for _, device in ipairs(host.devices) do free[device.name] = device end
-  for _, each in ipairs(found.devices) do
-    local device = free[each.name]
-    for _, priority in ipairs(#device.runs < device.slots and not device.alone and PRIORITIES or {}) do
-      for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', priority), '-inf', device.free, 'LIMIT', 0, MOST_ASKED)) do
-        local mem, _, _, pool, wanted_kind, more = parse_shape(shape)
-        if mem and shape ~= own_shape and belongs(pool, wanted_kind, constraints(more), device.host, device.name, device.pool, device.kind) then
-          return true
-        end
-      end
-    end
-  end
-  return false
-end
-
--- Return whether the reservation lasted long enough, no run in its way has ended meanwhile, and other jobs would use
--- the devices.
-local function is_in_vain(id, shape, found, since, waits_for)
-  if found.start ~= 0 or not since then return false end
-  for run in pairs(waits_for) do
-    if not runs[run] then
-      call('HDEL', job_key(id), F.reserved_runs) -- starts again when the job is reserved for again
-      return false
-    end
-  end
-  return now >= patient_until(id, since) and is_missed(found.host, found, shape)
-end
-
--- Record the runs that outlasted a wait. A job on several devices waited for every run of its host that could have made
--- room.
-local function note_lasting(host, since, waits_for, n)
-  for _, device in ipairs(host.devices) do
-    for _, run in ipairs(device.runs) do
-      if waits_for[run.id] or (n > 1 and run.ends == 0 and run.since <= since) then
-        run.lasts = true
-        -- a damaged entry has no claim time
-        if run.claimed ~= '' then call('HSET', job_key(run.id), F.in_vain_ms, run.claimed) end
-      end
-    end
-  end
-end
-
-local out, changed = {}, false
-local function reserve(id, shape, found)
-  local chosen, mem = {}, whole((parse_shape(shape)))
-  for _, device in ipairs(found.devices) do
-    call('HSET', rsv, device.name, table.concat({id, device.all and whole(device.all) or mem, whole(found.start), device.blockers}, ':'))
-    holder[device.name] = id
-    chosen[#chosen + 1] = device.name
-  end
-  call('HSET', job_key(id), F.reserved, table.concat(chosen, ','))
-  call('HSETNX', job_key(id), F.reserved_since_ms, whole(now))
-  found.host.held = found.host.held + counts(id)
-  local ends = whole(holds_until(id, found))
-  out[#out + 1] = {job_id = id, devices = table.concat(chosen, ','), start_ms = whole(found.start), until_ms = ends}
-end
-
-local function forget(id, devices)
-  for device in pairs(devices) do
-    call('HDEL', rsv, device)
-    holder[device] = nil
-  end
-  call('HDEL', job_key(id), F.reserved, F.reserved_since_ms, F.reserved_runs, F.by_preemption)
-  changed = true
 end
 
 local moment = now - after_ms
@@ -180,6 +61,18 @@ local last_waiting -- a bound on the ids of jobs that have waited this long; rea
 local function heads_of(priority, user)
   last_waiting = last_waiting or last_id_before(moment)
   return call('ZRANGE', key3('us', priority, user), '-inf', whole(last_waiting), 'BYSCORE', 'WITHSCORES')
+end
+
+-- ---- room under limits ----------------------------------------------------------------------------------------------
+
+-- Return since when devices are reserved for a job, and the runs in its way there: nil, {} for none.
+local function hold_of(id)
+  local ids = {}
+  for _, text in pairs(reservations[id] or {}) do
+    local _, _, _, blockers = parse_reservation(text)
+    for run in string.gmatch(blockers, '%d+') do ids[run] = true end
+  end
+  return tonumber(call('HGET', job_key(id), F.reserved_since_ms) or ''), ids
 end
 
 -- Find where a job could have its devices first, ignoring its limits. Of several devices, some may give more than the
@@ -226,73 +119,171 @@ elseif limits_set() then
   call('DEL', P .. 'lk')
 end
 
+-- ---- devices -------------------------------------------------------------------------------------------------------
+
+foresee(served, now) -- from here on, `ends` of a run is when it is likely to end
+local function latest_of(found) return latest_start(found, runs, now) end
+
+local function free_for(id, host, only) -- the devices of a host that are not reserved for another job
+  local devices = {}
+  for _, device in ipairs(host.devices) do
+    if (not holder[device.name] or holder[device.name] == id) and (not only or only[device.name]) then
+      devices[#devices + 1] = device
+    end
+  end
+  return devices
+end
+
+local function best_for(id, user, shape)
+  local best
+  for _, host in ipairs(hosts) do
+    if host.held < most then
+      local found = plan(free_for(id, host), shape, now, user)
+      if found and (not best or found.start < best.start or (found.start == best.start and found.free > best.free)) then
+        best = found
+        best.host = host
+      end
+    end
+  end
+  return best
+end
+
+-- ---- reservations ---------------------------------------------------------------------------------------------------
+
+local out, changed, held = {}, false, 0 -- held: devices reserved by these rules, not by preemption
+local function reserve(id, shape, found)
+  local chosen, mem, latest = {}, whole((parse_shape(shape))), latest_of(found)
+  for _, device in ipairs(found.devices) do
+    call('HSET', rsv, device.name, table.concat({id, device.all and whole(device.all) or mem, whole(latest), device.blockers}, ':'))
+    holder[device.name] = id
+    chosen[#chosen + 1] = device.name
+  end
+  call('HSET', job_key(id), F.reserved, table.concat(chosen, ','))
+  call('HSETNX', job_key(id), F.reserved_since_ms, whole(now))
+  local since, by_preemption = unpack(call('HMGET', job_key(id), F.reserved_since_ms, F.by_preemption))
+  found.host.held = found.host.held + 1
+  if not by_preemption then held = held + #chosen end
+  local ends = latest == 0 and patient_until(id, tonumber(since) or now) or 0
+  out[#out + 1] = {job_id = id, devices = table.concat(chosen, ','), start_ms = whole(latest), until_ms = whole(ends)}
+end
+
+local function forget(id, devices)
+  for device in pairs(devices) do
+    call('HDEL', rsv, device)
+    holder[device] = nil
+  end
+  unreserve(id)
+  changed = true
+end
+
+local average = #served * PART -- devices reserved on average
+
 local ids = {}
 for id in pairs(reservations) do ids[#ids + 1] = id end
 table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
-for _, id in ipairs(ids) do -- existing reservations count first
-  local host = host_of[next(reservations[id])]
-  if host then host.held = host.held + counts(id) end
-end
-for _, id in ipairs(ids) do
+for _, id in ipairs(ids) do -- a reservation stays where it is: with room elsewhere, the job is claimed there
   local job, devices = read_job(id), reservations[id]
-  local host = host_of[next(devices)]
-  if host then host.held = host.held - counts(id) end -- added again below
-  local here, best
-  local since, waits_for = hold_of(id)
-  local is_made = call('HEXISTS', job_key(id), F.by_preemption) == 1 -- runs were preempted for it: see preempt.lua
-  if (most > 0 or is_made) and job.state == 'queued' and queueable(job) then
-    here = host and plan(free_for(id, host, devices), job.shape, now, job.user, waits_for)
-    if here then here.host = host end
-    best = best_for(id, job.user, job.shape, host, waits_for)
+  local host, here = host_of[next(devices)], nil
+  local since, made = unpack(call('HMGET', job_key(id), F.reserved_since_ms, F.by_preemption)) -- made: see preempt.lua
+  if host and (most > 0 or made) and job.state == 'queued' and queueable(job) then
+    here = plan(free_for(id, host, devices), job.shape, now, job.user)
   end
-  local is_sooner = here and best and sooner(best.start == 0 and 0 or best.start + MOMENT_MS, here.start)
-  local is_coming = is_made and here and here.start ~= 0 -- a preempted run that does end must not end in vain
-  if here and best and (is_coming or not is_sooner) then best = here end
-  if here and best == here and is_in_vain(id, job.shape, here, since, waits_for) then
-    local _, _, n = parse_shape(job.shape)
-    note_lasting(host, since, waits_for, n)
-    best = nil
+  if here and made and latest_of(here) == 0 then
+    here = nil -- a preempted run hangs
+  elseif here and latest_of(here) == 0 and now >= patient_until(id, tonumber(since) or now) then
+    here = nil
+    call('HSET', job_key(id), F.dropped_ms, whole(now))
   end
-  if best ~= here or not best then forget(id, devices) end
-  if best then reserve(id, job.shape, best) end
+  if here then
+    here.host = host
+    reserve(id, job.shape, here)
+  else
+    forget(id, devices)
+    reservations[id] = nil
+  end
+end
+
+-- ---- new reservations -----------------------------------------------------------------------------------------------
+
+local again -- when a call may reserve more
+local function check_again(at) again = math.min(again or at, at) end
+
+local function is_affordable(found)
+  local from = tonumber(call('HGET', P .. 'meta', 'reserve_at') or '') or 0
+  if now < from then check_again(from) end
+  return now >= from and (held == 0 or held + #found.devices <= math.max(most, average))
 end
 
 -- Return whether the limits of a user leave no room for a run of this shape, whichever device it gets.
 local function beyond_everywhere(user, shape) return limit_in_the_way(user, shape, least_kind(shape)) ~= nil end
 
-local served = {} -- all devices that workers serve now
-for _, host in ipairs(hosts) do
-  for _, device in ipairs(host.devices) do served[#served + 1] = device end
+-- Reserve devices for a job if it has good prospects. -> whether the others may have their turn
+local function consider(job)
+  local found = best_for(job.id, job.user, job.shape)
+  if not found or found.start == now then return true end
+  local is_likely, next_at = has_prospects(found.start, job.since, now)
+  if not is_likely then
+    check_again(next_at)
+    return true
+  end
+  if not is_affordable(found) then return false end
+  set_meta('reserve_average', string.format('%.3f', average))
+  reserve(job.id, job.shape, found)
+  changed = true
+  return true
 end
-local function fill() -- in the order in which jobs are claimed
-  local checked, tried, checks = {}, 0, 0
-  for _, priority in ipairs(PRIORITIES) do
-    for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do
-      local heads = heads_of(priority, user)
-      for i = 1, #heads, 2 do
-        local shape = heads[i]
-        local id = first_at(heads[i + 1], priority, user, shape)
-        local like = limits_set() and user .. ' ' .. shape or shape -- jobs that are alike here have the same room
-        if not reservations[id] and not checked[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
-          if (waits_since(id, now) or now + 1) <= moment then
-            checked[like], checks = true, checks + #served
-            if could_be_hosted(served, shape) then -- else it costs no try
-              tried = tried + 1
-              local found = best_for(id, user, shape, nil, {})
-              if found and found.start ~= now then
-                reserve(id, shape, found)
-                changed = true
-              end
-            end
-            if tried == MOST_SHAPES or checks > MOST_CHECKS then return end
-          end
-        end
-      end
+
+-- Return the first jobs of all users and shapes at this priority, by age: {id, user, shape}.
+local function by_age(priority)
+  local found = {}
+  for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do
+    local heads = heads_of(priority, user)
+    for i = 1, #heads, 2 do
+      local id = first_at(heads[i + 1], priority, user, heads[i])
+      if not reservations[id] and parse_shape(heads[i]) then found[#found + 1] = {id = id, user = user, shape = heads[i]} end
     end
+  end
+  table.sort(found, function(a, b)
+    if a.id ~= b.id then return tonumber(a.id) < tonumber(b.id) end
+    return a.shape < b.shape -- a stale entry
+  end)
+  return found
+end
+
+-- Reserve for the jobs that have waited longest; after a dropped reservation a job is as one that came then.
+local function fill_at(priority, limits)
+  local jobs = {}
+  for _, job in ipairs(by_age(priority)) do
+    local like = limits_set() and job.user .. ' ' .. job.shape or job.shape -- jobs that are alike here have the same room
+    local since = not limits.checked[like] and not beyond_everywhere(job.user, job.shape) and waits_since(job.id, now)
+    if since and since <= moment then
+      limits.checked[like], limits.checks = true, limits.checks + #served
+      if could_be_hosted(served, job.shape) then -- else it costs no try
+        limits.tried, job.since = limits.tried + 1, since
+        job.turn = tonumber(call('HGET', job_key(job.id), F.dropped_ms) or '') or since
+        jobs[#jobs + 1] = job
+      end
+      if limits.tried == MOST_SHAPES or limits.checks > MOST_CHECKS then break end
+    end
+  end
+  table.sort(jobs, function(a, b)
+    if a.turn ~= b.turn then return a.turn < b.turn end
+    return tonumber(a.id) < tonumber(b.id)
+  end)
+  for _, job in ipairs(jobs) do
+    if not consider(job) then return false end
+  end
+  return limits.tried < MOST_SHAPES and limits.checks <= MOST_CHECKS
+end
+
+local function fill()
+  local limits = {checked = {}, checks = 0, tried = 0}
+  for _, priority in ipairs(PRIORITIES) do
+    if not fill_at(priority, limits) then return end
   end
 end
 local room = false
 for _, host in ipairs(hosts) do room = room or host.held < most end
 if room then fill() end
 if changed then wake('room') end
-return cjson.encode(out)
+return cjson.encode({reservations = out, again_ms = whole(again or 0)})

@@ -21,14 +21,16 @@ function parse_reservation(text)
   return id, tonumber(need), tonumber(start), blockers
 end
 
--- Return the runs on a device: {id, bytes counted, when it must have ended (0: unknown), whether it is exclusive}.
+-- Return the runs on a device: {id, bytes counted, when it must have ended (0: unknown), whether it is past that,
+-- whether it is exclusive}.
 function runs_on(device, total, now, leases)
   local runs = {}
   leases = leases or call('HGETALL', key2('dl', device))
   for i = 1, #leases, 2 do
     local lease, observed, ends, alone = string.match(leases[i + 1], '^(%d+):(%d+):?(%d*):?(x?)')
     local bytes = math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unreadable lease: the whole device
-    runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = end_of_lease(ends, now), alone = alone == 'x'}
+    local ends_ms = end_of_lease(ends, now)
+    runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = ends_ms, overdue = ends_ms < (tonumber(ends) or 0), alone = alone == 'x'}
   end
   return runs
 end
@@ -71,9 +73,10 @@ function planning_record(host, device, record, now)
     external = tonumber(external), capacity = capacity, free = capacity, runs = runs_on(device, tonumber(total), now)}
   for _, run in ipairs(found.runs) do
     found.alone = found.alone or run.alone
-    local claimed, in_vain = unpack(call('HMGET', job_key(run.id), F.claimed_ms, F.in_vain_ms))
+    local claimed, in_vain, usual_s = unpack(call('HMGET', job_key(run.id), F.claimed_ms, F.in_vain_ms, F.usual_s))
     run.since, run.claimed = tonumber(claimed or '') or 0, claimed or ''
-    run.lasts = run.ends == 0 and in_vain and in_vain == claimed -- see reserve.lua; a preempted run has an end
+    run.usual_ms = tonumber(usual_s or '') and 1000 * usual_s
+    run.lasts = run.ends == 0 and in_vain and in_vain == claimed -- see limit_reservation.lua; a preempted run has an end
     found.free = found.free - run.bytes
   end
   table.sort(found.runs, ends_sooner)
