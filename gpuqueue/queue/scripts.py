@@ -83,7 +83,10 @@ SHARED = {
         *("device_filter", "array_index", "limits", "dependencies", "capacity"),
         *("topology", "better_device", "array"),
     ),
-    "reserve": ("device_filter", "array_index", "limits", "capacity", "limit_reservation", "prospects"),
+    "reserve": (
+        *("device_filter", "array_index", "limits", "capacity", "limit_reservation"),
+        *("prospects", "turns"),
+    ),
     "promote": ("device_filter", "array_index", "limits", "capacity"),
     "preempt": ("device_filter", "array_index", "limits", "capacity", "idle_priority"),
     "why": (

@@ -282,6 +282,34 @@ def test_after_its_turn_a_job_goes_to_the_end(queue: JobQueue, store: redis.Redi
         wait_on(store, job_id, 61)
 
 
+def test_a_job_that_waits_anew_has_its_turn_by_the_new_wait(queue: JobQueue, store: redis.Redis) -> None:
+    """A reservation that was dropped before the job was held does not put it before those that came meanwhile."""
+    serve(queue)
+    small(queue)
+    must_claim(queue)
+    first = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    second = queue.requests.submit(make_spec(mem_bytes=22 * GIB)).id
+    now_ms = queue.now_ms()
+    dropped = {stored.DROPPED_MS: now_ms - 3_600_000, stored.READY_SINCE_MS: now_ms - 600_000}
+    store.hset(keys.job(first), mapping=dropped)
+    waited(queue, store, second, 1800)
+
+    assert [second] == list(reserve(queue))
+
+
+def test_the_oldest_job_is_found_behind_many_others(queue: JobQueue) -> None:
+    """Jobs are read in steps by age: the oldest one without room is found behind two hundred others that have room."""
+    serve(queue)
+    small(queue)
+    must_claim(queue)
+    for _ in range(200):
+        small(queue)
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB, account=BOB)).id
+    queue.requests.submit(make_spec(mem_bytes=22 * GIB))
+
+    assert [large] == list(reserve(queue))
+
+
 # ---- what a reservation may cost -------------------------------------------------------------------------------------
 
 

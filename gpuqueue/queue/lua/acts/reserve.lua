@@ -58,9 +58,12 @@ end
 
 local moment = now - after_ms
 local last_waiting -- a bound on the ids of jobs that have waited this long; read once
-local function heads_of(priority, user)
+local function last_that_waits()
   last_waiting = last_waiting or last_id_before(moment)
-  return call('ZRANGE', key3('us', priority, user), '-inf', whole(last_waiting), 'BYSCORE', 'WITHSCORES')
+  return last_waiting
+end
+local function heads_of(priority, user)
+  return call('ZRANGE', key3('us', priority, user), '-inf', whole(last_that_waits()), 'BYSCORE', 'WITHSCORES')
 end
 
 -- ---- room under limits ----------------------------------------------------------------------------------------------
@@ -233,39 +236,23 @@ local function consider(job)
   return true
 end
 
--- Return the first jobs of all users and shapes at this priority, by age: {id, user, shape}.
-local function by_age(priority)
-  local found = {}
-  for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do
-    local heads = heads_of(priority, user)
-    for i = 1, #heads, 2 do
-      local id = first_at(heads[i + 1], priority, user, heads[i])
-      if not reservations[id] and parse_shape(heads[i]) then found[#found + 1] = {id = id, user = user, shape = heads[i]} end
-    end
-  end
-  table.sort(found, function(a, b)
-    if a.id ~= b.id then return tonumber(a.id) < tonumber(b.id) end
-    return a.shape < b.shape -- a stale entry
-  end)
-  return found
-end
-
 -- Reserve for the jobs that have waited longest; after a dropped reservation a job is as one that came then.
 local function fill_at(priority, limits)
   local jobs = {}
-  for _, job in ipairs(by_age(priority)) do
-    local like = limits_set() and job.user .. ' ' .. job.shape or job.shape -- jobs that are alike here have the same room
-    local since = not limits.checked[like] and not beyond_everywhere(job.user, job.shape) and waits_since(job.id, now)
+  oldest_first(priority, last_that_waits(), function(id, user, shape)
+    if reservations[id] or not parse_shape(shape) then return false end
+    local like = limits_set() and user .. ' ' .. shape or shape -- jobs that are alike here have the same room
+    local since = not limits.checked[like] and not beyond_everywhere(user, shape) and waits_since(id, now)
     if since and since <= moment then
       limits.checked[like], limits.checks = true, limits.checks + #served
-      if could_be_hosted(served, job.shape) then -- else it costs no try
-        limits.tried, job.since = limits.tried + 1, since
-        job.turn = tonumber(call('HGET', job_key(job.id), F.dropped_ms) or '') or since
-        jobs[#jobs + 1] = job
+      if could_be_hosted(served, shape) then -- else it costs no try
+        local dropped = tonumber(call('HGET', job_key(id), F.dropped_ms) or '') or 0
+        limits.tried = limits.tried + 1
+        jobs[#jobs + 1] = {id = id, user = user, shape = shape, since = since, turn = math.max(since, dropped)}
       end
-      if limits.tried == MOST_SHAPES or limits.checks > MOST_CHECKS then break end
     end
-  end
+    return limits.tried == MOST_SHAPES or limits.checks > MOST_CHECKS
+  end)
   table.sort(jobs, function(a, b)
     if a.turn ~= b.turn then return a.turn < b.turn end
     return tonumber(a.id) < tonumber(b.id)
