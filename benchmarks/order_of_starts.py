@@ -1,11 +1,13 @@
 """How long jobs wait under gpuqueue's order, compared with first-fit, EASY and the shortest first, all by memory.
 
-python -m benchmarks.order_of_starts [--jobs 600] [--seeds 3] [--sites 8x80G/8x80G ...] [--shapes gangs ...]
+python -m benchmarks.order_of_starts [--jobs 600] [--seeds 3] [--first-seed 0] [--sites 8x80G/8x80G ...]
+    [--shapes gangs ...]
 
 Each line is one trace (gpuqueue/simulator/shapes.py), replayed with the real scripts. MEAN, 95 % and SLOW are those of
 gpuqueue as a multiple of first-fit's; LIGHT is the mean wait of the users who together submit the smallest tenth of
-the work; LARGE that of the jobs on the most devices; MOST is the longest wait as a multiple of the best rival's. The
-aims are in docs/explanation/order-measured.md; a figure beyond its aim has an exclamation mark.
+the work; LARGE that of the jobs on the most devices; MOST is the longest wait as a multiple of the best rival's. IDLE
+is the part of all device time that was idle because reserved. The aims are in docs/explanation/order-measured.md; a
+figure beyond its aim has an exclamation mark.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuqueue.embedded.scratch import scratch_store
 from gpuqueue.model.placement import Preference
@@ -35,11 +37,12 @@ LIGHT = 0.1
 #: Column -> the largest multiple that is aimed at. A figure of waits below this many seconds counts as that.
 AIMS = {"mean": 1.3, "95 %": 1.3, "slow": 1.3, "light": 1.0, "most": 1.2}
 LEAST_S = 60.0
+HEAD = "SITE         SHAPE   SEED  OURS   FIRST-FIT  EASY   SHORTEST   MEAN   95 %   SLOW   LIGHT  LARGE  MOST   IDLE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waits:
-    """The figures of one replay, in seconds, except ``slow``."""
+    """The figures of one replay, in seconds, except ``slow`` and ``idle`` (see IDLE above)."""
 
     mean: float
     p95: float
@@ -47,6 +50,7 @@ class Waits:
     slow: float
     light: float
     large: float
+    idle: float = 0.0
 
     @classmethod
     def of(cls, placed: Sequence[Placement], light: frozenset[str]) -> Waits:
@@ -84,14 +88,20 @@ def measure(requests: Sequence[Request], site: Site, knobs: Knobs) -> dict[str, 
     with scratch_store() as url:
         ours = Ours(url, site, knobs)
         try:
-            found = {"ours": Waits.of(replay(requests, ours), light)}
+            placed = replay(requests, ours)
+            ends_s = max(each.start_s + each.request.run_s for each in placed)
+            idle = ours.reserved_idle_device_s() / ends_s / len(site.cards)
+            found = {"ours": replace(Waits.of(placed, light), idle=idle)}
         finally:
             ours.close()
     return found | {name: Waits.of(replay(requests, rival(site)), light) for name, rival in RIVALS.items()}
 
 
 def multiples(found: Mapping[str, Waits]) -> dict[str, float]:
-    """Return the figures of ``ours`` as multiples: of first-fit's, and the longest wait of the best rival's."""
+    """Return the figures of ``ours`` as multiples: of first-fit's, and the longest wait of the best rival's.
+
+    ``idle`` is a part, not a multiple.
+    """
     ours, first_fit = found["ours"], found["first-fit"]
 
     def over(mine: float, theirs: float) -> float:
@@ -104,6 +114,7 @@ def multiples(found: Mapping[str, Waits]) -> dict[str, float]:
         "light": over(ours.light, first_fit.light),
         "large": over(ours.large, first_fit.large),
         "most": over(ours.most, min(found[name].most for name in RIVALS)),
+        "idle": ours.idle,
     }
 
 
@@ -111,12 +122,12 @@ def main() -> None:
     """Replay all traces and print a line for each, then the worst of each column."""
     options = _options()
     knobs = Knobs(reserve_after_s=options.reserve_after, placement=Preference(options.placement))
-    print(f"{'SITE':12} {'SHAPE':7} SEED  OURS   FIRST-FIT  EASY   SHORTEST   MEAN   95 %   SLOW   LIGHT  LARGE  MOST")
+    print(HEAD)
     lines: list[dict[str, float]] = []
     for text in options.sites:
         site = Site.parse(text, slots=SLOTS, headroom_bytes=HEADROOM_BYTES)
         for name in options.shapes:
-            for seed in range(options.seeds):
+            for seed in range(options.first_seed, options.first_seed + options.seeds):
                 requests = shaped(SHAPES[name], site, options.jobs, seed=seed, load=options.load)
                 found = measure(requests, site, knobs)
                 lines.append(multiples(found))
@@ -136,6 +147,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--sites", nargs="+", default=SITES)
     parser.add_argument("--shapes", nargs="+", default=[*SHAPES], choices=SHAPES)
     parser.add_argument(

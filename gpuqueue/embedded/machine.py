@@ -53,6 +53,8 @@ class MachineStatus:
     #: Number of events that are not in the history yet, and the age of the oldest in seconds.
     unrecorded: int = 0
     unrecorded_s: float | None = None
+    #: For how long devices were idle because they were reserved, since the store was opened.
+    reserved_idle_device_s: float = 0.0
 
 
 class Machine:
@@ -209,6 +211,7 @@ class Machine:
             waiting, active = self.queue.jobs.counts()
             devices = tuple(self.queue.devices.all())
             unrecorded, unrecorded_s = self.queue.outbox.backlog()
+            reserved_idle_device_s = self.queue.maintenance.reserved_idle_device_s()
         except StoreUnreachable:
             return MachineStatus(store=store, store_answers=False, host_pid=pid)
         return MachineStatus(
@@ -220,6 +223,7 @@ class Machine:
             active=active,
             unrecorded=unrecorded,
             unrecorded_s=unrecorded_s,
+            reserved_idle_device_s=reserved_idle_device_s,
         )
 
     # ---- down ----------------------------------------------------------------------------------------------------

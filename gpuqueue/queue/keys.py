@@ -72,7 +72,9 @@ meta                   hash    the version of the layout; the last tick and the 
                                and those that may change the jobs of others; the placement of jobs on one device; the
                                last recorded event; from the opening: the last id in the history, the floor of new ids,
                                and when claims begin; how often a job was moved to the front; how many devices may be
-                               reserved on average (``reserve_average``), and when the next may be (``reserve_at``)
+                               reserved on average (``reserve_average``), and when the next may be (``reserve_at``);
+                               how long devices were idle because they were reserved (see
+                               ``lua/shared/reserved_idle.lua``)
 =====================  ======  ==================================================================================
 
 Channels: ``wake`` (work or room is available; ``for:<device>``: a job was left to that device), ``ctl``

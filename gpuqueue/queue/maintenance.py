@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Priority
+from gpuqueue.queue import keys
 from gpuqueue.queue.store import Store, answering, to_ms
 
 if TYPE_CHECKING:
@@ -47,6 +48,15 @@ class Maintenance:
     def check_reservations(self, *, after_s: float, most: int) -> Reservations:
         """Do as :meth:`reserve`, and return also when the next call may make a difference."""
         return replies.reservations(self._store.scripts.run("reserve", to_ms(after_s), most))
+
+    @answering
+    def reserved_idle_device_s(self) -> float:
+        """Return for how long devices were idle because they were reserved, in device-seconds.
+
+        The sum begins when the store is opened. Of a device, the memory that was both reserved and free counts.
+        """
+        text = cast("str | None", self._store.client.hget(keys.META, "reserved_idle_ms"))
+        return int(text) / 1000 if text and text.isdecimal() else 0.0
 
     @answering
     def promote(self, *, after_s: float, most: int = 200) -> int:

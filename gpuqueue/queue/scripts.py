@@ -85,7 +85,7 @@ SHARED = {
     ),
     "reserve": (
         *("device_filter", "array_index", "limits", "capacity", "limit_reservation"),
-        *("prospects", "turns"),
+        *("prospects", "turns", "reserved_idle"),
     ),
     "promote": ("device_filter", "array_index", "limits", "capacity"),
     "preempt": ("device_filter", "array_index", "limits", "capacity", "idle_priority"),

@@ -93,6 +93,10 @@ class Ours:
         self._forget()
         self._queue.close()
 
+    def reserved_idle_device_s(self) -> float:
+        """Return for how long devices were idle because they were reserved, in device-seconds."""
+        return self._queue.maintenance.reserved_idle_device_s()
+
     # ---- the Policy protocol ---------------------------------------------------------------------------------------
 
     def arrive(self, request: Request, now_s: float) -> None:

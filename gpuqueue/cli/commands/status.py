@@ -9,6 +9,7 @@ import click
 
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.own_queue import refuse_beside_service
+from gpuqueue.cli.output import render
 from gpuqueue.cli.output.devices import device_plain, device_rows
 from gpuqueue.cli.output.machine import report
 from gpuqueue.embedded.machine import Machine, MachineStatus
@@ -41,6 +42,7 @@ def status(*, as_json: bool) -> None:
             "active": found.active,
             "unrecorded": found.unrecorded,
             "unrecorded_s": found.unrecorded_s,
+            "reserved_idle_device_s": found.reserved_idle_device_s,
             "devices": [device_plain(each, settings) for each in found.devices],
         }
         click.echo(json.dumps(plain, indent=2))
@@ -54,6 +56,9 @@ def status(*, as_json: bool) -> None:
         if found.store_answers:
             report("jobs", f"{found.active} active", f"{found.waiting} waiting")
             report("history", *_how_far(found))
+            if found.reserved_idle_device_s:
+                idle = f"{render.hours(found.reserved_idle_device_s)} h"
+                report("reserved", idle, "of idle devices so far, for jobs that had waited too long")
         if found.devices:
             click.echo(device_rows(found.devices, settings, machine.queue.jobs.called))
     sys.exit(0 if found.store_answers else Unreachable.exit_code)

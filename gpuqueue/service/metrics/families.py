@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from gpuqueue.model.device import is_heat
@@ -64,6 +64,11 @@ def store_families(found: StoreFigures, *, silent_s: float) -> Iterator[Metric]:
     yield _one("gpuqueue_recorder_backlog_events", "Events that wait for the history database.", found.unrecorded)
     lag_s = found.unrecorded_s or 0.0
     yield _one("gpuqueue_recorder_lag_seconds", "Age of the oldest event that waits for the history database.", lag_s)
+    yield CounterMetricFamily(
+        "gpuqueue_reserved_idle_device_seconds",
+        "Time for which devices were idle because they were reserved, since the store was opened.",
+        value=found.reserved_idle_device_s,
+    )
     devices = found.devices[:MOST_DEVICES]
     yield from _devices(devices, silent_s)
     yield from _hosts(devices)

@@ -28,6 +28,7 @@ class StoreFigures:
     devices: tuple[DeviceStatus, ...]
     unrecorded: int
     unrecorded_s: float | None
+    reserved_idle_device_s: float
     users: Mapping[str, Use] | None
 
 
@@ -47,6 +48,7 @@ def store_figures(queue: JobQueue, settings: Settings) -> StoreFigures:
         devices=tuple(queue.devices.all()),
         unrecorded=unrecorded,
         unrecorded_s=unrecorded_s,
+        reserved_idle_device_s=queue.maintenance.reserved_idle_device_s(),
         users=queue.rules.uses() if settings.metrics_users else None,
     )
 

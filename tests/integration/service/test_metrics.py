@@ -20,6 +20,8 @@ from gpuqueue.model.device import Health
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import Alive
 from gpuqueue.text.units import GIB
@@ -145,6 +147,16 @@ def test_counters_follow_what_is_recorded(site: ServedSite) -> None:
         key for key in found.series if key[0].endswith("_total") and "http" not in key[0] and "cpu" not in key[0]
     ]
     assert [found.series[key] for key in counted] == [again.series[key] for key in counted]
+
+
+def test_the_cost_of_reservations_comes_from_the_store(site: ServedSite) -> None:
+    """The store counts for how long devices were idle because they were reserved."""
+    before = scrape(site)
+    store = connect(site.queue.url)
+    store.hincrby(keys.META, "reserved_idle_ms", 90_500)
+    store.close()
+
+    assert 90.5 == scrape(site).changed(before, "gpuqueue_reserved_idle_device_seconds_total")
 
 
 @pytest.mark.full

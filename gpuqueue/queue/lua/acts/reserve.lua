@@ -154,11 +154,13 @@ end
 -- ---- reservations ---------------------------------------------------------------------------------------------------
 
 local out, changed, held = {}, false, 0 -- held: devices reserved by these rules, not by preemption
+local needs = {} -- device -> bytes that are reserved there
 local function reserve(id, shape, found)
-  local chosen, mem, latest = {}, whole((parse_shape(shape))), latest_of(found)
+  local chosen, mem, latest = {}, parse_shape(shape), latest_of(found)
   for _, device in ipairs(found.devices) do
-    call('HSET', rsv, device.name, table.concat({id, device.all and whole(device.all) or mem, whole(latest), device.blockers}, ':'))
-    holder[device.name] = id
+    local need = device.all or mem
+    call('HSET', rsv, device.name, table.concat({id, whole(need), whole(latest), device.blockers}, ':'))
+    holder[device.name], needs[device.name] = id, need
     chosen[#chosen + 1] = device.name
   end
   call('HSET', job_key(id), F.reserved, table.concat(chosen, ','))
@@ -272,5 +274,6 @@ end
 local room = false
 for _, host in ipairs(hosts) do room = room or host.held < most end
 if room then fill() end
+count_idle(served, needs, now)
 if changed then wake('room') end
 return cjson.encode({reservations = out, again_ms = whole(again or 0)})
