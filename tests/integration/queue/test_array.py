@@ -244,12 +244,12 @@ def test_an_array_is_forgotten_after_its_last_member(farm: JobQueue, client: red
 
 
 def test_a_reservation_is_for_its_next_member(queue: JobQueue) -> None:
-    """A reservation of an array is for its next member, and after that member's start for the one after it."""
+    """A reservation of an array is for its next member, and later for the one after it, which waits from then on."""
     serve(queue, make_offer(slots=8))
     queue.requests.submit(make_spec(mem_bytes=10 * GIB))
     small = must_claim(queue)
     first = queue.requests.submit(make_spec(mem_bytes=20 * GIB, array=Array.parse("0-3"))).id
-    queue.requests.submit(make_spec(mem_bytes=8 * GIB))
+    later = queue.requests.submit(make_spec(mem_bytes=8 * GIB)).id
 
     assert [first] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     assert claim(queue) is None, "it passed the array, and takes the room that is kept"
@@ -258,6 +258,8 @@ def test_a_reservation_is_for_its_next_member(queue: JobQueue) -> None:
     assert (JobState.QUEUED, (small.job_id,)) == (found.state, found.start.blockers if found.start else None)
     end(queue, small)
     assert first + 1 == must_claim(queue).job_id
+    assert [later] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)], "it has waited longer"
+    queue.jobs.cancel(later)
     assert [first] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
 
 
