@@ -179,7 +179,7 @@ class Verdicts:
 class Reservation:
     """Devices reserved for a job that has waited too long. ``start_ms``: when they have room at the latest, if known.
 
-    ``until_ms``: if that is unknown, when the reservation ends.
+    ``until_ms``: when the reservation ends; None for one that waits for preempted runs.
     """
 
     job_id: int

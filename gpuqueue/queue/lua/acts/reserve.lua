@@ -4,20 +4,21 @@
 --
 -- 1. Turn: the job that has waited longest, of the highest priority. A job whose reservation was
 --    dropped counts as one that began to wait then.
--- 2. Prospect: only if the job is likely to start within half of the time that it has waited (prospects.lua).
--- 3. Cost: devices are reserved for one job at a time, or for several on an eighth of all devices (PART). If one job had
+-- 2. End: a reservation lasts as long as the job had waited. On more than a quarter of all devices (MOST_PART) it lasts for
+--    a shorter time, so that the product is the same: on all devices for a quarter of the wait.
+-- 3. Prospect: only if the job is likely to start within half of that (prospects.lua).
+-- 4. Cost: devices are reserved for one job at a time, or for several on an eighth of all devices (PART). If one job had
 --    more than that, nothing is reserved afterwards until the average is an eighth again (`unreserve` in state.lua).
--- 4. End: a reservation whose latest start is unknown lasts as long as the job had waited.
 --
 -- ARGV: after_ms  most (reservations on one host)
--- returns JSON: reservations: for each, job_id, devices (comma-separated), start_ms (latest start; '0': unknown), and if
---   that is unknown, until_ms: when the reservation ends, else '0'; again_ms: when a call may reserve more although
+-- returns JSON: reservations: for each, job_id, devices (comma-separated), start_ms (latest start; '0': unknown), and
+--   until_ms: when the reservation ends ('0': with the preempted runs); again_ms: when a call may reserve more although
 --   nothing has changed, else '0'
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local MOST_SHAPES, MOST_CHECKS, AT_LEAST_MS, A_DAY_MS = 64, 32000, 60000, 86400000
-local PART = 1 / 8 -- of the devices; see decision 19
+local PART, MOST_PART = 1 / 8, 1 / 4 -- of the devices, on average and as long as a job has waited; see decision 19
 local now = now_ms()
 local rsv = P .. 'rsv'
 
@@ -50,10 +51,16 @@ for i = 1, #texts, 2 do
   end
 end
 
--- Return until when a reservation lasts that has waited in vain since then.
-local function patient_until(id, since)
-  local waited = math.max(0, since - (waits_since(id, now) or since))
-  return since + math.max(after_ms, AT_LEAST_MS, math.min(waited, math.max(A_DAY_MS, math.floor(waited / 4))))
+-- Return for how long room may be reserved for a job that has waited so long: for as long, and at most a day, or a quarter
+-- of the wait. On more than a part of the devices the time is shorter, so that the product is the same.
+local function patience_ms(waited, count)
+  local most_ms = waited * math.min(1, count and #served * MOST_PART / count or 1)
+  return math.max(after_ms, AT_LEAST_MS, math.floor(math.min(most_ms, math.max(A_DAY_MS, waited / 4))))
+end
+
+-- Return until when a reservation (on so many devices; nil: of room) lasts that was made at that time.
+local function patient_until(id, since, count)
+  return since + patience_ms(math.max(0, since - (waits_since(id, now) or since)), count)
 end
 
 local moment = now - after_ms
@@ -168,7 +175,7 @@ local function reserve(id, shape, found)
   local since, by_preemption = unpack(call('HMGET', job_key(id), F.reserved_since_ms, F.by_preemption))
   found.host.held = found.host.held + 1
   if not by_preemption then held = held + #chosen end
-  local ends = latest == 0 and patient_until(id, tonumber(since) or now) or 0
+  local ends = by_preemption and 0 or patient_until(id, tonumber(since) or now, #chosen)
   out[#out + 1] = {job_id = id, devices = table.concat(chosen, ','), start_ms = whole(latest), until_ms = whole(ends)}
 end
 
@@ -195,7 +202,7 @@ for _, id in ipairs(ids) do -- a reservation stays where it is: with room elsewh
   end
   if here and made and latest_of(here) == 0 then
     here = nil -- a preempted run hangs
-  elseif here and latest_of(here) == 0 and now >= patient_until(id, tonumber(since) or now) then
+  elseif here and not made and here.start > now and now >= patient_until(id, tonumber(since) or now, #here.devices) then
     here = nil
     call('HSET', job_key(id), F.dropped_ms, whole(now))
   end
@@ -226,7 +233,7 @@ local function beyond_everywhere(user, shape) return limit_in_the_way(user, shap
 local function consider(job)
   local found = best_for(job.id, job.user, job.shape)
   if not found or found.start == now then return true end
-  local is_likely, next_at = has_prospects(found.start, job.since, now)
+  local is_likely, next_at = has_prospects(found.start, patience_ms(judged_at(now) - job.since, #found.devices), now)
   if not is_likely then
     check_again(next_at)
     return true

@@ -1,6 +1,6 @@
 -- When runs are likely to end, and whether a job is likely to start soon enough for a reservation. Goes before
 -- reserve.lua, after capacity.lua.
-local foresee, latest_start, has_prospects
+local foresee, latest_start, judged_at, has_prospects
 do
 local USUAL_MS = 600000 -- taken for a run of a user without any ended run, as for usage (fair_share.lua)
 local STEP_MS = 300000 -- prospects change in such steps, so that a replay need not judge them all the time
@@ -11,7 +11,7 @@ local NEVER_MS = 365 * 86400000 -- a run that has outlived its time limit hangs
 -- (Durations have a heavy tail: what has lasted long is likely to last long. "As long again" is the median of what is
 -- left for a Pareto distribution with an infinite mean, the worst case.)
 function foresee(devices, now)
-  local judged = now - now % STEP_MS
+  local judged = judged_at(now)
   for _, device in ipairs(devices) do
     for _, run in ipairs(device.runs) do
       run.latest = run.ends
@@ -37,10 +37,12 @@ function latest_start(found, runs, now)
   return latest
 end
 
--- Return whether a job that has waited since then is likely to start within half of its wait, or a quarter of an hour; if
--- not, when to ask again.
-function has_prospects(start, since, now)
-  local judged = now - now % STEP_MS
-  return start - judged <= math.max((judged - since) / 2, USUAL_MS + STEP_MS), judged + STEP_MS
+function judged_at(now) return now - now % STEP_MS end
+
+-- Return whether a job is likely to start within half of the time for which devices may be reserved for it, or within a
+-- quarter of an hour; if not, when to ask again.
+function has_prospects(start, patience_ms, now)
+  local judged = judged_at(now)
+  return start - judged <= math.max(patience_ms / 2, USUAL_MS + STEP_MS), judged + STEP_MS
 end
 end
