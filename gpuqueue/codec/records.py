@@ -36,6 +36,7 @@ def job_to_plain(job: Job) -> Plain:
         "environment": spec.environment,
         "mem_bytes": spec.mem_bytes,
         "mem_source": _mem_source_to_plain(spec.mem_source),
+        "expected_utilisation": spec.expected_utilisation,
         "gpus": spec.gpus,
         "device": spec.device.value if spec.device else None,
         "placement": placement_to_plain(spec.placement),

@@ -69,6 +69,7 @@ class NewJob:
     probe: str | None = None
     cpus: float | None = None
     cpu_mem_bytes: int | None = None
+    expected_utilisation: float | None = None
     auto_mem: bool = False
     estimated_mem_bytes: int | None = None
     default_mem_bytes: int | None = None

@@ -93,6 +93,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("probe", "probe", _TEXT_OR_NONE, "text"),
     ("cpus", "cpus", (int, float, type(None)), "a number"),
     ("cpu_mem", "cpu_mem_bytes", (int, type(None)), "a whole number"),
+    ("expected_utilisation", "expected_utilisation", (int, float, type(None)), "a number"),
     ("the command", "argv", (tuple,), "a tuple of words"),
     ("the environment", "env", (Mapping,), "a mapping of names to values"),
     ("waits", "waits", (Waits,), "a Waits"),
@@ -139,6 +140,8 @@ class JobSpec:
       a file of its own.
     - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.
       ``signal`` is sent to the first process before the time limit.
+    - ``expected_utilisation`` is the share of time, from 0 to 1, in which the job will probably use each device. None:
+      unknown.
     - ``probe`` is the text of a :class:`~gpuqueue.model.probe.Probe` if the job runs only to find out its memory.
     - ``cpus`` and ``cpu_mem_bytes`` are the most processors and host memory that the job may use.
     - ``array`` is set if the job is an array.
@@ -181,6 +184,7 @@ class JobSpec:
     probe: str | None = None
     cpus: float | None = None
     cpu_mem_bytes: int | None = None
+    expected_utilisation: float | None = None
 
     def __post_init__(self) -> None:
         """Validate the fields.
@@ -251,6 +255,8 @@ class JobSpec:
             raise BadRequest(f"a job can notify at most {MOST_NOTIFICATIONS} targets, not {len(self.notifications)}")
 
     def _check_devices(self) -> None:
+        if self.expected_utilisation is not None and not 0 <= self.expected_utilisation <= 1:
+            raise BadRequest(f"expected_utilisation is a share from 0 to 1, not {brief(self.expected_utilisation)}")
         if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - more than any host has
             raise BadRequest(f"a job cannot ask for {brief(self.gpus)} devices: give a number from 1 to 64")
         if self.device is DeviceFilter.CPU and self.gpus > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 from gpuqueue.errors import BadRequest
@@ -19,6 +20,10 @@ MOST_MODEL = 64
 #: External processes may use at most 1/16 of a device that a job wants whole. The scripts have the same figure
 #: (``gpuqueue/queue/lua/shared/device_filter.lua``), and a test compares the two.
 EXTERNAL_SHARE = 16
+#: A run of unknown utilisation counts as this share of its devices, which is about the mean of the jobs of one cluster
+#: (Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", ATC 2019). The
+#: scripts have the same figure (``better_device.lua``), and a test compares the two.
+UNKNOWN_UTILISATION = 0.5
 
 _WORD = pattern(r"[a-z0-9.]+")
 #: Without commas and colons, which separate the UUIDs and the fields of a shape.
@@ -32,9 +37,16 @@ class Preference(str, Enum):
     SPREAD = "spread"
     #: The device with the least free memory that is still enough.
     PACK = "pack"
+    #: The device whose runs have the least expected utilisation together; of equal ones as SPREAD.
+    LEAST_BUSY = "least-busy"
 
     def __str__(self) -> str:
         return self.value
+
+    @property
+    def letter(self) -> str:
+        """Return the letter that names it in a shape and in the scripts."""
+        return self.value[0]
 
     @classmethod
     def parse(cls, text: object) -> Preference:
@@ -45,8 +57,14 @@ class Preference(str, Enum):
 
         """
         if not isinstance(text, str) or text not in list(cls):
-            raise BadRequest(f"{brief(text)} is no placement: write {' or '.join(cls)}")
+            raise BadRequest(f"{brief(text)} is no placement: write {one_of(cls)}")
         return cls(text)
+
+
+def one_of(words: Iterable[str]) -> str:
+    """Return *words* as a choice, such as ``spread or pack``."""
+    *others, last = map(str, words)
+    return f"{', '.join(others)} or {last}"
 
 
 def words_of(model: str) -> tuple[str, ...]:
@@ -92,7 +110,7 @@ class Placement:
         if not all(isinstance(flag, bool) for flag in flags):
             raise BadRequest("exclusive must be true or false")
         if self.preference is not None and not isinstance(self.preference, Preference):
-            raise BadRequest(f"the placement must be {' or '.join(Preference)}, not {brief(self.preference)}")
+            raise BadRequest(f"the placement must be {one_of(Preference)}, not {brief(self.preference)}")
         _check_names("device type", self.models, MOST_MODELS)
         _check_names("device", self.devices, MOST_DEVICES)
         for model in self.models:
@@ -114,7 +132,7 @@ class Placement:
         Equal constraints give equal texts, whatever their order, because jobs of one shape are interchangeable.
         """
         flags = ("x" if self.exclusive else "") + ("w" if self.whole else "")
-        flags += self.preference.value[0] if self.preference else ""
+        flags += self.preference.letter if self.preference else ""
         models = "+".join(sorted({"-".join(sorted(set(words_of(model)))) for model in self.models}))
         return f"{flags}:{models}:{','.join(sorted(set(self.devices)))}".rstrip(":")
 

@@ -57,9 +57,10 @@ timers                 zset    job id -> when it may start: the job has the stat
                                depend on it are not updated yet
 dep:<id>               zset    job id -> job id: the waiting jobs that depend on the end of the job
 keys                   hash    user and dedupe key -> the last job that was submitted with this key
-dl:<device>            hash    job id -> ``lease:observed:end:alone:nonce``: the leases on a device: allocated and used
-                               bytes, the latest end of the run, x if the run is exclusive, and the nonce of the claim,
-                               so that a repeated claim gets the same answer
+dl:<device>            hash    job id -> ``lease:observed:end:alone:busy:nonce``: the leases on a device: allocated and
+                               used bytes, the latest end of the run, x if the run is exclusive, its expected
+                               utilisation in percent (with the colon behind it missing if it is unknown), and the nonce
+                               of the claim, so that a repeated claim gets the same answer
 leases                 zset    job id -> when the lease expires without a heartbeat
 rsv                    hash    device -> ``job:need:start:blockers``: the reservation for a job that has waited too
                                long, or for which others were preempted

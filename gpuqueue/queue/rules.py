@@ -45,7 +45,7 @@ class Rules:
         others = {user: share for user, share in shares.items() if share != 1}
         pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]
         who = "*" if urgent is None else ",".join(sorted(urgent))
-        where = placement.value if placement else ""
+        where = placement.letter if placement else ""
         return bool(self._store.scripts.run("set_policy", to_ms(half_life_s), who, where, admins, *pairs))
 
     @answering

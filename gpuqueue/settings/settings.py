@@ -115,7 +115,8 @@ class Settings:
     limits: str = ""
     #: Limits and defaults for the requests of a pool's jobs, such as ``big: max_time=2d default_time=4h``.
     pool_limits: str = ""
-    #: Default placement of a job on one device: where the most memory is free, or the least that is enough.
+    #: Default placement of a job on one device: where the most memory is free, the least that is enough, or
+    #: where the running jobs are expected to use the device least.
     placement: Preference = Preference.SPREAD
     #: Users who may use the priority urgent, separated by commas; ``*`` for all users.
     urgent: str = "*"

@@ -28,7 +28,7 @@ def _alone(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  #
 
 
 def _prefer(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  # noqa: FBT001 - as click calls it
-    """Store ``--spread``, ``--pack`` or ``--no-preference`` as the parameter ``preference``.
+    """Store ``--spread``, ``--pack``, ``--least-busy`` or ``--no-preference`` as the parameter ``preference``.
 
     Raises:
         click.UsageError: Two of these flags are given.
@@ -39,7 +39,7 @@ def _prefer(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  
         other = "no-preference" if before == "none" else before
         raise click.UsageError(f"--{other} and {param.opts[0]} contradict each other: use one of them", ctx)
     if chosen:
-        ctx.params["preference"] = param.name
+        ctx.params["preference"] = (param.name or "").replace("_", "-")
 
 
 def _preference(name: str, help_text: str) -> Option:
@@ -51,6 +51,7 @@ DEVICE = "gpu, cpu, any; or devices by INDEX, HOST:INDEX or UUID (or its start),
 DEVICE_TYPE = "Only devices with these words in their name: A100. Repeatable: any of these"
 spread = _preference("spread", "Prefer the device with the most free memory.")
 pack = _preference("pack", "Prefer the device with the least sufficient memory.")
+least_busy = _preference("least-busy", "Prefer the device that its jobs use least.")
 DEVICE_OPTION = field("device", f"{DEVICE} Default: gpu; cpu if the queue knows no GPU.")
 DEVICE_TYPE_OPTION = field("device_type", f"{DEVICE_TYPE}.")
 #: Options of ``submit`` and ``run``.
@@ -60,6 +61,7 @@ OPTIONS = (
     click.option("--exclusive", is_flag=True, help="Run alone on each device. Without --mem: all of its memory."),
     spread,
     pack,
+    least_busy,
 )
 #: Options of ``edit``.
 CHANGES: tuple[Option, ...] = (
@@ -71,6 +73,7 @@ CHANGES: tuple[Option, ...] = (
     ),
     spread,
     pack,
+    least_busy,
     click.option(
         "--no-preference",
         "none",

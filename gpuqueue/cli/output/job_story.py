@@ -18,6 +18,7 @@ from gpuqueue.cli.output.render import (
     size_of,
     source_of,
     state,
+    use_of,
     waits_for,
     when,
 )
@@ -82,7 +83,7 @@ def _request_lines(record: Record) -> list[str]:
         f"  command    {plain(spec.command)}",
         f"  directory  {plain(spec.cwd)}",
         *code_lines(spec),
-        f"  asked      {size_of(spec)}{source_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
+        f"  asked      {size_of(spec)}{source_of(spec)} on {places_of(spec)}{put_of(spec.placement)}{use_of(spec)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
         + f", {priority_of(job)}",

@@ -149,6 +149,12 @@ def put_of(placement: Placement) -> str:
     return plain("".join(f", {each}" for each in words))
 
 
+def use_of(spec: JobSpec) -> str:
+    """Return how much the job is expected to use its devices, to follow `put_of`; empty if that is unknown."""
+    expected = spec.expected_utilisation
+    return "" if expected is None else f", expected to be busy {percent(expected)} of the time"
+
+
 def places_of(spec: JobSpec) -> str:
     """Return the requested number and kind of devices: ``2 GPUs``, ``the CPU``, ``1 device, GPU or CPU``."""
     if spec.device is DeviceFilter.CPU:

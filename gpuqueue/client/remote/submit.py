@@ -81,7 +81,7 @@ def submit_spec(
     body = {name: value for name, value in to_plain(made).items() if name != "account"}
     if left_open is not None or made.mem_source == ASKED:  # the service knows then, and an older one has no such field
         del body["mem_source"]
-    for name in ("probe", "cpus", "cpu_mem_bytes"):  # likewise
+    for name in ("probe", "cpus", "cpu_mem_bytes", "expected_utilisation"):  # likewise
         if body[name] is None:
             del body[name]
     if made.retries.mem_times is None:  # likewise

@@ -317,6 +317,7 @@ class Site:
                 preference=some.choice((None, None, *Preference)),
             ),
             array=Array.parse("0-3%2") if some.random() < 0.1 else None,
+            expected_utilisation=some.choice((None, 0.2, 0.9)),
         )
 
     def serve(self) -> None:

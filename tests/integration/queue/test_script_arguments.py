@@ -168,7 +168,7 @@ GOOD: dict[str, list[Any]] = {
     "reserve": [0, 1],
     "promote": [0, 100],
     "preempt": [0, 60_000, 5, 3, "01", 2, "0"],
-    "set_policy": [86_400_000, "ada,bob", "spread", "eve", "ada", 2000],
+    "set_policy": [86_400_000, "ada,bob", "s", "eve", "ada", 2000],
     "set_limits": ["user:*", "running_gpus=2 queued_jobs=9!", "member:bob", "lab", "members:lab", "bob,eve"],
     "usage": [],
     "why": [5],

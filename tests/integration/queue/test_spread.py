@@ -10,21 +10,22 @@ import redis
 from bounded import until
 from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
 
+from gpuqueue.model.array import Array
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState
-from gpuqueue.model.placement import Placement, Preference
-from gpuqueue.model.run import Ending
+from gpuqueue.model.placement import UNKNOWN_UTILISATION, Placement, Preference
+from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim, Later, Offer
+from gpuqueue.queue.lease import Alive, Claim, Later, Offer, Stray
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.wakeup import Subscriber, WakeUp
 from gpuqueue.text.units import GIB, MIB
 
-SPREAD, PACK = (Placement(preference=each) for each in Preference)
+SPREAD, PACK, LEAST_BUSY = (Placement(preference=each) for each in Preference)
 
 
 @pytest.fixture
@@ -256,3 +257,145 @@ def calls_of(client: redis.Redis, act: Any) -> int:
     return sum(
         each["calls"] for name, each in counts.items() if not name.startswith(("cmdstat_config", "cmdstat_info"))
     )
+
+
+# ---- the least busy device -------------------------------------------------------------------------------------------
+
+
+def running(queue: JobQueue, uuid: str, *uses: float | None) -> None:
+    """Let the device run jobs of 1 GiB with these expected utilisations."""
+    for use in uses:
+        here = Placement(devices=(uuid,), preference=Preference.LEAST_BUSY)
+        job_id = submitted(queue, placement=here, expected_utilisation=use)
+        assert job_id == must_claim(queue, uuid).job_id
+
+
+@pytest.mark.parametrize(("site", "asked"), [(Preference.LEAST_BUSY, None), (Preference.PACK, LEAST_BUSY)])
+def test_a_job_goes_to_the_least_busy_device(queue: JobQueue, site: Preference, asked: Placement | None) -> None:
+    """With "least-busy", the sum of the expected utilisations decides, and not the free memory."""
+    site_of(queue, site, *(make_offer(f"GPU-{i}") for i in range(3)))
+    running(queue, "GPU-0", 0.9)
+    running(queue, "GPU-1", 0.1, 0.2, 0.2)
+    running(queue, "GPU-2", 0.4, 0.4)
+    job_id = submitted(queue, placement=asked or Placement())
+
+    assert Later(0.2) == seek(queue, "GPU-0")
+    assert Later(0.2) == seek(queue, "GPU-2")
+    assert job_id == must_claim(queue, "GPU-1").job_id
+
+
+def test_equally_busy_devices_are_chosen_by_memory(queue: JobQueue) -> None:
+    """Sums in the same step of 10 % count as equal: then the device with the most free memory has the job."""
+    site_of(queue, Preference.LEAST_BUSY, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2"))
+    running(queue, "GPU-0", 0.28, 0.34)
+    running(queue, "GPU-1", 0.63)
+    running(queue, "GPU-2", 0.9)
+    job_id = submitted(queue)
+
+    assert Later(0.2) == seek(queue, "GPU-0")
+    assert job_id == must_claim(queue, "GPU-1").job_id
+
+
+def test_an_unknown_utilisation_counts_as_in_python(queue: JobQueue) -> None:
+    """Three unknown runs count as more than three that use a little less, and as less than three with a little more.
+
+    The card with the unknown runs has the most free memory, and so would have the job if the sums were equal.
+    """
+    site_of(queue, Preference.LEAST_BUSY, make_offer("GPU-0"), make_offer("GPU-2"))
+    serve(queue, make_offer(device=make_device("GPU-1", total_bytes=48 * GIB)))
+    running(queue, "GPU-0", *[UNKNOWN_UTILISATION - 0.03] * 3)
+    running(queue, "GPU-1", None, None, None)
+    running(queue, "GPU-2", *[UNKNOWN_UTILISATION + 0.03] * 3)
+    first, second = (submitted(queue, expected_utilisation=0.2) for _ in range(2))
+
+    assert Later(0.2) == seek(queue, "GPU-1")
+    assert first == must_claim(queue, "GPU-0").job_id
+    assert Later(0.2) == seek(queue, "GPU-2")
+    assert second == must_claim(queue, "GPU-1").job_id
+
+
+def test_it_is_no_cap(queue: JobQueue, client: redis.Redis) -> None:
+    """Busy devices take jobs as well. No job waits longer than a moment for one that is less busy."""
+    site_of(queue, Preference.LEAST_BUSY, make_offer("GPU-0"), make_offer("GPU-1"))
+    running(queue, "GPU-0", 1.0, 1.0, 1.0)
+    running(queue, "GPU-1", 1.0)
+    job_id = submitted(queue)
+    assert Later(0.2) == seek(queue, "GPU-0")
+
+    let_time_pass(client, job_id)
+    assert job_id == must_claim(queue, "GPU-0").job_id
+
+
+def test_a_lease_keeps_the_expected_utilisation(queue: JobQueue, client: redis.Redis) -> None:
+    """It is in each lease of the run, through heartbeats, and after the store has lost the run and adopted it again."""
+    site_of(queue, Preference.LEAST_BUSY, make_offer("GPU-0"), make_offer("GPU-1"))
+    submitted(queue, gpus=2, expected_utilisation=0.634)
+    run = must_claim(queue, "GPU-0")
+    nonce = run.token.partition(".")[2]
+    each = f"{GIB}:0:0::63:{nonce}"
+    assert [each, each] == [client.hget(keys.device_leases(uuid), str(run.job_id)) for uuid in ("GPU-0", "GPU-1")]
+
+    alive = Alive(job_id=run.job_id, token=run.token, observed={"GPU-0": MIB})
+    queue.devices.heartbeat(make_offer("GPU-0"), (alive,), lease_s=300)
+    assert f"{GIB}:{MIB}:0::63:{nonce}" == client.hget(keys.device_leases("GPU-0"), str(run.job_id))
+    (status,) = (each for each in queue.devices.all() if each.device.uuid == "GPU-0")
+    assert [(GIB, MIB)] == [(each.lease_bytes, each.observed_bytes) for each in status.holdings]
+
+    offered = Stray(
+        job_id=run.job_id,
+        token=run.token,
+        host="nodeA",
+        worker="w0",
+        devices=tuple(RunDevice(uuid=uuid, lease_bytes=GIB, total_bytes=24 * GIB) for uuid in run.devices),
+        claimed_ms=run.claimed_ms,
+        log_path="/l",
+        payload=run.payload,
+    )
+    client.flushall()
+    queue.recovery.open(0)
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    assert JobState.RUNNING is queue.runs.adopt(offered, lease_s=300)
+    assert each == client.hget(keys.device_leases("GPU-1"), str(run.job_id))
+
+
+def test_an_array_hands_its_utilisation_to_its_members(queue: JobQueue, client: redis.Redis) -> None:
+    """A member has the figure of its array."""
+    site_of(queue, Preference.LEAST_BUSY, make_offer("GPU-0"))
+    submitted(queue, array=Array.parse("0-1"), expected_utilisation=0.4)
+    run = must_claim(queue, "GPU-0")
+
+    lease = client.hget(keys.device_leases("GPU-0"), str(run.job_id))
+    assert str(lease).endswith(f"::40:{run.token.partition('.')[2]}")
+
+
+def test_a_value_that_looks_like_the_field_is_none(queue: JobQueue, client: redis.Redis) -> None:
+    """Neither a variable nor an argument of that name is taken for the figure, and a site that spreads has none."""
+    fakes: dict[str, Any] = {"env": {"expected_utilisation": "1"}, "argv": ("true", '"expected_utilisation":0.1')}
+    site_of(queue, Preference.LEAST_BUSY, make_offer("GPU-0"))
+    submitted(queue, **fakes)
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0"))
+    submitted(queue, expected_utilisation=0.5)
+    for _ in range(2):
+        run = must_claim(queue, "GPU-0")
+        lease = client.hget(keys.device_leases("GPU-0"), str(run.job_id))
+        assert f"{GIB}:0:0::{run.token.partition('.')[2]}" == lease
+
+
+def test_what_the_least_busy_device_costs_a_claim(queue: JobQueue, client: redis.Redis) -> None:
+    """An idle device claims at the cost of "spread". A busy one reads the leases of each other device as well."""
+    site_of(queue, Preference.LEAST_BUSY, *(make_offer(f"GPU-{i}") for i in range(8)))
+    claim(queue)  # the first claim may have to load the function first
+    for i in range(1, 8):
+        running(queue, f"GPU-{i}", 0.9)
+    extra = []
+    for here in ((), (0.5,)):
+        costs = []
+        for site in (None, Preference.LEAST_BUSY):
+            queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, placement=site)
+            running(queue, "GPU-0", *here)
+            submitted(queue)
+            costs.append(calls_of(client, lambda: must_claim(queue)))
+            client.delete(keys.device_leases("GPU-0"))
+        extra.append(costs[1] - costs[0])
+
+    assert [4, 4 + 7] == extra

@@ -120,3 +120,15 @@ def test_limits_of_the_host_are_shown() -> None:
 
     assert ["  limits     at most 4 processors, 32G of host memory"] == limits(cpus=4, cpu_mem_bytes=32 * 2**30)
     assert [] == limits()
+
+
+def test_the_request_names_the_expected_utilisation() -> None:
+    """`show` says how much a job is expected to use its device, if that is known."""
+    lines = []
+    for expected in (0.634, None):
+        job = Job(id=1, spec=make_spec(expected_utilisation=expected), state=JobState.QUEUED, submitted_at=NOW)
+        lines.append(next(line for line in story(Record(job=job)).splitlines() if "asked" in line))
+
+    assert ["  asked      1G on 1 device, expected to be busy 63 % of the time", "  asked      1G on 1 device"] == [
+        line.partition(", priority")[0] for line in lines
+    ]

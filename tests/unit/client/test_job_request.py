@@ -85,7 +85,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 #: Fields that permit something, and so change no spec.
 PERMITS = {"snapshot_allow"}
 #: The fields of a spec that come from the submitting process, from a retry, from the history or from a later version.
-NOT_REQUESTED = {"account", "umask", "retry_of", "script", "mem_source"}
+NOT_REQUESTED = {"account", "umask", "retry_of", "script", "mem_source", "expected_utilisation"}
 CHECKOUT = Checkout(commit="a" * 40, branch="main", dirty=False)
 #: Columns of a job with another name than their field of the spec.
 COLUMNS = {
@@ -147,9 +147,9 @@ def test_the_options_are_the_fields_of_a_request() -> None:
     """Each field has an option with its name. Some fields have an option for each of their values."""
     words = {"command", "args", "probe"}  # `gpuqueue probe` decides its own
     asked = {each.name for each in submit.params}
-    assert {*REQUEST} - words - {"preference"} == asked - {"script", "spread", "pack", "no_snapshot"}
+    assert {*REQUEST} - words - {"preference"} == asked - {"script", "spread", "pack", "least_busy", "no_snapshot"}
     assert asked - {"at_once"} == {each.name for each in run.params}
-    flags = {"spread", "pack", "none", "alone", "shared", "job_id"}
+    flags = {"spread", "pack", "least_busy", "none", "alone", "shared", "job_id"}
     assert {*EDIT} - {"preference", "exclusive"} == {each.name for each in edit.params} - flags
     assert {each.name for each in retry.params} - {"name", *SELECTION} <= {*REQUEST}
 
@@ -166,5 +166,5 @@ def test_each_field_reaches_the_spec_and_its_json(site: Any) -> None:
     whole = spec(site, tags=["a"], retries=1, on_end="team", after="12", git=True, **code)
     whole = replace(whole, warm=True, separate_stderr=True, cpus=2, cpu_mem_bytes=2**30)
     keys = set(json.loads(encode_spec(whole)))
-    assert {each.name for each in fields(JobSpec)} - keys == {"retry_of"}
+    assert {each.name for each in fields(JobSpec)} - keys == {"retry_of", "expected_utilisation"}
     assert keys - {each.name for each in fields(JobSpec)} == {"v"}

@@ -135,6 +135,8 @@ def test_every_field_of_version_1_loads_for_ever() -> None:
         {"cpus": 0.5, "cpu_mem_bytes": 32 * 2**30},
         {"environment": "torch-2.6"},
         {"probe": "steps=5", "time_limit_s": 9.0},
+        {"expected_utilisation": 0.63},
+        {"expected_utilisation": 0.0},
         {"snapshot": f"{'0' * 64}:src", "keep": ("results/**", "!*.tmp")},
     ],
     ids=str,

@@ -47,6 +47,7 @@ def test_a_mig_profile_is_a_type() -> None:
         (Placement(exclusive=True), "x"),
         (Placement(exclusive=True, whole=True), "xw"),
         (Placement(preference=Preference.PACK), "p"),
+        (Placement(preference=Preference.LEAST_BUSY), "l"),
         (Placement(models=("RTX 4090", "A100")), ":4090-rtx+a100"),
         (Placement(devices=("GPU-2", "GPU-1", "GPU-2")), "::GPU-1,GPU-2"),
         (Placement(exclusive=True, models=("A100",), devices=("GPU-1",)), "x:a100:GPU-1"),
@@ -110,6 +111,7 @@ def test_what_a_person_says_of_devices() -> None:
     assert (None, Placement(models=("A100", "H100"))) == put(None, ["A100", "H100"])
     assert (None, Placement(models=("RTX 4090",))) == put(None, "RTX 4090")
     assert (None, Placement(preference=Preference.PACK)) == put(preference="pack")
+    assert (None, Placement(preference=Preference.LEAST_BUSY)) == put(preference="least-busy")
     assert (None, Placement(exclusive=True)) == put(exclusive=True)
     assert (None, Placement(exclusive=True, whole=True)) == put(exclusive=True, mem=None)
 

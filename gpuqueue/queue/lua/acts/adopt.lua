@@ -78,7 +78,8 @@ end
 call('HDEL', job_key(id), F.start_kind, F.preempted_by, F.preempt_until_ms)
 call('HSET', job_key(id), F.state, 'running', F.attempts, attempt, F.started_ms, claimed, F.start_report, started,
   F.reason, '')
-local held = hold_devices(id, {token = token, host = host, worker = worker, devices = devices, claimed_ms = claimed, rate = rate},
+local held = hold_devices(id, {token = token, host = host, worker = worker, devices = devices, claimed_ms = claimed, rate = rate,
+  spec = spec},
   job.mem_bytes, job.shape, now,
   now + lease_ms)
 record_event('adopt', id, 'running', now, attempt, job.losses, '', 'lease', held, unpack(fields))

@@ -17,6 +17,7 @@ local host, device, worker, lease_ms, external, nonce, now, stamp
 local available, pool, slots, total, all_slots, kind, capacity, external_bytes, runs -- results of room_of()
 local r_job, r_need, r_start, blockers, room_beside -- the reservation of the device; bytes others may use beside it
 local priorities, choosy
+local leases_here -- of the device, from HGETALL
 
 -- A shape's text alone determines what it asks for, so parsed shapes stay for later calls. Nothing changes them. A
 -- damaged shape fits nowhere.
@@ -215,6 +216,7 @@ local function take(id, priority, user, shape, devices, how)
   local deposit_s = math.min(tonumber(usual_s) or DEPOSIT_S, DEPOSIT_S)
   if limit_s > 0 then deposit_s = math.min(deposit_s, limit_s) end
   local rate, held = n * math.max(tonumber(mem) / total, 1 / all_slots), mem
+  local busy = (asks.want.order or meta().order) == 'l' and busy_in(spec) or nil
   if alone then -- exclusive: everything each device can allocate; reported is the smallest
     rate, mem = n, string.format('%.0f', charged_on(devices, asks.want))
   end
@@ -228,7 +230,7 @@ local function take(id, priority, user, shape, devices, how)
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
   for i = 1, #devices do
     if alone then held = string.format('%.0f', free_on(devices[i])) end
-    call('HSET', key2('dl', devices[i]), id, lease_of(held, ends, alone, nonce))
+    call('HSET', key2('dl', devices[i]), id, lease_of(held, ends, alone, busy, nonce))
   end
   call('ZADD', P .. 'leases', now + lease_ms, id)
   count_run(id, user, mem, names)
@@ -311,7 +313,7 @@ local function leave_elsewhere(id, shape) -- to a better device
   end
   local order = asks.want.order or meta().order
   if asks.want.alone or order == '' then return false end
-  local this = {host = host, device = device, kind = kind, available = available, total = total}
+  local this = {host = host, device = device, kind = kind, available = available, total = total, leases = leases_here}
   local better = better_device(this, asks.mem, asks, order, now)
   return better ~= nil and leave_to(better, id, now)
 end
@@ -502,6 +504,7 @@ return function()
   stamp = string.format('%.0f', now)
 
   local leases = call('HGETALL', key2('dl', device))
+  leases_here = leases
   local again = answer_again(leases)
   if again then return again end
   local first_due = any_due and call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]

@@ -45,7 +45,8 @@ end
 local token, host, worker, devices, claimed, began, rate, start_report, parked = unpack(ARGV, 16, 24)
 local held = wants_alone(shape) and string.match(start_report, '"lease_bytes":([1-9]%d*)') -- no worker has announced a device yet
 if held and #held > 15 then held = nil end
-hold_devices(id, {token = token, host = host, worker = worker, devices = devices, claimed_ms = claimed, rate = rate},
+hold_devices(id, {token = token, host = host, worker = worker, devices = devices, claimed_ms = claimed, rate = rate,
+  spec = spec},
   held or mem, shape, now,
   math.max(now + lease_ms, tonumber(parked)))
 if state ~= 'starting' then call('HSET', job_key(id), F.started_ms, began, F.start_report, start_report) end

@@ -1,8 +1,8 @@
 -- Replace how usage is counted at this site. Usage until now stays as it is; a new half-life or share applies from now
 -- on. Any process may call this, as often as it likes.
 -- ARGV: half_life_ms  users who may use the highest priority ('*' all, else comma-separated)  device order for jobs on
---   one device (spread, pack; '': the device that claims first)  users who may change the jobs of others ('' none, else
---   as before), then for each user with a share other than 1: user  share in thousandths
+--   one device (s spread, p pack, l least busy; '': the device that claims first)  users who may change the jobs of
+--   others ('' none, else as before), then for each user with a share other than 1: user  share in thousandths
 -- returns 1 if anything changed, else 0
 local wrong = misfit {'size', 'users', 'reason', 'users'}
 for i = 5, #ARGV, 2 do wrong = wrong or misfit({'user', 'size'}, i) end

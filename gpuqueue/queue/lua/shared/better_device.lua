@@ -9,8 +9,20 @@ LEAVE_MS, MOST_LEFT = 200, 8 -- jobs left in one claim, at most: each costs thre
 local MOST_LEASES = 32 -- at most so many other devices have their leases read, this host first
 local TIE = 1 / 64 -- of this device's memory; a smaller gain is not worth a wait
 
--- Return the device of the site that should have this job in place of `here`, in the order s (spread) or p (pack); nil
--- if none is better by more than TIE. here: {host, device, kind, available, total}
+local UNKNOWN = 50 -- percent: a run of unknown utilisation counts as this; same figure as in gpuqueue.model.placement
+local STEP = 10 -- percent; a smaller gain is not worth a wait
+local STEP_BYTES = 2 ^ 44 -- a step of utilisation counts more than the memory of any device
+
+-- Return the utilisation that the runs with these leases (from HGETALL) are expected to have together, in steps.
+local function busy_steps(leases)
+  local sum = 0
+  for i = 2, #leases, 2 do sum = sum + (tonumber(string.match(leases[i], ':(%d+):%w+$')) or UNKNOWN) end
+  return math.floor(sum / STEP + 0.5)
+end
+
+-- Return the device of the site that should have this job in place of `here`, in the order s (spread), p (pack) or l
+-- (least busy, then spread); nil if none is better by more than TIE or a STEP. here: {host, device, kind, available,
+-- total, leases}
 function better_device(here, mem, asks, order, now)
   -- Return the site's other devices of this kind that take jobs now: {name, host, pool, record, room, available}.
   local function others(host, device, kind, now)
@@ -48,19 +60,23 @@ function better_device(here, mem, asks, order, now)
       local read = cache.leases_read or 0
       if read < MOST_LEASES then
         cache.leases_read = read + 1
-        local free, _, _, slots = room_of(other.host, other.name, other.record)
-        if slots > 0 then other.available = free end
+        local leases = call('HGETALL', key2('dl', other.name))
+        local free, _, _, slots = room_of(other.host, other.name, other.record, leases)
+        if slots > 0 then other.available, other.leases = free, leases end
       end
     end
     return other.available
   end
 
+  local busy = order == 'l' and busy_steps(here.leases) or 0
   local tie, best, most = here.total * TIE, nil, nil
   for _, other in ipairs(others(here.host, here.device, here.kind, now)) do
-    local worth = order == 'p' or other.room > here.available + tie -- upper bound, before its leases are read
+    -- an upper bound of what it is worth, before its leases are read
+    local worth = order == 'p' or busy > 0 or other.room > here.available + tie
     if worth and other.room >= mem and belongs(asks.pool, asks.wanted_kind, asks.want, other.host, other.name, other.pool, here.kind) then
       local bytes = available_on(other)
       local gain = order == 'p' and here.available - bytes or bytes - here.available
+      if order == 'l' and bytes >= mem then gain = gain + (busy - busy_steps(other.leases)) * STEP_BYTES end
       if bytes >= mem and gain > tie and (not most or gain > most) then best, most = other.name, gain end
     end
   end

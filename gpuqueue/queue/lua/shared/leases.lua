@@ -48,9 +48,19 @@ local function count_run(id, user, mem, names)
   call('HSET', key2('run', user), id, gpus .. ':' .. whole(devices * mem))
 end
 
--- Return the text of a new lease. `nonce` is the nonce of the claim: a claim that is sent twice gets the same answer
--- twice.
-local function lease_of(bytes, ends, alone, nonce) return bytes .. ':0:' .. ends .. (alone and ':x:' or '::') .. nonce end
+-- Return the expected utilisation in a spec, in percent, as text; nil if it is unknown. Names and values of an
+-- environment and arguments are quoted, so none of them can look like the number.
+local function busy_in(spec)
+  local _, at = string.find(spec or '', '"expected_utilisation":', 1, true)
+  local share = at and tonumber(string.match(spec, '^[%d.]+', at + 1))
+  return share and whole(math.min(100, 100 * share))
+end
+
+-- Return the text of a new lease. `busy` is the expected utilisation of the run, nil if it is unknown. `nonce` is the
+-- nonce of the claim: a claim that is sent twice gets the same answer twice.
+local function lease_of(bytes, ends, alone, busy, nonce)
+  return bytes .. ':0:' .. ends .. (alone and ':x:' or '::') .. (busy and busy .. ':' or '') .. nonce
+end
 
 -- Allocate memory to a run on each of its devices, and record the run's owner. Usage counts from now on.
 -- -> the bytes allocated on the first device
@@ -59,11 +69,11 @@ local function hold_devices(id, run, mem, shape, now, expires)
   local ends = limit_s > 0 and whole(tonumber(run.claimed_ms) + limit_s * 1000) or '0'
   call('HSET', job_key(id), F.token, run.token, F.host, run.host, F.worker, run.worker, F.devices, run.devices,
     F.claimed_ms, run.claimed_ms, F.rate, run.rate, F.claimed_fair_ms, whole(fair_ms(now)), F.deposit_s, 0)
-  local alone, held, nonce = wants_alone(shape), mem, string.match(run.token, '%w*$')
+  local alone, held, nonce, busy = wants_alone(shape), mem, string.match(run.token, '%w*$'), busy_in(run.spec)
   for device in string.gmatch(run.devices, '[^,]+') do
     local bytes = alone and all_of(run.host, device, mem) or mem
     if device == string.match(run.devices, '^[^,]+') then held = bytes end
-    call('HSET', key2('dl', device), id, lease_of(bytes, ends, alone, nonce))
+    call('HSET', key2('dl', device), id, lease_of(bytes, ends, alone, busy, nonce))
   end
   count_run(id, call('HGET', job_key(id), F.user), allocated_to(id, run.devices) or tonumber(mem), run.devices) -- as in claim.lua
   call('ZADD', P .. 'leases', whole(expires), id)
