@@ -48,19 +48,23 @@ class LeftOut:
 class Comparison:
     """The outcomes of a trace under each policy.
 
-    ``too_large`` jobs fit no device of the site. ``over_limit`` jobs exceed a limit even if no other job runs.
+    ``too_large`` jobs fit no device of the site. ``over_limit`` jobs exceed a limit even if no other job runs. If
+    ``slows``, runs on shared devices slowed each other.
     """
 
     outcomes: tuple[Outcome, ...]
     placements: Mapping[str, Sequence[Placement]] = field(repr=False)
     site: Site = field(repr=False)
+    slows: bool
     too_large: LeftOut
     over_limit: LeftOut
     took_s: float
 
 
-def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int = 0) -> Comparison:
+def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int = 0, slows: bool = False) -> Comparison:
     """Replay *requests* at *site* under each policy. ``took_s`` is the duration of gpuqueue's own replay.
+
+    If *slows*, runs on shared devices slow each other (slowdown.py).
 
     Raises:
         BadRequest: no request fits a device of the site within the limits.
@@ -83,18 +87,19 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
         ours = Ours(url, site, knobs, seed=seed)
         began_s = time.perf_counter()
         try:
-            placements = {OURS: replay(fitting, ours)}
+            placements = {OURS: replay(fitting, ours, slows=slows)}
         finally:
             ours.close()
         took_s = time.perf_counter() - began_s
     for name, rival in RIVALS.items():
-        placements[name] = replay(fitting, rival(site))
+        placements[name] = replay(fitting, rival(site), slows=slows)
     return Comparison(
         outcomes=tuple(
             Outcome.of(name, placed, site, ours.starts if name == OURS else {}) for name, placed in placements.items()
         ),
         placements=placements,
         site=site,
+        slows=slows,
         too_large=LeftOut.of(too_large),
         over_limit=LeftOut.of(over_limit),
         took_s=took_s,

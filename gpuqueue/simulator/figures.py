@@ -1,9 +1,12 @@
 """Computes the figures of a replay. Pure.
 
 - **Wait**: from arrival to start. Percentiles use the nearest rank, so each is an observed wait.
-- **Bounded slowdown**: max(1, (wait + run) / max(run, 10 s)), the ratio of a job's total time to its run time. The
-  bound keeps very short jobs from dominating (Feitelson and Rudolph, "Metrics and Benchmarking for Parallel Job
-  Scheduling", 1998). The figure is the mean.
+- **Turnaround**: from arrival to end.
+- **Bounded slowdown**: max(1, turnaround / max(run, 10 s)), where the run time is that alone on the devices. The bound
+  keeps very short jobs from dominating (Feitelson and Rudolph, "Metrics and Benchmarking for Parallel Job Scheduling",
+  1998). The figure is the mean.
+- **Stretch**: the run time as a multiple of that alone, above 1 only if runs on shared devices slow each other
+  (slowdown.py). The figure is the mean.
 - **Memory**: allocated memory as a share of all usable device memory, from the first arrival to the last end.
 - **Fairness**: Jain's index, (sum x)^2 / (n sum x^2), of the users' mean bounded slowdowns: 1 if all are equal, 1/n if
   one user has all of the slowdown (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness", 1984). The index is not
@@ -36,6 +39,8 @@ class Served:
     wait_p90_s: float
     wait_max_s: float
     slowdown: float
+    turnaround_s: float
+    stretch: float
 
     @classmethod
     def of(cls, placements: Sequence[Placement]) -> Served:
@@ -49,6 +54,8 @@ class Served:
             wait_p90_s=percentile(waits, 0.9),
             wait_max_s=waits[-1],
             slowdown=sum(map(bounded_slowdown, placements)) / len(waits),
+            turnaround_s=sum(each.wait_s + each.run_s for each in placements) / len(waits),
+            stretch=sum(each.run_s / each.request.run_s for each in placements) / len(waits),
         )
 
 
@@ -72,7 +79,7 @@ class Outcome:
             by_user.setdefault(each.request.user, []).append(each)
         users = {user: Served.of(theirs) for user, theirs in sorted(by_user.items())}
         makespan_s = max(each.end_s for each in placements) - min(each.request.arrival_s for each in placements)
-        held = sum(each.request.mem_bytes * len(each.cards) * each.request.run_s for each in placements)
+        held = sum(each.request.mem_bytes * len(each.cards) * each.run_s for each in placements)
         return cls(
             policy=policy,
             all=Served.of(placements),
@@ -91,8 +98,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 def bounded_slowdown(placement: Placement) -> float:
     """Return the bounded slowdown of a job. The module's docstring has the formula."""
-    run_s = placement.request.run_s
-    return max(1.0, (placement.wait_s + run_s) / max(run_s, BOUND_S))
+    return max(1.0, (placement.wait_s + placement.run_s) / max(placement.request.run_s, BOUND_S))
 
 
 def jain(values: Sequence[float]) -> float:

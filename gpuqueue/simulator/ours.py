@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
+from operator import attrgetter
 
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.event import Act, Cursor
@@ -34,6 +36,9 @@ from gpuqueue.simulator.trace import Request
 
 #: Start of the trace, in ms since 1970. It is long ago, so that real events are later than all simulated ends.
 EPOCH_MS = 1_577_836_800_000
+#: Returns the expected utilisation of a job; that of the trace is the default.
+Expected = Callable[[Request], "float | None"]
+TRACED: Expected = attrgetter("utilisation")
 #: A duration longer than any trace, in seconds, so that no lease expires and no tick counts as late.
 FOR_EVER_S = 100 * 365 * 86400.0
 #: Number of events after which ended jobs are deleted from the store.
@@ -44,14 +49,18 @@ class Ours:
     """The workers, submitters and reaper of a simulated site. ``starts`` counts the runs by the way they started.
 
     A wake-up message reaches all workers at the same time, and the order in which they poll is random. *seed* sets
-    this order. *skip* omits the polls of devices that have no room for any waiting job.
+    this order. *skip* omits the polls of devices that have no room for any waiting job. *expected* returns what is
+    known of the utilisation of a job when it is submitted.
     """
 
-    def __init__(self, url: str, site: Site, knobs: Knobs, *, seed: int = 0, skip: bool = True) -> None:
+    def __init__(
+        self, url: str, site: Site, knobs: Knobs, *, seed: int = 0, skip: bool = True, expected: Expected = TRACED
+    ) -> None:
         self._site = site
         self._knobs = knobs
         self._seed = seed
         self._skip = skip
+        self._expected = expected
         self._clock = SimulatedClock(EPOCH_MS)
         self._queue = SimulatedQueue(url, self._clock, heartbeats=False)
         self._offers = [self._offer(place) for place in range(len(site.cards))]
@@ -102,7 +111,7 @@ class Ours:
     def arrive(self, request: Request, now_s: float) -> None:
         """Submit a job for *request*."""
         self._is(now_s)
-        job = self._queue.requests.submit(_spec(request), nonce=self._nonce())
+        job = self._queue.requests.submit(_spec(request, self._expected(request)), nonce=self._nonce())
         self._waiting[job.id] = request
         self._chances.arrive(request)
         for after_s in (self._knobs.reserve_after_s, self._knobs.age_after_s):
@@ -120,7 +129,7 @@ class Ours:
             claim.token,
             state=JobState.SUCCEEDED,
             ending=Ending.from_status(0),
-            duration_s=placement.request.run_s,
+            duration_s=placement.run_s,
             devices=(),
         )
         self._chances.leave(placement)
@@ -278,7 +287,7 @@ class Ours:
         self._reported = 0
 
 
-def _spec(request: Request) -> JobSpec:
+def _spec(request: Request, expected: float | None) -> JobSpec:
     return JobSpec(
         argv=("simulated",),
         cwd="/",
@@ -288,4 +297,5 @@ def _spec(request: Request) -> JobSpec:
         gpus=request.gpus,
         time_limit_s=request.time_limit_s,
         priority=request.priority,
+        expected_utilisation=expected,
     )

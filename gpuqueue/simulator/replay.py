@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.placement import UNKNOWN_UTILISATION
+from gpuqueue.simulator.slowdown import speed
 from gpuqueue.simulator.trace import Request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """The start and the devices of a request's run. ``cards`` are positions in ``Site.cards``."""
+    """The start and the devices of a request's run. ``cards`` are positions in ``Site.cards``.
+
+    ``ended_s`` is the end of a run that other runs may have slowed; None while it runs, and if nothing slows runs.
+    """
 
     request: Request
     cards: tuple[int, ...]
     start_s: float
+    ended_s: float | None = None
 
     @property
     def wait_s(self) -> float:
@@ -26,8 +33,13 @@ class Placement:
 
     @property
     def end_s(self) -> float:
-        """Return the end of the run, in seconds."""
-        return round(self.start_s + self.request.run_s, 3)
+        """Return the end of the run, in seconds; of a run that has not ended, its end if nothing slows it."""
+        return round(self.start_s + self.request.run_s, 3) if self.ended_s is None else self.ended_s
+
+    @property
+    def run_s(self) -> float:
+        """Return how long the run takes, in seconds."""
+        return self.request.run_s if self.ended_s is None else self.ended_s - self.start_s
 
 
 class Policy(Protocol):
@@ -46,35 +58,113 @@ class Policy(Protocol):
         """Return the time at which :meth:`start` must be called even without an event, or None."""
 
 
-def replay(requests: Sequence[Request], policy: Policy) -> list[Placement]:
+def replay(requests: Sequence[Request], policy: Policy, *, slows: bool = False) -> list[Placement]:
     """Return the placement of each of *requests* under *policy*. *requests* must be in the order of their arrival.
 
-    At one time, runs end first, then jobs arrive, then jobs start. Only the runs of jobs take time.
+    At one time, runs end first, then jobs arrive, then jobs start. Only the runs of jobs take time. If *slows*, runs
+    that share a device slow each other (see slowdown.py).
 
     Raises:
         GpuQueueError: the policy did not start all jobs although nothing runs any more.
 
     """
-    placed: list[Placement] = []
-    ends: list[tuple[float, int, Placement]] = []
+    ended: dict[int, Placement] = {}
+    started: list[int] = []
+    runs = Runs(slows=slows)
     to_come = iter(requests)
     following = next(to_come, None)
     while True:
-        moments = [ends[0][0]] if ends else []
-        moments += [following.arrival_s] if following else []
-        alarm_s = policy.alarm_s()
-        moments += [] if alarm_s is None else [alarm_s]
-        if not moments:
+        known = (runs.first_end_s(), None if following is None else following.arrival_s, policy.alarm_s())
+        now_s = min((each for each in known if each is not None), default=None)
+        if now_s is None:
             break
-        now_s = min(moments)
-        while ends and ends[0][0] <= now_s:
-            policy.leave(heapq.heappop(ends)[2], now_s)
+        while (end_s := runs.first_end_s()) is not None and end_s <= now_s:
+            placement = runs.end_next()
+            ended[placement.request.number] = placement
+            policy.leave(placement, now_s)
         while following is not None and following.arrival_s <= now_s:
             policy.arrive(following, now_s)
             following = next(to_come, None)
         for placement in policy.start(now_s):
-            placed.append(placement)
-            heapq.heappush(ends, (placement.end_s, placement.request.number, placement))
-    if len(placed) != len(requests):
-        raise GpuQueueError(f"{len(requests) - len(placed)} jobs never started: the policy has a fault")
-    return placed
+            started.append(placement.request.number)
+            runs.start(placement)
+    if len(started) != len(requests):
+        raise GpuQueueError(f"{len(requests) - len(started)} jobs never started: the policy has a fault")
+    return [ended[number] for number in started]
+
+
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """A run: the seconds that it would still take alone, as of a time, and its speed since then."""
+
+    placement: Placement
+    left_s: float
+    at_s: float
+    speed: float = 1.0
+    #: Counts the changes of its end. Only the newest entry in the heap is valid.
+    changes: int = 0
+
+
+class Runs:
+    """The runs that have not ended. If *slows*, runs that share a device slow each other.
+
+    A time limit is stretched like the run: if limits cut the work of slowed runs, a policy that slows them would seem
+    to be quick.
+    """
+
+    def __init__(self, *, slows: bool) -> None:
+        self._slows = slows
+        self._runs: dict[int, _Run] = {}
+        self._ends: list[tuple[float, int, int]] = []  # end, number of the request, changes
+        self._there: dict[int, set[int]] = {}  # device -> the numbers of the requests that run there
+
+    def first_end_s(self) -> float | None:
+        """Return when the next run ends if nothing changes before, in seconds; None if nothing runs."""
+        while self._ends and not self._is_valid(self._ends[0]):
+            heapq.heappop(self._ends)
+        return self._ends[0][0] if self._ends else None
+
+    def start(self, placement: Placement) -> None:
+        """Add a run. It slows those that are on its devices."""
+        number = placement.request.number
+        self._runs[number] = _Run(placement, left_s=placement.request.run_s, at_s=placement.start_s)
+        heapq.heappush(self._ends, (placement.end_s, number, 0))
+        if self._slows:
+            for card in placement.cards:
+                self._there.setdefault(card, set()).add(number)
+            self._change(placement.cards, placement.start_s)
+
+    def end_next(self) -> Placement:
+        """Remove the run that ends next, and return it with its end. There must be one."""
+        end_s = self.first_end_s()
+        _, number, _ = heapq.heappop(self._ends)
+        placement = self._runs.pop(number).placement
+        if end_s is None or not self._slows:
+            return placement
+        for card in placement.cards:
+            self._there[card].discard(number)
+        self._change(placement.cards, end_s)
+        return dataclasses.replace(placement, ended_s=end_s)
+
+    def _is_valid(self, entry: tuple[float, int, int]) -> bool:
+        _, number, changes = entry
+        return number in self._runs and self._runs[number].changes == changes
+
+    def _change(self, cards: Iterable[int], now_s: float) -> None:
+        """Give each run on *cards* its new speed and end."""
+        for number in sorted({number for card in cards for number in self._there[card]}):
+            run = self._runs[number]
+            now_speed = min(self._speed_on(card) for card in run.placement.cards)
+            if now_speed == run.speed:
+                continue
+            run.left_s = max(0.0, run.left_s - (now_s - run.at_s) * run.speed)
+            run.at_s, run.speed, run.changes = now_s, now_speed, run.changes + 1
+            heapq.heappush(self._ends, (round(now_s + run.left_s / now_speed, 3), number, run.changes))
+
+    def _speed_on(self, card: int) -> float:
+        there = self._there[card]
+        return 1.0 if len(there) == 1 else speed(sum(self._use(number) for number in sorted(there)))
+
+    def _use(self, number: int) -> float:
+        known = self._runs[number].placement.request.utilisation
+        return UNKNOWN_UTILISATION if known is None else known

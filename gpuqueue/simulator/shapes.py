@@ -12,6 +12,8 @@ trace of any site and length is as busy as any other. What is resampled, with ro
   as many: the days before a deadline.
 - **Time limits**: two thirds of the jobs have one. The run uses an evenly distributed part of it (Mu'alem and
   Feitelson, 2001), and the limit is rounded up as people do.
+- **Utilisation** of a card by a job that is alone there: evenly distributed from 10 to 95 %, the same for all jobs of a
+  submission. Its mean is about that of the jobs of one cluster, a half (Jeon et al., as in made.py).
 """
 
 from __future__ import annotations
@@ -90,6 +92,8 @@ LIMITED = 2 / 3
 #: The least part of a time limit that a run uses, and the limits that people write.
 LEAST_USED = 0.05
 LIMITS_S = (600, 1800, 3600, *(hours * HOUR_S for hours in (2, 4, 8, 12)), *(days * DAY_S for days in (1, 2, 3, 5, 7)))
+#: The least and the largest utilisation.
+UTILISATION = 0.1, 0.95
 #: Arrivals on the busiest day of a week, and on each of its last two days, relative to others; least by night.
 BURST, REST, NIGHT = 4.0, 0.35, 0.15
 
@@ -105,6 +109,8 @@ def shaped(shape: Shape, site: Site, count: int, *, seed: int, load: float = LOA
     while missing:
         submissions.append(_submission(shape, site, chance)[:missing])
         missing -= len(submissions[-1])
+    uses = random.Random(f"utilisation {seed}")  # noqa: S311 - as above; apart, so that it changes nothing else
+    submissions = [_with_use(jobs, round(uses.uniform(*UTILISATION), 2)) for jobs in submissions]
     work = sum(each.mem_bytes * each.gpus * each.run_s for jobs in submissions for each in jobs)
     arrivals_s = _arrivals(len(submissions), work / (site.usable_bytes * load), chance)
     arrived = [(at_s, job) for at_s, jobs in zip(arrivals_s, submissions, strict=True) for job in jobs]
@@ -131,6 +137,10 @@ def _submission(shape: Shape, site: Site, chance: random.Random) -> list[Request
     durations_s = [_duration_s(kind, chance) for _ in range(members)]
     limit_s = _limit_s(max(durations_s), chance) if is_limited else None
     return [replace(job, duration_s=each, time_limit_s=limit_s) for each in durations_s]
+
+
+def _with_use(jobs: Sequence[Request], utilisation: float) -> list[Request]:
+    return [replace(job, utilisation=utilisation) for job in jobs]
 
 
 def _duration_s(kind: Kind, chance: random.Random) -> float:

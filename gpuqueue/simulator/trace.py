@@ -19,10 +19,19 @@ from gpuqueue.text.units import GIB, MAX_BYTES, MAX_S, MIB, parse_bytes, parse_d
 T = TypeVar("T")
 
 #: The columns of a trace, in the order in which they are written.
-COLUMNS = ("arrival_s", "user", "mem", "gpus", "duration_s", "time_limit_s", "priority", "group", "name")
+COLUMNS = (
+    *("arrival_s", "user", "mem", "gpus", "duration_s", "time_limit_s", "priority", "group", "name"),
+    "utilisation",
+)
 #: Alternative names of columns, as in the history. Sizes and durations are bytes and seconds there; in handwritten
 #: traces they may have units.
-_ALSO = {"arrival_s": "submitted_at", "mem": "mem_bytes", "duration_s": "duration", "time_limit_s": "time_limit"}
+_ALSO = {
+    "arrival_s": "submitted_at",
+    "mem": "mem_bytes",
+    "duration_s": "duration",
+    "time_limit_s": "time_limit",
+    "utilisation": "own_utilisation",
+}
 _USER = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
 #: A number as programs write it. The history's numbers are shortest float texts, with up to 17 digits or an exponent.
 _NUMBER = re.compile(r"\d{1,16}(?:\.\d{1,24})?(?:e[+-]?\d{1,2})?", re.ASCII)
@@ -35,7 +44,8 @@ MOST_JOBS, LEAST_S = 200_000, 0.001
 class Request:
     """One job of a trace. ``duration_s`` is its run time without a time limit. ``mem_bytes`` is for each GPU.
 
-    ``line`` is its line in the file, or 0 if it is not from a file.
+    ``utilisation`` is the share of time, from 0 to 1, in which the job computes on each GPU if it is alone there; None
+    if it is unknown. ``line`` is its line in the file, or 0 if it is not from a file.
     """
 
     number: int
@@ -48,6 +58,7 @@ class Request:
     priority: Priority = Priority.NORMAL
     group: str = ""
     name: str = ""
+    utilisation: float | None = None
     line: int = field(default=0, compare=False)
 
     @property
@@ -183,6 +194,7 @@ def _request(line: _Line, number: int) -> Request:
         priority=line.read("priority", _priority, Priority.NORMAL),
         group=line.read("group", _user) if line.text("group") else "",
         name=line.text("name"),
+        utilisation=line.read("utilisation", _share) if line.text("utilisation") else None,
         line=line.number,
     )
 
@@ -232,6 +244,16 @@ def _gpus(text: str) -> int:
     return found
 
 
+def _share(text: str) -> float:
+    """Return a share of time, from `0.63` or `63%`."""
+    number, percent, rest = text.partition("%")
+    found = float(number) if _NUMBER.fullmatch(number) and not rest else math.nan
+    share = found / 100 if percent else found
+    if not 0 <= share <= 1:
+        raise BadRequest(f"{brief(text)} is no share of time: write 0.63 or 63%")
+    return share
+
+
 def _user(text: str) -> str:
     word = text.removeprefix("'")  # history --csv adds a quote, so that a spreadsheet does not read it as a formula
     if not _USER.fullmatch(word):
@@ -253,4 +275,5 @@ def write(requests: Iterable[Request]) -> Iterable[str]:
         limit = "" if each.time_limit_s is None else f"{each.time_limit_s:g}"
         mem = f"{each.mem_bytes // GIB}G" if each.mem_bytes % GIB == 0 else f"{-(-each.mem_bytes // MIB)}M"
         cells = (f"{each.arrival_s:.0f}", each.user, mem, str(each.gpus), f"{each.duration_s:.0f}")
-        yield ",".join((*cells, limit, str(each.priority), each.group, each.name))
+        use = "" if each.utilisation is None else f"{each.utilisation:.2f}"
+        yield ",".join((*cells, limit, str(each.priority), each.group, each.name, use))

@@ -51,11 +51,12 @@ _NAMED = re.compile(r"(\w+) \(environment \w+\)")
 @click.option("--reservations", metavar="N", help="Maximum number of reservations per host.")
 @click.option("--age-after", metavar="TIME", help="Raise the priority of a job after this wait, or none.")
 @click.option("--half-life", metavar="TIME", help="Half-life of usage.")
-@click.option("--placement", metavar="WORD", help="Placement of a job on one device: spread or pack.")
+@click.option("--placement", metavar="WORD", help="Placement of a job on one device: spread, pack or least-busy.")
 @click.option("--shares", metavar="LIST", help="Shares of users and groups: ann=2,@vision=3.")
 @click.option("--limits", metavar="LIST", help='Limits; jobs beyond them wait: "*: running_gpus=2".')
 @click.option("--groups", metavar="LIST", help="Members of the groups. Default: the trace's column group.")
 @click.option("--seed", type=Count(0), default=0, show_default=True, help="Seed of the random numbers.")
+@click.option("--slowdown", is_flag=True, flag_value="on", help="Let runs on a shared device slow each other.")
 @json_option
 @image_file.picture_option("charts of waits and memory use")
 @click.option("--example", is_flag=True, help="Print a small example trace.")
@@ -91,8 +92,10 @@ def simulate(
       gpuqueue simulate --example > trace.csv
       gpuqueue simulate trace.csv --devices 4x24G,2x80G
       gpuqueue simulate trace.csv --devices 4x24G --plot waits.png
+      gpuqueue simulate trace.csv --devices 4x24G --slowdown --placement least-busy
       gpuqueue simulate --make 1000 --shape gangs --devices 8x80G/8x80G > trace.csv
     """  # noqa: D301 - \b is click's mark for lines to keep
+    slows = knobs.pop("slowdown") is not None
     if shape is not None and count is None:
         raise BadRequest("--shape says what --make prints: add --make 1000")
     if example or count is not None:
@@ -110,7 +113,7 @@ def simulate(
     settings = _settings(knobs, jobs.groups)
     site = _site(devices, settings)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the temporary store is stopped
-    reported = comparison.compare(jobs.requests, site, _knobs(settings), seed=seed)
+    reported = comparison.compare(jobs.requests, site, _knobs(settings), seed=seed, slows=slows)
     for line in _left_out(jobs, reported):
         click.echo(line, err=True)
     if plot is not None:
@@ -223,6 +226,7 @@ def simulation_to_plain(reported: Comparison, jobs: Trace) -> dict[str, Any]:
         "on_cpu": jobs.on_cpu,
         "too_large": reported.too_large.count,
         "over_limit": reported.over_limit.count,
+        "slowdown": reported.slows,
         "jobs_per_s": reported.outcomes[0].all.jobs / reported.took_s,
         "policies": [outcome_to_plain(outcome) for outcome in reported.outcomes],
     }
@@ -239,7 +243,7 @@ def _text(reported: Comparison, devices: str) -> str:
     lines = [
         f"{of_users}, {render.hours(ours.all.gpu_s)} GPU-hours, on {short(devices, 36)}",
         "",
-        _policies(reported.outcomes),
+        _policies(reported.outcomes, slows=reported.slows),
         "",
         f"under {ours.policy}:",
         _users(ours),
@@ -248,6 +252,7 @@ def _text(reported: Comparison, devices: str) -> str:
         "WAIT from arrival to start. SLOW how many times longer than its run a job took.",
         "MEMORY allocated, of all there is, to the last END. FAIR 1 where all users are",
         f"slowed down alike. Simulated at {speed:.0f} jobs/s.",
+        *(["STRETCH how many times longer a run took beside others than alone."] if reported.slows else []),
     ]
     return "\n".join(lines)
 
@@ -265,12 +270,16 @@ def _wait(wait_s: float) -> str:
     return f"{hours // 24}d {hours % 24}h"
 
 
-def _policies(outcomes: Sequence[Outcome]) -> str:
-    head = ("POLICY", "WAIT", "50 %", "90 %", "MOST", "SLOW", "MEMORY", "END", "FAIR")
-    rows = [
-        (each.policy, *_served(each.all), render.percent(each.memory), _wait(each.makespan_s), f"{each.fairness:.2f}")
-        for each in outcomes
-    ]
+def _policies(outcomes: Sequence[Outcome], *, slows: bool) -> str:
+    """Return the table of policies. The run times of jobs differ only if runs slow each other."""
+    stretch = ("STRETCH",) if slows else ()
+    head = ("POLICY", "WAIT", "50 %", "90 %", "MOST", "SLOW", *stretch, "MEMORY", "END", "FAIR")
+    rows = []
+    for each in outcomes:
+        figures = (*_served(each.all), *([f"{each.all.stretch:.2f}"] if slows else []))
+        rows.append(
+            (each.policy, *figures, render.percent(each.memory), _wait(each.makespan_s), f"{each.fairness:.2f}")
+        )
     return render.table(head, rows, right=range(1, len(head)))
 
 

@@ -272,6 +272,22 @@ def test_jobs_are_placed_as_the_site_says(run: Any, seed: int) -> None:
     assert (packed[3].cards, packed[3].start_s) == ((2,), 10)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_least_busy_device_is_chosen_by_what_is_known(run: Any, seed: int) -> None:
+    """The third job goes to the card of the run that uses it less, although the other one has more free memory.
+
+    If nothing is known of the runs, it goes where fewer run; equally many do, so the memory decides.
+    """
+    jobs = [job(0, 0, 12, 1000, utilisation=0.2), job(1, 1, 4, 1000, utilisation=0.9), job(2, 2, 4, 100)]
+    site, knobs = Site.parse("2x24G", slots=8), Knobs(placement=Preference.LEAST_BUSY)
+
+    first, second, third = run(jobs, site, knobs, seed=seed)
+    assert first.cards != second.cards
+    assert first.cards == third.cards
+    first, second, third = run(jobs, site, knobs, seed=seed, expected=lambda _: None)
+    assert second.cards == third.cards
+
+
 class OneNeverAsks(Ours):
     """A site whose second device sends heartbeats and claims nothing."""
 
@@ -572,6 +588,27 @@ def test_placement_is_an_option() -> None:
     assert longest("--placement", "pack") == 0
 
 
+def test_runs_slow_each_other_if_asked() -> None:
+    """With ``--slowdown`` two runs that share a card take longer, and the table has a column for that."""
+    given = "arrival_s,user,mem,duration,utilisation\n0,ann,4G,930,60%\n0,ann,4G,93,50%\n"
+    words = ("-", "--devices", "24G")
+
+    plain = json.loads(command(*words, "--slowdown", "--json", given=given).stdout)
+    ours = plain["policies"][0]
+    assert (True, 937) == (plain["slowdown"], ours["makespan_s"])
+    assert (937 / 930 + 100 / 93) / 2 == pytest.approx(ours["stretch"])
+    unslowed = json.loads(command(*words, "--json", given=given).stdout)
+    assert (False, 930, 1) == (
+        unslowed["slowdown"],
+        unslowed["policies"][0]["makespan_s"],
+        unslowed["policies"][0]["stretch"],
+    )
+    shown = command(*words, "--slowdown", given=given).stdout
+    assert " STRETCH " in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "STRETCH" not in command(*words, given=given).stdout
+
+
 def test_a_knob_is_blamed_by_its_option(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error names the option that was given, or the setting if the value came from there."""
     refused = command(example, "--devices", "24G", "--reserve-after", "soon")
@@ -610,7 +647,7 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
         (("-", "--devices", "24"), "add the unit: 24M or 24G"),
         (("-", "--devices", "24G", "--slots", "0"), "--slots: '0' is no whole number"),
         (("-", "--devices", "24G", "--half-life", "1s"), "too short"),
-        (("-", "--devices", "24G", "--placement", "x"), "--placement: 'x' is no placement: write spread or pack"),
+        (("-", "--devices", "24G", "--placement", "x"), "is no placement: write spread, pack or least-busy"),
         (("-", "--devices", "24G", "--shares", "@x=1"), "name them in groups"),
         (("-", "--devices", "24G", "--limits", "ann=2"), "--limits: 'ann=2' is no limit: write ann: running_gpus=4"),
         (("-", "--devices", "24G", "--shares", "ann=0", "--groups", "a: ann"), "--shares and --groups: "),

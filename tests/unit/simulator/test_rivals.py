@@ -177,6 +177,8 @@ def test_the_figures_of_a_small_replay() -> None:
         wait_p90_s=90.0,
         wait_max_s=90.0,
         slowdown=pytest.approx(12.2 / 3),  # type: ignore[arg-type]
+        turnaround_s=84.0,
+        stretch=1.0,
     )
     assert (1.5, 9.2) == pytest.approx((reported.users["a"].slowdown, reported.users["b"].slowdown))
     assert reported.makespan_s == 102.0

@@ -9,7 +9,7 @@ from itertools import groupby
 import pytest
 
 from gpuqueue.simulator import trace
-from gpuqueue.simulator.shapes import DAY_S, LIMITS_S, LOAD, SHAPES, shaped
+from gpuqueue.simulator.shapes import DAY_S, LIMITS_S, LOAD, SHAPES, UTILISATION, shaped
 from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
 
@@ -96,3 +96,15 @@ def test_only_gangs_need_eight_cards() -> None:
     most = {name: max(each.gpus for each in shaped(shape, SITE, 1000, seed=0)) for name, shape in SHAPES.items()}
 
     assert {"shares": 4, "gangs": 8, "sweeps": 4} == most
+
+
+def test_jobs_of_a_submission_use_a_card_alike(jobs: tuple[Request, ...]) -> None:
+    """The utilisations are evenly distributed, with a mean of 52 %, and equal within a sweep."""
+    submissions = [[*each] for _, each in groupby(jobs, lambda job: (job.arrival_s, job.user, job.name, job.mem_bytes))]
+    uses = [each[0].utilisation or 0.0 for each in submissions]
+
+    assert statistics.mean(uses) == pytest.approx(0.525, abs=0.03)
+    assert (min(uses), max(uses)) == pytest.approx(UTILISATION, abs=0.02)
+    sweeps = [{job.utilisation for job in each} for each in submissions if len(each) > 4]
+    assert sweeps
+    assert sum(len(each) == 1 for each in sweeps) > 0.9 * len(sweeps), "two submissions may come in the same second"

@@ -75,6 +75,15 @@ def test_a_figure_is_read_however_a_program_writes_it(figure: str) -> None:
     assert 100_000.0 == job.duration_s
 
 
+def test_a_utilisation_is_a_share_or_percent() -> None:
+    """The share of time is read in both forms, and stays unknown if the cell is empty. A written trace has it."""
+    jobs = read(f"{HEAD},utilisation", *(f"0,a,1G,5,{text}" for text in ("0.63", "63%", "0", "100%", ""))).requests
+
+    assert [0.63, 0.63, 0.0, 1.0, None] == [job.utilisation for job in jobs]
+    assert ["0.63", "0.63", "0.00", "1.00", ""] == [line.split(",")[-1] for line in [*trace.write(jobs)][1:]]
+    assert [0.63] == [job.utilisation for job in read(f"{HEAD},own_utilisation", "0,a,1G,5,0.63").requests]
+
+
 def test_a_limit_ends_a_run() -> None:
     """A run holds its device for the shorter of its duration and its time limit."""
     jobs = read(f"{HEAD},time_limit_s", "0,a,1G,100,60", "0,a,1G,100,600", "0,a,1G,100,").requests
@@ -107,6 +116,9 @@ def test_a_limit_ends_a_run() -> None:
         ([HEAD, "1,ann,1G,nan"], "line 2, column duration_s: 'nan' is not a duration"),
         ([HEAD, "1,ann,1G,9999999999"], "line 2, column duration_s: '9999999999' is longer than ten years"),
         ([f"{HEAD},gpus", "1,ann,1G,5,65"], "line 2, column gpus: '65' is no number of GPUs"),
+        ([f"{HEAD},utilisation", "1,ann,1G,5,63"], "column utilisation: '63' is no share of time: write 0.63 or 63%"),
+        ([f"{HEAD},utilisation", "1,ann,1G,5,-0.1"], "column utilisation: '-0.1' is no share of time"),
+        ([f"{HEAD},utilisation", "1,ann,1G,5,6%%"], "column utilisation: '6%%' is no share of time"),
         ([f"{HEAD},priority", "1,ann,1G,5,top"], "line 2, column priority: 'top' is no priority: write low, normal"),
         (["submitted_at,user,mem,duration", "soon,ann,1G,5"], "line 2, column submitted_at: 'soon' is no time"),
         ([HEAD, '1,"ann,1G,5'], "is no CSV"),
