@@ -15,6 +15,8 @@ from gpuqueue.model.validation import NONE
 if TYPE_CHECKING:
     from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model.job_spec import JobSpec
+    from gpuqueue.settings.settings import Settings
 
 #: Maps the names of devices to their UUIDs.
 UuidsOf = Callable[[Sequence[str]], Sequence[str]]
@@ -71,6 +73,15 @@ def replaced(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[Placement], dict[s
         return {**fields, "placement": replace(placement, **changes)} if changes else fields
 
     return place
+
+
+def counts_use(spec: JobSpec, settings: Settings) -> bool:
+    """Return whether the job is placed by the utilisation of devices, so that its own must be known as well.
+
+    An exclusive job never shares a device.
+    """
+    rule = spec.placement.preference or settings.placement
+    return rule is Preference.LEAST_BUSY and not spec.placement.exclusive
 
 
 def _which(words: Sequence[str], uuids_of: UuidsOf) -> tuple[DeviceFilter | None, tuple[str, ...]]:

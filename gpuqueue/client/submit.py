@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.client.placement import UuidsOf, placed
+from gpuqueue.client.placement import UuidsOf, counts_use, placed
 from gpuqueue.errors import BadRequest, StoreUnreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
@@ -28,7 +28,7 @@ from gpuqueue.text.units import MIB
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuqueue.client import devices, estimates, memory, notifications, placeholders, reads, snapshots
+    from gpuqueue.client import devices, estimates, memory, notifications, placeholders, reads, snapshots, utilisation
     from gpuqueue.client.memory import OpenMemory
     from gpuqueue.model import file_patterns, python_environments, times
     from gpuqueue.model.job_request import JobRequest
@@ -44,6 +44,7 @@ else:  # needed by few submits
     reads = later("gpuqueue.client.reads")
     snapshots = later("gpuqueue.client.snapshots")
     times = later("gpuqueue.model.times")
+    utilisation = later("gpuqueue.client.utilisation")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +80,8 @@ def spec_of(connection: Connection, request: JobRequest, note: Callable[[str], N
     spec = with_mem_retries(spec, connection.settings)
     if with_code:
         spec = snapshots.kept(connection, request, spec, note)
+    if counts_use(spec, connection.settings):
+        spec = utilisation.with_expected_utilisation(connection, spec)
     left_open = open_memory(request, spec)
     if left_open is None and (note is None or len(spec.argv) == 1):  # nobody wants advice on a program without a script
         return spec

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpuqueue.learning.past_run import MOST_JOBS, OnDevice, PastRun, code_of, kind_of, proof_of
+from gpuqueue.learning.past_run import MOST_JOBS, OnDevice, PastRun, code_of, kind_of, proof_of, utilisation_of
 from gpuqueue.model.device import DeviceKind, PeakSource
 from gpuqueue.model.script_args import args_start
 
@@ -27,7 +27,8 @@ MOST_SPEC_BYTES = 65536
 #: for one program in the order of the ids it may walk the primary key past all newer jobs, if the program is frequent.
 QUERY = f"""
 SELECT j.id, r.attempt, r.ending, r.exit_code, j.command, j.interpreter, j.spec, j.array_id,
-       d.lease_bytes, d.peak_bytes, d.peak_source, d.samples, d.kind, d.name, d.total_bytes
+       d.lease_bytes, d.peak_bytes, d.peak_source, d.samples, d.kind, d.name, d.total_bytes, d.shared,
+       d.own_utilisation_mean
 FROM (SELECT id, command, interpreter, spec, array_id FROM jobs
       WHERE user_name = :user AND program >= :program AND program <= :program AND ({TELLING})
       ORDER BY program DESC, id DESC LIMIT {MOST_JOBS}) j
@@ -94,6 +95,7 @@ def run_of(rows: Sequence[Sequence[Any]], known: Mapping[int, Code]) -> PastRun 
         environment=environment,
         models=tuple([each.name for each in devices if each.name is not None]),
         room_bytes=min([each.total_bytes for each in devices if each.total_bytes is not None], default=None),
+        utilisation=utilisation_of(devices) if ended_well and not is_cut else None,
     )
 
 

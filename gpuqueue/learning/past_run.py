@@ -46,7 +46,8 @@ class PastRun:
     ``bytes`` is the peak, or for ``CAPPED`` and ``DIED`` the larger of peak and allocation. ``kind`` is the kind of the
     device. ``words`` are the arguments. ``code`` is the address of the snapshot or the clean commit, None if the code
     is not known. ``environment`` is the name of the Python environment, if the job named one. ``models`` are the names
-    of the devices, and ``room_bytes`` is the size of the smallest one, None if unknown.
+    of the devices, and ``room_bytes`` is the size of the smallest one, None if unknown. ``utilisation`` is that of
+    :func:`utilisation_of`.
     """
 
     proof: Proof
@@ -58,11 +59,15 @@ class PastRun:
     environment: str | None = None
     models: tuple[str, ...] = ()
     room_bytes: int | None = None
+    utilisation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OnDevice:
-    """The memory of one run on one of its devices, as the history has it."""
+    """The memory of one run on one of its devices, as the history has it. ``use`` is its own mean utilisation.
+
+    ``shared`` is whether others were on the device at any time (SQLite has numbers for that); None if it is unknown.
+    """
 
     lease_bytes: int
     peak_bytes: int | None
@@ -71,6 +76,8 @@ class OnDevice:
     kind: DeviceKind | None = None
     name: str | None = None
     total_bytes: int | None = None
+    shared: bool | int | None = None
+    use: float | None = None
 
 
 def proof_of(
@@ -103,6 +110,19 @@ def proof_of(
 
 def _is_trusted(source: PeakSource, samples: int) -> bool:
     return source is PeakSource.NVML_ACCOUNTING or (source in _SAMPLED and samples >= ENOUGH_SAMPLES)
+
+
+def utilisation_of(devices: Sequence[OnDevice]) -> float | None:
+    """Return how much of the time a run used its busiest device, from 0 to 1, by its own mean.
+
+    None if that was not measured long enough, or if others were on one of its *devices*: they may have slowed it.
+    """
+    found = 0.0
+    for each in devices:
+        if each.use is None or each.shared is None or each.shared or each.samples < ENOUGH_SAMPLES:
+            return None
+        found = max(found, each.use)
+    return found
 
 
 def kind_of(device: OnDevice) -> DeviceKind:

@@ -74,9 +74,9 @@ def lesson_for(wanted: Wanted, runs: Sequence[PastRun], headroom_bytes: int = 0)
 
     *headroom_bytes* of a device are for no job.
     """
-    runs = _of_one_kind(wanted, runs)
+    runs = of_one_kind(wanted, runs)
     best: Lesson | None = None
-    for signature, alike in _levels(wanted, runs):
+    for signature, alike in levels(wanted, runs):
         found = learned(alike, headroom_bytes)
         if found is None:
             continue
@@ -86,7 +86,7 @@ def lesson_for(wanted: Wanted, runs: Sequence[PastRun], headroom_bytes: int = 0)
     return best
 
 
-def _of_one_kind(wanted: Wanted, runs: Sequence[PastRun]) -> Sequence[PastRun]:
+def of_one_kind(wanted: Wanted, runs: Sequence[PastRun]) -> Sequence[PastRun]:
     """Return the runs on the kind of device that the job will get, judged by the newest run.
 
     On a CPU and on a simulated device, the resident memory of processes is measured, which says nothing about a GPU.
@@ -100,7 +100,7 @@ def _of_one_kind(wanted: Wanted, runs: Sequence[PastRun]) -> Sequence[PastRun]:
     return [run for run in runs if run.kind is kind]
 
 
-def _levels(wanted: Wanted, runs: Sequence[PastRun]) -> Iterator[tuple[Signature, Sequence[PastRun]]]:
+def levels(wanted: Wanted, runs: Sequence[PastRun]) -> Iterator[tuple[Signature, Sequence[PastRun]]]:
     """Yield each signature with the runs that have it. Those with all arguments may come twice."""
     if not wanted.open:  # the usual case needs no reading of arguments
         same = [run for run in runs if run.words == wanted.words]

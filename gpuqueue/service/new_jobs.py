@@ -10,8 +10,10 @@ from typing import Any
 
 from gpuqueue.client import notifications, placeholders
 from gpuqueue.client.memory import OpenMemory, with_memory
+from gpuqueue.client.placement import counts_use
 from gpuqueue.client.retry import spec_again
 from gpuqueue.client.submit import environments_of, queued, with_mem_retries
+from gpuqueue.client.utilisation import with_expected_utilisation
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
@@ -100,6 +102,8 @@ def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:
     spec = with_mem_retries(JobSpec(**values, account=call.account), call.connection.settings)
     if spec.array is not None:
         placeholders.check(spec)
+    if wanted.expected_utilisation is None and counts_use(spec, call.connection.settings):
+        spec = with_expected_utilisation(call.connection, spec)
     return with_memory(call.connection, spec, _open_memory(wanted), note if wanted.retry_of is None else None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.learning.past_run import MOST_JOBS, PastRun, Proof
 from gpuqueue.learning.program import program_of
 from gpuqueue.model.array import Array
-from gpuqueue.model.device import DeviceKind, Peak, PeakSource
+from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act
 from gpuqueue.model.git import Checkout
 from gpuqueue.model.job import JobState
@@ -85,6 +86,18 @@ def test_runs_have_what_a_signature_needs(database: HistoryDatabase, outbox: Out
     words = ("--name", 'it\'s; a \\ "name"', "")
     assert first == PastRun(**same, bytes=5 * GIB, words=("--lr", "1"), code=COMMIT, models=("A10",))
     assert second == PastRun(**same, bytes=7 * GIB, words=words, models=("A10", "A10"))
+
+
+def test_a_run_shows_its_utilisation_if_it_was_alone(database: HistoryDatabase, outbox: Outbox) -> None:
+    """Whether others were on the device is read, and how much the run used it."""
+    use = Activity(own_utilisation_mean=0.25)
+    for job_id, shared in enumerate((True, False, None), 1):
+        peak = Peak(bytes=GIB // 2, source=PeakSource.NVML_SAMPLED, samples=50, shared=shared)
+        ran(outbox, job_id, train(), replace(device(1), peak=peak, activity=use))
+    ran(outbox, 4, train(), device(1))
+    outbox.record()
+
+    assert [None, None, 0.25, None] == [run.utilisation for run in found(database)]
 
 
 def test_only_runs_that_show_a_need_are_found(database: HistoryDatabase, outbox: Outbox) -> None:

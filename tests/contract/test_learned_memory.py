@@ -19,7 +19,7 @@ from gpuqueue.client import Client, past_runs
 from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.errors import BadRequest
 from gpuqueue.history.database import HistoryDatabase
-from gpuqueue.model.device import DeviceKind, Peak, PeakSource
+from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_request import JobRequest
@@ -46,9 +46,16 @@ class Learner:
     lines: list[str] = field(default_factory=list)
 
     def ran(
-        self, *args: str, peak: float, lease: float = 20, died: bool = False, account: Account | None = None
+        self,
+        *args: str,
+        peak: float,
+        lease: float = 20,
+        died: bool = False,
+        account: Account | None = None,
+        use: float | None = None,
+        shared: bool | None = None,
     ) -> None:
-        """Add a run of the script with this peak and allocation, in GiB."""
+        """Add a run of the script with this peak and allocation, in GiB, and with its own utilisation."""
         job_id, spec = next(IDS), make_spec(
             argv=(sys.executable, self.script.name, *args),
             script=self.script.name,
@@ -56,9 +63,15 @@ class Learner:
             cwd=str(self.script.parent),
             account=account or current_account("laptop"),
         )  # fmt: skip
-        seen = Peak(bytes=int(peak * GIB), source=PeakSource.NVML_SAMPLED, samples=50)
+        seen = Peak(bytes=int(peak * GIB), source=PeakSource.NVML_SAMPLED, samples=50, shared=shared)
         device = RunDevice(
-            uuid="GPU-0", lease_bytes=GIB, name="A10", kind=DeviceKind.GPU, total_bytes=24 * GIB, peak=seen
+            uuid="GPU-0",
+            lease_bytes=GIB,
+            name="A10",
+            kind=DeviceKind.GPU,
+            total_bytes=24 * GIB,
+            peak=seen,
+            activity=Activity(own_utilisation_mean=use),
         )
         ending = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1) if died else Ending.from_status(0)
         self.outbox.submit(job_id, spec)
@@ -220,6 +233,22 @@ def test_an_edit_may_learn(learner: Learner) -> None:
     assert ("2G", "asked") == (format_bytes(job.spec.mem_bytes), job.spec.mem_source)
     job = learner.client.jobs.edit(job.id, priority="normal")
     assert "asked" == job.spec.mem_source
+
+
+def test_a_job_that_is_placed_by_use_carries_what_runs_alone_showed(learner: Learner) -> None:
+    """Of six runs three were alone: the median of their utilisations is expected. Other jobs carry none."""
+    for use in (0.4, 0.7, 0.6):
+        learner.ran(peak=1, use=use, shared=False)
+        learner.ran(peak=1, use=0.1, shared=True)
+    by_use = {"mem": "2G", "preference": "least-busy"}
+
+    job = learner.submit(**by_use)
+    assert 0.6 == job.spec.expected_utilisation
+    assert learner.submit(mem="2G").spec.expected_utilisation is None
+    assert learner.submit(**by_use, exclusive=True).spec.expected_utilisation is None
+    assert 0.6 == learner.submit("--seed", "{s}", **by_use, sweep={"s": [1, 2]}).spec.expected_utilisation
+    learner.client.jobs.cancel(job.id)
+    assert 0.6 == learner.client.jobs.retry(job.id).spec.expected_utilisation
 
 
 # ---- the setting -----------------------------------------------------------------------------------------------------
