@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gpuqueue.history.device_names import device_labels
+from gpuqueue.history.stretch import stretch
 from gpuqueue.history.sums import Key, Steps, grouped
 from gpuqueue.model.statistics import By, Course, Figures, Group, Statistics
 
@@ -28,7 +29,8 @@ def statistics(
         found = grouped(connection, whole, (by.value,), user, total=True)
         total = found.pop((), Figures())
         groups = _groups(connection, by, found)
-    return Statistics(by=by, since=since, until=until, groups=tuple(groups), total=total)
+    longer = stretch(connection, since=since, until=until, user=user)
+    return Statistics(by=by, since=since, until=until, groups=tuple(groups), total=total, stretch=longer)
 
 
 def course(

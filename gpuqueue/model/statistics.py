@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -113,14 +113,31 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Stretch:
+    """By how much runs beside others on their devices took longer than runs of the same command that were alone.
+
+    ``factor`` is the time of the shared runs as a multiple of what as many runs alone took. ``commands`` had both.
+    """
+
+    factor: float
+    commands: int
+    shared_runs: int
+    alone_runs: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Statistics:
-    """The groups of a period and the total. A run on two devices, or over two days, is one run in the total."""
+    """The groups of a period and the total. A run on two devices, or over two days, is one run in the total.
+
+    ``stretch`` is None if no command had runs beside others and runs alone.
+    """
 
     by: By
     since: datetime
     until: datetime
     groups: tuple[Group, ...]
     total: Figures
+    stretch: Stretch | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +165,7 @@ def statistics_to_plain(statistics: Statistics) -> dict[str, Any]:
         "since_at": statistics.since.isoformat(timespec="milliseconds"),
         "until_at": statistics.until.isoformat(timespec="milliseconds"),
         "total": figures_to_plain(statistics.total),
+        "stretch": None if statistics.stretch is None else asdict(statistics.stretch),
         "groups": [
             {"key": group.key, "label": group.label, **figures_to_plain(group.figures)} for group in statistics.groups
         ],

@@ -19,7 +19,7 @@ from gpuqueue.client import Client
 from gpuqueue.codec.csv_text import csv_of_statistics
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.statistics import By, Course, Figures, Statistics, statistics_to_plain
+from gpuqueue.model.statistics import By, Course, Figures, Statistics, Stretch, statistics_to_plain
 from gpuqueue.model.times import moment, ordered
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB, format_bytes, format_duration
@@ -174,6 +174,15 @@ def _notes(reported: Statistics) -> list[str]:
         notes.append(
             f"PEAK and USED are of {render.percent(total.measured)} of the time: of the rest no peak is known (yet)."
         )
+    if reported.stretch is not None:
+        notes.append(_stretch(reported.stretch))
     if total.ended < total.runs:
         notes.append(f"{total.runs - total.ended} of {total.runs} runs ended later or still run.")
     return notes
+
+
+def _stretch(found: Stretch) -> str:
+    runs = f"{found.shared_runs} run{'s' if found.shared_runs > 1 else ''}"
+    alone = f"{found.alone_runs} run{'s' if found.alone_runs > 1 else ''}"
+    which = "of the same command" if found.commands == 1 else f"of the same {found.commands} commands"
+    return f"{runs} beside others on a device took {found.factor:.2f} times as long as {alone} {which} alone."

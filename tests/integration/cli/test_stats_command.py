@@ -87,6 +87,25 @@ def test_the_table_fits_a_narrow_terminal(recorded: Site, columns: int) -> None:
     assert "GPU H" in lines[0]
 
 
+def test_a_line_says_how_much_longer_shared_runs_took(recorded: Site) -> None:
+    """One run alone took 10 s, and one of the same command beside others 12.5 s."""
+    outbox = Outbox(recorded.client.database)
+    outbox.number, outbox.cursor = 100, recorded.client.database.cursor()
+    for job_id, (duration_s, shared) in enumerate(((10.0, False), (12.5, True)), 50):
+        peak = Peak(bytes=GIB, source=PeakSource.NVML_SAMPLED, samples=50, shared=shared)
+        outbox.submit(job_id, make_spec(account=ADA, argv=("train", "x")))
+        outbox.claim(job_id)
+        outbox.started(job_id)
+        ended = encode_ended(ending=Ending.from_status(0), duration_s=duration_s, devices=facts("GPU-0", peak))
+        outbox.report(job_id, Act.FINISH, JobState.SUCCEEDED, token="1.a", ended=ended)
+    outbox.record()
+
+    line = "1 run beside others on a device took 1.25 times as long as 1 run of the same command alone."
+    assert line in recorded.cli("stats", *PERIOD).stdout.replace("\n", " ")
+    plain = json.loads(recorded.cli("stats", *PERIOD, "--json").stdout)
+    assert {"factor": 1.25, "commands": 1, "shared_runs": 1, "alone_runs": 1} == plain["stretch"]
+
+
 @pytest.mark.full
 def test_a_day_on_which_nothing_ran_is_not_a_row(recorded: Site) -> None:
     """The table leaves out days without runs, which would fill most of a month. The JSON has every day."""
