@@ -35,6 +35,12 @@ def _sources(run: Run | None) -> str:
     return " ".join(sorted({device.peak.source.value for device in run.devices})) if run else ""
 
 
+def _utilisation(run: Run) -> float | None:
+    """Return the largest own utilisation of the run on a device, None if none is known."""
+    known = (device.activity.own_utilisation_mean for device in run.devices)
+    return max((each for each in known if each is not None), default=None)
+
+
 def _models(run: Run) -> str:
     """Return the model names of the devices, each once."""
     return ", ".join(dict.fromkeys(device.name for device in run.devices if device.name))
@@ -74,5 +80,6 @@ VALUES: Mapping[str, Value] = MappingProxyType(
         "priority": lambda record: str(record.job.spec.priority),
         "tags": lambda record: " ".join(record.job.tags),
         "note": lambda record: record.job.note,
+        "own_utilisation": _of_run(_utilisation),
     }
 )

@@ -149,6 +149,12 @@ COLUMNS: dict[str, Column] = {
     "priority": _text("PRIORITY", VALUES["priority"]),
     "tags": _text("TAGS", VALUES["tags"], 40),
     "note": _text("NOTE", VALUES["note"], 60),
+    "own_utilisation": Column(
+        head="BUSY",
+        value=VALUES["own_utilisation"],
+        shown=lambda record: render.percent(VALUES["own_utilisation"](record)),
+        figure=True,
+    ),
 }
 #: Columns of the table without ``--columns``. All other commands accept the ``id``.
 USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")
