@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timezone
 from importlib.resources import files
 from itertools import chain
@@ -75,7 +75,7 @@ from gpuqueue.model.limits import Bound, LimitsInUse
 from gpuqueue.model.measures import Limit, Measure, PoolLimits
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.model.run_files import Fetched, KeptFiles, KeptState, RunFile
-from gpuqueue.model.statistics import By, Figures, Statistics, figures_to_plain, statistics_to_plain
+from gpuqueue.model.statistics import By, Figures, Statistics, Stretch, figures_to_plain, statistics_to_plain
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
@@ -421,6 +421,7 @@ def keys_of_the_site() -> dict[str, list[str]]:
         "A finding": list(to_plain(ok("as it should be"))),
         "Statistics": list(statistics_to_plain(statistics)),
         "Figures": list(figures_to_plain(Figures())),
+        "A stretch": [each.name for each in fields(Stretch)],
         "A replay of learned memory": list(report_to_plain(replay((), since=MOMENT, until=MOMENT))),
         "Figures of a rule": list(group_to_plain(ReplayGroup(key="learned", figures=ReplayFigures()))),
     }

@@ -92,8 +92,8 @@ def simulate(
       gpuqueue simulate --example > trace.csv
       gpuqueue simulate trace.csv --devices 4x24G,2x80G
       gpuqueue simulate trace.csv --devices 4x24G --plot waits.png
-      gpuqueue simulate trace.csv --devices 4x24G --slowdown --placement least-busy
-      gpuqueue simulate --make 1000 --shape gangs --devices 8x80G/8x80G > trace.csv
+      gpuqueue simulate trace.csv --devices 4x24G --slowdown
+      gpuqueue simulate --make 1000 --shape gangs --devices 8x80G > trace.csv
     """  # noqa: D301 - \b is click's mark for lines to keep
     slows = knobs.pop("slowdown") is not None
     if shape is not None and count is None:
