@@ -17,7 +17,7 @@ from gpuqueue.model.array import Array, Member
 from gpuqueue.model.dependencies import NO_WAITS, Waits
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.git import Checkout
-from gpuqueue.model.notification import MOST_NOTIFICATIONS, Notification
+from gpuqueue.model.notification import Notification, check_notifications
 from gpuqueue.model.placement import ANYWHERE, Placement, Shape
 from gpuqueue.model.retries import NO_RETRIES, Retries
 from gpuqueue.model.terminal_size import Window
@@ -144,7 +144,6 @@ class JobSpec:
       unknown.
     - ``probe`` is the text of a :class:`~gpuqueue.model.probe.Probe` if the job runs only to find out its memory.
     - ``cpus`` and ``cpu_mem_bytes`` are the most processors and host memory that the job may use.
-    - ``array`` is set if the job is an array.
     - ``notifications`` are the notifications to send at the final end of the job.
     - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
     """
@@ -201,7 +200,7 @@ class JobSpec:
             raise BadRequest(f"a job cannot ask for {asked} bytes of memory: give a size above 0, at most 1024T")
         self._check_devices()
         self._check_course()
-        self._check_notifications()
+        check_notifications(self.notifications)
         if self.retry_of is not None and not 0 < self.retry_of <= 2**53:
             raise BadRequest(f"retry_of must be the id of a job, not {brief(self.retry_of)}")
         if not self.name:
@@ -234,25 +233,11 @@ class JobSpec:
         if self.signal is not None:
             self.signal.check(self.time_limit_s)
         if self.probe is not None:
-            self._check_probe(self.probe)
+            probes.Probe.parse(self.probe).check(self.time_limit_s, is_array=self.array is not None)
         if self.cpus is not None or self.cpu_mem_bytes is not None:
             host_limits.check(self.cpus, self.cpu_mem_bytes)
         if self.pty is not None and self.separate_stderr:
             raise BadRequest("a terminal has one output: choose --pty or --separate-stderr")
-
-    def _check_probe(self, text: str) -> None:
-        probes.Probe.parse(text)
-        if self.array is not None:
-            raise BadRequest("a probe is one run: leave out --array and --sweep")
-        if self.time_limit_s is None:
-            raise BadRequest("a probe must end: give it a time limit")
-
-    def _check_notifications(self) -> None:
-        notifications: object = self.notifications
-        if not isinstance(notifications, tuple) or not all(isinstance(each, Notification) for each in notifications):
-            raise BadRequest(f"notifications must be a tuple of Notification, not {brief(notifications)}")
-        if len(self.notifications) > MOST_NOTIFICATIONS:
-            raise BadRequest(f"a job can notify at most {MOST_NOTIFICATIONS} targets, not {len(self.notifications)}")
 
     def _check_devices(self) -> None:
         if self.expected_utilisation is not None and not 0 <= self.expected_utilisation <= 1:
@@ -300,15 +285,9 @@ class JobSpec:
         if self.array is None:
             return self
         array, index = self.array, member.index
+        argv = tuple(array.fill(word, index) for word in self.argv)
         env = {**self.env, **array.environment(index, member.array_id)}
-        return replace(
-            self,
-            argv=tuple(array.fill(word, index) for word in self.argv),
-            env=env,
-            array=None,
-            waits=NO_WAITS,
-            notifications=(),
-        )
+        return replace(self, argv=argv, env=env, array=None, waits=NO_WAITS, notifications=())
 
 
 def tags_of(words: Iterable[str]) -> tuple[str, ...]:

@@ -108,6 +108,19 @@ class Notification:
         return self.when is When.END or not succeeded
 
 
+def check_notifications(notifications: object) -> None:
+    """Check that *notifications* are a tuple of notifications, and no more than a job may have.
+
+    Raises:
+        BadRequest: they are of another type, or too many.
+
+    """
+    if not isinstance(notifications, tuple) or not all(isinstance(each, Notification) for each in notifications):
+        raise BadRequest(f"notifications must be a tuple of Notification, not {brief(notifications)}")
+    if len(notifications) > MOST_NOTIFICATIONS:
+        raise BadRequest(f"a job can notify at most {MOST_NOTIFICATIONS} targets, not {len(notifications)}")
+
+
 def target_number(number: int) -> int:
     """Return the place in the job's targets of the notification *number*."""
     return number % FIRST_ABOUT_IDLE

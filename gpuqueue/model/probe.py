@@ -57,6 +57,18 @@ class Probe:
         flat, steps = match["flat"], match["steps"]
         return cls(flat_s=None if flat is None else float(flat), steps=None if steps is None else int(steps))
 
+    def check(self, time_limit_s: float | None, *, is_array: bool) -> None:
+        """Check that a job with this time limit can be a probe.
+
+        Raises:
+            BadRequest: there is no time limit, or the job is an array.
+
+        """
+        if is_array:
+            raise BadRequest("a probe is one run: leave out --array and --sweep")
+        if time_limit_s is None:
+            raise BadRequest("a probe must end: give it a time limit")
+
     def __str__(self) -> str:
         """Return the text that :meth:`parse` accepts."""
         words = [] if self.flat_s is None else [f"flat={self.flat_s:.3f}".rstrip("0").rstrip(".")]

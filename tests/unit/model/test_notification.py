@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.notification import Notification, NotificationKind, When, targets
+from gpuqueue.model.notification import (
+    MOST_NOTIFICATIONS,
+    Notification,
+    NotificationKind,
+    When,
+    check_notifications,
+    targets,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +58,22 @@ def test_failures_are_all_that_is_no_success() -> None:
     """A failure is every end without success, as with --after ID:fail."""
     assert [True, True] == [Notification("team", When.END).follows(succeeded=each) for each in (True, False)]
     assert [False, True] == [Notification("team", When.FAIL).follows(succeeded=each) for each in (True, False)]
+
+
+@pytest.mark.parametrize(
+    ("notifications", "output"),
+    [
+        ([Notification("team")], "must be a tuple of Notification"),
+        (("team",), "must be a tuple of Notification"),
+        ((Notification("team"),) * (MOST_NOTIFICATIONS + 1), "at most 16 targets, not 17"),
+    ],
+)
+def test_what_is_no_list_of_notifications_is_refused(notifications: object, output: str) -> None:
+    """A job has at most 16 notifications, as a tuple."""
+    check_notifications((Notification("team"),) * MOST_NOTIFICATIONS)
+
+    with pytest.raises(BadRequest, match=output):
+        check_notifications(notifications)
 
 
 def test_targets_are_read_from_one_line() -> None:
