@@ -7,9 +7,8 @@ names the source of each value.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,22 +21,13 @@ from gpuqueue.settings import sources
 from gpuqueue.settings.parsers import IdleAction, LearnMemory, OnPartition, RunAs
 
 if TYPE_CHECKING:
-    from gpuqueue.model import limits as limiting
-    from gpuqueue.model import preemption
-    from gpuqueue.model import shares as sharing
     from gpuqueue.model import slots as slotting
     from gpuqueue.model.limits import Limits
 else:
-    limiting, sharing = later("gpuqueue.model.limits"), later("gpuqueue.model.shares")
-    preemption, slotting = later("gpuqueue.model.preemption"), later("gpuqueue.model.slots")
+    slotting = later("gpuqueue.model.slots")
 
 #: The socket of the HTTP service of this machine. Every account may connect to it.
 SYSTEM_SOCKET = "/run/gpuqueue/api.sock"
-#: Least number of heartbeats in a lease: some may be late or get lost.
-HEARTBEATS_IN_A_LEASE = 5
-#: Longest time between two heartbeats, in seconds. The scripts count on a device for 15 s after its last heartbeat
-#: (SEEN_MS in queue/lua/shared/core.lua), and one heartbeat may be a little late.
-LONGEST_HEARTBEAT_S = 10.0
 #: Last part of a lease, as a share and at most so many seconds. A shim without heartbeats ends its run before it.
 FENCE_SHARE, FENCE_MOST_S = 0.3, 120.0
 
@@ -98,7 +88,7 @@ class Settings:
     #: How long the jobs of a host without heartbeats are kept for it: the lease of a run. Longer over a network.
     host_lost_after_s: float = sources.HOST_LOST_AFTER_S
     #: Time between two heartbeats of a worker.
-    heartbeat_s: float = 10.0
+    heartbeat_s: float = sources.LONGEST_HEARTBEAT_S
     #: Time between two checks of the queue without a message on the wake-up channel.
     poll_s: float = 2.0
     #: Time that a job has between SIGTERM and SIGKILL.
@@ -284,29 +274,7 @@ class Settings:
     def salvage(cls, environ: Mapping[str, str] | None = None) -> tuple[Settings, tuple[BadRequest, ...]]:
         """Return the settings, with defaults for values that cannot be read, and all errors."""
         values, origins, faults = sources.read_values(os.environ if environ is None else environ)
-        found = cls(**values, origins=origins)
-        return found, (*faults, *found._unfitting())
-
-    def _unfitting(self) -> Iterator[BadRequest]:
-        """Yield the errors of values that contradict each other, or whose syntax no parser has checked yet."""
-        judged = partial(sources.faults_of, self.origins)
-        shortest_s = HEARTBEATS_IN_A_LEASE * self.heartbeat_s
-        if self.heartbeat_s > LONGEST_HEARTBEAT_S:
-            yield BadRequest(
-                f"setting heartbeat ({self.origins['heartbeat_s']}): {self.heartbeat_s:g} s is too long, devices "
-                f"would count as silent between two heartbeats: give at most {LONGEST_HEARTBEAT_S:g} s"
-            )
-        elif self.lease_s < shortest_s:
-            yield BadRequest(
-                f"host_lost_after of {self.lease_s:g} s is too short for a heartbeat every {self.heartbeat_s:g} s, "
-                f"jobs would be lost: give it at least {shortest_s:g} s"
-            )
-        if self.shares or self.groups:
-            yield from judged(lambda: sharing.Shares.parse(self.shares, self.groups), "shares", "groups")
-        if self.limits or self.pool_limits:
-            yield from judged(self.site_limits, "limits", "pool_limits")
-        if self.preempt:
-            yield from judged(lambda: preemption.parse_preempt(self.preempt), "preempt")
+        return cls(**values, origins=origins), faults
 
     def site_limits(self) -> Limits:
         """Return the limits of this site.
@@ -315,8 +283,4 @@ class Settings:
             BadRequest: the limits cannot be read.
 
         """
-        try:
-            members = sharing.Shares.parse("", self.groups).members
-        except BadRequest:  # reported already, with the shares
-            members = {}
-        return limiting.Limits.parse(self.limits, self.pool_limits, members)
+        return sources.limits_of(self.limits, self.pool_limits, self.groups)

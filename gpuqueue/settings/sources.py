@@ -1,4 +1,4 @@
-"""Reads the values of the settings: from the environment, the settings file and this machine.
+"""Reads the values of the settings, from the environment, the settings file and this machine, and checks that they fit.
 
 A value comes from the environment (``GPUQUEUE_POLL=5s``), else from a TOML file (``poll = "5s"``). The file is
 ``$GPUQUEUE_CONFIG``, or ``config.toml`` in the user's configuration directory for gpuqueue. Only this module reads
@@ -11,12 +11,23 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import later
 from gpuqueue.settings.parsers import READERS, read_host
 from gpuqueue.text.sanitize import brief
+
+if TYPE_CHECKING:
+    from gpuqueue.model import limits as limiting
+    from gpuqueue.model import preemption
+    from gpuqueue.model import shares as sharing
+    from gpuqueue.model.limits import Limits
+else:
+    limiting, sharing = later("gpuqueue.model.limits"), later("gpuqueue.model.shares")
+    preemption = later("gpuqueue.model.preemption")
 
 PREFIX = "GPUQUEUE_"
 #: Keys of the variables that docker-compose.yml reads from its shell.
@@ -25,6 +36,11 @@ OF_COMPOSE = ("extra_pip", "shm_size", "user_id", "work")
 #: the store may be unreachable while its machine or a switch reboots. Up to an hour of that ends no run.
 HOST_LOST_AFTER_S = 300.0
 HOST_LOST_AFTER_OVER_NETWORK_S = 3720.0
+#: Least number of heartbeats in a lease: some may be late or get lost.
+HEARTBEATS_IN_A_LEASE = 5
+#: Longest time between two heartbeats, in seconds, and the default. The scripts count on a device for 15 s after its
+#: last heartbeat (SEEN_MS in queue/lua/shared/core.lua), and one heartbeat may be a little late.
+LONGEST_HEARTBEAT_S = 10.0
 #: Longest path of the embedded store's socket, in bytes. The system's limit is about 107 bytes.
 _MAX_SOCKET_PATH = 90
 #: Largest settings file that is read, in bytes.
@@ -32,9 +48,9 @@ _MAX_FILE_BYTES = 1024 * 1024
 
 
 def read_values(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], tuple[BadRequest, ...]]:
-    """Return the values of the fields, the source of each field, and the errors of values that cannot be read.
+    """Return the values of the fields, the source of each field, and the errors of values that cannot be used.
 
-    The values are those that are given, and the defaults that depend on them or on this machine.
+    The values are those that are given and can be read, and the defaults that depend on them or on this machine.
     """
     faults: list[BadRequest] = []
     from_file: dict[str, Any] = {}
@@ -44,7 +60,8 @@ def read_values(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, s
         faults.append(error)
     given, origins = _given(environ, from_file, faults)
     values = _with_defaults(given, faults)
-    return values, {name: origins.get(name, "default") for name in READERS}, tuple(faults)
+    origins = {name: origins.get(name, "default") for name in READERS}
+    return values, origins, (*faults, *_contradictions(values, origins))
 
 
 def key_of(name: str) -> str:
@@ -113,7 +130,46 @@ def is_socket(path: str) -> bool:
         return False
 
 
-def faults_of(origins: Mapping[str, str], judge: Callable[[], object], *names: str) -> Iterator[BadRequest]:
+def limits_of(limits: str, pool_limits: str, groups: str) -> Limits:
+    """Return the limits of a site from the texts of these settings.
+
+    Raises:
+        BadRequest: the limits cannot be read.
+
+    """
+    try:
+        members = sharing.Shares.parse("", groups).members
+    except BadRequest:  # reported already, with the shares
+        members = {}
+    return limiting.Limits.parse(limits, pool_limits, members)
+
+
+def _contradictions(values: Mapping[str, Any], origins: Mapping[str, str]) -> Iterator[BadRequest]:
+    """Yield the errors of values that contradict each other, or whose syntax no parser has checked yet."""
+    heartbeat_s, lease_s = values.get("heartbeat_s", LONGEST_HEARTBEAT_S), values["host_lost_after_s"]
+    shortest_s = HEARTBEATS_IN_A_LEASE * heartbeat_s
+    if heartbeat_s > LONGEST_HEARTBEAT_S:
+        yield BadRequest(
+            f"setting heartbeat ({origins['heartbeat_s']}): {heartbeat_s:g} s is too long, devices "
+            f"would count as silent between two heartbeats: give at most {LONGEST_HEARTBEAT_S:g} s"
+        )
+    elif lease_s < shortest_s:
+        yield BadRequest(
+            f"host_lost_after of {lease_s:g} s is too short for a heartbeat every {heartbeat_s:g} s, "
+            f"jobs would be lost: give it at least {shortest_s:g} s"
+        )
+    judged = partial(_faults_of, origins)
+    shares, groups, preempt = (values.get(name, "") for name in ("shares", "groups", "preempt"))
+    limits, pool_limits = (values.get(name, "") for name in ("limits", "pool_limits"))
+    if shares or groups:
+        yield from judged(lambda: sharing.Shares.parse(shares, groups), "shares", "groups")
+    if limits or pool_limits:
+        yield from judged(lambda: limits_of(limits, pool_limits, groups), "limits", "pool_limits")
+    if preempt:
+        yield from judged(lambda: preemption.parse_preempt(preempt), "preempt")
+
+
+def _faults_of(origins: Mapping[str, str], judge: Callable[[], object], *names: str) -> Iterator[BadRequest]:
     """Yield the error that *judge* raises, with the sources of the settings *names* that are not defaults."""
     try:
         judge()

@@ -26,7 +26,7 @@ from site_of_one import Site
 
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.scripts import ACTS, whole
-from gpuqueue.settings.settings import LONGEST_HEARTBEAT_S
+from gpuqueue.settings.sources import LONGEST_HEARTBEAT_S
 from gpuqueue.text.units import MIB
 
 #: The jobs run one after the other: the next is submitted when the history has the last.

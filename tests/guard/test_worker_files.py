@@ -18,7 +18,7 @@ from guard.traced import NEEDS_STRACE, OPENS, SYNCS, attached, calls
 from own_store import OwnStore
 from site_of_one import Site
 
-from gpuqueue.settings.settings import LONGEST_HEARTBEAT_S
+from gpuqueue.settings.sources import LONGEST_HEARTBEAT_S
 from gpuqueue.text.units import MIB
 
 pytestmark = NEEDS_STRACE

@@ -9,8 +9,8 @@ import pytest
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.queue.scripts import source
-from gpuqueue.settings.settings import LONGEST_HEARTBEAT_S, Settings
-from gpuqueue.settings.sources import embedded_socket, unknown_variables
+from gpuqueue.settings.settings import Settings
+from gpuqueue.settings.sources import LONGEST_HEARTBEAT_S, embedded_socket, unknown_variables
 from gpuqueue.text.units import GIB
 
 HERE = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}
