@@ -13,18 +13,23 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.notification import targets
 from gpuqueue.model.placement import Preference
-from gpuqueue.model.python_environments import programs
 from gpuqueue.text.sanitize import brief, is_name, name_of
 from gpuqueue.text.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
-    from gpuqueue.model import access
+    from typing import TypeVar
+
+    from gpuqueue.model import access, python_environments
     from gpuqueue.model import slots as slotting
     from gpuqueue.settings import addresses, credentials
-else:
+
+    _Value = TypeVar("_Value")
+    _Choice = TypeVar("_Choice", bound=Enum)
+else:  # few sites set what needs these
     access = later("gpuqueue.model.access")
     addresses = later("gpuqueue.settings.addresses")
     credentials = later("gpuqueue.settings.credentials")
+    python_environments = later("gpuqueue.model.python_environments")
     slotting = later("gpuqueue.model.slots")
 
 #: Shortest half-life, in seconds. Usage that decays faster than jobs run cannot order the queue.
@@ -43,8 +48,7 @@ class OnPartition(str, Enum):
     #: The jobs go on. After the lease another worker may start them again. One copy is ended when the host is back.
     KEEP = "keep"
 
-    def __str__(self) -> str:
-        return self.value
+    __str__ = str.__str__
 
 
 class LearnMemory(str, Enum):
@@ -57,8 +61,7 @@ class LearnMemory(str, Enum):
     #: The same as with ``--mem auto``: what any earlier run of the script needed, else an estimate, else the default.
     AUTO = "auto"
 
-    def __str__(self) -> str:
-        return self.value
+    __str__ = str.__str__
 
 
 class IdleAction(str, Enum):
@@ -71,8 +74,7 @@ class IdleAction(str, Enum):
     #: It is ended.
     END = "end"
 
-    def __str__(self) -> str:
-        return self.value
+    __str__ = str.__str__
 
 
 class RunAs(str, Enum):
@@ -83,8 +85,7 @@ class RunAs(str, Enum):
     #: The account of the submitter. Then only the service may write to the store.
     SUBMITTER = "submitter"
 
-    def __str__(self) -> str:
-        return self.value
+    __str__ = str.__str__
 
 
 def read_host(raw: str) -> str:
@@ -99,22 +100,41 @@ def read_host(raw: str) -> str:
     return raw
 
 
+def _one_of(kind: type[_Choice], otherwise: str) -> Callable[[str], _Choice]:
+    """Return a parser of the words of *kind*. The message about another text says that it is *otherwise*."""
+
+    def parse(raw: str) -> _Choice:
+        try:
+            return kind(raw)
+        except ValueError:
+            raise BadRequest(f"{brief(raw)} is {otherwise}") from None
+
+    return parse
+
+
+def _whole(least: int, most: int, otherwise: str) -> Callable[[str], int]:
+    """Return a parser of whole numbers. The message about another text says that it is *otherwise*."""
+
+    def parse(raw: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,9}", raw) or not least <= int(raw) <= most:
+            raise BadRequest(f"{brief(raw)} is {otherwise}")
+        return int(raw)
+
+    return parse
+
+
+def _or_none(parse: Callable[[str], _Value]) -> Callable[[str], _Value | None]:
+    """Return a parser of the word ``none`` and of what *parse* reads."""
+    return lambda raw: None if raw.lower() == "none" else parse(raw)
+
+
+def _late(parser: Callable[[], Callable[[str], _Value]]) -> Callable[[str], _Value]:
+    """Return the parser that *parser* returns, whose module is imported for the first value."""
+    return lambda raw: parser()(raw)  # noqa: PLW0108 - the lambda delays the import
+
+
 def _pool(raw: str) -> str:
     return name_of("pool name", raw) if raw else raw
-
-
-def _positive(raw: str) -> int:
-    number = int(raw) if re.fullmatch(r"[0-9]{1,9}", raw) else 0
-    if not 1 <= number <= MOST:
-        raise BadRequest(f"{brief(raw)} is no whole number from 1 to {MOST}")
-    return number
-
-
-def _files(raw: str) -> int:
-    number = int(raw) if re.fullmatch(r"[0-9]{1,7}", raw) else 0
-    if not number:
-        raise BadRequest(f"{brief(raw)} is no number of files: give a whole number from 1 to 9999999")
-    return number
 
 
 def _slots_on(raw: str) -> str:
@@ -127,17 +147,11 @@ def _size_or_zero(raw: str) -> int:
     return 0 if raw == "0" else parse_bytes(raw)
 
 
-def _log_limit(raw: str) -> int | None:
-    if raw.lower() == "none":
-        return None
+def _log_limit(raw: str) -> int:
     limit_bytes = parse_bytes(raw)
     if limit_bytes < LEAST_LOG_LIMIT_BYTES:
         raise BadRequest(f"{raw!r} is too little: give at least 1M, or none for no limit")
     return limit_bytes
-
-
-def _duration_or_none(raw: str) -> float | None:
-    return None if raw.lower() == "none" else parse_duration(raw)
 
 
 def _half_life(raw: str) -> float:
@@ -168,30 +182,10 @@ def _access(raw: str) -> str:
     return raw
 
 
-def _request_rate(raw: str) -> int | None:
-    if raw.lower() == "none":
-        return None
-    if not re.fullmatch(r"[1-9][0-9]{0,5}", raw):
-        raise BadRequest(f"{brief(raw)} is no number of requests per second: write 200, or none for no limit")
-    return int(raw)
-
-
 def _flag(raw: str) -> bool:
     if raw.lower() not in {"true", "false"}:
         raise BadRequest(f"{brief(raw)} is neither true nor false")
     return raw.lower() == "true"
-
-
-def _percentage(raw: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]?|100", raw):
-        raise BadRequest(f"{brief(raw)} is no percentage: give a whole number from 1 to 100")
-    return int(raw)
-
-
-def _interpreters(raw: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,2}", raw):
-        raise BadRequest(f"{brief(raw)} is no number from 0 to 99")
-    return int(raw)
 
 
 def _modules(raw: str) -> str:
@@ -199,38 +193,6 @@ def _modules(raw: str) -> str:
     if not all(re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name, re.ASCII) for name in names):
         raise BadRequest(f"{brief(raw)} names no modules: write torch, or torch,torchvision")
     return ",".join(names)
-
-
-def _on_partition(raw: str) -> OnPartition:
-    try:
-        return OnPartition(raw)
-    except ValueError:
-        raise BadRequest(f"{raw!r} is neither stop nor keep") from None
-
-
-def _learn_memory(raw: str) -> LearnMemory:
-    if raw not in list(LearnMemory):
-        raise BadRequest(f"{brief(raw)} is unknown here: write {', '.join(LearnMemory)}")
-    return LearnMemory(raw)
-
-
-def _idle_action(raw: str) -> IdleAction:
-    if raw not in list(IdleAction):
-        raise BadRequest(f"{brief(raw)} is unknown here: write {', '.join(IdleAction)}")
-    return IdleAction(raw)
-
-
-def _mem_retries(raw: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,2}|100", raw):
-        raise BadRequest(f"{brief(raw)} is no whole number from 0 to 100")
-    return int(raw)
-
-
-def _run_as(raw: str) -> RunAs:
-    try:
-        return RunAs(raw)
-    except ValueError:
-        raise BadRequest(f"{brief(raw)} is neither worker nor submitter") from None
 
 
 def _directory(raw: str) -> Path:
@@ -246,53 +208,42 @@ def _directory(raw: str) -> Path:
     return path
 
 
-def _service(raw: str) -> str:
-    return addresses.service(raw)
-
-
-def _service_of_hosts(raw: str) -> str:
-    return addresses.service_of_hosts(raw)
-
-
 def _page(raw: str) -> str:
     credentials.origin_of(raw)
     return raw.rstrip("/")
 
 
-def _store_of_hosts(raw: str) -> str:
-    return addresses.store_of_hosts(raw)
-
-
+_COUNT = _whole(1, MOST, f"no whole number from 1 to {MOST}")
 #: The parser of each setting, in the order of the reference page.
 READERS: dict[str, Callable[[str], Any]] = {
     "state_dir": _directory,
-    "url": _service,
+    "url": _late(lambda: addresses.service),
     "token_file": _directory,
-    "service_url": _service_of_hosts,
+    "service_url": _late(lambda: addresses.service_of_hosts),
     "service_token_file": _directory,
     "service_ca": _directory,
     "record": _flag,
     "web_url": _page,
     "redis_url": str,
-    "hosts_redis_url": _store_of_hosts,
+    "hosts_redis_url": _late(lambda: addresses.store_of_hosts),
     "hosts_redis_ca": _directory,
     "database_url": str,
     "host": read_host,
     "devices": str,
     "pool": _pool,
     "headroom_bytes": _size_or_zero,
-    "external_half_life_s": _duration_or_none,
-    "slots": _positive,
+    "external_half_life_s": _or_none(parse_duration),
+    "slots": _COUNT,
     "slots_on": _slots_on,
     "default_mem_bytes": parse_bytes,
-    "learn_memory": _learn_memory,
-    "mem_retries": _mem_retries,
+    "learn_memory": _one_of(LearnMemory, f"unknown here: write {', '.join(LearnMemory)}"),
+    "mem_retries": _whole(0, 100, "no whole number from 0 to 100"),
     "default_device": DeviceFilter.parse,
     "host_lost_after_s": parse_duration,
     "heartbeat_s": parse_duration,
     "poll_s": parse_duration,
     "kill_grace_s": parse_duration,
-    "loss_limit": _positive,
+    "loss_limit": _COUNT,
     "half_life_s": _half_life,
     "shares": str,
     "groups": str,
@@ -302,46 +253,46 @@ READERS: dict[str, Callable[[str], Any]] = {
     "urgent": _users,
     "admins": _admins,
     "access": _access,
-    "request_rate": _request_rate,
+    "request_rate": _or_none(_whole(1, 999_999, "no number of requests per second: write 200, or none for no limit")),
     "metrics_users": _flag,
-    "reserve_after_s": _duration_or_none,
-    "reservations": _positive,
-    "age_after_s": _duration_or_none,
+    "reserve_after_s": _or_none(parse_duration),
+    "reservations": _COUNT,
+    "age_after_s": _or_none(parse_duration),
     "preempt": str,
     "preempt_after_s": parse_duration,
     "preempt_grace_s": parse_duration,
-    "idle_after_s": _duration_or_none,
-    "idle_action": _idle_action,
+    "idle_after_s": _or_none(parse_duration),
+    "idle_action": _one_of(IdleAction, f"unknown here: write {', '.join(IdleAction)}"),
     "idle_grace_s": parse_duration,
-    "on_partition": _on_partition,
+    "on_partition": _one_of(OnPartition, "neither stop nor keep"),
     "cap": _flag,
     "mps": _flag,
     "mps_pipe_directory": _directory,
-    "mps_thread_percentage": _percentage,
-    "log_limit_bytes": _log_limit,
-    "user_log_limit_bytes": _log_limit,
-    "keep_logs_s": _duration_or_none,
-    "keep_code_s": _duration_or_none,
-    "results_limit_bytes": _log_limit,
-    "user_results_limit_bytes": _log_limit,
-    "keep_results_s": _duration_or_none,
-    "keep_snapshots_s": _duration_or_none,
+    "mps_thread_percentage": _whole(1, 100, "no percentage: give a whole number from 1 to 100"),
+    "log_limit_bytes": _or_none(_log_limit),
+    "user_log_limit_bytes": _or_none(_log_limit),
+    "keep_logs_s": _or_none(parse_duration),
+    "keep_code_s": _or_none(parse_duration),
+    "results_limit_bytes": _or_none(_log_limit),
+    "user_results_limit_bytes": _or_none(_log_limit),
+    "keep_results_s": _or_none(parse_duration),
+    "keep_snapshots_s": _or_none(parse_duration),
     "snapshot": _flag,
     "snapshot_limit_bytes": parse_bytes,
     "snapshot_file_limit_bytes": parse_bytes,
-    "snapshot_files": _files,
+    "snapshot_files": _whole(1, 9_999_999, "no number of files: give a whole number from 1 to 9999999"),
     "snapshot_user_limit_bytes": parse_bytes,
-    "environments": programs,
-    "keep_environments_s": _duration_or_none,
+    "environments": _late(lambda: python_environments.programs),
+    "keep_environments_s": _or_none(parse_duration),
     "keep_secrets": _flag,
-    "keep_audit_s": _duration_or_none,
+    "keep_audit_s": _or_none(parse_duration),
     "notify": targets,
     "notify_urls": _flag,
     "git": _flag,
-    "warm_interpreters": _interpreters,
+    "warm_interpreters": _whole(0, 99, "no number from 0 to 99"),
     "warm_modules": _modules,
     "warm_idle_s": parse_duration,
-    "run_as": _run_as,
+    "run_as": _one_of(RunAs, "neither worker nor submitter"),
     "launcher": _directory,
     "runs_dir": _directory,
 }
