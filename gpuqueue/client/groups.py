@@ -1,8 +1,8 @@
 """The groups of functions of a client, as interfaces: each has a direct implementation and one over the service.
 
-The group ``client.jobs`` is in job_group.py. The direct implementations (``jobs.py``, ``history.py``, ``devices.py``,
-``logs.py``, ``files.py``) describe arguments and errors. A test (``tests/contract/test_client_connections.py``) holds
-both implementations to these methods.
+The group ``client.jobs`` is in job_group.py. The direct implementations (``jobs.py`` with ``job_reads.py``,
+``history.py``, ``devices.py``, ``logs.py``, ``files.py``) describe arguments and errors. A test
+(``tests/contract/test_client_connections.py``) holds both implementations to these methods.
 """
 
 from __future__ import annotations

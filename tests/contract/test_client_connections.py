@@ -115,7 +115,7 @@ def test_each_public_method_is_there_over_each_connection(group: type, here: typ
     """
 
     def public(kind: type) -> dict[str, Any]:
-        return {name: each for name, each in vars(kind).items() if not name.startswith("_") and callable(each)}
+        return {name: each for name, each in inspect.getmembers(kind, callable) if not name.startswith("_")}
 
     for name, method in public(here).items():
         if name in ONLY_DIRECT and name not in public(remote):
@@ -132,7 +132,7 @@ def test_the_suite_covers_every_public_method() -> None:
     """Each method of each group is called in this file."""
     text = Path(__file__).read_text()
     for kind in (Jobs, History, Devices, Logs, RunFiles, Access, Snapshots):
-        for name in vars(kind):
+        for name in dir(kind):
             if not name.startswith("_") and name not in ONLY_DIRECT:
                 assert f".{name}(" in text or f'"{name}"' in text, f"{kind.__name__}.{name} is not tested here"
 
