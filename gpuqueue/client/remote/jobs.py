@@ -24,13 +24,9 @@ if TYPE_CHECKING:
     from gpuqueue.client.why import Why
     from gpuqueue.model import api, event, job_edit, job_page, job_request
     from gpuqueue.model import run as runs
-    from gpuqueue.model.event import Event
-    from gpuqueue.model.job_edit import JobEdit
-    from gpuqueue.model.job_page import Listing
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.run import Record
     from gpuqueue.queue import sender as sending
-    from gpuqueue.queue.sender import Sender
 else:
     api = later("gpuqueue.model.api")
     changes = later("gpuqueue.client.changes")
@@ -139,11 +135,8 @@ class RemoteJobs:
         tags: Sequence[str] = (),
         pool: str | None = None,
         after: int = 0,
-    ) -> Listing:
-        """Return jobs that have not ended, in the order of their ids, with what the queue knows about the running ones.
-
-        ``Listing.after`` is the last id if there may be more jobs.
-        """
+    ) -> job_page.Listing:
+        """Return jobs that have not ended, in the order of their ids, with what the queue knows about running ones."""
         most = None if limit is None else validation.count("limit", limit)
         query = {
             "user": validation.text_or_none("user", user),
@@ -152,7 +145,7 @@ class RemoteJobs:
             "tag": validation.words("tags", tags),
             "pool": validation.text_or_none("pool", pool),
         }
-        pages: list[Listing] = []
+        pages: list[job_page.Listing] = []
         count, last = 0, after
         while not pages or (last and (most is None or count < most)):
             size = PAGE if most is None else max(1, min(PAGE, most - count))
@@ -169,7 +162,7 @@ class RemoteJobs:
             found |= self._link.get(dict[int, str], "/job-labels", {"id": ids[first : first + PAGE]})
         return found
 
-    def events(self, job: int | str) -> tuple[Event, ...]:
+    def events(self, job: int | str) -> tuple[event.Event, ...]:
         """Return all events of the job that the history has, in order."""
         return self._link.get(tuple[event.Event, ...], f"/jobs/{_one(job)}/events")
 
@@ -177,7 +170,7 @@ class RemoteJobs:
         """Return why a job waits: what blocks it on each device, its place in the order, when it may start."""
         return self._link.get(why.Why, f"/jobs/{_one(job)}/why")
 
-    def senders(self) -> Sequence[Sender]:
+    def senders(self) -> Sequence[sending.Sender]:
         """Return the running senders of notifications, and what each can send."""
         return self._link.get(tuple[sending.Sender, ...], "/notification-senders")
 
@@ -243,15 +236,14 @@ class RemoteJobs:
         return self._changed(job, "release")
 
     def _changed(self, job: int | str, act: str) -> Change:
-        path = f"/jobs/{_whole(job)}/{act}"
-        return self._link.send("POST", path, kind=changes.Change)
+        return self._link.send("POST", f"/jobs/{_whole(job)}/{act}", kind=changes.Change)
 
     def move(self, job: int | str, *, front: bool = True) -> JobState:
         """Move a waiting job before all other jobs of its user, or back to its place by arrival; return its state."""
         return self._link.send("POST", f"/jobs/{_one(job)}/move", api.MoveRequest(front=front), kind=api.Moved).state
 
     @then_from_fields(lambda: job_edit.JobEdit)
-    def edit(self, job: int | str, wanted: JobEdit) -> Job:
+    def edit(self, job: int | str, wanted: job_edit.JobEdit) -> Job:
         """Change the request of a waiting job or of a whole array, and return the job. It keeps its place."""
         body = submit.edit_of(self._link, wanted)
         return self._link.send("PATCH", f"/jobs/{segment(job_ref.whole_job(job))}", body, kind=Job)
