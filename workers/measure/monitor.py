@@ -16,14 +16,14 @@ from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisati
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.backend import DeviceBackend, DeviceTrouble
-from workers.measure.active_runs import LiveRuns
+from workers.measure.active_runs import LiveRuns, root_of
 from workers.measure.attribution import pids_by_run
 from workers.measure.described import described
 from workers.measure.external_processes import ExternalProcesses
 from workers.measure.meter import INTERVAL_S
 from workers.measure.own_use import own_utilisation
 from workers.measure.sample import RunOnDevice, Sample
-from workers.run.directory import RunDir, root_of, unsettled
+from workers.run.directory import RunDir, unsettled
 from workers.run.values import Held
 
 if TYPE_CHECKING:

@@ -36,11 +36,6 @@ USER = "user"
 ENTERED = 0o711
 
 
-def root_of(processes: tuple[ProcessIdentity | None, ...]) -> ProcessIdentity | None:
-    """Return the root of a run's process tree: the guard of a job that runs as its submitter, else the shim."""
-    return processes[2] if len(processes) > 2 else next(iter(processes), None)  # noqa: PLR2004 - the third line
-
-
 class RunDir:
     """The directory of one run. A method that writes a file raises OSError if the file cannot be written."""
 
@@ -206,8 +201,7 @@ class RunDir:
 
     def _call_shim(self) -> None:
         """Signal the shim, if there is one, to read its files now."""
-        shim = self.shim()
-        if shim is not None:
+        if (shim := self.shim()) is not None:
             shim.send(signal.SIGUSR1)
 
     def shim(self) -> ProcessIdentity | None:

@@ -14,9 +14,9 @@ from one_shim import RUN_TOKEN, Shim
 from submitters import Launcher, People
 
 from gpuqueue.model.run import EndingKind
+from workers.measure.active_runs import root_of
 from workers.measure.attribution import owners
 from workers.run import process_tree
-from workers.run.directory import root_of
 from workers.run.environment import TOKEN
 from workers.run.orphans import sweep_run
 from workers.run.start_health import try_out
