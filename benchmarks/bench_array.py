@@ -15,12 +15,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.bench_claim import claims_in_log, took_us
 from benchmarks.bench_submit import SPEC, end, median_s, must_claim, serve, submit_pipelined, used_bytes
 from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import Store, private_store
 from benchmarks.measure.rounds import quantile, timed
+from benchmarks.measure.slow_log import claims_in_log, took_us
 from benchmarks.measure.table import report
 from gpuqueue.model.array import Array
 

@@ -24,12 +24,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_claim import FLOOR, LOGGED_US, READS, claims_in_log, costs_of, reader, scripts_in_log, took_us
 from benchmarks.bench_history import best_s
 from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import Store, private_store
 from benchmarks.measure.rounds import quantile, timed
+from benchmarks.measure.slow_log import (
+    FLOOR,
+    LOGGED_US,
+    READS,
+    claims_in_log,
+    costs_of,
+    reader,
+    scripts_in_log,
+    took_us,
+)
 from benchmarks.measure.table import report
 from benchmarks.scale_events import MadeHours
 from benchmarks.scale_site import DEVICES, HOSTS, SimulatedSite, specs

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks import bench_claim
-from benchmarks.bench_claim import CASES, Case, Line, claims_in_log, costs_of, on_device
+from benchmarks.bench_claim import CASES, Case, Line, on_device
 from benchmarks.measure.place import Store, private_store
+from benchmarks.measure.slow_log import LOGGED_US, claims_in_log, costs_of
 from gpuqueue.queue import keys
 
 WAITING, CLAIMS = 300, 40
@@ -43,7 +43,7 @@ def test_each_case_is_what_it_says_from_the_first_claim_to_the_last(store: Store
 
         assert (case.reserved_s is not None) == bool(store.client.hexists(keys.RESERVED, "GPU-0"))
         assert waiting == store.client.zcard(keys.LIVE)
-    assert bench_claim.LOGGED_US < cost.most, "none of the claims is in the server's log"
+    assert LOGGED_US < cost.most, "none of the claims is in the server's log"
 
 
 def test_a_case_that_is_not_what_it_says_ends_the_benchmark(store: Store, line: Line) -> None:
