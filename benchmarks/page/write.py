@@ -142,7 +142,7 @@ def _table(report: Report) -> tuple[str, list[str]]:
         if not held:
             if not row.why_not:
                 raise PageError(
-                    f"{row.what} misses its aim or is behind: benchmarks/page/rows.py must say why and what it takes"
+                    f"{row.what} misses its aim or is behind: its row in benchmarks/page must say why and what it takes"
                 )
             missed.append(f"{row.what}: not what is aimed at, or behind the best of others")
             reasons.append(f"- **{row.what}**: {row.why_not}")
