@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from bounded import until
 from site_of_one import Site
 
 GIT = [shutil.which("git") or "git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=trunk"]
-WRITES = "sleep 1; seq 100; printf 'a\\033[31mb\\033[0m\\n 10%%|#  | 1/10\\r100%%|###| 10/10\\n'"
+SUPPORT = Path(__file__).parents[2] / "support"
+#: Waits until the worker has measured the memory of the job.
+MEASURED = f"PYTHONPATH={SUPPORT} {sys.executable} -c 'from metered import until_seen; until_seen(peak_bytes=1)'"
+WRITES = f"{MEASURED}; seq 100; printf 'a\\033[31mb\\033[0m\\n 10%%|#  | 1/10\\r100%%|###| 10/10\\n'"
 
 
 @pytest.fixture

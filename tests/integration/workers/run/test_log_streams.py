@@ -19,10 +19,14 @@ BOTH = "echo out; echo err >&2; echo more"
 
 
 @pytest.mark.full
-def test_a_shim_notes_when_the_log_was_how_long(shims: Any) -> None:
+def test_a_shim_notes_when_the_log_was_how_long(shims: Any, tmp_path: Path) -> None:
     """A shim notes the size of the log over time, also at the end, and only when it has changed."""
     began_s = time.time()
-    shim = shims("sh", "-c", "printf one; sleep 2.5; printf two")
+    gate = tmp_path / "gate"
+    # After the first note the job stays silent for longer than the time between two checks.
+    shim = shims("sh", "-c", f"printf one; until [ -e {gate} ]; do sleep 0.05; done; sleep 1.2; printf two")
+    until((shim.directory.path / "log.times").exists, what="a note while the job runs")
+    gate.touch()
     shim.ended()
 
     lines = (shim.directory.path / "log.times").read_text().split("\n")
