@@ -75,13 +75,13 @@ def test_a_file_is_executable_or_not_and_has_no_other_mode(new: Path) -> None:
 
 
 def test_an_empty_archive_makes_nothing(new: Path) -> None:
-    """Without a file there is no directory."""
+    """An archive without files makes no directory."""
     assert Received() == received(archive([]), new)
     assert not new.exists()
 
 
 def test_a_large_file_arrives_whole(new: Path) -> None:
-    """A file of many chunks arrives as it was, and memory is bounded by the chunks."""
+    """A file of many chunks arrives unchanged, and only one chunk at a time is in memory."""
     content = os.urandom(2**20) * 24 + b"end"
     sent = archive([file("large", content), file("z")])
 
@@ -97,7 +97,7 @@ def test_a_large_file_arrives_whole(new: Path) -> None:
 
 
 def test_a_directory_with_other_files_is_used(new: Path) -> None:
-    """Files that have nothing to do with the archive stay. The directory itself may be a link."""
+    """Files of the directory that are not in the archive stay. The directory itself may be a link."""
     (new.parent / "elsewhere").mkdir()
     (new.parent / "elsewhere/mine").write_text("mine")
     new.symlink_to("elsewhere")
@@ -111,7 +111,7 @@ def test_a_directory_with_other_files_is_used(new: Path) -> None:
 
 
 def test_equal_files_are_skipped(new: Path) -> None:
-    """What is there with the same content is not written again."""
+    """A file or link that the directory has with the same content is not written again."""
     sent = archive([file("a", b"x" * 3_000_000), file("empty", b""), link("l", "a")])
     received(sent, new)
 
@@ -133,7 +133,7 @@ LARGE = b"x" * 2_500_000
     ids=["content", "size", "empty", "emptied", "last byte"],
 )
 def test_a_file_with_another_content_is_replaced_only_on_demand(new: Path, there: bytes, comes: bytes) -> None:
-    """Without --replace the file stays, with it the new one has its name."""
+    """A file with another content is kept without --replace, and replaced with it."""
     new.mkdir()
     (new / "b").write_bytes(there)
     sent = archive([file("a"), file("b", comes), file("c")])
@@ -185,7 +185,7 @@ def _no_hard_link(*_: object, **_how: object) -> None:
 
 
 def test_a_file_system_needs_no_hard_links(new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files and links arrive where a file can have one name only."""
+    """Files and links arrive on a file system without hard links."""
     monkeypatch.setattr(os, "link", _no_hard_link)
 
     received(archive([file("a"), link("b", "a")]), new)
@@ -195,7 +195,7 @@ def test_a_file_system_needs_no_hard_links(new: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("entry", [file("b"), link("b", "a")], ids=["file", "link"])
 def test_a_link_that_is_there_is_not_followed(new: Path, entry: Entry) -> None:
-    """A link in the place of a file is another content; with --replace, it is replaced itself and not its target."""
+    """A link in the place of a file differs from it. With --replace the link is replaced, and its target stays."""
     new.mkdir()
     outside = new.parent / "outside"
     outside.write_text("before")
@@ -212,7 +212,7 @@ def test_a_link_that_is_there_is_not_followed(new: Path, entry: Entry) -> None:
 
 @pytest.mark.parametrize("entry", [file("b"), link("b", "a")], ids=["file", "link"])
 def test_a_directory_in_the_place_of_a_file_stays(new: Path, entry: Entry) -> None:
-    """Not even --replace removes a directory."""
+    """A directory in the place of a file is not removed, even with --replace."""
     (new / "b").mkdir(parents=True)
     (new / "b/mine").touch()
 
@@ -222,7 +222,7 @@ def test_a_directory_in_the_place_of_a_file_stays(new: Path, entry: Entry) -> No
 
 
 def test_a_directory_that_is_a_file_or_a_link_is_not_used(new: Path) -> None:
-    """A file is never written by way of a link, nor below a file."""
+    """No file is written through a link to a directory, or below a file."""
     (new / "there").mkdir(parents=True)
     (new / "link").symlink_to(new / "there")
     (new / "file").touch()
@@ -234,7 +234,7 @@ def test_a_directory_that_is_a_file_or_a_link_is_not_used(new: Path) -> None:
 
 
 def test_a_file_cannot_be_the_directory(new: Path) -> None:
-    """The message names the option."""
+    """If the directory is a file, the message names the option for another directory."""
     new.write_text("mine")
 
     with pytest.raises(BadRequest, match=r"results-1 is a file: name a directory with --to"):
@@ -242,8 +242,8 @@ def test_a_file_cannot_be_the_directory(new: Path) -> None:
     assert "mine" == new.read_text()
 
 
-def test_two_fetches_do_not_meet(new: Path) -> None:
-    """While one writes, another into the same directory is refused."""
+def test_a_second_fetch_into_a_directory_is_refused(new: Path) -> None:
+    """A fetch is refused while another one writes into the same directory."""
     (new / STAGING).mkdir(parents=True)
     fd = os.open(new / STAGING, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -256,7 +256,7 @@ def test_two_fetches_do_not_meet(new: Path) -> None:
 
 
 def test_the_rest_of_a_killed_fetch_is_deleted(new: Path) -> None:
-    """A half file is below a directory of its own, which the next fetch clears."""
+    """Incomplete files are in a separate directory, which the next fetch empties."""
     (new / STAGING).mkdir(parents=True)
     (new / STAGING / "part").write_bytes(b"half")
 
@@ -269,7 +269,7 @@ def test_the_rest_of_a_killed_fetch_is_deleted(new: Path) -> None:
 
 
 def test_what_is_whole_stays_if_the_archive_is_cut_anywhere(new: Path) -> None:
-    """No beginning of an archive is taken for a whole one, and each file is there whole or not at all."""
+    """An archive that is cut at any place is an error. Each of its files arrives completely or not at all."""
     contents = {"a": b"", "b": bytes(1024), "c": b"x" * 700}
     whole = archive([link("0", "b"), *(file(name, content) for name, content in contents.items())])
     end = len(whole.rstrip(b"\0")) + -len(whole.rstrip(b"\0")) % 512
@@ -285,7 +285,7 @@ def test_what_is_whole_stays_if_the_archive_is_cut_anywhere(new: Path) -> None:
 
 
 def test_a_broken_connection_is_a_cut(new: Path) -> None:
-    """The message says what has arrived and where, why it ended, and what to do."""
+    """After a broken connection the message says what has arrived and where, why it ended, and what to do."""
     sent = io.BytesIO(archive([file("a"), file("b", bytes(300_000))]))
 
     class Broken:
@@ -305,7 +305,7 @@ def test_a_broken_connection_is_a_cut(new: Path) -> None:
 
 
 def test_an_interrupt_leaves_no_half_file(new: Path) -> None:
-    """Ctrl-C in the middle of a file leaves those before it, and nothing of the file."""
+    """After Ctrl-C in the middle of a file the files before it are complete, and nothing of that file is left."""
 
     def seen(size_bytes: int) -> None:
         if size_bytes > 100:
@@ -319,7 +319,7 @@ def test_an_interrupt_leaves_no_half_file(new: Path) -> None:
 
 
 def test_a_full_disk_is_one_line(new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what has arrived, and that a second try keeps it."""
+    """If the disk is full, the message says what has arrived, and that a second try keeps it."""
 
     def full(self: Arrival, chunk: bytes) -> None:
         if len(chunk) > 10:
@@ -340,7 +340,7 @@ def test_a_full_disk_is_one_line(new: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_file_that_the_disk_cannot_hold_is_not_begun(new: Path) -> None:
-    """An announced size above the free space ends the fetch before anything of the file is written."""
+    """A file that is larger than the free space ends the fetch, and nothing of the file is written."""
     sent = raw(file("a")[0], b"one") + raw(file("huge", size=2**62)[0]) + bytes(4096)
 
     with pytest.raises(NotWritable, match=r"huge: it has 4194304T, and only .* are free there\. 1 file, 3B, arrived"):
@@ -349,7 +349,7 @@ def test_a_file_that_the_disk_cannot_hold_is_not_begun(new: Path) -> None:
 
 
 def test_a_directory_without_permission_is_one_line(new: Path) -> None:
-    """A directory that cannot be made is named."""
+    """The message names a directory that cannot be made."""
     new.parent.joinpath("there").touch()
 
     with pytest.raises(NotWritable, match=r"cannot write .*/there/new: Not a directory\. Nothing has arrived"):
@@ -361,7 +361,7 @@ def test_a_directory_without_permission_is_one_line(new: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../up", "a/..", ".."])
 def test_a_path_that_leads_out_ends_the_fetch(new: Path, path: str) -> None:
-    """A service of ours sends none."""
+    """A path out of the directory ends the fetch, because gpuqueue's own service sends no such path."""
     with pytest.raises(ArchiveRefused, match="in the archive leads out of the directory"):
         received(archive([file("a"), file(path), file("b")]), new)
     assert {"a": "one"} == tree(new)
@@ -401,7 +401,7 @@ def test_nothing_but_files_and_links_is_made(new: Path, kind: bytes, what: str) 
     ids=["map", "size", "realsize"],
 )
 def test_a_sparse_file_is_refused_in_each_form(new: Path, headers: dict[str, str]) -> None:
-    """A file of a terabyte that takes no room in the archive is refused."""
+    """A sparse file is refused: it could be a terabyte that takes no room in the archive."""
     with pytest.raises(ArchiveRefused, match="a sparse file"):
         received(archive([file("a", pax_headers=headers)]), new)
     assert not new.exists()
@@ -427,7 +427,10 @@ def test_a_sparse_file_is_refused_in_each_form(new: Path, headers: dict[str, str
     ids=repr,
 )
 def test_a_name_that_not_every_system_can_have_is_left_out(new: Path, path: str, why: str) -> None:
-    """Any job can make such a file. The others are fetched, and the message is safe to print."""
+    """A file whose name some systems do not allow is left out, and the others are fetched.
+
+    Any job can make such a file.
+    """
     found = received(archive([file("0"), file(path), file("z")]), new)
 
     assert {"0": "one", "z": "one"} == tree(new)
@@ -449,7 +452,10 @@ def test_a_name_that_not_every_system_can_have_is_left_out(new: Path, path: str,
     ids=str,
 )
 def test_names_that_are_one_where_case_is_ignored_are_left_out(new: Path, paths: list[str], left: list[str]) -> None:
-    """The first one is fetched, so that no file replaces another one of the same archive."""
+    """Of names that differ only in case or in form, the first one is fetched and the others are left out.
+
+    Otherwise a file could replace another one of the same archive.
+    """
     found = received(archive([file(path, str(number).encode()) for number, path in enumerate(paths)]), new)
 
     assert {paths[0]: "0"} == tree(new)
@@ -458,7 +464,7 @@ def test_names_that_are_one_where_case_is_ignored_are_left_out(new: Path, paths:
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../up", "d/../../up", "..", "a\x1b", ""])
 def test_a_link_that_leads_out_is_left_out(new: Path, target: str) -> None:
-    """No link leads out of the directory."""
+    """A link that leads out of the directory is left out."""
     found = received(archive([file("a"), link("d/l", target), link("l", target)]), new)
 
     assert {"a"} == {*tree(new)} - {"d/l"}
@@ -468,7 +474,7 @@ def test_a_link_that_leads_out_is_left_out(new: Path, target: str) -> None:
 
 
 def test_links_that_lead_out_together_are_left_out(new: Path) -> None:
-    """Two links that stay inside each by itself, and lead out one after the other."""
+    """Two links are left out if each one stays inside, and the path through both leads out."""
     found = received(archive([link("d/up", ".."), link("l", "d/up/../x"), file("z")]), new)
 
     assert {"z": "one"} == tree(new)
@@ -476,7 +482,7 @@ def test_links_that_lead_out_together_are_left_out(new: Path) -> None:
 
 
 def test_links_of_two_archives_do_not_lead_out_together(new: Path) -> None:
-    """A link that is there from an earlier fetch counts."""
+    """A link is left out if its path leads out through a link of an earlier fetch."""
     received(archive([link("p/q/up", "../..")]), new)
     assert {"p/q/up": "-> ../.."} == tree(new)
 
@@ -487,7 +493,7 @@ def test_links_of_two_archives_do_not_lead_out_together(new: Path) -> None:
 
 
 def test_no_file_is_written_by_way_of_a_link_of_the_archive(new: Path) -> None:
-    """Links are made after all files, and nothing below a link."""
+    """Links are made after all files, and nothing is written below a link."""
     outside = new.parent / "outside"
     outside.mkdir()
 
@@ -522,7 +528,7 @@ def test_a_header_of_any_size_takes_no_memory(new: Path) -> None:
 
 
 def test_a_chain_of_headers_is_refused(new: Path) -> None:
-    """Headers that announce headers do not exhaust the stack."""
+    """A long chain of headers is refused, and does not exhaust the stack."""
     chain = raw(file("x", size=2, type=tarfile.GNUTYPE_LONGNAME)[0], b"a\0") * 60_000
 
     with pytest.raises(ArchiveRefused):
@@ -530,7 +536,7 @@ def test_a_chain_of_headers_is_refused(new: Path) -> None:
 
 
 def test_too_many_files_are_refused(new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that are left out count."""
+    """The number of files is limited. Files that are left out count as well."""
     monkeypatch.setattr(archives, "MOST_FILES", 20)
 
     for name in ("f{}", "a\\{}"):
@@ -539,7 +545,7 @@ def test_too_many_files_are_refused(new: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_too_many_directories_are_refused(new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Directories take room too."""
+    """The number of directories is limited, because they take room too."""
     monkeypatch.setattr(archives, "MAX_FOLDERS", 20)
 
     with pytest.raises(ArchiveRefused, match="more than 20 directories"):
@@ -547,7 +553,7 @@ def test_too_many_directories_are_refused(new: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_compressed_archive_is_refused(new: Path) -> None:
-    """So that the ratio of what comes to what is written is 1."""
+    """A compressed archive is refused, so that no small download fills the disk."""
     made = io.BytesIO()
     with tarfile.open(mode="w:gz", fileobj=made) as tar:
         tar.addfile(file("a")[0], io.BytesIO(b"one"))
@@ -558,13 +564,13 @@ def test_a_compressed_archive_is_refused(new: Path) -> None:
 
 
 def test_a_header_for_all_files_is_refused(new: Path) -> None:
-    """It could grow with each file."""
+    """A header for all files is refused: its size could grow with each file."""
     with pytest.raises(ArchiveRefused, match="a header for all files"):
         received(archive([file("a")], pax_headers={"comment": "x"}), new)
 
 
 def test_data_behind_the_end_is_bounded(new: Path) -> None:
-    """An archive that never ends is not read for ever."""
+    """The reader stops if data goes on after the end of the archive."""
 
     class Endless(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
@@ -577,7 +583,7 @@ def test_data_behind_the_end_is_bounded(new: Path) -> None:
 
 @pytest.mark.parametrize("size", [-1, -512, -(2**40)])
 def test_a_negative_size_is_refused(new: Path, size: int) -> None:
-    """It would move backwards in the archive."""
+    """A negative size is refused: the reader would move backwards in the archive."""
     for kind in (tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME):
         with pytest.raises((ArchiveRefused, ArchiveCutShort)):
             received(raw(file("a", size=size, type=kind)[0]) + raw(file("b")[0], b"one") + END, new)
@@ -609,7 +615,7 @@ def hostile(entries: list[tuple[str, bytes, bytes, str, int]], form: int) -> byt
 
 @contextlib.contextmanager
 def prepared() -> Iterator[Path]:
-    """Yield a directory below a deep one, with a few things in it that a fetch may meet."""
+    """Yield a directory that has a file, a directory and a link with names of the archive's entries."""
     with tempfile.TemporaryDirectory() as top:
         new = Path(top).resolve() / "deep/new"
         (new / "b").mkdir(parents=True)
@@ -619,7 +625,7 @@ def prepared() -> Iterator[Path]:
 
 
 def check_inside(new: Path) -> None:
-    """Check that nothing was made beside the directory, that no link of it leads out, and that what was there stays."""
+    """Check that nothing was made outside the directory, that no link leads out, and that its first content stays."""
     assert ["new"] == [each.name for each in new.parent.iterdir()]
     assert ["deep"] == [each.name for each in new.parents[1].iterdir()]
     assert not (new / STAGING).exists()
@@ -635,7 +641,7 @@ def check_inside(new: Path) -> None:
 def test_nothing_is_ever_written_outside_by_a_fetch(
     entries: list[tuple[str, bytes, bytes, str, int]], form: int, cut: int
 ) -> None:
-    """Whatever the archive says, and wherever it ends: all that is made stays inside, and nothing is replaced."""
+    """No archive, complete or cut, writes anything outside the directory or replaces anything in it."""
     with prepared() as new:
         sent = hostile(entries, form)
         for content in (sent, sent[:cut]):
@@ -650,7 +656,7 @@ def test_nothing_is_ever_written_outside_by_a_fetch(
 def test_a_damaged_archive_is_an_error_of_ours(
     entries: list[tuple[str, bytes, bytes, str, int]], changes: list[tuple[int, int]]
 ) -> None:
-    """Bytes that are changed anywhere give an error that is explained in one line, or files."""
+    """An archive with changed bytes gives files or one of gpuqueue's errors."""
     with prepared() as new:
         sent = bytearray(hostile(entries, tarfile.GNU_FORMAT))
         for at, value in changes:
@@ -662,7 +668,7 @@ def test_a_damaged_archive_is_an_error_of_ours(
 
 
 def _with_checksums(sent: bytearray) -> None:
-    """Correct the checksum of each block, so that the reader gets past it."""
+    """Correct the checksum of each block, so that the reader accepts it."""
     for at in range(0, len(sent), 512):
         block = sent[at : at + 512]
         if any(block):
