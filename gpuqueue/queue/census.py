@@ -38,8 +38,8 @@ _Queue = tuple[str, str, str]
 class Census:
     """The jobs in the store. Each waiting member of an array counts as a job.
 
-    ``waiting`` is by reason, ``active`` by state. ``not_counted`` is how many jobs wait beyond the bounds: with an
-    array as one, and of an unknown reason.
+    ``waiting`` is by reason, ``active`` by state. ``not_counted`` is how many more jobs wait, beyond the bounds. Their
+    reasons are unknown, and an array counts as one of them.
     """
 
     waiting: Mapping[WaitReason, int] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class _Count:
             self._not_counted += self._beyond()
 
     def _beyond(self) -> int:
-        """Return how many waiting jobs no queue that was read has."""
+        """Return how many waiting jobs are in none of the queues that were read."""
         pipe = self._store.client.pipeline(transaction=True)
         for key in (keys.LIVE, keys.LEASES, keys.ENDED):
             pipe.zcard(key)

@@ -83,7 +83,7 @@ def _entries_with_details(
 
 
 def with_reasons(store: Store, jobs: list[Job], details: Mapping[int, str | None]) -> list[Job]:
-    """Return *jobs*, each that waits for a device with the precise reason; *details* are of ``listing.lua``."""
+    """Return *jobs*, with a precise reason for those that wait for a device. *details* are from ``listing.lua``."""
     found = dict(details)
     unknown = [job for job in jobs if job.reason is WaitReason.MEMORY and found.get(job.id) is None]
     unknown.sort(key=lambda job: (job.spec.account.name, str(job.spec.shape)))  # one call judges equal jobs once

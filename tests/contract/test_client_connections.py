@@ -354,7 +354,7 @@ def test_a_job_is_submitted_with_all_that_it_asks_for(client: Client, direct: Cl
 
 
 def test_a_probe_is_submitted_over_each_connection(client: Client, direct: Client) -> None:
-    """Its whole device, its time limit and its rule reach the queue. A malformed rule is refused."""
+    """The whole device, the time limit and the rule of a probe reach the queue. A malformed rule is refused."""
     probe = {"mem": None, "exclusive": True, "time_limit": "10m"}
     job = submitted(client, **probe, probe="flat=60,steps=9", hold=True)
 
@@ -520,7 +520,7 @@ def test_an_ended_run_has_no_terminal(client: Client, old: Job) -> None:
 
 
 def test_only_a_service_makes_codes_to_sign_in_with(served: ServedSite) -> None:
-    """A code over each connection of the service is another one. Without a service there is no page to open."""
+    """Each call of a service makes a new code. Without a service there is no page to open."""
     codes = []
     for kind in ("unix", "https"):
         with served.client(kind) as client:
@@ -598,7 +598,7 @@ def test_another_account_sees_sizes_and_no_secrets(served: ServedSite, bob: Clie
 
 
 def test_a_wrong_token_is_not_authenticated(served: ServedSite) -> None:
-    """A token that nobody has made lets nobody in, for reads and for writes."""
+    """An unknown token is refused, for reads and for writes."""
     with served.client("https", "wrong") as unknown:
         for call in (lambda: unknown.jobs.get(1), lambda: submitted(unknown), unknown.devices.list):
             with pytest.raises(NotAuthenticated):

@@ -22,7 +22,7 @@ _GREW = frozenset({pynvml.NVML_ERROR_INSUFFICIENT_SIZE})
 def lacking(uuids: Iterable[str]) -> str | None:
     """Return what the driver or one of the GPUs *uuids* lacks for jobs through MPS, None if it lacks nothing.
 
-    What it does not report is not held against it, except for the list of clients, which measures their memory.
+    What is not reported counts as present, except the list of clients: without it their memory cannot be measured.
     """
     session = Session()
     cuda = session.maybe("nvmlSystemGetCudaDriverVersion")

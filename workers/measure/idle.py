@@ -15,7 +15,7 @@ LAST_WARNING_S = 300.0
 
 
 class Unused:
-    """The time for which a run has not used one device: since the first of the last samples without any use.
+    """The time for which a run has not used one device: from the first of its latest samples without use.
 
     A sample with unknown use counts for nothing. While samples are unknown for longer than MOST_GAP_S, the time is
     unknown too.
@@ -58,7 +58,7 @@ class Unused:
 
 
 class Stage(IntEnum):
-    """What has come of the idle time of a run. The store knows the stages by their numbers."""
+    """The stage that a run has reached by its idle time. The store has the number of the stage."""
 
     #: It uses its devices, or its use is unknown, or the time is too short.
     IN_USE = 0

@@ -16,7 +16,7 @@ _STEPS = 100
 
 
 class Distribution:
-    """The mean and the percentiles of a series of shares from 0 to 1, in the same room however many there are."""
+    """The mean and the percentiles of a series of shares from 0 to 1, in a constant amount of memory."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()

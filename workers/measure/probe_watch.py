@@ -25,7 +25,7 @@ GROWTH, GROWTH_BYTES = 1.01, 16 * MIB
 
 
 class ProbeWatch:
-    """Decides when a probe has seen enough. It has the state of one run."""
+    """Decides when the run of a probe may end. It has the state of one run."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
@@ -34,7 +34,7 @@ class ProbeWatch:
         self._steps = self._last = 0
 
     def reason(self, peak_bytes: int, now_s: float, steps: int | None) -> str | None:
-        """Return why the run has shown enough, or None.
+        """Return why the run may end, or None.
 
         Args:
             peak_bytes: The peak so far over all devices; 0 if the run has used no memory.
@@ -69,7 +69,7 @@ class Probes:
         self._ended: set[str] = set()
 
     def check(self, runs: Sequence[LiveRun], now_s: float) -> None:
-        """End those of *runs*, all live runs of probes, that have shown enough. Forget what is known of others."""
+        """End those of *runs*, all live runs of probes, that may end. Forget the state of all other runs."""
         tokens = {run.held.token for run in runs}
         self._ended &= tokens
         self._watches = {token: watch for token, watch in self._watches.items() if token in tokens}
@@ -82,7 +82,7 @@ class Probes:
 
 
 def _reason(run: LiveRun, watch: ProbeWatch, now_s: float) -> str | None:
-    """Return why *run* has shown enough, or None."""
+    """Return why *run* may end, or None."""
     progress = None if watch.probe.steps is None else progress_in(last_bytes(run.directory.log, TAIL_BYTES))
     peak_bytes = sum(meter.peak_bytes or 0 for meter in list(run.meters.values()))
     return watch.reason(peak_bytes, now_s, None if progress is None else steps_of(progress))

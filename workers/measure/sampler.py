@@ -1,6 +1,6 @@
 """Samples the devices of the live runs, more often while a run is young.
 
-Ends runs that use too much memory, and probes that have shown enough.
+Ends runs that use too much memory, and runs of probes whose answer is known.
 """
 
 from __future__ import annotations

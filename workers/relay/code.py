@@ -33,7 +33,7 @@ def fetch_code(settings: Settings, job_id: int, address: str, path: Path, stoppi
         Refusal: The service has no code for this job and host.
         ServiceAway: The service does not answer, or sends too slowly.
         BadRequest: The token or the certificate on this host cannot be used.
-        InvalidManifest: The manifest is another one.
+        InvalidManifest: The manifest is that of another snapshot.
         UnpackFailed: The stream is too short or too long.
         Stopped: *stopping* is set.
         OSError: The file cannot be written.

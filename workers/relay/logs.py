@@ -153,14 +153,14 @@ class _LogFile:
             os.close(file)
 
     def _begin(self, link: Link, file: int) -> None:
-        """Learn up to where an earlier relay has sent a large file."""
+        """Ask the service how much of a large file an earlier relay has sent."""
         if self._offset is None:
             self._offset = 0
             if os.fstat(file).st_size > PROBE_BYTES:
                 self._send_part(link, 0, b"")
 
     def _next(self, link: Link, file: int) -> tuple[int, bytes] | None:
-        """Return the next part to send. If the file was cut back, as on a disk without holes, begin again."""
+        """Return the next part to send. If the file was shortened, as on a disk without holes, begin again."""
         if (self._offset or 0) > os.fstat(file).st_size or not self._is_as_sent(file):
             self._begin_anew(link)
         return next_data(file, self._offset or 0, PART_BYTES)
@@ -170,12 +170,12 @@ class _LogFile:
         self._offset, self._mark, self._there_bytes = 0, b"", 0
 
     def _is_less_here(self, file: int) -> bool:
-        """Return whether the service has much that was cut from the file since it was sent, or may have."""
+        """Return whether the service has, or may have, many bytes that were cut from the file after they were sent."""
         kept_bytes = os.fstat(file).st_blocks * _BLOCK_BYTES
         return self._there_bytes is None or kept_bytes < LESS * self._there_bytes
 
     def _may_fit(self, file: int, more_bytes: int) -> bool:
-        """Return whether the service may take the whole file, though not *more_bytes* after what it has."""
+        """Return whether the service may take the whole file anew, although it takes no *more_bytes* at its end."""
         kept_bytes = os.fstat(file).st_blocks * _BLOCK_BYTES
         return not self._is_end_anew and kept_bytes < (self._there_bytes or 0) + more_bytes
 
@@ -183,7 +183,7 @@ class _LogFile:
         return time.monotonic() < self._full_until_s and not self._is_less_here(file)
 
     def _stop(self, refusal: Refusal, *, is_final: bool) -> None:
-        """Send no more for now. While the run goes on, its shim may still cut the file, and there is room again."""
+        """Send no more for now. While the run goes on, its shim may cut the file, and then the service has room."""
         self._is_over = is_final
         self._full_until_s = time.monotonic() + FULL_S
         if not self._is_full_reported:

@@ -101,7 +101,7 @@ class Archive:
         return bool(self._poll.poll(timeout_s * 1000))
 
     def pieces(self, most_s: float = math.inf) -> Iterator[bytes]:
-        """Yield the archive as soon as there is something of it, within *most_s* and the time that ``LEAST_RATE`` adds.
+        """Yield the archive while it is packed, within *most_s* and the time of its bytes so far at ``LEAST_RATE``.
 
         Raises:
             PackFailed: What was yielded is not the whole archive.

@@ -116,7 +116,7 @@ class Requests:
                     stopping.wait(pause_s)
 
     def _begin(self, request: Request, stopping: threading.Event) -> None:
-        """Serve a request in a new thread, once less than ``MOST`` are served. A terminal never waits."""
+        """Serve a request in a new thread, once fewer than ``MOST`` are served. A terminal never waits."""
         while request.kind != TERMINAL and len(self._served) - self._count(TERMINAL) >= MOST:
             self._ended.wait(PAUSE_S)
             self._ended.clear()
@@ -164,7 +164,7 @@ class Requests:
             return f"the service does not take it: {refusal}"
 
     def _send_log(self, request: Request, link: Link, _stopping: threading.Event) -> str | None:
-        """Send what is new in a log, in parts: between them others may send it too. What takes long is sent later."""
+        """Send what is new in a log, in parts, for at most ``LOG_S``. The rest is sent by *followed*."""
         logs, until_s = self._progress.of(request.run), time.monotonic() + LOG_S
         while (sent_bytes := logs.send(link, PART_BYTES)) >= PART_BYTES and time.monotonic() < until_s:
             pass

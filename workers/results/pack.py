@@ -84,7 +84,7 @@ def _put_open(path: str, fd: int, writer: Writer) -> None:
 
 
 def _first(path: str, fd: int) -> tuple[os.stat_result, bytes]:
-    """Return the status of an open file, and its beginning. A job that runs may cut it between the two: read again."""
+    """Return the status of an open file, and its beginning. Read both again if a running job cuts it in between."""
     for _ in range(_TRIES):
         about = os.fstat(fd)
         os.lseek(fd, 0, os.SEEK_SET)

@@ -69,7 +69,7 @@ class Wanted:
         return name in self._left_out
 
     def takes(self, path: str, *, folder: bool) -> bool:
-        """Return whether the patterns take *path*, apart from those that take a directory above it."""
+        """Return whether the last pattern that matches *path* itself takes it, whatever holds for directories above."""
         if self.everything:
             return True
         text = f"{path}/" if folder else path

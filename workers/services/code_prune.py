@@ -50,7 +50,7 @@ def delete_code(
 
 
 def _delete_of(run: int, before_s: float, launcher: str | None, name: str, reported: set[str]) -> bool:
-    """Delete the code directory of one run. Its own time stays: that of the settlement, which the log's end needs."""
+    """Delete the code directory of one run. The run directory keeps its time, by which its log is deleted later."""
     about, names = os.fstat(run), names_in(run)
     if DIRECTORY not in names or "claim" in names or about.st_mtime >= before_s:
         return False

@@ -37,7 +37,7 @@ def delete_results(
 
 
 def _delete_in(run: int, before_s: float) -> int:
-    """Delete the results in the open directory *run*. Its own time stays: that of the settlement."""
+    """Delete the results in the open directory *run*. The directory keeps its time, which is that of the settlement."""
     about, names, found = os.fstat(run), names_in(run), 0
     for name in {RESULTS, FAILED, REMOVED}.intersection(names) if "claim" not in names else ():
         if os.stat(name, dir_fd=run, follow_symlinks=False).st_mtime < before_s:

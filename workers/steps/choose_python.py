@@ -52,7 +52,7 @@ def with_python(spec: JobSpec, program: str) -> JobSpec:
 
 
 def _is_missing(program: str) -> bool:
-    """Return whether *program* certainly is not there. Its submitter may be able to see what the worker cannot."""
+    """Return whether *program* is certainly missing. The submitter may be able to read what the worker cannot."""
     try:
         os.stat(program)  # noqa: PTH116 - as the start does
     except (FileNotFoundError, NotADirectoryError):

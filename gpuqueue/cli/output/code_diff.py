@@ -1,4 +1,4 @@
-"""Prints how the code of a job differs from its commit: as it is to a pipe, coloured and sanitized to a terminal."""
+"""Prints how the code of a job differs from its commit: unchanged for a pipe, coloured and sanitized for a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLOURS = (("diff --git ", None), ("+++ ", None), ("--- ", None), ("+", "green"
 
 
 def print_diff(text: bytes) -> None:
-    """Print *text*. The files may have any bytes, of which a terminal must not obey one."""
+    """Print *text*. The files may contain control characters, which must not reach a terminal."""
     if not sys.stdout.isatty():
         click.echo(text, nl=False)
         return

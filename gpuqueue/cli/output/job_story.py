@@ -105,7 +105,7 @@ def _why(job: Job) -> str:
 
 
 def _course_lines(record: Record, live: Live | None) -> list[str]:
-    """Return the times of a job, the notes of no known run, and its current memory and progress."""
+    """Return the times of a job, the notes whose run is unknown, and its current memory and progress."""
     job, known = record.job, {run.attempt for run in record.runs}
     return [
         f"  submitted  {when(job.submitted_at)}",

@@ -17,7 +17,7 @@ _WORDS = {KeptState.WAITING: "not yet", KeptState.FAILED: "nothing", KeptState.U
 
 
 def kept_of(client: Client, record: Record) -> KeptFiles | None:
-    """Return what is there of the files that a job keeps; None if it keeps none, or has not run."""
+    """Return the state of the files that a job keeps; None if it keeps none, or has not run."""
     job = record.job
     if not job.spec.keep or job.spec.array is not None or not any(run.log_path for run in record.runs):
         return None

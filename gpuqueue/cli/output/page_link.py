@@ -15,7 +15,7 @@ from gpuqueue.text.sanitize import plain
 
 
 def print_link(link: str, valid_s: float) -> None:
-    """Print *link*, which works for *valid_s* seconds. A service may have sent any text in its place."""
+    """Print *link*, which works for *valid_s* seconds. It is sanitized, because it comes from a service."""
     print_message("gpuqueue", f"this link signs one browser in, once, within {valid_s:g} s")
     click.echo(plain(link))
 

@@ -208,7 +208,7 @@ class Top(App[None]):
         self._jobs.focus()
 
     def action_close(self) -> None:
-        """Leave the filter's line and its filter; else close the pane; else remove the filter; else the marks."""
+        """Undo one thing: what is typed in the filter's line, else the open pane, else the filter, else the marks."""
         if self._pane.about is not None and not self._filter_line.has_focus:
             self.action_pane(self._pane.about.value)
         elif self._filter_text or self._filter_line.has_focus:

@@ -57,7 +57,7 @@ class JobPane(Static):
         self._of = None
 
     def wanted(self, job_id: int) -> tuple[int, About] | None:
-        """Return what to read for the job under the cursor, or None if the pane is closed or must not move."""
+        """Return what to read for the job under the cursor; None if the pane is closed, or its log was scrolled."""
         if self.about is None:
             return None
         if (job_id, self.about) != self._of:

@@ -1,4 +1,4 @@
-"""Tests of the decision that a probe has shown enough."""
+"""Tests of the decision when the run of a probe ends."""
 
 from __future__ import annotations
 
