@@ -68,6 +68,25 @@ def test_a_bad_value_names_its_origin(variable: str, value: str) -> None:
         Settings.load({**HERE, variable: value})
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "output"),
+    [
+        ("GPUQUEUE_SLOTS", "1001", "'1001' is no whole number from 1 to 1000"),
+        ("GPUQUEUE_MEM_RETRIES", "101", "'101' is no whole number from 0 to 100"),
+        ("GPUQUEUE_WARM_INTERPRETERS", "-1", "'-1' is no number from 0 to 99"),
+        ("GPUQUEUE_SNAPSHOT_FILES", "0", "'0' is no number of files: give a whole number from 1 to 9999999"),
+        ("GPUQUEUE_REQUEST_RATE", "1e3", "'1e3' is no number of requests per second: write 200, or none"),
+        ("GPUQUEUE_ON_PARTITION", "wait", "'wait' is neither stop nor keep"),
+        ("GPUQUEUE_LEARN_MEMORY", "always", "'always' is unknown here: write suggest, default, auto"),
+        ("GPUQUEUE_IDLE_ACTION", "kill", "'kill' is unknown here: write mark, lower-priority, end"),
+    ],
+)
+def test_the_message_about_a_bad_value_says_what_to_write(variable: str, value: str, output: str) -> None:
+    """The error for a value that is no number in the range, or no known word, says what to write instead."""
+    with pytest.raises(BadRequest, match=re.escape(output)):
+        Settings.load({**HERE, variable: value})
+
+
 def test_caps_are_on_unless_the_site_says_no(tmp_path: Path) -> None:
     """Memory caps are on by default. The environment and the file, with its TOML boolean, can turn them off."""
     file = tmp_path / "config.toml"
