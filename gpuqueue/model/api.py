@@ -30,9 +30,9 @@ FILES_RUN, FILES_SOURCE = "gpuqueue-run", "gpuqueue-source"
 class NewJob:
     """A job to submit: the fields of :class:`gpuqueue.model.job_spec.JobSpec` without the account.
 
-    The account is that of the caller. Without ``name``, the job has the name of its program. Without ``mem_bytes``, the
-    site decides, and ``default_mem_bytes`` comes before its default. With ``auto_mem`` the job asks for what earlier
-    runs needed, else for ``estimated_mem_bytes``, the result of a dry run at the caller's.
+    The account is the caller's. Without ``name``, the job has that of its program. Without ``mem_bytes``, the site
+    decides; ``default_mem_bytes`` comes before its default. With ``auto_mem`` the job asks for what earlier runs used,
+    else for ``estimated_mem_bytes``, the result of a dry run at the caller's.
     """
 
     argv: tuple[str, ...]

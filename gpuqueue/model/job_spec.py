@@ -140,8 +140,7 @@ class JobSpec:
       a file of its own.
     - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.
       ``signal`` is sent to the first process before the time limit.
-    - ``expected_utilisation`` is the share of time, from 0 to 1, in which the job will probably use each device. None:
-      unknown.
+    - ``expected_utilisation`` is the share of time, 0 to 1, in which it probably uses each device. None: unknown.
     - ``probe`` is the text of a :class:`~gpuqueue.model.probe.Probe` if the job runs only to find out its memory.
     - ``cpus`` and ``cpu_mem_bytes`` are the most processors and host memory that the job may use.
     - ``notifications`` are the notifications to send at the final end of the job.

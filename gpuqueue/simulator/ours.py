@@ -1,7 +1,6 @@
 """The policy of gpuqueue: its real scripts in a temporary store with a simulated clock.
 
-Real workers act at every heartbeat. The simulation acts only when that can change something, so idle nights cost
-nothing:
+Real workers act at every heartbeat. The simulation acts only when that can change something:
 
 - Devices send no heartbeats (see queue/simulated_clock.py).
 - Leases never expire, because no worker dies.
