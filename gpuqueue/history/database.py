@@ -76,6 +76,7 @@ class HistoryDatabase:
     members_among = _with_connection(members.among)
     never_began = _with_connection(members.never_began)
     recorded_members = _with_connection(members.recorded)
+    retries_of = _with_connection(retried.retries_of)
     retried = _with_connection(retried.retried)
     durations_s = _with_connection(durations.durations_s)
     runs_of_program = _with_connection(program_runs.runs_of)

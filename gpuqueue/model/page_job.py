@@ -102,9 +102,10 @@ class JobView:
     """A job with its runs, and what the page says about it.
 
     ``verdict`` compares the memory that it asked for with what it used; None while no run has ended. ``after`` are the
-    jobs that it waits for or has waited for, ``before`` those that wait for it. ``values`` are those of its sweep,
-    if it is a member of one. ``idle`` is the last message to the owner about a run that is marked as idle, such as what
-    happens next. ``away`` is why the store or the history does not answer: then a part is missing.
+    jobs that it waits for or has waited for, ``before`` those that wait for it, ``retries`` the newest ones that run it
+    again. ``values`` are those of its sweep, if it is a member of one. ``idle`` is the last message to the owner about
+    a run that is marked as idle, such as what happens next. ``away`` is why the store or the history does not answer:
+    then a part is missing.
     """
 
     at: datetime
@@ -113,6 +114,7 @@ class JobView:
     verdict: str | None = None
     after: tuple[Related, ...] = ()
     before: tuple[Related, ...] = ()
+    retries: tuple[Related, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
     idle: Note | None = None
     away: str | None = None

@@ -45,6 +45,16 @@ def test_submit(database: HistoryDatabase, outbox: Outbox) -> None:
     assert (Cursor(epoch="e1", last_id="1700-1"), 1) == (database.cursor(), database.max_job_id())
 
 
+def test_retries_are_found(database: HistoryDatabase, outbox: Outbox) -> None:
+    """Those of one job, in the order of their ids, among the jobs of its user."""
+    for job_id, first in enumerate((None, None, 1, 2, 1, 11), 1):
+        outbox.submit(job_id, make_spec(retry_of=first))
+    outbox.record()
+    user = make_spec().account.name
+    assert ([3, 5], [4], []) == tuple(database.retries_of(job_id, user) for job_id in (1, 2, 3))
+    assert [] == database.retries_of(1, "nobody")
+
+
 @pytest.mark.parametrize("batch", [1, 2, 3, 4])
 def test_a_whole_life(database: HistoryDatabase, outbox: Outbox, batch: int) -> None:
     """A record is the same for any division of its events into batches."""

@@ -11,7 +11,7 @@ from gpuqueue.estimate.verdict import asked_and_used
 from gpuqueue.model import job_ref
 from gpuqueue.model.access import Action
 from gpuqueue.model.dependencies import Condition
-from gpuqueue.model.job import JobState
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.page_job import DeviceUse, JobView, LiveJob, Related, Rights
 from gpuqueue.model.page_rows import QueueRow
@@ -22,8 +22,9 @@ from gpuqueue.service.web.places import Places
 from gpuqueue.service.web.queue_reader import QueueState
 from gpuqueue.service.web.rows import rows_of
 
-#: Most jobs in each direction that are named as dependencies.
+#: Most jobs in each direction that are named as dependencies, and most retries.
 MOST_RELATED = 50
+MOST_RETRIES = 5
 
 
 def view_of(call: Call, name: str, at: datetime) -> JobView:
@@ -51,6 +52,7 @@ def view_of(call: Call, name: str, at: datetime) -> JobView:
         verdict=asked_and_used(record),
         after=_related(call, after),
         before=_related(call, dict.fromkeys(before)),
+        retries=_related(call, dict.fromkeys(_retries(call, record.job))),
         values=values,
         idle=_idle_message(shown),
         away=away or lost,
@@ -72,6 +74,16 @@ def _record(call: Call, name: str) -> tuple[Record, str | None]:
         return call.client.jobs.show(name, away=absences.append), str(absences[0]) if absences else None
     except HistoryUnreachable as error:
         return call.client.jobs.newest(name), str(error)
+
+
+def _retries(call: Call, job: Job) -> Sequence[int]:
+    """Return the newest jobs that run an ended job again, the oldest first; none while the history does not answer."""
+    if not job.state.is_end:
+        return ()
+    try:
+        return call.connection.database.retries_of(job.id, job.spec.account.name)[-MOST_RETRIES:]
+    except HistoryUnreachable:
+        return ()
 
 
 def _around(call: Call, record: Record) -> tuple[Sequence[int], dict[str, str], str | None]:

@@ -131,6 +131,20 @@ def test_an_idle_run_is_marked(owner: Client, served: ServedSite) -> None:
     ]
 
 
+def test_a_failed_job_names_its_retries(owner: Client, served: ServedSite) -> None:
+    """With their states; a job that was not run again names none."""
+    job = submitted(owner, name="train")
+    finish(served, started(served, job.id), status=256)
+    again, other = owner.jobs.retry(job.id), submitted(owner, name="train")
+    served.record()
+    retries = seen(served, f"/jobs/{job.id}/view")["retries"]
+    assert [(again.id, "train", "queued")] == [(each["id"], each["name"], each["state"]) for each in retries]
+    for each in (again, other):
+        owner.jobs.cancel(each.id)
+    served.record()
+    assert [] == seen(served, f"/jobs/{other.id}/view")["retries"]
+
+
 def test_jobs_that_wait_for_each_other_are_named(owner: Client, served: ServedSite) -> None:
     """Both sides have a name and a state; an ended job too, which only the history knows."""
     first = submitted(owner, name="prepare", priority="high")
