@@ -48,6 +48,7 @@ def spec_again(
     changes: JobEdit,
     *,
     args: Sequence[str] | None = None,
+    python: str | None = None,
     env: Mapping[str, str] | Sequence[str] | None = None,
     warn: Callable[[str], None] | None = None,
     mine: Mapping[str, str] | None = None,
@@ -56,11 +57,11 @@ def spec_again(
 
     *warn* is called with a line if the environment is not that of the first submission. *mine* is the environment of
     the caller, by default that of this process. With it, the git checkout of the job's directory is not read: this
-    process is not the caller's, and must not follow what lies there.
+    process is not the caller's, and must not follow what lies there. *python* is another interpreter of the script.
     """
     name = job_ref.job_name(job)
     before = _before(connection, job, name)
-    spec = before.spec
+    spec = before.spec if python is None else _with_python(before.spec, name, python)
     first = _environment(connection, before, name, validation.environment(env), warn, mine)
     changed = change_of(changes, lambda names: uuids_of(connection, names))(spec)
     again = replace(
@@ -117,6 +118,14 @@ def _argv(spec: JobSpec, name: JobName, args: Sequence[str] | None) -> tuple[str
     if spec.script is None:
         raise BadRequest(f"job {name} runs a command, not a script: submit it again with its new arguments")
     return (*spec.argv[: words_before_args(spec)], *validation.words("args", args))
+
+
+def _with_python(spec: JobSpec, name: JobName, python: str) -> JobSpec:
+    """Return *spec* with the interpreter *python*, which is looked for where the job runs."""
+    if spec.interpreter is None:
+        raise BadRequest(f"job {name} runs no Python script, so it has no interpreter to change")
+    script = words_before_args(spec) - 1
+    return replace(spec, argv=(python, *spec.argv[script:]), interpreter=python, environment=None)
 
 
 def _environment(

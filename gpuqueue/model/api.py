@@ -80,9 +80,11 @@ class RetryRequest:
     """How an ended job runs again. None leaves the arguments of its script as they were.
 
     Variables of the first submission that were removed come from ``fallback_env``; ``env`` is added to all others.
+    ``python`` is another interpreter of its script.
     """
 
     args: tuple[str, ...] | None = None
+    python: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     fallback_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     changes: JobEdit = JobEdit()

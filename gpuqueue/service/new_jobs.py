@@ -139,6 +139,7 @@ def spec_of_retry(call: Call, name: str, wanted: RetryRequest, warn: Callable[[s
         name,
         wanted.changes,
         args=wanted.args,
+        python=wanted.python,
         env=wanted.env,
         warn=warn,
         mine=wanted.fallback_env,

@@ -57,6 +57,8 @@ def _with_job(call: Call, start: FormStart, name: str, devices: Sequence[DeviceS
         form=_form(job, devices),
         label=job.label,
         command=job.spec.command,
+        cwd=job.spec.cwd,
+        snapshot=job.spec.snapshot,
         has_script=job.spec.script is not None,
         warnings=tuple(warnings),
     )

@@ -45,14 +45,19 @@ def new_job_of(form: JobForm, uuids_of: UuidsOf) -> NewJob:
     if "/" in script or script.startswith("-"):
         raise BadRequest(f"{brief(script)} is no name of a script: rename the file")
     is_python = script.endswith(".py")
+    python, environment = form.python.strip(), form.environment.strip()
+    if python and not is_python:
+        raise BadRequest(f"{brief(script)} is no .py file: leave the Python empty")
+    if python and environment:
+        raise BadRequest(f"a Python is named, and the environment {brief(environment)}: leave the Python empty")
     device, placement = placed(JobRequest(script, mem=mem or None, device=form.device.strip() or None), uuids_of)
     return NewJob(
-        argv=(*((FAR_PYTHON, script) if is_python else (f"./{script}",)), *_words(form.args)),
+        argv=(*((python or FAR_PYTHON, script) if is_python else (f"./{script}",)), *_words(form.args)),
         cwd=NOWHERE,
         env=ENVIRONMENT,
         script=script,
-        interpreter=FAR_PYTHON if is_python else None,
-        environment=form.environment.strip() or None,
+        interpreter=python or FAR_PYTHON if is_python else None,
+        environment=environment or None,
         snapshot=str(CodeSnapshot(form.snapshot)),
         mem_bytes=None if mem in {"", AUTO} else validation.mem_bytes(mem),
         auto_mem=mem == AUTO,
@@ -72,6 +77,7 @@ def form_of(spec: JobSpec, device_names: Mapping[str, str]) -> JobForm:
     devices = ",".join(device_names.get(each, each) for each in spec.placement.devices)
     return JobForm(
         script=spec.script or "",
+        python=_python(spec),
         args="" if spec.script is None else shlex.join(spec.argv[words_before_args(spec) :]),
         mem="" if spec.placement.whole else _size(spec.mem_bytes),
         gpus=spec.gpus,
@@ -98,9 +104,11 @@ def retry_of(form: JobForm, before: JobForm) -> RetryRequest:
             return None
         return empty if empty is not None and not now else now
 
-    mem, args = changed("mem"), changed("args")
+    mem, args, python = changed("mem"), changed("args"), changed("python")
     if mem == "":
         raise BadRequest("the memory is empty: write a size such as 6G, or auto")
+    if python == "":
+        raise BadRequest(f"the Python is empty: write one such as {FAR_PYTHON}")
     changes = JobEdit(
         mem=mem,
         gpus=None if form.gpus == before.gpus else form.gpus,
@@ -110,7 +118,7 @@ def retry_of(form: JobForm, before: JobForm) -> RetryRequest:
         priority=changed("priority"),
         pool=changed("pool"),
     )
-    return RetryRequest(args=None if args is None else _words(args), changes=changes)
+    return RetryRequest(args=None if args is None else _words(args), python=python, changes=changes)
 
 
 def tags_in(text: str) -> tuple[str, ...]:
@@ -128,6 +136,12 @@ def _words(text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError:
         raise BadRequest("the arguments have a quote or a backslash without its end: write 'two words'") from None
+
+
+def _python(spec: JobSpec) -> str:
+    """Return the interpreter of a script that neither uv nor the environment of a host chooses, else nothing."""
+    is_plain = spec.interpreter == spec.argv[0] and spec.environment is None
+    return spec.interpreter if spec.interpreter is not None and is_plain else ""
 
 
 def _size(size_bytes: int) -> str:

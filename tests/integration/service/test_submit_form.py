@@ -132,11 +132,12 @@ def test_an_ended_job_runs_again_with_changes(served: ServedSite, owner: Client,
         *(start["form"][each] for each in ("mem", "args", "time_limit", "tags")),
         start["devices"],
     )
-    form = {**start["form"], "mem": "2G", "args": "--lr 2", "tags": "night again"}
+    assert ("python3", "/", True) == (start["form"]["python"], start["cwd"], bool(start["snapshot"]))
+    form = {**start["form"], "mem": "2G", "args": "--lr 2", "tags": "night again", "python": "/opt/python"}
     first, second = (browser.api("POST", f"/web/jobs/{job}/retry", form, Idempotency_Key="k") for _ in range(2))
     assert (201, first.value["id"]) == (first.status, second.value["id"])
     spec = owner.jobs.get(first.value["id"]).spec
-    assert (job, 2 * GIB, ("python3", "train.py", "--lr", "2"), 3600.0, ("night", "again"), "first") == (
+    assert (job, 2 * GIB, ("/opt/python", "train.py", "--lr", "2"), 3600.0, ("night", "again"), "first") == (
         spec.retry_of,
         spec.mem_bytes,
         spec.argv,
@@ -158,6 +159,8 @@ def test_a_command_has_no_arguments_to_change(served: ServedSite, owner: Client,
     assert (201, ["true", "--quiet"]) == (again.status, again.value["spec"]["argv"])
     refused = browser.api("POST", f"/web/jobs/{job}/retry", {**start["form"], "args": "--loud"})
     assert (400, True) == (refused.status, "runs a command, not a script" in refused.value["detail"])
+    refused = browser.api("POST", f"/web/jobs/{job}/retry", {**start["form"], "python": "python3"})
+    assert (400, True) == (refused.status, "runs no Python script" in refused.value["detail"])
 
 
 def test_another_site_and_another_account_submit_nothing(served: ServedSite, owner: Client, browser: Browser) -> None:

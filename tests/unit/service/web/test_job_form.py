@@ -123,6 +123,7 @@ def test_a_job_is_shown_as_it_would_be_typed() -> None:
     """Sizes and durations are read back exactly."""
     expected = JobForm(
         script="train.py",
+        python="python3",
         args="--lr 1e-3 'two words'",
         mem="1536M",
         device="nodeA:0",
@@ -140,6 +141,17 @@ def test_a_job_is_shown_as_it_would_be_typed() -> None:
     assert ("", "", "") == (bare.mem, bare.args, bare.time_limit)
 
 
+def test_a_script_runs_with_the_python_that_is_typed() -> None:
+    """A .py file without an environment may name one. Without a name it is the first python3 of the host."""
+    named = new_job_of(replace(FORM, python=" /opt/bin/python "), uuids_of)
+    assert (("/opt/bin/python", "train.py"), "/opt/bin/python") == (named.argv, named.interpreter)
+    first = new_job_of(FORM, uuids_of)
+    assert (("python3", "train.py"), "python3") == (first.argv, first.interpreter)
+    for more in ({"script": "run.sh"}, {"environment": "torch"}):
+        with pytest.raises(BadRequest, match="leave the Python empty"):
+            new_job_of(replace(FORM, python="python3", **more), uuids_of)
+
+
 def changed(**values: object) -> JobSpec:
     """Return the spec of a job that runs again with other *values* in the form."""
     before = form_of(SPEC, NAMES)
@@ -152,6 +164,10 @@ def test_only_what_was_changed_changes() -> None:
     same = retry_of(before, before)
     assert (None, False) == (same.args, bool(same.changes))
     assert ("--lr", "2") == retry_of(replace(before, args="--lr 2"), before).args
+    assert (None, "/opt/bin/python") == (
+        same.python,
+        retry_of(replace(before, python="/opt/bin/python "), before).python,
+    )
     assert () == retry_of(replace(before, args=""), before).args
     assert 8 * GIB == changed(mem="8G").mem_bytes
     assert (2, DeviceFilter.GPU, ()) == (
