@@ -39,6 +39,7 @@
  * @property {string} script
  * @property {string} snapshot
  * @property {string} environment
+ * @property {string} python
  * @property {string} args
  * @property {string} mem
  * @property {number | null} gpus
@@ -56,6 +57,8 @@
  * @property {number} file_bytes
  * @property {string | null} label
  * @property {string | null} command
+ * @property {string} cwd
+ * @property {string | null} snapshot
  * @property {boolean} has_script
  * @property {string[]} warnings
  * @property {string[]} devices

@@ -98,6 +98,7 @@
  * @property {string | null} verdict
  * @property {Related[]} after
  * @property {Related[]} before
+ * @property {Related[]} retries
  * @property {Record<string, string>} values
  * @property {Note | null} idle
  * @property {string | null} away

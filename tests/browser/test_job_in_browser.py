@@ -64,9 +64,30 @@ def test_nothing_of_a_hostile_job_is_markup(played: tuple[ServedSite, JobScene],
     page.locator(".command").wait_for()
     assert HOSTILE in page.get_by_role("heading", level=1).inner_text()
     assert 0 == page.locator("main img, main script").count()
-    page.get_by_role("button", name="Run again…").click()
+    page.locator(".failure").get_by_role("button", name="Run again…").click()
     page.get_by_role("dialog").wait_for()
     picture(page, "job-again")
+
+
+@pytest.mark.full
+def test_a_refusal_stays_in_its_dialog(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """What was typed stays, with the reason beside it, and goes along to the form."""
+    site, scene = played
+    page = open_page(site, f"jobs/{scene.hostile}")
+    page.locator(".job-actions").get_by_role("button", name="Run again…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("It runs the files in ").wait_for()
+    memory = dialog.get_by_label("Memory")
+    memory.fill("abc")
+    page.keyboard.press("Enter")
+    dialog.get_by_role("alert").get_by_text("'abc' is not a size").wait_for()
+    assert ("abc", "true") == (memory.input_value(), memory.get_attribute("aria-invalid"))
+    picture(page, "job-again-refused")
+    memory.fill("3G")
+    dialog.get_by_role("link", name="Change more…").click()
+    field = page.get_by_label("Memory on each device")
+    field.wait_for()
+    assert "3G" == field.input_value()
 
 
 @pytest.mark.full
@@ -141,7 +162,7 @@ def test_memory_is_drawn_while_it_is_used(played: tuple[ServedSite, JobScene], o
     site, scene = played
     page = open_page(site, f"jobs/{scene.running}")
     until(lambda: len(page.locator(".memory path.series").first.get_attribute("d") or "") > 60, what="some samples")
-    assert page.get_by_text("asked 12G, the cap").is_visible()
+    assert page.get_by_text("asked for 12G, the most it may use").is_visible()
     assert page.get_by_role("img", name="Utilisation over time").is_visible()
     assert page.get_by_text("Since this page was opened").is_visible()
     picture(page, "job-running")
@@ -157,6 +178,9 @@ def test_a_waiting_job_says_why_and_is_changed(played: tuple[ServedSite, JobScen
     picture(page, "job-waiting-for-jobs")
     page.goto(f"https://127.0.0.1:{site.port}/#/jobs/{scene.waiting}")
     page.locator(".why").get_by_text("too little free memory").first.wait_for()
+    page.locator(".why").get_by_text(
+        re.compile(r"^It needs \S+ on one device\. No device has that free now")
+    ).wait_for()
     picture(page, "job-waiting")
     page.get_by_role("button", name="Hold").click()
     page.locator(".job-state", has_text="held").wait_for()
@@ -173,8 +197,14 @@ def test_a_waiting_job_says_why_and_is_changed(played: tuple[ServedSite, JobScen
     page.get_by_role("dialog").get_by_label("Memory").fill("10G")
     page.get_by_role("dialog").get_by_role("button", name="Run it again").click()
     page.get_by_role("link", name=re.compile("^job ")).click()
-    page.get_by_text(f"It runs job {scene.waiting} again.").wait_for()
+    page.locator(".job-head").get_by_text(f"It runs job {scene.waiting} again.").wait_for()
     page.get_by_text("10G on one device").wait_for()
+    label = page.url.rpartition("/")[2]
+    site.record()
+    page.locator(".job-head").get_by_role("link", name=f"job {scene.waiting}").click()
+    page.get_by_text("It was run again as").wait_for()
+    page.locator(".job-head").get_by_role("link", name=f"job {label}").click()
+    page.get_by_text(f"It runs job {scene.waiting} again.").wait_for()
 
 
 @pytest.mark.full
@@ -243,7 +273,8 @@ def test_tags_are_edited(played: tuple[ServedSite, JobScene], open_page: Open) -
     tags = page.locator(".job-facts .tag")
 
     def write(text: str) -> None:
-        page.get_by_role("button", name="Tags…").click()
+        if not page.get_by_role("dialog").count():  # after a refusal it is still open
+            page.get_by_role("button", name="Tags…").click()
         page.get_by_role("dialog").get_by_label("Tags", exact=True).fill(text)
         page.get_by_role("dialog").get_by_role("button", name="Save").click()
 
@@ -294,7 +325,7 @@ def test_a_failed_run_says_why(played: tuple[ServedSite, JobScene], open_page: O
     page = open_page(site, f"jobs/{scene.ended}")
     page.get_by_role("button", name="Run 1").click()
     failure = page.locator(".failure")
-    failure.get_by_text("an error of its own").wait_for()
+    failure.get_by_text("The program stopped with an error.").wait_for()
     until(lambda: "Traceback" == failure.locator("pre").inner_text(), what="the last errors")
     page.get_by_role("button", name="Run 2").click()
     failure.wait_for(state="detached")

@@ -1,47 +1,28 @@
 // The buttons of a job, as far as the caller may change it. The service refuses the rest, and the page says so.
-import { change } from "../api.js";
+import { change, noted } from "../api.js";
 import { isActive, isEnd } from "../job-words.js";
 import { useKeys } from "../keys.js";
 import { html, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";
-import { jobLink, link } from "../route.js";
-import { PRIORITIES, size } from "../words.js";
+import { Fault } from "../parts/field.js";
+import { jobLink } from "../route.js";
+import { PRIORITIES } from "../words.js";
+import { RunAgain } from "./job-again.js";
 import { EditTags, WriteNote, saveNote, saveTags } from "./job-marks.js";
 
-/** @param {{label: string, name: string, state: string, isArray: boolean, onYes: () => void, onNo: () => void}} props */
-function ConfirmCancel({ label, name, state, isArray, onYes, onNo }) {
+/** @typedef {"cancel" | "again" | "note" | "tags" | null} Asks */
+
+/** @param {{label: string, name: string, state: string, isArray: boolean, fault: string | null, onYes: () => void, onNo: () => void}} props */
+function ConfirmCancel({ label, name, state, isArray, fault, onYes, onNo }) {
   return html`
     <${Dialog} title=${`Cancel ${isArray ? "array" : "job"} ${label}?`} onClose=${onNo}>
       <p><bdi>${name}</bdi></p>
       <p>${isActive(state) ? (isArray ? "Members that run are ended, and the others do not start. " : "It runs now, and all its processes are ended. ") : ""}A cancelled job does not come back, but it can be run again as a new job.</p>
+      <${Fault} id="cancel" words=${fault} />
       <p class="actions">
         <button type="button" class="danger" onClick=${onYes}>Cancel ${label}</button>
         <button type="button" onClick=${onNo} autofocus>Keep it</button>
       </p>
-    <//>
-  `;
-}
-
-/** @param {{label: string, spec: import("../job-types.js").Spec, verdict: string | null, onYes: (mem: string) => void, onNo: () => void}} props */
-function RunAgain({ label, spec, verdict, onYes, onNo }) {
-  const [mem, setMem] = useState("");
-  /** @param {Event} event */
-  const submitted = (event) => {
-    event.preventDefault();
-    onYes(mem.trim());
-  };
-  return html`
-    <${Dialog} title=${`Run ${label} again?`} onClose=${onNo}>
-      <form onSubmit=${submitted}>
-        <p>The same command, with the same code and environment as far as they are kept, becomes a new job of yours.${spec.array ? " Of an array, the members that failed run again." : ""}</p>
-        ${verdict ? html`<p>Memory of the last run: ${verdict}.</p>` : null}
-        ${spec.placement.whole ? null : html`<p><label class="choice">Memory <input class="short" value=${mem} onInput=${(/** @type {any} */ event) => setMem(event.currentTarget.value)} placeholder=${size(spec.mem_bytes)} autocomplete="off" maxlength="20" /></label></p>`}
-        <p class="actions">
-          <button class="main">Run it again</button>
-          <a class="button" href=${link("submit", { again: label })}>Change more…</a>
-          <button type="button" onClick=${onNo}>Not now</button>
-        </p>
-      </form>
     <//>
   `;
 }
@@ -53,26 +34,36 @@ function RunAgain({ label, spec, verdict, onYes, onNo }) {
  * @param {string} props.state
  * @param {string} props.label
  * @param {string} props.path
+ * @param {Asks} props.asks the dialog that is open
+ * @param {(asks: Asks) => void} props.onAsk
  * @param {() => void} props.onChange
  */
-export function JobActions({ me, view, state, label, path, onChange }) {
-  const [asks, setAsks] = useState(/** @type {"cancel" | "again" | "note" | "tags" | null} */ (null));
+export function JobActions({ me, view, state, label, path, asks, onAsk, onChange }) {
   const [says, setSays] = useState(/** @type {{words: any, isBad: boolean} | null} */ (null));
+  const [fault, setFault] = useState(/** @type {string | null} */ (null));
   const [isBusy, setBusy] = useState(false);
   const { spec, member, note, tags } = view.record.job;
   const { rights } = view;
   const may = rights.change && !isEnd(state);
   const waits = state === "queued" || state === "held";
 
-  /** @param {() => Promise<any>} work */
+  /** @param {Asks} next */
+  const ask = (next) => {
+    setFault(null);
+    onAsk(next);
+  };
+  /** Do something. If a dialog asked for it, that stays open after a refusal, and says why. @param {() => Promise<any>} work */
   const act = async (work) => {
     if (isBusy) return;
-    setAsks(null);
     setBusy(true);
+    setFault(null);
     try {
       setSays({ words: await work(), isBad: false });
+      onAsk(null);
     } catch (error) {
-      setSays({ words: /** @type {Error} */ (error).message, isBad: true });
+      const words = noted(error).message;
+      if (asks) setFault(words);
+      else setSays({ words, isBad: true });
     }
     setBusy(false);
     onChange();
@@ -87,9 +78,9 @@ export function JobActions({ me, view, state, label, path, onChange }) {
     const job = await change("POST", `${path}/retry`, { changes: mem ? { mem } : {} });
     return html`It runs again as <a href=${jobLink(job.id)}>job ${job.id}</a>.`;
   });
-  const stop = () => setAsks(null);
+  const stop = () => ask(null);
   useKeys({
-    c: () => may && setAsks("cancel"),
+    c: () => may && ask("cancel"),
     h: () => may && state === "queued" && hold(),
     r: () => may && state === "held" && release(),
   });
@@ -103,17 +94,17 @@ export function JobActions({ me, view, state, label, path, onChange }) {
           <select disabled=${isBusy} value=${spec.priority} onChange=${(/** @type {any} */ event) => setPriority(event.currentTarget.value)}>
             ${PRIORITIES.map((each) => html`<option value=${each}>${each}</option>`)}
           </select></label>` : null}
-        ${may ? html`<button type="button" disabled=${isBusy || state === "cancelling"} onClick=${() => setAsks("cancel")}>Cancel…</button>` : null}
-        ${rights.change ? html`<button type="button" disabled=${isBusy} onClick=${() => setAsks("note")}>Note…</button>
-          <button type="button" disabled=${isBusy} onClick=${() => setAsks("tags")}>Tags…</button>` : null}
-        ${rights.retry && isEnd(state) ? html`<button type="button" class="main" disabled=${isBusy} onClick=${() => setAsks("again")}>Run again…</button>` : null}
+        ${may ? html`<button type="button" disabled=${isBusy || state === "cancelling"} onClick=${() => ask("cancel")}>Cancel…</button>` : null}
+        ${rights.change ? html`<button type="button" disabled=${isBusy} onClick=${() => ask("note")}>Note…</button>
+          <button type="button" disabled=${isBusy} onClick=${() => ask("tags")}>Tags…</button>` : null}
+        ${rights.retry && isEnd(state) ? html`<button type="button" class="main" disabled=${isBusy} onClick=${() => ask("again")}>Run again…</button>` : null}
       </div>
       ${!rights.change && me.account ? html`<small>Only ${spec.account.name} or an administrator may change it.</small>` : null}
       <p role="status" class=${says?.isBad ? "bad-text" : ""}>${says?.words}</p>
-      ${asks === "cancel" ? html`<${ConfirmCancel} label=${label} name=${spec.name} state=${state} isArray=${spec.array !== null} onYes=${cancel} onNo=${stop} />` : null}
-      ${asks === "note" ? html`<${WriteNote} label=${label} text=${note ?? ""} onYes=${(/** @type {string} */ text) => act(() => saveNote(path, text))} onNo=${stop} />` : null}
-      ${asks === "tags" ? html`<${EditTags} label=${label} text=${tags.join(" ")} onYes=${(/** @type {string} */ text) => act(() => saveTags(path, tags, text))} onNo=${stop} />` : null}
-      ${asks === "again" ? html`<${RunAgain} label=${label} spec=${spec} verdict=${view.verdict} onYes=${again} onNo=${stop} />` : null}
+      ${asks === "cancel" ? html`<${ConfirmCancel} label=${label} name=${spec.name} state=${state} isArray=${spec.array !== null} fault=${fault} onYes=${cancel} onNo=${stop} />` : null}
+      ${asks === "note" ? html`<${WriteNote} label=${label} text=${note ?? ""} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveNote(path, text))} onNo=${stop} />` : null}
+      ${asks === "tags" ? html`<${EditTags} label=${label} text=${tags.join(" ")} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveTags(path, tags, text))} onNo=${stop} />` : null}
+      ${asks === "again" ? html`<${RunAgain} label=${label} spec=${spec} verdict=${view.verdict} fault=${fault} onYes=${again} onNo=${stop} />` : null}
     </div>
   `;
 }

@@ -20,18 +20,16 @@ function Node({ each }) {
 /** @param {{view: import("../job-types.js").JobView}} props */
 export function Dependencies({ view }) {
   const { after, before, record } = view;
-  const { retry_of: first, name, waits } = record.job.spec;
+  const { name, waits } = record.job.spec;
   const more = waits.after.length - after.length;
-  if (!after.length && !before.length && first === null) return null;
+  if (!after.length && !before.length) return null;
   return html`
     <${Panel} name="dependencies" title="Jobs around it">
-      ${first === null ? null : html`<p>It runs <a href=${jobLink(first)}>job ${first}</a> again.</p>`}
-      ${after.length || before.length ? html`
-        <div class="flow">
-          ${after.length ? html`<div><h3>It comes after</h3><ul>${after.map((each) => html`<${Node} key=${each.id} each=${each} />`)}${more > 0 ? html`<li>and ${more} more</li>` : null}</ul></div><span class="flow-arrow" aria-hidden="true">→</span>` : null}
-          <div class="flow-self"><h3>This job</h3><ul><li><strong>${record.job.id}</strong> <bdi>${name}</bdi></li></ul></div>
-          ${before.length ? html`<span class="flow-arrow" aria-hidden="true">→</span><div><h3>These wait for it</h3><ul>${before.map((each) => html`<${Node} key=${each.id} each=${each} />`)}</ul></div>` : null}
-        </div>` : null}
+      <div class="flow">
+        ${after.length ? html`<div><h3>It comes after</h3><ul>${after.map((each) => html`<${Node} key=${each.id} each=${each} />`)}${more > 0 ? html`<li>and ${more} more</li>` : null}</ul></div><span class="flow-arrow" aria-hidden="true">→</span>` : null}
+        <div class="flow-self"><h3>This job</h3><ul><li><strong>${record.job.id}</strong> <bdi>${name}</bdi></li></ul></div>
+        ${before.length ? html`<span class="flow-arrow" aria-hidden="true">→</span><div><h3>These wait for it</h3><ul>${before.map((each) => html`<${Node} key=${each.id} each=${each} />`)}</ul></div>` : null}
+      </div>
     <//>
   `;
 }

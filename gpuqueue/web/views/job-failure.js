@@ -5,8 +5,6 @@ import { endingWords } from "../job-words.js";
 import { html, useEffect, useState } from "../lib.js";
 import { LogText, textOf } from "../log-text.js";
 import { Panel } from "../parts/panel.js";
-import { labelOf } from "../record.js";
-import { link } from "../route.js";
 
 /** Lines at the end of the output that are shown. */
 const MOST_LINES = 12;
@@ -36,8 +34,8 @@ function Last({ path, run, stream }) {
   `;
 }
 
-/** @param {{view: import("../job-types.js").JobView, run: Run, path: string}} props */
-export function Failure({ view, run, path }) {
+/** @param {{view: import("../job-types.js").JobView, run: Run, path: string, onAgain: () => void}} props */
+export function Failure({ view, run, path, onAgain }) {
   const { job } = view.record;
   const words = failureWords(run.ending, job.spec);
   if (words === null || run.ending === null) return null;
@@ -50,7 +48,7 @@ export function Failure({ view, run, path }) {
       ${isMore ? html`<${Last} key=${run.attempt} path=${path} run=${run} stream=${job.spec.separate_stderr ? "stderr" : "log"} />` : null}
       <p class="actions">
         ${isMore ? html`<button type="button" onClick=${toOutput}>Go to the whole output</button>` : null}
-        ${view.rights.retry && job.ended_at ? html`<a class="button" href=${link("submit", { again: labelOf(job) })}>Change it and run it again</a>` : null}
+        ${view.rights.retry && job.ended_at ? html`<button type="button" onClick=${onAgain}>Run again…</button>` : null}
       </p>
     <//>
   `;

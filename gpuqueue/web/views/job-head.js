@@ -43,6 +43,15 @@ function Progress({ id }) {
   return value?.[id] ? html`<p class="job-progress"><${ProgressBar} progress=${value[id]} /></p>` : null;
 }
 
+/** The job that this one runs again, and those that run this one again. @param {{view: JobView}} props */
+function Again({ view }) {
+  const { retry_of: first } = view.record.job.spec;
+  return html`
+    ${first === null ? null : html`<p class="job-again">It runs <a href=${jobLink(first)}>job ${first}</a> again.</p>`}
+    ${view.retries.length ? html`<p class="job-again">It was run again as ${view.retries.map((each, place) => html`${place ? ", " : ""}<a key=${each.id} href=${jobLink(each.id)}>job ${each.id}</a>${each.state ? html` <small>${stateWords(each.state)}</small>` : null}`)}.</p>` : null}
+  `;
+}
+
 /**
  * @param {object} props
  * @param {import("../types.js").Me} props.me
@@ -51,9 +60,11 @@ function Progress({ id }) {
  * @param {string} props.state
  * @param {number} props.now
  * @param {string} props.path
+ * @param {import("./job-actions.js").Asks} props.asks
+ * @param {(asks: import("./job-actions.js").Asks) => void} props.onAsk
  * @param {() => void} props.onChange
  */
-export function JobHead({ me, view, live, state, now, path, onChange }) {
+export function JobHead({ me, view, live, state, now, path, asks, onAsk, onChange }) {
   const { job } = view.record;
   const { spec, member } = job;
   const label = labelOf(job);
@@ -71,10 +82,11 @@ export function JobHead({ me, view, live, state, now, path, onChange }) {
           ${job.tags.map((each) => html`<a key=${each} class="tag" href=${link(isEnd(state) ? "history" : "queue", { tag: each })}><bdi>${each}</bdi></a>`)}
           ${values.map(([name, value]) => html`<span key=${name} class="tag"><bdi>${name}=${value}</bdi></span>`)}
           ${member ? html`<a href=${jobLink(member.array_id)}>array ${member.array_id}</a>` : null}</p>
+        <${Again} view=${view} />
         ${job.note ? html`<p class="job-note-text"><bdi>${job.note}</bdi></p>` : null}
         ${state === "running" && view.rights.logs && !spec.array ? html`<${Progress} id=${job.id} />` : null}
       </div>
-      <${JobActions} me=${me} view=${view} state=${state} label=${label} path=${path} onChange=${onChange} />
+      <${JobActions} me=${me} view=${view} state=${state} label=${label} path=${path} asks=${asks} onAsk=${onAsk} onChange=${onChange} />
     </div>
   `;
 }

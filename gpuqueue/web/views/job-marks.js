@@ -2,6 +2,7 @@
 import { change } from "../api.js";
 import { html, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";
+import { Fault, described } from "../parts/field.js";
 
 /**
  * A dialog with one text.
@@ -10,23 +11,25 @@ import { Dialog } from "../parts/dialog.js";
  * @param {string} props.name what a screen reader calls the field
  * @param {string} props.text
  * @param {boolean} [props.isLong]
+ * @param {string | null} props.fault why the service refused it
  * @param {(text: string) => void} props.onYes
  * @param {() => void} props.onNo
  * @param {any} [props.children] what the text may be
  */
-function AskText({ title, name, text, isLong = false, onYes, onNo, children }) {
+function AskText({ title, name, text, isLong = false, fault, onYes, onNo, children }) {
   const [words, setWords] = useState(text);
   /** @param {Event} event */
   const submitted = (event) => {
     event.preventDefault();
     onYes(words.trim());
   };
-  const field = { id: "asked-text", value: words, maxlength: 1000, onInput: (/** @type {any} */ event) => setWords(event.currentTarget.value) };
+  const field = { id: "asked-text", value: words, maxlength: 1000, ...described("asked-text", fault), onInput: (/** @type {any} */ event) => setWords(event.currentTarget.value) };
   return html`
     <${Dialog} title=${title} onClose=${onNo}>
       <form onSubmit=${submitted}>
         <label class="hidden" for="asked-text">${name}</label>
         ${isLong ? html`<textarea rows="4" ...${field}></textarea>` : html`<input class="line" autocomplete="off" spellcheck="false" ...${field} />`}
+        <${Fault} id="asked-text" words=${fault} />
         <p class="note">${children}</p>
         <p class="actions">
           <button class="main">Save</button>
@@ -37,7 +40,7 @@ function AskText({ title, name, text, isLong = false, onYes, onNo, children }) {
   `;
 }
 
-/** @typedef {{label: string, text: string, onYes: (text: string) => void, onNo: () => void}} Asked */
+/** @typedef {{label: string, text: string, fault: string | null, onYes: (text: string) => void, onNo: () => void}} Asked */
 
 /** @param {Asked} props */
 export const WriteNote = ({ label, ...asked }) => html`<${AskText} title=${`Note on ${label}`} name="Note" isLong=${true} ...${asked}>Everybody who sees the job sees its note. An empty one is removed.<//>`;

@@ -63,6 +63,7 @@ function Page({ me, id }) {
   const { value: view, error } = polled;
   const live = lively.value;
   const now = useNow(live?.at ?? view?.at ?? null);
+  const [asks, setAsks] = useState(/** @type {import("./job-actions.js").Asks} */ (null));
   const [chosen, setChosen] = useState(/** @type {number | null} */ (null));
   useEffect(() => {
     if (live?.row && live.devices.length) addSample(`${live.row.id}:${live.row.attempt}`, new Date(live.at).getTime(), live.devices);
@@ -90,11 +91,11 @@ function Page({ me, id }) {
     <div class=${run ? "job-page has-run" : "job-page"}>
       <${Trouble} error=${error ?? lively.error} at=${view.at} />
       ${view.away ? html`<p class="banner" role="status">A part of this is missing: ${view.away}</p>` : null}
-      <${JobHead} me=${me} view=${view} live=${live} state=${state} now=${now} path=${path} onChange=${change} />
+      <${JobHead} me=${me} view=${view} live=${live} state=${state} now=${now} path=${path} asks=${asks} onAsk=${setAsks} onChange=${change} />
       <${IdleMark} view=${view} live=${live} now=${now} />
-      ${["queued", "held"].includes(state) && !(isArray && row?.members?.waiting === 0) ? html`<${Why} path=${path} />` : null}
+      ${["queued", "held"].includes(state) && !(isArray && row?.members?.waiting === 0) ? html`<${Why} path=${path} row=${row ?? null} />` : null}
       ${runs.length > 1 ? html`<${RunChoice} runs=${runs} run=${run} onChoose=${setChosen} />` : null}
-      ${run ? html`<${Failure} view=${view} run=${run} path=${path} />` : null}
+      ${run ? html`<${Failure} view=${view} run=${run} path=${path} onAgain=${() => setAsks("again")} />` : null}
       ${isArray ? html`<${Members} id=${id} path=${path} state=${state} />` : null}
       ${run ? html`<${Memory} view=${view} run=${run} live=${isNow ? live : null} now=${now} />` : null}
       <${Story} view=${view} path=${path} state=${state} row=${row} now=${now} />

@@ -1,6 +1,6 @@
 // The fields of a job, as they are typed for `gpuqueue submit`.
 import { html } from "../lib.js";
-import { Field } from "../parts/field.js";
+import { Field, described } from "../parts/field.js";
 import { PRIORITIES } from "../words.js";
 
 /** @typedef {import("../history-types.js").JobForm} JobForm */
@@ -9,11 +9,16 @@ import { PRIORITIES } from "../words.js";
 
 const KINDS = [["gpu", "a GPU"], ["cpu", "the CPU of a host"], ["any", "a GPU or a CPU"]];
 
+/** @param {string[]} values @returns {[string, string][]} */
+const named = (values) => values.map((each) => [each, each]);
+
+/** Whether the job is a script that Python runs, and the form chooses which one. @param {FormStart} start @param {JobForm} form */
+const takesPython = (start, form) => (start.label === null ? !form.script || form.script.endsWith(".py") : Boolean(start.form.python));
+
 /** The devices that can be chosen: what the job has, kinds, and each device by its name. @param {FormStart} start @returns {[string, string][]} */
 function devicesOf(start) {
   const { device } = start.form;
-  const named = start.devices.map((each) => /** @type {[string, string]} */ ([each, each]));
-  const all = /** @type {[string, string][]} */ ([...(device && start.label ? [] : [["", "as the site says"]]), ...KINDS, ...named]);
+  const all = /** @type {[string, string][]} */ ([...(device && start.label ? [] : [["", "the default of this site"]]), ...KINDS, ...named(start.devices)]);
   return !device || all.some(([value]) => value === device) ? all : [[device, device], ...all];
 }
 
@@ -21,29 +26,39 @@ function devicesOf(start) {
  * @param {object} props
  * @param {FormStart} props.start
  * @param {JobForm} props.form
+ * @param {{field: string | null, words: string} | null} props.fault what the service says of a field
  * @param {(changes: Partial<JobForm>) => void} props.onChange
  */
-export function SubmitFields({ start, form, onChange }) {
+export function SubmitFields({ start, form, fault, onChange }) {
   /** @param {keyof JobForm} name */
   const set = (name) => (/** @type {Changed} */ event) => onChange({ [name]: event.currentTarget.value });
-  /** @param {keyof JobForm} name @param {Record<string, any>} [more] */
-  const text = (name, more = {}) => html`<input id=${`job-${name}`} value=${form[name] ?? ""} onInput=${set(name)} autocomplete="off" spellcheck="false" aria-describedby=${`job-${name}-hint`} ...${more} />`;
-  /** @param {keyof JobForm} name @param {[string, string][]} choices */
-  const choice = (name, choices) => html`<select id=${`job-${name}`} value=${form[name]} onChange=${set(name)}>${choices.map(([value, words]) => html`<option key=${value} value=${value}>${words}</option>`)}</select>`;
+  /** @param {keyof JobForm} name */
+  const wrong = (name) => (fault?.field === name ? fault.words : null);
+  /** The attributes that all inputs have. @param {keyof JobForm} name @param {boolean} hasHint */
+  const input = (name, hasHint) => ({ id: `job-${name}`, ...described(`job-${name}`, wrong(name), hasHint) });
+  /** @param {keyof JobForm} name @param {string} label @param {any} hint @param {Record<string, any>} [more] @param {boolean} [wide] */
+  const text = (name, label, hint, more = {}, wide = false) => html`
+    <${Field} id=${`job-${name}`} label=${label} hint=${hint} fault=${wrong(name)} wide=${wide}>
+      <input value=${form[name] ?? ""} onInput=${set(name)} autocomplete="off" spellcheck="false" ...${input(name, Boolean(hint))} ...${more} /><//>`;
+  /** @param {keyof JobForm} name @param {string} label @param {[string, string][]} choices @param {string} [hint] */
+  const choice = (name, label, choices, hint) => html`
+    <${Field} id=${`job-${name}`} label=${label} hint=${hint} fault=${wrong(name)}>
+      <select value=${form[name]} onChange=${set(name)} ...${input(name, Boolean(hint))}>${choices.map(([value, words]) => html`<option key=${value} value=${value}>${words}</option>`)}</select><//>`;
   const isNew = start.label === null;
   return html`
     <div class="fields">
-      ${start.has_script ? html`<${Field} id="job-args" label="Arguments" wide hint="What comes behind the script, quoted as in a shell">${text("args", { placeholder: "--lr 1e-3 --epochs 20" })}<//>` : null}
-      <${Field} id="job-mem" label="Memory of each device" hint=${html`Such as 20G. <code>auto</code>: what earlier runs of this script needed`}>${text("mem", { placeholder: "6G" })}<//>
-      <${Field} id="job-gpus" label="Number of devices" hint="All on one host"><input id="job-gpus" type="number" min="1" max="64" value=${form.gpus ?? ""} aria-describedby="job-gpus-hint"
+      ${start.has_script ? text("args", "Arguments", "What comes behind the script, quoted as in a shell", { placeholder: "--lr 1e-3 --epochs 20" }, true) : null}
+      ${text("mem", "Memory on each device", html`Such as 20G. <code>auto</code>: what earlier runs of this script needed`, { placeholder: "6G" })}
+      <${Field} id="job-gpus" label="Number of devices" hint="All on one host" fault=${wrong("gpus")}><input type="number" min="1" max="64" value=${form.gpus ?? ""} ...${input("gpus", true)}
         onInput=${(/** @type {Changed} */ event) => onChange({ gpus: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) })} /><//>
-      <${Field} id="job-device" label="Device">${choice("device", devicesOf(start))}<//>
-      <${Field} id="job-time_limit" label="Time limit" hint="Such as 90m, 2h or 1d. Empty: none, or that of the pool">${text("time_limit", { placeholder: "2h" })}<//>
-      ${isNew && start.environments.length ? html`<${Field} id="job-environment" label="Python environment" hint="With its packages, on the hosts that have it">${choice("environment", [["", "python3 of the host"], ...start.environments.map((each) => /** @type {[string, string]} */ ([each, each]))])}<//>` : null}
-      <${Field} id="job-name" label="Name" hint=${isNew ? "Empty: the name of the script" : ""}>${text("name", { maxlength: 128, placeholder: isNew ? form.script : "" })}<//>
-      <${Field} id="job-tags" label="Tags" hint="Words for finding the job">${text("tags", { placeholder: "baseline paper" })}<//>
-      <${Field} id="job-priority" label="Priority">${choice("priority", PRIORITIES.map((each) => [each, each]))}<//>
-      ${start.pools.length || form.pool ? html`<${Field} id="job-pool" label="Pool">${choice("pool", [["", "none"], ...[...new Set([...start.pools, ...(start.form.pool ? [start.form.pool] : [])])].map((each) => /** @type {[string, string]} */ ([each, each]))])}<//>` : null}
+      ${choice("device", "Device", devicesOf(start))}
+      ${text("time_limit", "Time limit", "Such as 90m, 2h or 1d. Empty: the limit of the chosen pool if it has one, else no limit", { placeholder: "2h" })}
+      ${isNew && start.environments.length ? choice("environment", "Python environment", [["", "none"], ...named(start.environments)], "With its packages, on the hosts that have it") : null}
+      ${takesPython(start, form) ? text("python", "Python", isNew ? html`The interpreter on the host, such as <code>/opt/conda/bin/python</code>. Empty: <code>python3</code>, or that of the environment` : "The interpreter that runs the script, on the host", { placeholder: "python3" }) : null}
+      ${text("name", "Name", isNew ? "Empty: the name of the script" : "", { maxlength: 128, placeholder: isNew ? form.script : "" })}
+      ${text("tags", "Tags", "Words for finding the job", { placeholder: "baseline paper" })}
+      ${choice("priority", "Priority", named(PRIORITIES))}
+      ${start.pools.length || form.pool ? choice("pool", "Pool", [["", "none"], ...named([...new Set([...start.pools, ...(start.form.pool ? [start.form.pool] : [])])])]) : null}
     </div>
   `;
 }

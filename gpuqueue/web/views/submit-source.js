@@ -1,8 +1,9 @@
 // What the new job runs: a script from this machine, or what an earlier job ran.
+import { codeOfRetry } from "../again-words.js";
 import { address } from "../api.js";
 import { isEnd } from "../job-words.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
-import { Field } from "../parts/field.js";
+import { Field, described } from "../parts/field.js";
 import { Tabs } from "../parts/tabs.js";
 import { useRead } from "../reading.js";
 import { endingOf, labelOf } from "../record.js";
@@ -24,14 +25,13 @@ export function SourceChoice({ isAgain }) {
   return html`<${Tabs} label="What to run" choices=${choices} chosen=${isAgain ? "again" : "script"} onChoose=${(/** @type {string} */ value) => refine(value === "again" ? { how: "again" } : { how: null, again: null })} />`;
 }
 
-/** @param {{file: File | null, start: FormStart, onFile: (file: File | null) => void}} props */
-export function ScriptFile({ file, start, onFile }) {
+/** @param {{file: File | null, start: FormStart, fault: string | null, onFile: (file: File | null) => void}} props */
+export function ScriptFile({ file, start, fault, onFile }) {
   const hint = html`One file of at most ${size(start.file_bytes)}: it travels to the host that runs it. For a directory, type <code>gpuqueue submit</code> there.`;
   return html`
-    <${Field} id="job-file" label="Script" wide hint=${hint}>
-      <input id="job-file" type="file" required aria-describedby="job-file-hint" onChange=${(/** @type {Changed} */ event) => onFile(event.currentTarget.files?.[0] ?? null)} />
+    <${Field} id="job-file" label="Script" wide hint=${hint} fault=${fault}>
+      <input id="job-file" type="file" required ...${described("job-file", fault, true)} onChange=${(/** @type {Changed} */ event) => onFile(event.currentTarget.files?.[0] ?? null)} />
     <//>
-    ${file && file.name.endsWith(".py") && !start.environments.length ? html`<p class="none">It runs with <code>python3</code> of the host.</p>` : null}
   `;
 }
 
@@ -52,11 +52,11 @@ export function EarlierJob({ me, again, start }) {
     timer.current = window.setTimeout(() => refine({ how: "again", again: next.trim() || null }), PAUSE_MS);
   };
   return html`
-    <${Field} id="job-again" label="Job" wide hint="The id of a job that has ended. Its code and environment are used again">
+    <${Field} id="job-again" label="Job" wide hint="The id of a job that has ended">
       <input id="job-again" class="short" value=${text} onInput=${typed} list="earlier-jobs" placeholder=${jobs.length ? labelOf(jobs[0].job) : "17"} autocomplete="off" inputmode="numeric" required aria-describedby="job-again-hint" />
       <datalist id="earlier-jobs">${jobs.map((each) => html`<option key=${each.job.id} value=${labelOf(each.job)}>${each.job.spec.name}, ${each.job.state}</option>`)}</datalist>
     <//>
-    ${start?.label ? html`<p class="field whole">Runs again: <code class="command-line">${start.command}</code></p>` : null}
+    ${start?.label ? html`<p class="field whole">Runs again: <code class="command-line">${start.command}</code></p><p class="field whole">${codeOfRetry(start)} The variables are those of job ${start.label}.</p>` : null}
     ${!again && page ? html`<${Suggestions} jobs=${jobs} />` : null}
   `;
 }

@@ -1,6 +1,7 @@
 // Submitting a job: a script from this machine, or an earlier job again with changes.
 import { ApiError, address, noted, send } from "../api.js";
-import { html, useEffect, useRef, useState } from "../lib.js";
+import { fieldFault } from "../form-faults.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { Trouble } from "../parts/trouble.js";
 import { useRead } from "../reading.js";
 import { labelOf } from "../record.js";
@@ -11,6 +12,9 @@ import { EarlierJob, ScriptFile, SourceChoice } from "./submit-source.js";
 
 /** @typedef {import("../history-types.js").FormStart} FormStart */
 /** @typedef {import("../history-types.js").JobForm} JobForm */
+
+/** The kind of an error about the chosen file. */
+const OF_SCRIPT = "script";
 
 /** A key of a request: the same request with the same key makes one job, however often it is sent. */
 const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, "0")).join("");
@@ -27,7 +31,7 @@ async function submit(start, form, file, key) {
   let body = form;
   if (start.label === null) {
     const fault = file ? await faultOf(file, start.file_bytes) : "Choose a script first.";
-    if (fault || !file) throw new ApiError(400, fault ?? "");
+    if (fault || !file) throw new ApiError(0, fault ?? "", OF_SCRIPT);
     path = "/web/jobs";
     body = { ...form, script: file.name, snapshot: await sendScript(file) };
   }
@@ -58,7 +62,9 @@ function Done({ label, warning, onNext }) {
 function JobFields({ start, wanted }) {
   const [form, setForm] = useState(/** @type {JobForm} */ ({ ...start.form, ...wanted }));
   const [file, setFile] = useState(/** @type {File | null} */ (null));
-  const [wrong, setWrong] = useState(/** @type {string | null} */ (null));
+  const [wrong, setWrong] = useState(/** @type {ReturnType<typeof fieldFault> | null} */ (null));
+  const box = useRef(/** @type {HTMLFormElement | null} */ (null));
+  const [isMarked, setMarked] = useState(false);
   const [isBusy, setBusy] = useState(false);
   const [done, setDone] = useState(/** @type {{label: string, warning: string} | null} */ (null));
   const isSending = useRef(false);
@@ -81,21 +87,27 @@ function JobFields({ start, wanted }) {
       if (made.warning) setDone(made);
       else location.hash = jobLink(made.label);
     } catch (error) {
-      setWrong(noted(error).message);
+      const { message, kind } = noted(error);
+      setWrong(kind === OF_SCRIPT ? { field: "script", words: message } : fieldFault(message));
     } finally {
       isSending.current = false;
       setBusy(false);
     }
   };
+  useLayoutEffect(() => {
+    const marked = /** @type {HTMLElement | null} */ (wrong && box.current?.querySelector("[aria-invalid]"));
+    setMarked(Boolean(marked));
+    marked?.focus();
+  }, [wrong]);
   if (done) return html`<${Done} ...${done} onNext=${() => setDone(null)} />`;
   return html`
-    <form onSubmit=${submitted} novalidate>
+    <form ref=${box} onSubmit=${submitted} novalidate>
       ${start.warnings.map((each) => html`<p key=${each} class="banner" role="status">${each}</p>`)}
-      ${start.label === null ? html`<${ScriptFile} file=${file} start=${start} onFile=${(/** @type {File | null} */ next) => { setFile(next); change({ script: next?.name ?? "" }); }} />` : null}
-      <${SubmitFields} start=${start} form=${form} onChange=${change} />
+      ${start.label === null ? html`<${ScriptFile} file=${file} start=${start} fault=${wrong?.field === "script" ? wrong.words : null} onFile=${(/** @type {File | null} */ next) => { setFile(next); change({ script: next?.name ?? "" }); }} />` : null}
+      <${SubmitFields} start=${start} form=${form} fault=${wrong} onChange=${change} />
       <div class="finish">
         <button class="main" aria-disabled=${isBusy ? "true" : undefined}>${isBusy ? "Submitting…" : start.label === null ? "Submit" : `Run job ${start.label} again`}</button>
-        ${wrong ? html`<p class="banner bad" role="alert">${wrong}</p>` : null}
+        ${wrong ? html`<p class="banner bad" role="alert">${isMarked ? "Nothing was submitted: see the marked field." : wrong.words}</p>` : null}
       </div>
     </form>
   `;
@@ -116,7 +128,7 @@ export function Submit({ me, query }) {
       <${SourceChoice} isAgain=${isAgain} />
       ${isAgain ? html`<${EarlierJob} me=${me} again=${again} start=${start} />` : null}
       ${isFailed ? html`<${Trouble} error=${error} />` : null}
-      ${start ? html`<${JobFields} key=${of} start=${start} wanted=${isAgain ? {} : wantedIn(query)} />` : null}
+      ${start ? html`<${JobFields} key=${of} start=${start} wanted=${wantedIn(query)} />` : null}
       ${start || isFailed || (isAgain && !again) ? null : html`<p class="loading">Loading the form…</p>`}
     </section>
   `;

@@ -1,0 +1,112 @@
+"""What the service refuses in a form, as the page says it: the field, and words without options of the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.model.page_form import JobForm
+from gpuqueue.queue.refusals import beyond_limit, why_impossible
+from gpuqueue.service.web.job_form import new_job_of, retry_of
+from gpuqueue.text.units import GIB
+
+HERE = Path(__file__).parent
+FORM = JobForm(script="train.py", snapshot="0" * 64, mem="6G", python="python3")
+
+
+def of_page(messages: list[str], codes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the page makes of *messages*, and which code it says that a retry runs."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no Node.js to run the page's modules with")
+    text = json.dumps({"messages": messages, "codes": codes})
+    done = subprocess.run(
+        [node, HERE / "faults_of_the_page.mjs"], input=text, capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def message_of(work: Callable[[], object]) -> str:
+    """Return the message with which *work* is refused."""
+    with pytest.raises(GpuQueueError) as refused:
+        work()
+    return str(refused.value)
+
+
+def refused(**typed: Any) -> str:
+    """Return the message about a form with what was *typed*."""
+
+    def work() -> None:
+        new = new_job_of(replace(FORM, **typed), tuple)
+        make_spec(mem_bytes=new.mem_bytes, gpus=new.gpus, time_limit_s=new.time_limit_s)
+
+    return message_of(work)
+
+
+def limit(measure: str, most: int, asked: int) -> str:
+    """Return the message about a limit of a pool."""
+    return str(
+        beyond_limit(
+            make_spec(pool="big"),
+            {"whose": "pool", "measure": measure, "used": "0", "most": str(most), "asked": str(asked)},
+        )
+    )
+
+
+def test_each_refusal_marks_its_field() -> None:
+    """The messages are those of the service."""
+    big = make_spec(mem_bytes=90 * GIB)
+    cases = (
+        ("mem", refused(mem="abc")),
+        ("mem", refused(mem="20")),
+        ("mem", message_of(lambda: retry_of(replace(FORM, mem=""), FORM))),
+        ("mem", why_impossible(big, "memory", 79 * GIB)),
+        ("mem", why_impossible(replace(big, gpus=2), "memory", 95 * GIB)),
+        ("mem", limit("max_mem", 4 * GIB, 5 * GIB)),
+        ("gpus", refused(gpus=99)),
+        ("gpus", why_impossible(replace(big, gpus=2), "devices", 1)),
+        ("gpus", limit("max_gpus", 1, 2)),
+        ("time_limit", refused(time_limit="memory")),
+        ("time_limit", limit("max_time", 1000, 2000)),
+        ("time_limit", limit("max_time", 1000, 0)),
+        ("pool", why_impossible(replace(big, pool="x"), "pool", 0)),
+        ("name", refused(name="two\nlines")),
+        ("priority", refused(priority="first")),
+        ("args", refused(args="'open")),
+        ("python", refused(python="python3", environment="torch")),
+        ("python", message_of(lambda: retry_of(replace(FORM, python=""), FORM))),
+    )
+    found = of_page([message for _, message in cases], [])["faults"]
+    assert [field for field, _ in cases] == [each["field"] for each in found]
+    assert [] == [each["words"] for each in found if "--" in each["words"] or "headroom" in each["words"]]
+    assert {field for field, _ in cases} <= {each.name for each in fields(JobForm)}
+    assert "ask for less memory" in found[3]["words"]
+
+
+def test_other_messages_mark_nothing() -> None:
+    """They stay as they are, below the form."""
+    message = "the store does not answer"
+    assert [{"field": None, "words": message}] == of_page([message], [])["faults"]
+
+
+def test_a_retry_says_which_code_it_runs() -> None:
+    """The directory as it is now, or the copy that was kept, and how changed code is run."""
+    codes = [
+        {"cwd": "/home/ada/vit", "snapshot": None},
+        {"cwd": "/home/ada/vit", "snapshot": "c1-0"},
+        {"cwd": "/", "snapshot": "c1-0"},
+    ]
+    here, kept, sent = of_page([], codes)["codes"]
+    assert here.startswith("It runs the files in /home/ada/vit as they are when it starts")
+    assert kept.endswith("to run changed code, type gpuqueue submit in its directory.")
+    assert sent.endswith("to run changed code, submit it as a new script.")
