@@ -10,6 +10,11 @@ function isField(target) {
   return target instanceof HTMLElement && Boolean(target.closest("input:not([type=checkbox]), textarea, select, dialog"));
 }
 
+/** Whether the key does something in the element itself, as Enter does on a link. @param {KeyboardEvent} event */
+function isOwn({ key, target }) {
+  return key === "Enter" && target instanceof HTMLElement && Boolean(target.closest("a, button, summary, input"));
+}
+
 /**
  * Do something at a key while the component is shown.
  * @param {Record<string, (event: KeyboardEvent) => void>} keys
@@ -22,7 +27,7 @@ export function useKeys(keys) {
     let beforeAt = 0;
     /** @param {KeyboardEvent} event */
     const pressed = (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isField(event.target)) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isField(event.target) || isOwn(event)) return;
       if (remembered("keys") === "off" && event.key !== "?") return;
       const pair = event.timeStamp - beforeAt < PAIR_MS ? `${before} ${event.key}` : "";
       const act = latest.current[pair] ?? latest.current[event.key];

@@ -21,8 +21,9 @@ export const filter = (changes) => refine({ after: null, ...changes });
  * @param {string[]} [props.choices] what the browser suggests
  * @param {(text: string) => string | null} [props.check] what is wrong with a text, null if nothing is
  * @param {string} [props.hotkey] the key that goes to the field
+ * @param {() => void} [props.onLeave] where Enter and Escape go from the field
  */
-export function TextFilter({ name, label, value = "", placeholder = "", type = "text", choices = [], check, hotkey }) {
+export function TextFilter({ name, label, value = "", placeholder = "", type = "text", choices = [], check, hotkey, onLeave }) {
   const [text, setText] = useState(value);
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
   const timer = useRef(0);
@@ -30,19 +31,30 @@ export function TextFilter({ name, label, value = "", placeholder = "", type = "
     if (document.activeElement !== field.current) setText(value);
   }, [value]);
   useEffect(() => () => clearTimeout(timer.current), []);
-  useKeys(hotkey ? { [hotkey]: () => field.current?.focus() } : {});
+  useKeys(hotkey ? { [hotkey]: () => field.current?.select() } : {});
   const wrong = text.trim() && check ? check(text.trim()) : null;
+  /** @param {string} next @param {number} pause */
+  const apply = (next, pause) => {
+    clearTimeout(timer.current);
+    if (next.trim() && check?.(next.trim())) return;
+    timer.current = window.setTimeout(() => filter({ [name]: next.trim() || null }), pause);
+  };
   /** @param {Changed} event */
   const typed = (event) => {
     const next = event.currentTarget.value;
     setText(next);
-    clearTimeout(timer.current);
-    if (next.trim() && check?.(next.trim())) return;
-    timer.current = window.setTimeout(() => filter({ [name]: next.trim() || null }), PAUSE_MS);
+    apply(next, PAUSE_MS);
+  };
+  /** @param {KeyboardEvent} event */
+  const pressed = (event) => {
+    if (!onLeave || event.isComposing || !["Enter", "Escape"].includes(event.key)) return;
+    event.preventDefault(); // a search field would forget its text at Escape
+    apply(text, 0);
+    onLeave();
   };
   return html`
     <label class=${`choice filter-${name} ${type}`}>${label}
-      <input ref=${field} type=${type} value=${text} onInput=${typed} placeholder=${placeholder} maxlength="200" autocomplete="off" spellcheck="false"
+      <input ref=${field} type=${type} value=${text} onInput=${typed} onKeyDown=${pressed} placeholder=${placeholder} maxlength="200" autocomplete="off" spellcheck="false"
         aria-invalid=${wrong ? "true" : undefined} list=${choices.length ? `${name}-choices` : undefined} />
       ${choices.length ? html`<datalist id=${`${name}-choices`}>${choices.map((each) => html`<option key=${each} value=${each} />`)}</datalist>` : null}
       ${wrong ? html`<small class="bad-text" role="status">${wrong}</small>` : null}

@@ -10,13 +10,14 @@ const KEYS = [
   ["g h", "history"],
   ["g t", "statistics"],
   ["g s", "submit a job"],
-  ["/", "search the queue"],
+  ["/", "search the queue; Enter or Esc goes to the jobs found"],
   ["j, k", "next and previous job"],
-  ["x, o", "select the job, open it"],
+  ["x", "select the marked job"],
+  ["o, Enter", "open it"],
   ["Esc", "select nothing"],
   ["c", "cancel the selected jobs, or the job that is shown; asks first"],
   ["h, r", "hold, release them"],
-  ["/, n, N", "in a job: search its output, next and previous match"],
+  ["/, n, N", "in a job: search its output, next and previous match; Esc leaves the search"],
   ["f, w", "in a job: follow its output, wrap its lines"],
 ];
 

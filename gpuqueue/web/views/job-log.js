@@ -11,6 +11,8 @@ import { plural } from "../words.js";
 
 /** Lines that are drawn together, and not again while none of them changes. */
 const CHUNK = 100;
+/** With fewer lines the box of an ended run is only as high as they are. */
+const SHORT = 20;
 /** So near to the end, in pixels, the reader is at the end. */
 const NEAR = 12;
 
@@ -130,19 +132,24 @@ function Output({ view, run, path, isNow }) {
       event.preventDefault();
       go(event.shiftKey ? -1 : 1);
     }
+    if (event.key === "Escape") {
+      event.preventDefault(); // keeps the text, for n and N
+      box.current?.focus();
+    }
   };
   const wrap = () => {
     remember("wrap", doesWrap ? "off" : null);
     setWrap(!doesWrap);
   };
   useKeys({
-    "/": () => field.current?.focus(),
+    "/": () => field.current?.select(),
     n: () => go(1),
     N: () => go(-1),
     f: () => setFollowing(true),
     w: wrap,
   });
 
+  const isShort = !isNow && log.lines.length < SHORT;
   const isEmpty = log.lines.length === 1 && !log.lines[0].length;
   const tools = html`
     ${view.record.job.spec.separate_stderr ? html`<${Tabs} label="Stream" choices=${[["log", "Output"], ["stderr", "Errors"]]} chosen=${stream} onChoose=${setStream} />` : null}
@@ -162,7 +169,7 @@ function Output({ view, run, path, isNow }) {
       ${shown.warning ? html`<p class="banner" role="status"><bdi>${shown.warning}</bdi></p>` : null}
       ${shown.isFull ? html`<p class="banner" role="status">There is more output. It is read on when you follow it.</p>` : null}
       ${!shown.isWhole || log.dropped ? html`<p class="log-more">${log.dropped ? `These are the last ${plural(log.lines.length, "line")}.` : html`These are the last lines. <button type="button" class="plain" onClick=${() => { setFollowing(false); setLines((lines ?? 0) * 8 >= MOST_LINES ? null : (lines ?? 0) * 8); }}>Show more</button>`}</p>` : null}
-      <div class=${`log-lines ${doesWrap ? "wraps" : ""}`} ref=${box} onScroll=${scrolled} tabindex="0" role="region" aria-label="Output, scrollable">
+      <div class=${`log-lines ${doesWrap ? "wraps" : ""} ${isShort ? "short" : ""}`} ref=${box} onScroll=${scrolled} tabindex="0" role="region" aria-label="Output, scrollable">
         ${isEmpty ? html`<p class="none">${isNow ? "Nothing was written yet." : shown.wrong ? "" : "Nothing was written."}</p>` : nodes}
       </div>
     <//>

@@ -4,6 +4,7 @@ import { FlagFilter, SelectFilter, TextFilter, filter } from "../parts/filter-fi
 import { Tabs } from "../parts/tabs.js";
 import { link } from "../route.js";
 import { STATES, plural } from "../words.js";
+import { toRows } from "./queue-rows.js";
 
 /** @type {[string, string, string[]][]} */
 const GROUPS = [
@@ -24,7 +25,7 @@ export function Filters({ me, query, table }) {
       <${Tabs} label="State" choices=${groups} chosen=${query.state ?? ""} onChoose=${(/** @type {string} */ value) => filter({ state: value || null })} />
       ${me.account ? html`<${FlagFilter} name="mine" label="Mine" value=${query.mine} instead=${{ user: null }} />` : null}
       ${table.idle || query.idle ? html`<${FlagFilter} name="idle" label=${html`Idle <small>${table.idle}</small>`} value=${query.idle} />` : null}
-      <${TextFilter} name="text" label="Search" type="search" value=${query.text} placeholder="name, user, id, tag, note" hotkey="/" />
+      <${TextFilter} name="text" label="Search" type="search" value=${query.text} placeholder="name, user, id, tag, note" hotkey="/" onLeave=${toRows} />
       ${query.mine ? null : html`<${SelectFilter} name="user" label="User" value=${query.user} choices=${named(table.users)} />`}
       <${SelectFilter} name="tag" label="Tag" value=${query.tag} choices=${named(table.tags)} />
       <${SelectFilter} name="pool" label="Pool" value=${query.pool} choices=${named(table.pools)} />

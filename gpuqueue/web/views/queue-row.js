@@ -37,7 +37,7 @@ function Story({ row, now, place, progress }) {
   if (row.state === "running" || row.state === "starting") return html`<${Running} row=${row} now=${now} progress=${progress} />`;
   const members = row.members ? html`<small> · ${plural(row.members.waiting + row.members.held, "member")} of ${row.members.total} left</small>` : null;
   const reason = reasonOf(row);
-  const first = row.state === "queued" && place ? html`<strong>${placeOf(place)}</strong>${members}<small> · ${reason}</small>` : html`${reason}${members}`;
+  const first = row.state === "queued" && place ? html`<strong>${placeOf(place)}</strong>${members}${row.reason === "memory" ? null : html`<small> · ${reason}</small>`}` : html`${reason}${members}`;
   return html`<span title=${reason}>${first}</span>`;
 }
 

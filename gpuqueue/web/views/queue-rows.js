@@ -16,6 +16,9 @@ const SPARE = 8;
 const DRAWN_STEP = 4;
 /** Rows that are kept as they were drawn. */
 const MOST_DRAWN = 1000;
+const ROWS_ID = "job-rows";
+/** The heights of a row, which the style sheets have too. */
+const [DESK_PX, PHONE_PX] = [32, 88];
 const NARROW = matchMedia("(max-width: 720px)");
 const COLUMNS = [
   ["id", "Job", "id"],
@@ -27,16 +30,26 @@ const COLUMNS = [
   ["submitted", "Submitted", "time"],
 ];
 
+/** Go from the search to the jobs. The first one is marked then. Without a job to go to, the field is left. */
+export function toRows() {
+  const rows = document.getElementById(ROWS_ID);
+  if (rows) rows.focus();
+  else if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
+}
+
 /** The height of a row is fixed, so that the place of each is known. */
 function useRowHeight() {
-  const [height, setHeight] = useState(NARROW.matches ? 68 : 32);
+  const [height, setHeight] = useState(NARROW.matches ? PHONE_PX : DESK_PX);
   useEffect(() => {
-    const changed = () => setHeight(NARROW.matches ? 68 : 32);
+    const changed = () => setHeight(NARROW.matches ? PHONE_PX : DESK_PX);
     NARROW.addEventListener("change", changed);
     return () => NARROW.removeEventListener("change", changed);
   }, []);
   return height;
 }
+
+/** Whether the keyboard is at the list itself. A click on it marks nothing. @param {HTMLElement | null} box */
+const isReached = (box) => box !== null && document.activeElement === box && box.matches(":focus-visible");
 
 /**
  * Keeps each row as it was drawn while nothing that it shows has changed. Preact then passes it over.
@@ -87,7 +100,7 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
   }, [height]);
   useLayoutEffect(() => {
     if (box.current) box.current.scrollTop = 0;
-    setFocused(-1);
+    setFocused(isReached(box.current) ? 0 : -1);
     measure();
   }, [listKey]);
   useEffect(() => {
@@ -131,6 +144,10 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
   const isAll = changeable.length > 0 && changeable.every((each) => selected.has(each.id));
   const toggleAll = () => onSelect(isAll ? new Map() : new Map([...selected, ...changeable.map((each) => /** @type {[number, QueueRow]} */ ([each.id, each]))]));
 
+  /** @param {FocusEvent} event */
+  const reached = (event) => {
+    if (event.target === box.current && focused < 0 && isReached(box.current)) setFocused(Math.round(view.top / height));
+  };
   /** @param {number} by */
   const move = (by) => {
     const next = Math.min(table.total - 1, Math.max(0, focused < 0 ? from : focused + by));
@@ -146,10 +163,10 @@ export function QueueRows({ me, table, listKey, sort, order, selected, places, p
     const row = rowAt(place);
     if (row) location.hash = jobLink(row.label);
   };
-  useKeys({ j: () => move(1), k: () => move(-1), x: (event) => focused >= 0 && toggle(focused, event.shiftKey), o: () => open(focused) });
+  useKeys({ j: () => move(1), k: () => move(-1), x: (event) => focused >= 0 && toggle(focused, event.shiftKey), o: () => open(focused), Enter: () => open(focused) });
 
   return html`
-    <div class="rows" ref=${box} onScroll=${measure} tabindex="0" role="region" aria-label="Jobs, scrollable">
+    <div id=${ROWS_ID} class="rows" ref=${box} onScroll=${measure} onFocus=${reached} tabindex="0" role="region" aria-label="Jobs, scrollable">
       <table class="queue-table" aria-rowcount=${table.total + 1}>
         <thead><tr aria-rowindex="1">
           <th scope="col" class="pick">${changeable.length ? html`<input type="checkbox" checked=${isAll} onChange=${toggleAll} aria-label="Select the jobs shown" />` : html`<span class="hidden">Selection</span>`}</th>
