@@ -18,7 +18,7 @@ function codeWords(code) {
   if (code === 126 || code === 127) return "A command that it calls is not there, or may not be run.";
   const signal = SIGNALS[code - BY_SIGNAL];
   if (signal) return `The code means that a process of it was killed by ${signal}.${signal === "SIGKILL" ? ` ${KILLED}` : ""}`;
-  return "Its program ended with an error of its own, which it mostly writes at the end of its output.";
+  return "The program stopped with an error. What it was is usually in the last lines of its output. Correct it, then run the job again.";
 }
 
 /** What the endings of failed runs mean. @type {Record<string, (ending: Ending, spec: Spec) => string>} */

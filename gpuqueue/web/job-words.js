@@ -38,7 +38,7 @@ export function askedWords(spec) {
     placement.models.length ? `of the type ${placement.models.join(" or ")}` : "",
     spec.pool ? `in the pool ${spec.pool}` : "",
     spec.time_limit_s === null ? "no time limit" : `at most ${duration(spec.time_limit_s)}`,
-    spec.cap ? "" : "without a memory cap",
+    spec.cap ? "" : "and it may use more memory than that",
   ];
   return [`${memory} on ${kind}`, ...more.filter(Boolean)].join(", ");
 }

@@ -11,7 +11,7 @@ const OBSTACLES = {
   fits: "has room",
   not_yet: "has room",
   limit: "has room, a limit does not",
-  alone: "has room, too few others beside it do",
+  alone: "has room, but its host has too few like it",
   reserved: "reserved",
   slots: "runs as many jobs as it may",
   memory: "too little free memory",
@@ -70,7 +70,7 @@ function startLines(why, explanation) {
   }
   const blockers = start.blockers.map((each) => untilItEnds(why, each));
   if (start.at_ms !== null) return [`by ${at(start.at_ms)} on ${where}, unless other jobs go before it`, ...blockers];
-  if (start.room_ms !== null) return [`there is room by ${at(start.room_ms)} on ${where}, for it or for one of ${plural(start.rivals, "earlier job")}`, ...blockers];
+  if (start.room_ms !== null) return [`there is room by ${at(start.room_ms)} on ${where}, unless ${start.rivals === 1 ? "the earlier job takes" : `one of ${start.rivals} earlier jobs takes`} it`, ...blockers];
   if (start.behind !== null) return [`${where} is reserved for ${nameOf(why, start.behind)}`, ...blockers];
   return [`not known: it starts on ${where} when what is in the way has ended`, ...blockers];
 }
@@ -78,11 +78,11 @@ function startLines(why, explanation) {
 /** @param {Explanation} explanation @param {string} user */
 function orderLine(explanation, user) {
   const before = [
-    explanation.higher ? `${plural(explanation.higher, "job")} of higher priorities` : "",
-    explanation.theirs ? `${explanation.theirs} of ${plural(explanation.users_before, "user")} with less usage` : "",
-    explanation.own_before ? `${explanation.own_before} of ${user}'s own` : "",
+    explanation.higher ? `${plural(explanation.higher, "job")} with a higher priority` : "",
+    explanation.theirs ? `${plural(explanation.theirs, "job")} of ${explanation.users_before === 1 ? "a user" : `${explanation.users_before} users`} with less usage` : "",
+    explanation.own_before ? `${plural(explanation.own_before, "earlier job")} of ${user}` : "",
   ].filter(Boolean);
-  return before.length ? `Before it: ${before.join(", ")}.` : "Nobody is before it.";
+  return before.length ? `Before it: ${before.join(", ")}.` : "No job is before it.";
 }
 
 /**

@@ -4,12 +4,12 @@ import { LineChart } from "../parts/line-chart.js";
 import { Panel } from "../parts/panel.js";
 import { lastRun } from "../record.js";
 import { samplesOf } from "../samples.js";
+import { stepsOf } from "../timeline.js";
 import { deviceLabel, duration, percent, size } from "../words.js";
 
 /** @typedef {import("../job-types.js").JobView} JobView */
 /** @typedef {import("../job-types.js").LiveJob} LiveJob */
 /** @typedef {import("../job-types.js").Run} Run */
-/** @typedef {import("../job-types.js").RunDevice} RunDevice */
 /** @typedef {import("../parts/line-chart.js").Series} Series */
 
 const GIB = 2 ** 30;
@@ -34,24 +34,6 @@ function ceiling(bytes) {
   return step * power * unit;
 }
 
-/** The steps of a timeline. Gaps of up to two samples have the value before them. @param {RunDevice} device @param {number | null} duration_s @returns {[number, number | null][]} */
-function stepsOf(device, duration_s) {
-  const line = /** @type {import("../job-types.js").Timeline} */ (device.timeline);
-  const reach = Math.max(1, Math.ceil((2 * (device.peak.interval_s ?? 0)) / line.step_s));
-  /** @type {[number, number | null][]} */
-  const points = [];
-  let last = /** @type {number | null} */ (null);
-  let since = reach;
-  line.bytes.forEach((each, place) => {
-    since = each === null ? since + 1 : 0;
-    last = each ?? (since <= reach ? last : null);
-    points.push([place * line.step_s, last]);
-  });
-  const end = Math.min(line.bytes.length * line.step_s, duration_s ?? Number.POSITIVE_INFINITY);
-  points.push([Math.max(end, (line.bytes.length - 1) * line.step_s), last]);
-  return points;
-}
-
 /** The samples of a run that goes on, by device. @param {Run} run @param {LiveJob} live @param {number} now @param {"used" | "load"} what @returns {Series[]} */
 function samplesFor(run, live, now, what) {
   const samples = live.row ? samplesOf(`${live.row.id}:${live.row.attempt}`) : [];
@@ -73,7 +55,7 @@ function Chart({ view, run, series }) {
   const { spec } = view.record.job;
   const leases = run.devices.map((each) => each.lease_bytes);
   const lease = leases.length ? Math.max(...leases) : spec.mem_bytes;
-  const marks = spec.placement.whole ? [{ label: `allocated ${size(lease)}`, value: lease }] : [{ label: `asked ${size(spec.mem_bytes)}${spec.cap ? ", the cap" : ", no cap"}`, value: spec.mem_bytes }];
+  const marks = spec.placement.whole ? [{ label: `allocated ${size(lease)}`, value: lease }] : [{ label: `asked for ${size(spec.mem_bytes)}${spec.cap ? ", the most it may use" : ", may use more"}`, value: spec.mem_bytes }];
   if (!spec.placement.whole && Math.abs(lease - spec.mem_bytes) > spec.mem_bytes / 100) marks.push({ label: `allocated ${size(lease)}`, value: lease });
   const values = series.flatMap((each) => each.points.map(([, value]) => value ?? 0));
   const times = series.flatMap((each) => each.points.map(([at]) => at));

@@ -2,8 +2,9 @@
 import { address, usePolled } from "../api.js";
 import { html } from "../lib.js";
 import { Panel } from "../parts/panel.js";
-import { jobLink } from "../route.js";
-import { plural, size } from "../words.js";
+import { needWords } from "../need-words.js";
+import { jobLink, link } from "../route.js";
+import { plural, reasonOf, size } from "../words.js";
 import { placeName, whyWords } from "../why-words.js";
 
 const EVERY_MS = 5000;
@@ -16,28 +17,37 @@ function InTheWay({ why, runs }) {
   return html`${runs.slice(0, 4).map((each, place) => html`${place ? ", " : ""}<a href=${jobLink(each.job_id)}>${each.job_id}</a> <small><bdi>${why.others[each.job_id]?.spec.name ?? ""}</bdi> ${size(each.held_bytes)}${each.going ? ", ending" : why.others[each.job_id]?.idle_since ? ", idle" : ""}</small>`)}${runs.length > 4 ? html` <small>and ${plural(runs.length - 4, "more job")}</small>` : null}`;
 }
 
-/** @param {{path: string}} props */
-export function Why({ path }) {
+/** Where the jobs before it are listed. @param {Why} why */
+function queueBefore({ explanation, job }) {
+  const { higher = 0, theirs = 0, own_before: own = 0 } = explanation ?? {};
+  if (!higher && !theirs && !own) return null;
+  return html` <a href=${link("queue", { state: "queued", user: higher || theirs ? null : job.spec.account.name })}>Show the waiting jobs</a>`;
+}
+
+/** @param {{path: string, row: import("../types.js").QueueRow | null}} props */
+export function Why({ path, row }) {
   /** @type {import("../api.js").Polled<Why>} */
   const { value: why } = usePolled(address(`${path}/why`), EVERY_MS);
   if (!why?.explanation) return null;
   const words = whyWords(why);
+  const need = needWords(why) ?? (row ? reasonOf(row) : "");
   return html`
     <${Panel} name="why" title="Why it waits">
+      ${need ? html`<p class="need"><bdi>${need}</bdi></p>` : null}
       <h3>When it may start</h3>
       <ul class="reasons">${words.start.map((each) => html`<li key=${each}><bdi>${each}</bdi></li>`)}</ul>
       <h3>The order</h3>
-      <p>${words.order}</p>
+      <p>${words.order}${queueBefore(why)}</p>
       ${words.limits.map((each) => html`<p key=${each} class="warn-text"><bdi>${each}</bdi></p>`)}
       ${words.devices.length ? html`
         <h3>The devices, the nearest to a start first</h3>
-        <div class="wide"><table class="figures">
+        <div class="wide"><table class="figures stacked">
           <thead><tr><th scope="col">Device</th><th scope="col">Free for it</th><th scope="col">State</th><th scope="col">Jobs there</th></tr></thead>
           <tbody>${words.devices.map((each) => html`<tr key=${each.device}>
             <th scope="row">${placeName(why, each.device, each.host)}</th>
-            <td>${size(Math.max(0, each.available_bytes))}</td>
-            <td><bdi>${each.words}</bdi>${each.reserved_for ? html` for <a href=${jobLink(each.reserved_for)}>${each.reserved_for}</a>` : null}</td>
-            <td><${InTheWay} why=${why} runs=${each.runs} /></td>
+            <td data-label="Free for it">${size(Math.max(0, each.available_bytes))}</td>
+            <td data-label="State"><bdi>${each.words}</bdi>${each.reserved_for ? html` for <a href=${jobLink(each.reserved_for)}>${each.reserved_for}</a>` : null}</td>
+            <td data-label="Jobs there"><${InTheWay} why=${why} runs=${each.runs} /></td>
           </tr>`)}</tbody>
         </table></div>
         ${words.left ? html`<p class="none">and ${plural(words.left, "other device")}, which are further from it</p>` : null}` : null}

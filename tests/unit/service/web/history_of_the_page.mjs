@@ -2,6 +2,7 @@
 import { decimal, failedOf, heldNow, unusedBytes, unusedGibHours, usedShare } from "../../../../gpuqueue/web/figures.js";
 import { dateOf, momentOf, secondsOf } from "../../../../gpuqueue/web/period.js";
 import { endingOf, labelOf, membersOf, peakOf, placeOf, waitOf } from "../../../../gpuqueue/web/record.js";
+import { stepsOf } from "../../../../gpuqueue/web/timeline.js";
 import { percent } from "../../../../gpuqueue/web/words.js";
 
 const GIB = 2 ** 30;
@@ -11,6 +12,7 @@ const run = { attempt: 1, host: "nodeA", devices: [device, { ...device, index: 1
 const job = { id: 19, member: null, state: "failed", submitted_at: "2026-11-21T12:00:00Z", because: null };
 const ended = (kind, more = {}, state = "failed") => ({ job: { ...job, state }, runs: [{ ...run, ending: { kind, exit_code: null, signal: null, detail: "", ...more } }] });
 const row = { user: "ada", mem_bytes: 6 * GIB, gpus: 2, used_bytes: 4 * GIB, whole: false, members: null };
+const line = (bytes) => ({ peak: { interval_s: 0.1 }, timeline: { step_s: 0.5, bytes } });
 const figures = { ended: 10, succeeded: 6, cancelled: 1, measured_byte_s: 3 * GIB * 3600, peak_byte_s: 1 * GIB * 3600 };
 
 console.log(
@@ -39,6 +41,7 @@ console.log(
     overused: unusedGibHours({ ...figures, peak_byte_s: 9 * GIB * 3600 }),
     used: [usedShare(figures), usedShare({ ...figures, measured_byte_s: 0 })],
     held: Object.fromEntries(heldNow([row, row, { ...row, user: "bob", used_bytes: null }, { ...row, user: "eve", whole: true }])),
+    steps: [[5, null, null, null, null, 7], [5, null, null, null, null, null, 7]].map((bytes) => stepsOf(line(bytes), 3).map(([, value]) => value)),
     unusedNow: [row, { ...row, used_bytes: 20 * GIB }, { ...row, used_bytes: null }].map(unusedBytes),
   }),
 );

@@ -1,6 +1,7 @@
 // Makes stories and reasons of values that come as JSON on standard input, and prints them as JSON.
 import { failureWords } from "../../../../gpuqueue/web/failure-words.js";
 import { commandOf, endingWords } from "../../../../gpuqueue/web/job-words.js";
+import { needWords } from "../../../../gpuqueue/web/need-words.js";
 import { storyOf } from "../../../../gpuqueue/web/story.js";
 import { whyWords } from "../../../../gpuqueue/web/why-words.js";
 
@@ -9,6 +10,7 @@ for await (const each of process.stdin) input += each;
 const found = JSON.parse(input).map(({ view, events, why, endings, argv, failures, spec }) => ({
   story: view ? storyOf(view, events).map((each) => [each.kind, each.words, each.detail, each.job ?? null]) : null,
   why: why ? whyWords(why) : null,
+  need: why ? needWords(why) : null,
   endings: (endings ?? []).map(endingWords),
   failures: (failures ?? []).map((each) => failureWords(each, spec)),
   command: argv ? commandOf(argv) : null,

@@ -37,6 +37,7 @@ def test_records_and_figures_are_written_as_people_read_them() -> None:
     assert [pytest.approx(1 / 3), None] == found["used"]
     assert {"ada": {"asked": 24 * GIB, "used": 8 * GIB}} == found["held"]
     assert [8 * GIB, 0, 0] == found["unusedNow"]
+    assert [[5, 5, 5, 5, 5, 7, 7], [5, 5, 5, 5, 5, None, 7, 7]] == found["steps"]  # two seconds are no gap
 
 
 def test_each_ending_has_words() -> None:

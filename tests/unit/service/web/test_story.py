@@ -23,6 +23,7 @@ from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.page_job import JobView, Rights
+from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
 from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Start, Verdict
 from gpuqueue.text.units import GIB
@@ -170,7 +171,10 @@ def test_reasons_name_what_is_in_the_way() -> None:
         "not known: it starts on nodeA GPU-memory when what is in the way has ended",
         "job 5 (long, ada) has no time limit",
     ] == words["start"]
-    assert "Before it: 1 job of higher priorities, 2 of 1 user with less usage, 3 of ada's own." == words["order"]
+    assert (
+        "Before it: 1 job with a higher priority, 2 jobs of a user with less usage, 3 earlier jobs of ada."
+        == words["order"]
+    )
     assert ["too little free memory", "drained", "no such program"] == [each["words"] for each in words["devices"]]
 
 
@@ -190,6 +194,62 @@ FIRST_SENTENCES: tuple[tuple[Job, dict[str, Any], str], ...] = (
     ),
     (waiting(), {}, "no worker serves a device now"),
 )
+
+
+def on(host: str, index: int, obstacle: Obstacle, gib: float = 0, **more: Any) -> Verdict:
+    """Return what is in the way on one of several devices."""
+    return Verdict(
+        device=f"{host}-{index}", host=host, obstacle=obstacle, available_bytes=int(gib * GIB), capacity_bytes=9,
+        total_bytes=9, **more,
+    )  # fmt: skip
+
+
+NEEDS: tuple[tuple[dict[str, Any], tuple[Verdict, ...], str], ...] = (
+    (
+        {"gpus": 2, "mem_bytes": 18 * GIB},
+        (on("vm", 0, Obstacle.ALONE, 20), on("vm", 1, Obstacle.MEMORY, 2)),
+        "It needs 18G on two devices of one host. Only vm-0 of vm has that.",
+    ),
+    (
+        {"gpus": 2},
+        (on("a", 0, Obstacle.ALONE, 20), on("b", 0, Obstacle.ALONE, 20)),
+        "It needs 1G on two devices of one host. Only a-0 of a and b-0 of b have that, and no host has two of them.",
+    ),
+    (
+        {"gpus": 2},
+        (on("a", 0, Obstacle.FITS, 20), on("a", 1, Obstacle.FITS, 20)),
+        "It needs 1G on two devices of one host. a-0 and a-1 of a have that.",
+    ),
+    (
+        {"mem_bytes": 40 * GIB},
+        (on("vm", 0, Obstacle.MEMORY, 4), on("vm", 2, Obstacle.MEMORY, 11.5), on("vm", 3, Obstacle.DRAINED, 70)),
+        "It needs 40G on one device. No device has that free now: the most is 11.5G, on vm-2 of vm.",
+    ),
+    (
+        {"mem_bytes": 18 * GIB, "pool": "big"},
+        (on("vm", 2, Obstacle.RESERVED, 29, reserved_for=6), on("vm", 0, Obstacle.MEMORY, 4)),
+        "It needs 18G on one device in the pool big. No device can take it now. vm-2 of vm is reserved for job 6.",
+    ),
+    (
+        {"placement": Placement(exclusive=True, whole=True)},
+        (on("vm", 0, Obstacle.OCCUPIED, 4),),
+        "It needs one device for itself alone. No device is empty now.",
+    ),
+)
+
+
+def test_one_sentence_says_what_it_needs_and_who_has_it() -> None:
+    """For jobs that wait for a device, not for those that wait for something else."""
+
+    def why(job: Job, devices: tuple[Verdict, ...]) -> dict[str, Why]:
+        explained = Explanation(job_id=7, state=job.state, priority=Priority.NORMAL, devices=devices)
+        return {"why": Why(job=job, explanation=explained)}
+
+    jobs = [replace(waiting(), spec=make_spec(**{"mem_bytes": GIB, **asked})) for asked, _, _ in NEEDS]
+    cases = [why(job, devices) for job, (_, devices, _) in zip(jobs, NEEDS, strict=True)]
+    other = waiting(awaits=(Dependency(3, Condition.ANY),))
+    found = [each["need"] for each in all_shown(*cases, why(other, NEEDS[0][1]))]
+    assert [*(sentence for _, _, sentence in NEEDS), None] == found
 
 
 def test_the_first_sentence_is_the_answer() -> None:
@@ -229,7 +289,7 @@ def test_a_failure_is_explained() -> None:
     ]
     good, own, missing, killed, crashed, late, *others = shown(failures=endings, spec=spec)["failures"]
     assert [None, None, None] == [good, *others]
-    assert "Its program ended with an error of its own, which it mostly writes at the end of its output." == own
+    assert own.startswith("The program stopped with an error. What it was is usually in the last lines of its output.")
     assert "A command that it calls is not there, or may not be run." == missing
     assert killed.startswith("The code means that a process of it was killed by SIGKILL. Mostly the kernel does that")
     assert "Its program crashed." == crashed
