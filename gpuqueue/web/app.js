@@ -33,13 +33,16 @@ async function followLink() {
     await change("POST", "/web/session", { code });
     return null;
   } catch (error) {
-    return /** @type {Error} */ (error).message;
+    const { status, message } = /** @type {import("./api.js").ApiError} */ (error);
+    return status === 401 ? "This link has been used already, or is older than a minute." : message;
   }
 }
 
 function App() {
   const [me, setMe] = useState(/** @type {import("./types.js").Me | null | undefined} */ (undefined));
   const [failure, setFailure] = useState(/** @type {string | null} */ (null));
+  const [badLink, setBadLink] = useState(/** @type {string | null} */ (null));
+  const [hasLeft, setLeft] = useState(false);
   const [isSigningIn, setSigningIn] = useState(false);
   const [isHelpOpen, setHelpOpen] = useState(false);
   const route = useRoute();
@@ -61,9 +64,8 @@ function App() {
 
   useEffect(() => {
     const begin = async () => {
-      const wrong = await followLink();
+      setBadLink(await followLink());
       await refresh();
-      if (wrong) setFailure(wrong);
     };
     // A second link may be opened in the same tab.
     const moved = () => location.hash.startsWith(SIGN_IN) && begin();
@@ -80,10 +82,18 @@ function App() {
 
   const signedIn = async () => {
     setSigningIn(false);
+    setBadLink(null);
+    setLeft(false);
     await refresh();
   };
   const signOut = async () => {
-    await change("DELETE", "/web/session").catch(() => null);
+    try {
+      await change("DELETE", "/web/session");
+    } catch (error) {
+      return setFailure(`You are still signed in. ${/** @type {Error} */ (error).message}`);
+    }
+    setBadLink(null);
+    setLeft(true);
     await refresh();
   };
   useKeys({
@@ -94,6 +104,8 @@ function App() {
     "g t": () => (location.hash = "#/statistics"),
     "g s": () => (location.hash = "#/submit"),
   });
+
+  useEffect(() => setBadLink(null), [route.view, route.id]);
 
   const view = VIEWS[route.view] ?? VIEWS.overview;
   useEffect(() => {
@@ -108,7 +120,8 @@ function App() {
     <main id="main" tabindex="-1">
       ${me === undefined && !failure ? html`<p class="loading">Loading…</p>` : null}
       ${failure && !needsAccount ? html`<p class="banner bad" role="alert">${failure}</p>` : null}
-      ${needsAccount ? html`<${SignIn} failure=${failure} onDone=${signedIn}
+      ${badLink && me && !needsAccount ? html`<p class="banner link-used" role="status">${badLink} ${me.account ? html`You are signed in as <bdi>${me.account}</bdi> already, so you need no new one.` : html`To sign in, type <code>gpuqueue web</code> for a new one.`} <button type="button" class="plain" onClick=${() => setBadLink(null)}>Close</button></p>` : null}
+      ${needsAccount ? html`<${SignIn} failure=${badLink ? `${badLink} Type gpuqueue web for a new one.` : failure} hasLeft=${hasLeft} onDone=${signedIn}
         onBack=${me ? () => setSigningIn(false) : null} />` : null}
       ${me && !needsAccount ? html`<${view.show} me=${me} id=${route.id} query=${route.query} />` : null}
     </main>

@@ -151,6 +151,27 @@ def test_keys_work_and_can_be_switched_off(lively: ServedSite, open_page: Open) 
 
 
 @pytest.mark.full
+def test_a_search_leads_to_the_jobs(lively: ServedSite, open_page: Open) -> None:
+    """Enter goes to the first job found, and opens it. Escape leaves the field, and the text stays."""
+    page = open_page(lively, "queue")
+    page.locator("tr.job").first.wait_for()
+    search = page.get_by_label("Search")
+    page.keyboard.press("/")
+    page.keyboard.type("eve")
+    page.keyboard.press("Escape")
+    until(lambda: {*page.locator("td.user").all_inner_texts()} == {"eve"}, what="the filter")
+    page.locator("tr.job.focused").wait_for()
+    assert ("eve", "job-rows") == (search.input_value(), page.evaluate("document.activeElement.id"))
+    page.keyboard.press("/")
+    page.keyboard.type("later.py")  # in place of what was there
+    page.keyboard.press("Enter")
+    page.locator("tr.job.focused").get_by_text("later.py").wait_for()
+    picture(page, "queue-found")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="later.py").wait_for()
+
+
+@pytest.mark.full
 def test_the_page_goes_on_after_a_restart_of_the_service(lively: ServedSite, open_page: Open) -> None:
     """It says that nobody answers, keeps what it shows, and asks to sign in again when the service is back."""
     page = open_page(lively)
@@ -172,7 +193,26 @@ def test_signing_out_shows_nothing_any_more(lively: ServedSite, open_page: Open)
     page.get_by_role("heading", name="nodeA").wait_for()
     page.get_by_role("button", name="Sign out").click()
     page.get_by_role("heading", name="Sign in").wait_for()
+    page.get_by_text("You are signed out.").wait_for()
     assert 0 == page.get_by_role("heading", name="nodeA").count()
     page.reload()
     page.get_by_role("heading", name="Sign in").wait_for()
     picture(page, "sign-in")
+
+
+@pytest.mark.full
+def test_a_used_link_says_so(lively: ServedSite, open_page: Open) -> None:
+    """With an account it is no error: the page goes on, and says who is signed in."""
+    page = open_page(lively)
+    page.get_by_role("heading", name="nodeA").wait_for()
+    page.evaluate("location.hash = '#sign-in=used'")
+    page.locator(".link-used").get_by_text("This link has been used already").wait_for()
+    assert "You are signed in as root already" in page.locator(".link-used").inner_text()
+    assert page.get_by_role("heading", name="nodeA").is_visible()
+    picture(page, "link-used")
+    page.get_by_role("link", name="Queue").click()
+    page.locator(".link-used").wait_for(state="detached")
+    page.get_by_role("button", name="Sign out").click()
+    page.get_by_text("You are signed out.").wait_for()
+    page.evaluate("location.hash = '#sign-in=used'")
+    page.get_by_text("Type gpuqueue web for a new one.").wait_for()

@@ -2,8 +2,8 @@
 import { change } from "../api.js";
 import { html, useState } from "../lib.js";
 
-/** @param {{failure: string | null, onDone: () => void, onBack: (() => void) | null}} props */
-export function SignIn({ failure, onDone, onBack }) {
+/** @param {{failure: string | null, hasLeft: boolean, onDone: () => void, onBack: (() => void) | null}} props */
+export function SignIn({ failure, hasLeft, onDone, onBack }) {
   const [wrong, setWrong] = useState(/** @type {string | null} */ (null));
   const [isBusy, setBusy] = useState(false);
   /** @param {SubmitEvent & {currentTarget: HTMLFormElement}} event */
@@ -26,6 +26,7 @@ export function SignIn({ failure, onDone, onBack }) {
     <section class="sign-in">
       <h1>Sign in</h1>
       ${says ? html`<p class="banner bad" role="alert">${says}</p>` : null}
+      ${hasLeft && !says ? html`<p class="banner" role="status">You are signed out.</p>` : null}
       <h2>From the command line</h2>
       <p>Where you use <code>gpuqueue</code>, type:</p>
       <pre>gpuqueue web</pre>
