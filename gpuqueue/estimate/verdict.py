@@ -41,7 +41,7 @@ def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:
         return f"more than it asked for, --mem {as_option(enough_bytes)} would have been enough"
     is_whole = spec.probe is None if ending.kind is EndingKind.TIMED_OUT else ending.shell_code == 0
     if not is_whole:
-        return "it may have ended before its peak"
+        return "a complete run may need more"
     if not _is_seen_well(run):
         return "sampled too rarely for advice"
     if spec.placement.whole:

@@ -1,4 +1,4 @@
-// The memory of a device as one bar: used by jobs, allocated to them and not used, external, headroom, free.
+// The memory of a device as one bar: used by jobs, allocated to them and not used, external, headroom (kept free), free.
 import { html } from "../lib.js";
 import { size } from "../words.js";
 
@@ -14,8 +14,8 @@ export function partsOf(device) {
   return [
     { name: "used", bytes: used, words: "used by jobs" },
     { name: "allocated", bytes: allocated, words: "allocated, not used" },
-    { name: "external", bytes: external, words: "external processes" },
-    { name: "headroom", bytes: headroom, words: "headroom" },
+    { name: "external", bytes: external, words: "processes outside of the queue" },
+    { name: "headroom", bytes: headroom, words: "kept free by the site" },
     { name: "free", bytes: free, words: "free" },
   ];
 }
@@ -24,7 +24,7 @@ export function partsOf(device) {
 export function MemoryBar({ device }) {
   const parts = partsOf(device);
   const text = parts.filter((each) => each.bytes > 0).map((each) => `${size(each.bytes)} ${each.words}`).join(", ");
-  const title = device.external_bytes === null ? `${text}; memory of external processes is unknown` : text;
+  const title = device.external_bytes === null ? `${text}; what processes outside of the queue use is unknown` : text;
   return html`
     <div class="bar" role="img" aria-label=${title} title=${title}>
       ${parts.map((each) => html`<span class=${`part ${each.name}`} style=${{ flexGrow: String(each.bytes / device.total_bytes) }}></span>`)}
@@ -33,7 +33,7 @@ export function MemoryBar({ device }) {
 }
 
 export function Legend() {
-  const names = [["used", "used by jobs"], ["allocated", "allocated, not used"], ["external", "external"], ["headroom", "headroom"], ["free", "free"]];
+  const names = [["used", "used by jobs"], ["allocated", "allocated, not used"], ["external", "processes outside of the queue"], ["headroom", "kept free by the site"], ["free", "free"]];
   return html`
     <p class="legend">
       ${names.map(([name, words]) => html`<span><i class=${`part ${name}`}></i>${words}</span>`)}

@@ -1,11 +1,11 @@
 // One job in the table of the history.
-import { isEnd, stateWords } from "../job-words.js";
+import { isActive, isEnd, stateWords } from "../job-words.js";
 import { html } from "../lib.js";
 import { Meter } from "../parts/meter.js";
 import { none } from "../parts/none.js";
 import { allocatedOf, endingOf, labelOf, lastRun, membersOf, peakOf, placeOf, waitOf } from "../record.js";
 import { jobLink, link } from "../route.js";
-import { clock, duration, fullTime, size } from "../words.js";
+import { between, clock, duration, fullTime, size } from "../words.js";
 
 /** @typedef {import("../history-types.js").HistoryRow} HistoryRow */
 /** @typedef {import("../history-types.js").HistoryRecord} HistoryRecord */
@@ -24,7 +24,10 @@ function Memory({ record }) {
   const peak = peakOf(run);
   const { spec } = record.job;
   const asked = spec.placement.whole ? "whole device" : `${size(spec.mem_bytes)}${spec.gpus > 1 ? ` × ${spec.gpus}` : ""}`;
-  if (peak === null) return html`<span class="none">${run ? "peak unknown" : "not started"}</span><small> of ${asked}</small>`;
+  if (peak === null) {
+    const why = !run ? "not started" : isActive(record.job.state) ? "known at its end" : "peak unknown";
+    return html`<span class="none">${why}</span><small> of ${asked}</small>`;
+  }
   return html`<${Meter} share=${peak / allocatedOf(run)} words=${`peak ${size(peak)} of ${size(allocatedOf(run))} allocated`} /> ${size(peak)}<small> of ${asked}</small>`;
 }
 
@@ -37,8 +40,8 @@ function When({ record }) {
   return html`<time datetime=${at} title=${story}><small>${word}</small>${clock(at)}</time>`;
 }
 
-/** @param {{row: HistoryRow, mayRepeat: boolean}} props */
-export function HistoryRowView({ row, mayRepeat }) {
+/** @param {{row: HistoryRow, now: number, mayRepeat: boolean}} props `now` in milliseconds */
+export function HistoryRowView({ row, now, mayRepeat }) {
   const { record } = row;
   const { job } = record;
   const run = lastRun(record);
@@ -55,7 +58,7 @@ export function HistoryRowView({ row, mayRepeat }) {
       <td class="device">${placeOf(run) || none("no device")}</td>
       <td class="when"><${When} record=${record} /></td>
       <td class="figure" data-label="waited">${wait === null ? none("never started") : duration(wait)}</td>
-      <td class="figure" data-label="ran">${run && run.duration_s !== null ? duration(run.duration_s) : none()}</td>
+      <td class="figure" data-label="ran">${run && run.duration_s !== null ? duration(run.duration_s) : job.started_at && isActive(job.state) ? html`${duration(between(job.started_at, now))} <small>so far</small>` : none()}</td>
       <td class="memory"><${Memory} record=${record} /></td>
       <td class="repeat">${mayRepeat && isEnd(job.state) ? html`<a href=${link("submit", { again: label })} aria-label=${`Run again: job ${label}`}>Run again</a>` : null}</td>
     </tr>

@@ -7,6 +7,7 @@ import { momentOf, secondsOf } from "../period.js";
 import { mayChange } from "../rights.js";
 import { link } from "../route.js";
 import { bytesOf } from "../words.js";
+import { useNow } from "../now.js";
 import { HistoryFilters } from "./history-filters.js";
 import { HistoryRowView } from "./history-row.js";
 
@@ -118,6 +119,7 @@ export function History({ me, query }) {
   useEffect(() => {
     if (query.after) window.scrollTo(0, 0);
   }, [query.after]);
+  const now = useNow(null);
   const rows = rowsOf(page);
   const users = [...new Set(rows.map((each) => each.record.job.spec.account.name))].sort();
   const isOld = of !== url;
@@ -131,7 +133,7 @@ export function History({ me, query }) {
       <div class=${`wide ${isOld ? "old" : ""}`} aria-busy=${isOld ? "true" : "false"}>
         <table class="history-table">
           <${Head} query=${query} />
-          <tbody>${rows.map((row) => html`<${HistoryRowView} key=${row.record.job.id} row=${row} mayRepeat=${mayRepeat(me, row)} />`)}</tbody>
+          <tbody>${rows.map((row) => html`<${HistoryRowView} key=${row.record.job.id} row=${row} now=${now} mayRepeat=${mayRepeat(me, row)} />`)}</tbody>
         </table>
       </div>` : null}
     ${page && !rows.length && !(error && isOld) ? html`<${NoRows} query=${query} />` : null}

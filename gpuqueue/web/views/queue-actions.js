@@ -18,6 +18,11 @@ const DONE = /** @type {Record<string, string>} */ ({ cancel: "cancelled", hold:
 const send = (row, act, value) =>
   act === "priority" ? change("PATCH", `/jobs/${row.label}`, { priority: value }) : change("POST", `/jobs/${row.label}/${act}`);
 
+/** @param {QueueRow} row */
+const canHold = (row) => row.state === "queued" || Boolean(row.members?.waiting);
+/** @param {QueueRow} row */
+const canRelease = (row) => row.state === "held" || Boolean(row.members?.held);
+
 /** Members of a selected array go with it. @param {QueueRow[]} rows */
 const whole = (rows) => {
   const arrays = new Set(rows.filter((each) => each.members).map((each) => each.id));
@@ -107,8 +112,8 @@ export function Actions({ me, selected, question, total, onSelect, onDone }) {
   };
   useKeys({
     c: () => count && setAsks(true),
-    h: () => act("hold"),
-    r: () => act("release"),
+    h: () => rows.some(canHold) && act("hold"),
+    r: () => rows.some(canRelease) && act("release"),
     Escape: () => onSelect(new Map()),
   });
 
@@ -117,8 +122,8 @@ export function Actions({ me, selected, question, total, onSelect, onDone }) {
       ${count ? html`
         <strong>${plural(count, "job")} selected</strong>
         <button type="button" disabled=${isBusy} onClick=${() => setAsks(true)}>Cancel…</button>
-        <button type="button" disabled=${isBusy} onClick=${() => act("hold")}>Hold</button>
-        <button type="button" disabled=${isBusy} onClick=${() => act("release")}>Release</button>
+        ${rows.some(canHold) ? html`<button type="button" disabled=${isBusy} onClick=${() => act("hold")}>Hold</button>` : null}
+        ${rows.some(canRelease) ? html`<button type="button" disabled=${isBusy} onClick=${() => act("release")}>Release</button>` : null}
         <label class="choice">Priority
           <select disabled=${isBusy} value="" onChange=${(/** @type {any} */ event) => { act("priority", event.currentTarget.value); event.currentTarget.value = ""; }}>
             <option value="">set…</option>${PRIORITIES.map((each) => html`<option value=${each}>${each}</option>`)}

@@ -63,7 +63,7 @@ def record(
             "asked 6G and it was not enough: try --mem 7.5G",
         ),
         (record(None), "asked 24G, use unknown: it could not be measured"),
-        (record(GIB, ending=Ending.from_status(1)), "asked 24G, used 1G at most: it may have ended before its peak"),
+        (record(GIB, ending=Ending.from_status(1)), "asked 24G, used 1G at most: a complete run may need more"),
         (record(GIB, samples=3), "asked 24G, used 1G at most: sampled too rarely for advice"),
         (record(GIB, devices=2), "asked 24G on each device, used 1G at most: --mem 1.3125G would do"),
         (
