@@ -43,6 +43,9 @@ export function askedWords(spec) {
   return [`${memory} on ${kind}`, ...more.filter(Boolean)].join(", ");
 }
 
+/** What the service says of the memory of a job, without options of the command line. @param {string} verdict */
+export const verdictWords = (verdict) => verdict.replaceAll("--mem ", "");
+
 /** How a run came to its start. @type {Record<string, string>} */
 const STARTS = {
   immediate: "nobody was ahead of it",

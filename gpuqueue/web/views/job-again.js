@@ -1,6 +1,7 @@
 // The dialog that runs a job again: with the same request, or with another memory.
 import { codeOfRetry } from "../again-words.js";
 import { fieldFault } from "../form-faults.js";
+import { verdictWords } from "../job-words.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";
 import { Fault, described } from "../parts/field.js";
@@ -33,7 +34,7 @@ export function RunAgain({ label, spec, verdict, fault, onYes, onNo }) {
     <${Dialog} title=${`Run ${label} again?`} onClose=${onNo}>
       <form onSubmit=${submitted} novalidate>
         <p>The same command with the same variables becomes a new job of yours.${spec.array ? " Of an array, the members that failed run again." : ""} ${codeOfRetry(spec)}</p>
-        ${verdict ? html`<p>Memory of the last run: ${verdict}.</p>` : null}
+        ${verdict ? html`<p>Memory of the last run: ${verdictWords(verdict)}.</p>` : null}
         ${spec.placement.whole ? null : html`
           <p class="choice"><label for="again-mem">Memory</label>
             <input id="again-mem" ref=${field} class="short" value=${mem} onInput=${(/** @type {any} */ event) => setMem(event.currentTarget.value)} placeholder=${size(spec.mem_bytes)} autocomplete="off" maxlength="20" ...${described("again-mem", ofMemory)} /></p>
