@@ -66,6 +66,23 @@ function roomOf(why, devices) {
   return `Only ${placesOf(why, found)} ${has} that${hosts.size > 1 ? `, and no host has ${number(gpus)} of them` : ""}.`;
 }
 
+/** Most jobs before one that are named. */
+export const MOST_BEFORE = 6;
+/** Reasons of jobs that wait for something else than a device, and so are before nobody. */
+const NOT_IN_LINE = new Set(["dependency", "begin", "retry", "requeue", "array_limit"]);
+
+/**
+ * The waiting jobs of its user before a job, if these rows have all of them: the service counts them, and a job that was
+ * moved to the front is counted otherwise. Else none.
+ * @param {import("./types.js").QueueRow[]} rows the waiting jobs of the user
+ * @param {import("./types.js").QueueRow} row
+ * @param {number} count how many there are
+ */
+export function ownBefore(rows, row, count) {
+  const found = rows.filter((each) => each.id < row.id && each.user === row.user && each.priority === row.priority && each.state === "queued" && !NOT_IN_LINE.has(each.reason ?? ""));
+  return found.length === count && count <= MOST_BEFORE ? found : [];
+}
+
 /**
  * What a job that waits for a device needs, and who has room; null for a job that waits for something else.
  * @param {Why} why

@@ -2,12 +2,14 @@
 import { address, usePolled } from "../api.js";
 import { html } from "../lib.js";
 import { Panel } from "../parts/panel.js";
-import { needWords } from "../need-words.js";
+import { MOST_BEFORE, needWords, ownBefore } from "../need-words.js";
 import { jobLink, link } from "../route.js";
 import { plural, reasonOf, size } from "../words.js";
 import { placeName, whyWords } from "../why-words.js";
 
 const EVERY_MS = 5000;
+/** Waiting jobs of a user that are read to name those before one. */
+const MOST_READ = 200;
 
 /** @typedef {import("../job-types.js").Why} Why */
 
@@ -24,6 +26,14 @@ function queueBefore({ explanation, job }) {
   return html` <a href=${link("queue", { state: "queued", user: higher || theirs ? null : job.spec.account.name })}>Show the waiting jobs</a>`;
 }
 
+/** The jobs of its user before a job by their names. @param {{row: import("../types.js").QueueRow, count: number}} props */
+function OwnBefore({ row, count }) {
+  /** @type {import("../api.js").Polled<import("../types.js").QueueTable>} */
+  const { value } = usePolled(count <= MOST_BEFORE ? address("/queue-table", { user: row.user, state: "queued", limit: MOST_READ }) : null, EVERY_MS);
+  const found = ownBefore(value?.rows ?? [], row, count);
+  return found.length ? html` <small>${found.map((each, place) => html`${place ? ", " : ""}<a key=${each.id} href=${jobLink(each.label)}>${each.label}</a> <bdi>${each.name}</bdi>`)}</small>` : null;
+}
+
 /** @param {{path: string, row: import("../types.js").QueueRow | null}} props */
 export function Why({ path, row }) {
   /** @type {import("../api.js").Polled<Why>} */
@@ -37,7 +47,7 @@ export function Why({ path, row }) {
       <h3>When it may start</h3>
       <ul class="reasons">${words.start.map((each) => html`<li key=${each}><bdi>${each}</bdi></li>`)}</ul>
       <h3>The order</h3>
-      <p>${words.order}${queueBefore(why)}</p>
+      <p>${words.order}${row && why.explanation.own_before ? html`<${OwnBefore} row=${row} count=${why.explanation.own_before} />` : null}${queueBefore(why)}</p>
       ${words.limits.map((each) => html`<p key=${each} class="warn-text"><bdi>${each}</bdi></p>`)}
       ${words.devices.length ? html`
         <h3>The devices, the nearest to a start first</h3>

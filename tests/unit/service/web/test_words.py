@@ -35,6 +35,7 @@ def test_values_are_written_as_people_read_them() -> None:
         "a device is reserved for it",
         "no device here can ever run it",
     ] == found["places"]
+    assert [[3, 8], [], []] == found["before"]  # no names, if the service counts others
     assert [
         "needs 20G on 2 devices of one host; no room now, or other jobs go first",
         "no device is empty now, or other jobs go first",

@@ -1,14 +1,18 @@
 // Calls functions of the page's modules, which need no browser. Prints their results as JSON.
+import { ownBefore } from "../../../../gpuqueue/web/need-words.js";
 import { bytesOf, duration, placeOf, reasonOf, size } from "../../../../gpuqueue/web/words.js";
 
 const place = { ahead: 3, start_at: null, room_at: null, reserved: false, never: false };
 const row = { state: "queued", reason: "memory", mem_bytes: 20 * 2 ** 30, gpus: 2, whole: false, begins_at: null };
+const waits = (id, more = {}) => ({ id, user: "ada", priority: "normal", state: "queued", reason: "memory", ...more });
+const line = [waits(3), waits(4, { reason: "dependency" }), waits(5, { priority: "low" }), waits(6, { state: "held" }), waits(8), waits(9)];
 console.log(
   JSON.stringify({
     sizes: [0, 1023, 1024, 1.5 * 2 ** 30, 20 * 2 ** 30, 300 * 2 ** 30, null].map(size),
     bytes: ["20G", " 20 gb", "1.5t", "512m", "20", "20 GiB", "x", "", "-1"].map(bytesOf),
     durations: [0, 0.4, 59, 60, 61, 601, 3661, 90061].map(duration),
     places: [place, { ...place, ahead: 0 }, { ...place, reserved: true }, { ...place, never: true }].map(placeOf),
+    before: [2, 3, 1].map((count) => ownBefore(line, waits(9), count).map((each) => each.id)),
     reasons: [row, { ...row, whole: true }, { ...row, reason: "new-one" }, { ...row, reason: null }].map(reasonOf),
   }),
 );
