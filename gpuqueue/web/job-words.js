@@ -43,6 +43,12 @@ export function askedWords(spec) {
   return [`${memory} on ${kind}`, ...more.filter(Boolean)].join(", ");
 }
 
+/**
+ * Whether a job was made by the form of the page: such a job has its code, and no directory.
+ * @param {import("./job-types.js").Spec} spec
+ */
+export const isFromPage = (spec) => spec.cwd === "/" && Boolean(spec.snapshot);
+
 /** How a run came to its start. @type {Record<string, string>} */
 const STARTS = {
   immediate: "nobody was ahead of it",
