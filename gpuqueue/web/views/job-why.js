@@ -4,7 +4,7 @@ import { html } from "../lib.js";
 import { Panel } from "../parts/panel.js";
 import { jobLink } from "../route.js";
 import { plural, size } from "../words.js";
-import { placeName, whyWords } from "../why-words.js";
+import { linkedParts, placeName, whyWords } from "../why-words.js";
 
 const EVERY_MS = 5000;
 
@@ -16,6 +16,9 @@ function InTheWay({ why, runs }) {
   return html`${runs.slice(0, 4).map((each, place) => html`${place ? ", " : ""}<a href=${jobLink(each.job_id)}>${each.job_id}</a> <small><bdi>${why.others[each.job_id]?.spec.name ?? ""}</bdi> ${size(each.held_bytes)}${each.going ? ", ending" : why.others[each.job_id]?.idle_since ? ", idle" : ""}</small>`)}${runs.length > 4 ? html` <small>and ${plural(runs.length - 4, "more job")}</small>` : null}`;
 }
 
+/** A sentence whose jobs are links. @param {{why: Why, text: string}} props */
+const Linked = ({ why, text }) => linkedParts(why, text).map((each) => (each.job ? html`<a href=${jobLink(each.job)}>${each.words}</a>` : each.words));
+
 /** @param {{path: string}} props */
 export function Why({ path }) {
   /** @type {import("../api.js").Polled<Why>} */
@@ -25,7 +28,7 @@ export function Why({ path }) {
   return html`
     <${Panel} name="why" title="Why it waits">
       <h3>When it may start</h3>
-      <ul class="reasons">${words.start.map((each) => html`<li key=${each}><bdi>${each}</bdi></li>`)}</ul>
+      <ul class="reasons">${words.start.map((each) => html`<li key=${each}><bdi><${Linked} why=${why} text=${each} /></bdi></li>`)}</ul>
       <h3>The order</h3>
       <p>${words.order}</p>
       ${words.limits.map((each) => html`<p key=${each} class="warn-text"><bdi>${each}</bdi></p>`)}
@@ -36,7 +39,7 @@ export function Why({ path }) {
           <tbody>${words.devices.map((each) => html`<tr key=${each.device}>
             <th scope="row">${placeName(why, each.device, each.host)}</th>
             <td>${size(Math.max(0, each.available_bytes))}</td>
-            <td><bdi>${each.words}</bdi>${each.reserved_for ? html` for <a href=${jobLink(each.reserved_for)}>${each.reserved_for}</a>` : null}</td>
+            <td><bdi>${each.words}</bdi>${each.holder ? html` <a href=${jobLink(each.holder)}>${each.holder}</a>` : null}</td>
             <td><${InTheWay} why=${why} runs=${each.runs} /></td>
           </tr>`)}</tbody>
         </table></div>
