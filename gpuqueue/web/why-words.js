@@ -105,9 +105,12 @@ function startLines(why, explanation) {
     return [start.rivals ? `there is room on ${where}, but ${plural(start.rivals, "earlier job")} may take it` : `there is room on ${where}: it starts with its turn`];
   }
   const blockers = start.blockers.map((each) => untilItEnds(why, each));
+  if (start.behind !== null) {
+    const room = start.room_ms === null ? "" : `, which has room by ${at(start.room_ms)}`;
+    return [`after ${nameOf(why, start.behind)}, for which ${where} is reserved${room}`, ...blockers];
+  }
   if (start.at_ms !== null) return [`by ${at(start.at_ms)} on ${where}, unless other jobs go before it`, ...blockers];
   if (start.room_ms !== null) return [`there is room by ${at(start.room_ms)} on ${where}, for it or for one of ${plural(start.rivals, "earlier job")}`, ...blockers];
-  if (start.behind !== null) return [`${where} is reserved for ${nameOf(why, start.behind)}`, ...blockers];
   return [`not known: it starts on ${where} when what is in the way has ended`, ...blockers];
 }
 

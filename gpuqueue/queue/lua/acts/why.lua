@@ -66,8 +66,8 @@ local function plan_behind(records)
   local own_start = found.start
   for _, other in ipairs(others) do
     local its = other.it.device.start
-    if not passes(other.it, other.blockers, own_start) and waits and found.start ~= 0 and (its == 0 or its > found.start) then
-      found.start, found.behind = its, other.it.id -- not before the job that holds the reservation starts
+    if not passes(other.it, other.blockers, own_start) and waits and found.start ~= 0 and (its == 0 or its >= found.start) then
+      found.start, found.behind = its, other.it.id -- the job that holds the reservation takes the room when it starts
     end
   end
   return found
