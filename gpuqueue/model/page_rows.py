@@ -149,7 +149,8 @@ class DeviceView:
 
     ``used_bytes`` is what all runs use. ``free_at`` is when its runs must have ended, None if one has no time limit.
     ``trouble`` is why it takes no jobs now, ``drained`` why it is drained, ``reserved_for`` the job that it is reserved
-    for. ``silent_s`` is how long its worker has been silent, None if it is not.
+    for. ``silent_s`` is how long its worker has been silent, None if it is not. ``beside_bytes`` is what jobs on one
+    device can be allocated beside the job that it is reserved for, ``reserved_until`` when that job must have ended.
     """
 
     uuid: str
@@ -176,6 +177,8 @@ class DeviceView:
     trouble: str | None = None
     drained: str | None = None
     reserved_for: int | None = None
+    beside_bytes: int | None = None
+    reserved_until: datetime | None = None
     silent_s: float | None = None
     refusals: str | None = None
 

@@ -16,6 +16,9 @@ from gpuqueue.queue.lease import DeviceReservation, DeviceStatus, ExternalProces
 from gpuqueue.queue.replies import readable_reply
 from gpuqueue.text.json_fields import Fields, loaded
 
+#: Most digits of a whole number that the store writes.
+_MOST_DIGITS = 18
+
 
 def pool(record: str) -> str:
     """Return the pool of the device with this record, empty if it is in none."""
@@ -74,11 +77,30 @@ def refusals(text: str | None) -> Refusals | None:
     return None
 
 
-def device_reservation(job_id: int, since_ms: str | None) -> DeviceReservation:
-    """Return the reservation of a device; an unreadable time becomes None."""
+def device_reservation(text: str) -> DeviceReservation | None:
+    """Return the reservation of a device, whose text is ``job:need:start:blockers``; None if it names no job."""
+    job_id, need, start_ms, blockers = [*text.split(":"), "", "", ""][:4]
+    holder = _whole(job_id)
+    if holder is None:
+        return None
+    return DeviceReservation(
+        job_id=holder,
+        since=None,
+        need_bytes=_whole(need),
+        start=moment_of(start_ms if start_ms != "0" else None),
+        blockers=tuple(each for each in map(_whole, blockers.split(",")) if each is not None),
+    )
+
+
+def moment_of(text: str | None) -> datetime | None:
+    """Return a time of the store in milliseconds since the epoch; None if it is missing or unreadable."""
     with suppress(ValueError, OverflowError, OSError):
-        return DeviceReservation(job_id=job_id, since=from_epoch_ms(int(since_ms)) if since_ms else None)
-    return DeviceReservation(job_id=job_id, since=None)
+        return from_epoch_ms(int(text)) if text else None
+    return None
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def _holding(job_id: str, lease: str) -> Holding:

@@ -138,15 +138,15 @@ class Devices:
 
     def _device_reservations(self, reservations: Mapping[str, str]) -> dict[str, DeviceReservation]:
         """Return the reservation of each reserved device; send no command if there are none."""
-        holders = {uuid: text.partition(":")[0] for uuid, text in reservations.items()}
-        whole = {uuid: int(job_id) for uuid, job_id in holders.items() if job_id.isdecimal() and job_id.isascii()}
+        found = {uuid: device_replies.device_reservation(text) for uuid, text in reservations.items()}
+        whole = {uuid: each for uuid, each in found.items() if each is not None}
         if not whole:
             return {}
         pipe = self._store.client.pipeline(transaction=False)
-        for job_id in whole.values():
-            pipe.hget(keys.job(job_id), stored.RESERVED_SINCE_MS)
+        for each in whole.values():
+            pipe.hget(keys.job(each.job_id), stored.RESERVED_SINCE_MS)
         since = zip(whole.items(), pipe.execute(), strict=True)
-        return {uuid: device_replies.device_reservation(job_id, since_ms) for (uuid, job_id), since_ms in since}
+        return {uuid: replace(each, since=device_replies.moment_of(since_ms)) for (uuid, each), since_ms in since}
 
     def _readings(self, facts: Mapping[str, str], only: str | None) -> Iterator[tuple[str, str, dict[str, str]]]:
         """Yield each served device (on the host *only*) with its record and its leases."""

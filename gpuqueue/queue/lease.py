@@ -224,10 +224,17 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceReservation:
-    """The job that a device is reserved for, and since when; ``since`` is None if it is unknown."""
+    """The job that a device is reserved for, and since when; ``since`` is None if it is unknown.
+
+    ``need_bytes`` are reserved for the job once the runs of ``blockers`` have ended, at ``start`` at the latest.
+    Either is None if unknown.
+    """
 
     job_id: int
     since: datetime | None
+    need_bytes: int | None = None
+    start: datetime | None = None
+    blockers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

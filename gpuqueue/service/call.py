@@ -30,7 +30,9 @@ class Call:
 
     def __init__(self, caller: Caller, policy: AccessPolicy, connection: Connection, identity: Identity) -> None:
         self.caller, self.policy, self._identity = caller, policy, identity
-        host = connection.settings.host if caller.via is Via.SOCKET else caller.address or "unknown"
+        # A job of a browser is submitted by the page, on this machine: the browser has no directory, only an address.
+        is_here = caller.via in {Via.SOCKET, Via.SESSION}
+        host = connection.settings.host if is_here else caller.address or "unknown"
         #: The account of new jobs. It comes from the kernel or from the token, never from the request.
         self.account = Account(
             name=caller.account or "anonymous", uid=-1 if caller.uid is None else caller.uid, host=host

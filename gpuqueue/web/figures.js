@@ -16,6 +16,9 @@ export const failedOf = (each) => each.ended - each.succeeded - each.cancelled;
 /** Memory asked for on a device, averaged over time; null without runs. @param {Figures} each */
 export const askedBytes = (each) => shareOf(each.asked_byte_s, heldS(each));
 
+/** The same over the time for which the peak is known: what the peak is compared with. @param {Figures} each */
+export const measuredAskedBytes = (each) => shareOf(each.measured_byte_s, each.measured_s);
+
 /** The peak on a device, averaged over the time for which it is known. @param {Figures} each */
 export const peakBytes = (each) => shareOf(each.peak_byte_s, each.measured_s);
 
@@ -33,6 +36,18 @@ export const decimal = (number) => (number === 0 ? "0" : number < 0.01 ? "<0.01"
 
 /** @param {number} seconds */
 export const hours = (seconds) => decimal(seconds / 3600);
+
+/**
+ * The heights of columns in percent of the highest. A value that is written as 0 has none, nor has an unknown one.
+ * @param {(number | null)[]} values
+ * @param {(value: number) => string} shown
+ */
+export function heightsOf(values, shown) {
+  const zero = shown(0);
+  const drawn = values.map((each) => (each === null || shown(each) === zero ? 0 : each));
+  const most = Math.max(...drawn, 0);
+  return drawn.map((each) => (most ? (each / most) * 100 : 0));
+}
 
 /**
  * Who holds memory of devices now, by user: how much, and how much of it is used. Jobs with a whole device and those

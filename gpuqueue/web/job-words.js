@@ -46,6 +46,12 @@ export function askedWords(spec) {
 /** What the service says of the memory of a job, without options of the command line. @param {string} verdict */
 export const verdictWords = (verdict) => verdict.replaceAll("--mem ", "");
 
+/**
+ * Whether a job was made by the form of the page: such a job has its code, and no directory.
+ * @param {import("./job-types.js").Spec} spec
+ */
+export const isFromPage = (spec) => spec.cwd === "/" && Boolean(spec.snapshot);
+
 /** How a run came to its start. @type {Record<string, string>} */
 const STARTS = {
   immediate: "nobody was ahead of it",

@@ -1,5 +1,5 @@
 // The story of a job as a timeline: each step, and each wait between two steps.
-import { endingWords, isEnd, startWords, waitWords } from "./job-words.js";
+import { endingWords, isEnd, isFromPage, startWords, waitWords } from "./job-words.js";
 import { between, clock, deviceLabel, duration, size } from "./words.js";
 
 /** @typedef {import("./job-types.js").JobEvent} JobEvent */
@@ -82,7 +82,7 @@ function marks(event) {
 function stepOf(event, run, view) {
   const { at, act, fields, state } = event;
   const account = view.record.job.spec.account;
-  if (act === "submit") return [entry(at, "step", `submitted by ${account.name}`, `on ${account.host}`)];
+  if (act === "submit") return [entry(at, "step", `submitted by ${account.name}`, `${isFromPage(view.record.job.spec) ? "from the web page " : ""}on ${account.host}`)];
   if (act === "claim") return [entry(at, "run", `run ${event.attempt} claimed by ${fields.host ?? "a worker"}`, startWords(fields.start))];
   if (act === "started") return [entry(at, "run", `run ${event.attempt} started`, run ? placesOf(run) : "")];
   if (act === "note" || act === "idle") return [entry(at, "note", fields.detail ?? "a note")];

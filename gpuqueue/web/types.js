@@ -93,6 +93,8 @@
  * @property {string | null} trouble
  * @property {string | null} drained
  * @property {number | null} reserved_for
+ * @property {number | null} beside_bytes
+ * @property {string | null} reserved_until
  * @property {number | null} silent_s
  * @property {string | null} refusals
  */

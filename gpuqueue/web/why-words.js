@@ -51,9 +51,45 @@ const at = (ms) => clock(new Date(ms).toISOString());
 function untilItEnds(why, id) {
   const usual = why.usual[id];
   const limit = why.explanation?.devices.flatMap((each) => each.runs).find((each) => each.job_id === id)?.ends_ms;
-  if (limit) return `${nameOf(why, id)} must end by ${at(limit)}`;
+  if (limit) return `${nameOf(why, id)} ends by ${at(limit)} at the latest (time limit)`;
   if (!usual) return `${nameOf(why, id)} has no time limit`;
   return `${nameOf(why, id)} has no time limit; its runs usually take ${duration(usual.median_s)}, nine of ten end within ${duration(usual.p90_s)}`;
+}
+
+/**
+ * A sentence in parts: those that name a job have its label, so that they can be links.
+ * @param {Why} why
+ * @param {string} text
+ * @returns {{words: string, job?: string}[]}
+ */
+export function linkedParts(why, text) {
+  const names = Object.values(why.others).map((each) => ({ words: nameOf(why, each.id), job: labelOf(each) }));
+  /** @type {{words: string, job?: string}[]} */
+  const parts = [];
+  let rest = text;
+  while (rest) {
+    const [first] = names.map((each) => ({ ...each, place: rest.indexOf(each.words) })).filter((each) => each.place >= 0).sort((one, other) => one.place - other.place);
+    if (!first) break;
+    if (first.place) parts.push({ words: rest.slice(0, first.place) });
+    parts.push({ words: first.words, job: first.job });
+    rest = rest.slice(first.place + first.words.length);
+  }
+  return rest ? [...parts, { words: rest }] : parts;
+}
+
+/**
+ * What keeps the job from a device. If that is reserved for another job, `holder` is its label, and the words end in "for".
+ * @param {Why} why
+ * @param {Verdict} verdict
+ * @returns {{words: string, holder: string | null}}
+ */
+function stateOf(why, verdict) {
+  const words = verdict.cannot_start ?? OBSTACLES[verdict.obstacle] ?? verdict.obstacle;
+  const id = verdict.reserved_for ?? null;
+  if (id === null) return { words, holder: null };
+  if ([why.job.id, why.job.member?.array_id].includes(id)) return { words: `${words}; reserved for this job`, holder: null };
+  const other = why.others[id];
+  return { words: verdict.obstacle === "reserved" ? "reserved for" : `${words}; reserved for`, holder: other ? labelOf(other) : String(id) };
 }
 
 /** When it may start. @param {Why} why @param {Explanation} explanation @returns {string[]} */
@@ -69,9 +105,12 @@ function startLines(why, explanation) {
     return [start.rivals ? `there is room on ${where}, but ${plural(start.rivals, "earlier job")} may take it` : `there is room on ${where}: it starts with its turn`];
   }
   const blockers = start.blockers.map((each) => untilItEnds(why, each));
+  if (start.behind !== null) {
+    const room = start.room_ms === null ? "" : `, which has room by ${at(start.room_ms)}`;
+    return [`after ${nameOf(why, start.behind)}, for which ${where} is reserved${room}`, ...blockers];
+  }
   if (start.at_ms !== null) return [`by ${at(start.at_ms)} on ${where}, unless other jobs go before it`, ...blockers];
   if (start.room_ms !== null) return [`there is room by ${at(start.room_ms)} on ${where}, unless ${start.rivals === 1 ? "the earlier job takes" : `one of ${start.rivals} earlier jobs takes`} it`, ...blockers];
-  if (start.behind !== null) return [`${where} is reserved for ${nameOf(why, start.behind)}`, ...blockers];
   return [`not known: it starts on ${where} when what is in the way has ended`, ...blockers];
 }
 
@@ -88,7 +127,7 @@ function orderLine(explanation, user) {
 /**
  * Why a job waits: when it may start, in which order, and the devices, the nearest ones first.
  * @param {Why} why
- * @returns {{start: string[], order: string, limits: string[], devices: (Verdict & {words: string})[], left: number}}
+ * @returns {{start: string[], order: string, limits: string[], devices: (Verdict & {words: string, holder: string | null})[], left: number}}
  */
 export function whyWords(why, most = 6) {
   const { explanation, job } = why;
@@ -103,7 +142,7 @@ export function whyWords(why, most = 6) {
   const array = job.reason === "array_limit" ? ["not before a member of its array has ended: that has reached its concurrency limit"] : [];
   const waits = [...held, ...awaited, ...begins, ...array];
   const sorted = [...explanation.devices].sort((one, other) => ORDER.indexOf(one.obstacle) - ORDER.indexOf(other.obstacle) || other.available_bytes - one.available_bytes);
-  const shown = sorted.slice(0, most).map((each) => ({ ...each, words: each.cannot_start ?? OBSTACLES[each.obstacle] ?? each.obstacle }));
+  const shown = sorted.slice(0, most).map((each) => ({ ...each, ...stateOf(why, each) }));
   return {
     start: waits.length ? waits : startLines(why, explanation),
     order: orderLine(explanation, job.spec.account.name),

@@ -69,7 +69,7 @@ async def queue_table(
         wanted = replace(filters, idle=idle)
         key = ("queue", state.rows_version, state.complete, wanted, seen.key, offset, limit)
         return site.answers.sent(
-            request, key, lambda: site.tables.table(state, wanted, seen, offset=offset, limit=limit)
+            request, key, lambda: site.tables.table(state, wanted, seen, offset=offset, limit=limit), state.at
         )
 
     return await site_of(request).answer(request, work)
@@ -88,7 +88,7 @@ async def overview(request: Request) -> Response:
         site, seen = site_of(request), _seen(call)
         state = site.queue_copy.state()
         key = ("overview", state.at, state.rows_version, is_away, seen.key, call.may(Action.SEE_ARGUMENTS))
-        return site.answers.sent(request, key, lambda: _overview(call, state, seen, is_away=is_away))
+        return site.answers.sent(request, key, lambda: _overview(call, state, seen, is_away=is_away), state.at)
 
     return await site_of(request).answer(request, work)
 

@@ -24,8 +24,9 @@ _REMEMBERED = 128
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The JSON of a value, the same compressed if it is large, and the hash of all but its time."""
+    """The JSON of a value at the time ``at``, the same compressed if it is large, and the hash of all but the time."""
 
+    at: Any
     content: bytes
     compressed: bytes | None
     tag: str
@@ -38,16 +39,18 @@ class Answers:
         self._lock = threading.Lock()
         self._known: OrderedDict[Hashable, Answer] = OrderedDict()
 
-    def sent(self, request: Request, key: Hashable, make: Callable[[], Any]) -> Response:
+    def sent(self, request: Request, key: Hashable, make: Callable[[], Any], at: Any) -> Response:
         """Return what *make* returns, a value with a field ``at``, as JSON; status 304 if the client has the same.
 
         It is made once for each *key*, which must say everything that the value depends on: the state of the queue, the
-        question, and what the caller may see. A later ``at`` alone is no change.
+        question, and what the caller may see. *at* is the time of the state. A later one alone is no change, but an
+        answer that is sent has it: the page measures how long jobs have run from there.
         """
         with self._lock:
             found = self._known.get(key)
-        if found is None:
-            found = _answer(make())
+        is_sent = found is None or request.headers.get("if-none-match") != found.tag
+        if found is None or (is_sent and found.at != to_plain(at)):
+            found = _answer(make()) if found is None else _stamped(_without_time(found), found.tag, to_plain(at))
             with self._lock:
                 self._known[key] = found
                 if len(self._known) > _REMEMBERED:
@@ -68,7 +71,19 @@ def _sent(request: Request, found: Answer) -> Response:
 def _answer(value: Any) -> Answer:
     plain = to_plain(value)
     at = plain.pop("at")
-    content = json.dumps(plain, separators=(",", ":")).encode("ascii")
-    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    content = b'{"at":%s,' % json.dumps(at).encode("ascii") + content[1:]
-    return Answer(content, gzip.compress(content, 1) if len(content) >= _LEAST_BYTES else None, tag)
+    rest = json.dumps(plain, separators=(",", ":")).encode("ascii")
+    return _stamped(rest, f'"{hashlib.sha256(rest).hexdigest()[:32]}"', at)
+
+
+def _stamped(rest: bytes, tag: str, at: Any) -> Answer:
+    """Return the answer whose JSON is *rest*, an object, with the time *at* in front."""
+    content = _front(at) + rest[1:]
+    return Answer(at, content, gzip.compress(content, 1) if len(content) >= _LEAST_BYTES else None, tag)
+
+
+def _without_time(found: Answer) -> bytes:
+    return b"{" + found.content[len(_front(found.at)) :]
+
+
+def _front(at: Any) -> bytes:
+    return b'{"at":%s,' % json.dumps(at).encode("ascii")

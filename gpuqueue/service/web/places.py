@@ -43,6 +43,8 @@ class Places:
 def place_of(found: Explanation) -> JobPlace:
     """Return the place that *found* describes."""
     start = found.start
+    if start is not None and start.behind is not None:  # its times are those of the reserved job, which takes the room
+        start = None
     return JobPlace(
         ahead=found.higher + found.theirs + found.own_before,
         start_at=_moment(start.at_ms) if start is not None else None,

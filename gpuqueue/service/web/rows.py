@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_page import Listing
@@ -115,10 +116,29 @@ def device_view(
         free_at=max(at, *known) if known and len(known) == len(ends) else None,
         trouble=status.trouble,
         drained=status.drained,
-        reserved_for=status.reservation.job_id if status.reservation else None,
+        **_reserved(status, rows),
         silent_s=status.seen_s_ago if silent else None,
         refusals=status.refusals.why if status.refusals and status.refusals.are_many else None,
     )
+
+
+def _reserved(status: DeviceStatus, rows: Mapping[int, QueueRow]) -> dict[str, Any]:
+    """Return for which job the device is reserved, what is left beside it, and when it must have ended.
+
+    What is left follows ``left_beside`` of ``capacity.lua``: the rule by which other jobs are claimed.
+    """
+    reserved = status.reservation
+    if reserved is None:
+        return {}
+    row, until, beside_bytes = rows.get(reserved.job_id), None, 0
+    if row is not None and row.time_limit_s is not None and reserved.start is not None:
+        until = reserved.start + timedelta(seconds=row.time_limit_s)
+    staying = [each for each in status.holdings if each.job_id not in reserved.blockers]
+    if reserved.need_bytes is not None and status.external_bytes is not None and len(staying) + 1 < status.slots:
+        capacity_bytes = status.device.total_bytes - status.headroom_bytes - status.external_bytes
+        held_bytes = sum(max(each.lease_bytes, each.observed_bytes) for each in staying)
+        beside_bytes = max(0, capacity_bytes - reserved.need_bytes - held_bytes)
+    return {"reserved_for": reserved.job_id, "beside_bytes": beside_bytes, "reserved_until": until}
 
 
 def _run_of(holding: Holding, row: QueueRow | None) -> DeviceRun:

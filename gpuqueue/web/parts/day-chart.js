@@ -1,4 +1,5 @@
 // A small chart with a column for each day. The numbers are in its texts, and in the table by day.
+import { heightsOf } from "../figures.js";
 import { html } from "../lib.js";
 
 /** @typedef {import("../history-types.js").Figures} Figures */
@@ -19,7 +20,7 @@ export const dayLabel = (key) => (/^\d{4}-\d\d-\d\d$/.test(key) ? DAY.format(new
 function summary(days, values, shown, adds) {
   const known = /** @type {number[]} */ (values.filter((each) => each !== null));
   const most = Math.max(...known, 0);
-  if (!(most > 0)) return "none";
+  if (shown(most) === shown(0)) return "none";
   const largest = `${adds ? "most" : "longest"} on ${dayLabel(days[values.indexOf(most)].label)}: ${shown(most)}`;
   return adds ? `${shown(known.reduce((sum, each) => sum + each, 0))} in all, ${largest}` : largest;
 }
@@ -35,7 +36,7 @@ function summary(days, values, shown, adds) {
  */
 export function DayChart({ title, days, value, shown, kind = "used", adds = true }) {
   const values = days.map((each) => value(each.figures));
-  const most = Math.max(...values.map((each) => each ?? 0), 0);
+  const heights = heightsOf(values, shown);
   const words = summary(days, values, shown, adds);
   return html`
     <figure class="day-chart">
@@ -43,8 +44,7 @@ export function DayChart({ title, days, value, shown, kind = "used", adds = true
       <div class=${`columns ${kind}`} role="img" aria-label=${`${title} by day: ${words}`}>
         ${days.map((each, place) => {
           const own = values[place];
-          const height = `${own && most ? (own / most) * 100 : 0}%`;
-          return html`<span key=${each.key} title=${`${dayLabel(each.label)}: ${own === null ? "not known" : shown(own)}`}><i style=${{ height }}></i></span>`;
+          return html`<span key=${each.key} title=${`${dayLabel(each.label)}: ${own === null ? "not known" : shown(own)}`}><i style=${{ height: `${heights[place]}%` }}></i></span>`;
         })}
       </div>
       <div class="axis" aria-hidden="true"><span>${dayLabel(days[0].label)}</span><span>${days.length > 1 ? dayLabel(days[days.length - 1].label) : ""}</span></div>

@@ -1,6 +1,6 @@
 // What was asked for: the command, the code with its difference from a commit, and the environment.
 import { readBytes } from "../api.js";
-import { askedWords, commandOf } from "../job-words.js";
+import { askedWords, commandOf, isFromPage } from "../job-words.js";
 import { html, useState } from "../lib.js";
 import { Panel } from "../parts/panel.js";
 import { labelOf } from "../record.js";
@@ -67,7 +67,7 @@ export function Request({ view, path }) {
         ${spec.waits.begin_at ? html`<${Fact} label="Begins"><time datetime=${spec.waits.begin_at} title=${fullTime(spec.waits.begin_at)}>${clock(spec.waits.begin_at)}</time><//>` : null}
         ${view.rights.arguments ? html`
           <${Fact} label="Command"><pre class="command">${commandOf(spec.argv)}</pre><//>
-          <${Fact} label="Directory"><code>${spec.cwd}</code> <small>on <bdi>${spec.account.host}</bdi></small><//>
+          <${Fact} label="Directory">${isFromPage(spec) ? html`none: it was submitted from the web page <small>on <bdi>${spec.account.host}</bdi></small>` : html`<code>${spec.cwd}</code> <small>on <bdi>${spec.account.host}</bdi></small>`}<//>
           ${git ? html`<${Fact} label="Git"><code>${git.commit.slice(0, 12)}</code>${git.branch ? html` on <bdi>${git.branch}</bdi>` : null}, ${STATES[String(git.dirty)]}<//>` : null}
           ${snapshot ? html`<${Fact} label="Code">a copy of its own, snapshot <code>${snapshot.slice(0, 12)}</code>${spec.keep.length ? html`, keeps <code>${spec.keep.join(" ")}</code>` : null}. Its files: <code>gpuqueue fetch ${labelOf(job)}</code><//>
             ${git ? html`<${Fact} label="Changes"><${Diff} path=${path} /><//>` : null}` : null}

@@ -5,7 +5,7 @@ import { Panel } from "../parts/panel.js";
 import { MOST_BEFORE, needWords, ownBefore } from "../need-words.js";
 import { jobLink, link } from "../route.js";
 import { plural, reasonOf, size } from "../words.js";
-import { placeName, whyWords } from "../why-words.js";
+import { linkedParts, placeName, whyWords } from "../why-words.js";
 
 const EVERY_MS = 5000;
 /** Waiting jobs of a user that are read to name those before one. */
@@ -18,6 +18,9 @@ function InTheWay({ why, runs }) {
   if (!runs.length) return null;
   return html`${runs.slice(0, 4).map((each, place) => html`${place ? ", " : ""}<a href=${jobLink(each.job_id)}>${each.job_id}</a> <small><bdi>${why.others[each.job_id]?.spec.name ?? ""}</bdi> ${size(each.held_bytes)}${each.going ? ", ending" : why.others[each.job_id]?.idle_since ? ", idle" : ""}</small>`)}${runs.length > 4 ? html` <small>and ${plural(runs.length - 4, "more job")}</small>` : null}`;
 }
+
+/** A sentence whose jobs are links. @param {{why: Why, text: string}} props */
+const Linked = ({ why, text }) => linkedParts(why, text).map((each) => (each.job ? html`<a href=${jobLink(each.job)}>${each.words}</a>` : each.words));
 
 /** Where the jobs before it are listed. @param {Why} why */
 function queueBefore({ explanation, job }) {
@@ -45,7 +48,7 @@ export function Why({ path, row }) {
     <${Panel} name="why" title="Why it waits">
       ${need ? html`<p class="need"><bdi>${need}</bdi></p>` : null}
       <h3>When it may start</h3>
-      <ul class="reasons">${words.start.map((each) => html`<li key=${each}><bdi>${each}</bdi></li>`)}</ul>
+      <ul class="reasons">${words.start.map((each) => html`<li key=${each}><bdi><${Linked} why=${why} text=${each} /></bdi></li>`)}</ul>
       <h3>The order</h3>
       <p>${words.order}${row && why.explanation.own_before ? html`<${OwnBefore} row=${row} count=${why.explanation.own_before} />` : null}${queueBefore(why)}</p>
       ${words.limits.map((each) => html`<p key=${each} class="warn-text"><bdi>${each}</bdi></p>`)}
@@ -56,7 +59,7 @@ export function Why({ path, row }) {
           <tbody>${words.devices.map((each) => html`<tr key=${each.device}>
             <th scope="row">${placeName(why, each.device, each.host)}</th>
             <td data-label="Free for it">${size(Math.max(0, each.available_bytes))}</td>
-            <td data-label="State"><bdi>${each.words}</bdi>${each.reserved_for ? html` for <a href=${jobLink(each.reserved_for)}>${each.reserved_for}</a>` : null}</td>
+            <td data-label="State"><bdi>${each.words}</bdi>${each.holder ? html` <a href=${jobLink(each.holder)}>${each.holder}</a>` : null}</td>
             <td data-label="Jobs there"><${InTheWay} why=${why} runs=${each.runs} /></td>
           </tr>`)}</tbody>
         </table></div>

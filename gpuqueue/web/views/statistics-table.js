@@ -1,5 +1,5 @@
 // The table of statistics: a row for each user, device, host or day, with bars beside the numbers.
-import { askedBytes, decimal, failedOf, heldS, hours, peakBytes, shareOf, unusedGibHours, usedShare } from "../figures.js";
+import { askedBytes, decimal, failedOf, heldS, hours, measuredAskedBytes, peakBytes, shareOf, unusedGibHours, usedShare } from "../figures.js";
 import { html } from "../lib.js";
 import { dayLabel } from "../parts/day-chart.js";
 import { Meter } from "../parts/meter.js";
@@ -24,7 +24,7 @@ function Memory({ figures }) {
   const peak = peakBytes(figures);
   if (asked === null) return html`<span class="none">no runs</span>`;
   if (peak === null) return html`<span class="none">peak unknown</span><small> of ${size(Math.round(asked))}</small>`;
-  return html`<${Meter} share=${usedShare(figures) ?? 0} /> ${size(Math.round(peak))}<small> of ${size(Math.round(asked))}</small> <span class="share">${percent(usedShare(figures))}</span>`;
+  return html`<${Meter} share=${usedShare(figures) ?? 0} /> ${size(Math.round(peak))}<small> of ${size(Math.round(measuredAskedBytes(figures) ?? 0))}</small> <span class="share">${percent(usedShare(figures))}</span>`;
 }
 
 /** @param {{figures: Figures, to: string | null}} props */
@@ -77,7 +77,7 @@ export function StatisticsTable({ found, query }) {
       <table class="statistics-table">
         <thead><tr>
           <th scope="col">${HEADS[found.by]}</th><th scope="col" class="figure">Jobs</th><th scope="col" class="bar-cell">GPU-hours</th>
-          <th scope="col" class="bar-cell" title="Means of a device over time">Peak of the memory asked for</th>
+          <th scope="col" class="bar-cell" title="Means of a device over the time for which the peak is known">Peak of the memory asked for</th>
           <th scope="col" class="figure" title="Memory that was asked for and never used, not even at the peak, times the hours">Never used, GiB-hours</th>
           <th scope="col" class="figure">Median wait</th><th scope="col" class="figure" title="95 % of the jobs waited no longer">95 % wait</th>
           <th scope="col" class="bar-cell">Failed</th><th scope="col" class="figure">Out of memory</th>

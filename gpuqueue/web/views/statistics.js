@@ -68,7 +68,7 @@ function Notes({ found }) {
   const measured = shareOf(total.measured_s, heldS(total));
   return html`
     <p class="note">${fullTime(found.since)} to ${fullTime(found.until)}. Memory is the mean of a device over time.
-      ${measured !== null && measured < MOSTLY ? ` Peaks are known for ${percent(measured)} of the time.` : ""}
+      ${measured !== null && measured < MOSTLY ? ` Peaks are known for ${percent(measured)} of the time on devices: the memory used of asked is of that time alone. A job that runs has none yet.` : ""}
       ${total.ended < total.runs ? ` ${(total.runs - total.ended).toLocaleString()} of ${plural(total.runs, "run")} ended later or still run.` : ""}</p>
   `;
 }

@@ -83,6 +83,26 @@ def test_jobs_in_the_way_are_named_with_bytes(queue: JobQueue) -> None:
     assert abs(found.start.at_ms - queue.now_ms() - 3600_000) < 60_000
 
 
+def test_only_a_run_whose_end_makes_room_is_in_the_way(queue: JobQueue) -> None:
+    """A small run that ends first is of no use to a job that needs the end of a large one.
+
+    Regression: its owner was named as somebody to ask.
+    """
+    serve(queue)
+    for size, hours in ((14, 6), (6, 3)):
+        queue.requests.submit(make_spec(mem_bytes=size * GIB, time_limit_s=3600.0 * hours))
+        must_claim(queue)
+    large, small = 1, 2
+    expected = {4: (), 8: (small,), 12: (large,), 20: (large, small)}
+    starts = {size: why(queue, queue.requests.submit(make_spec(mem_bytes=size * GIB)).id).start for size in expected}
+    assert expected == {size: start.blockers for size, start in starts.items() if start is not None}
+    known = {size: start.free_ms for size, start in starts.items() if start is not None}
+    assert known[12] == known[20] != known[8], "the time is that of the last end"
+    alone = why(queue, queue.requests.submit(make_spec(mem_bytes=GIB, placement=Placement(exclusive=True))).id).start
+    assert alone is not None
+    assert (large, small) == alone.blockers
+
+
 def test_no_start_is_known_for_a_job_behind_others(queue: JobQueue) -> None:
     """No start time is reported for a job that has rivals before it.
 

@@ -85,6 +85,7 @@ def test_a_script_becomes_a_job(served: ServedSite, owner: Client, browser: Brow
     assert first.value["id"] != submitted(browser, key="two", **fields).value["id"]
     spec = owner.jobs.get(first.value["id"]).spec
     assert ("python3", "train.py", "--lr", "1 2") == spec.argv
+    assert served.settings.host == spec.account.host, "the machine of the service, not the browser's address"
     assert (GIB, 7200.0, ("night",), "from the page") == (spec.mem_bytes, spec.time_limit_s, spec.tags, spec.name)
     store = blob_store_of(served.settings)
     assert b"\ttrain.py\n" in store.manifest_text(CodeSnapshot.parse(str(spec.snapshot)).address)

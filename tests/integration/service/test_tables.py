@@ -86,8 +86,10 @@ def test_an_unchanged_table_is_not_sent_again(owner: Client, served: ServedSite)
             assert (not content) == (got.status == 304)
             return got.status, got.headers["ETag"]
 
-    first = answer(None)
+    first, at = answer(None), table(served)["at"]
     assert (304, first[1]) == answer(first[1])
+    until(lambda: table(served)["at"] > at, what="a later time in the whole answer")
+    assert first[1] == answer(None)[1]
     owner.jobs.note(job.id, "new")
     until(lambda: answer(first[1])[0] == 200, what="another tag")
 

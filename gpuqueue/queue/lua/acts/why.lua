@@ -66,8 +66,8 @@ local function plan_behind(records)
   local own_start = found.start
   for _, other in ipairs(others) do
     local its = other.it.device.start
-    if not passes(other.it, other.blockers, own_start) and waits and found.start ~= 0 and (its == 0 or its > found.start) then
-      found.start, found.behind = its, other.it.id -- not before the job that holds the reservation starts
+    if not passes(other.it, other.blockers, own_start) and waits and found.start ~= 0 and (its == 0 or its >= found.start) then
+      found.start, found.behind = its, other.it.id -- the job that holds the reservation takes the room when it starts
     end
   end
   return found
@@ -132,13 +132,30 @@ for _, device in ipairs(best and best.devices or {}) do
   if other then goes_before(ahead, moved, other.id, not other.is_later) end
 end
 
+-- Return which of the runs that a device is waited for have to end: without the others there is room just as soon.
+-- Room is counted in the order of their ends, so a small run that ends first may be of no use once a large one ends.
+local function needed_on(record, blockers)
+  local free, places, needed = record.free, record.slots - #record.runs, {}
+  for _, run in ipairs(record.runs) do
+    if within(blockers, run.id) then free, places, needed[run.id] = free + run.bytes, places + 1, true end
+  end
+  for _, run in ipairs((asks.want.alone or record.alone) and {} or record.runs) do
+    if needed[run.id] and free - run.bytes >= asks.mem and places > 1 then
+      free, places, needed[run.id] = free - run.bytes, places - 1, nil
+    end
+  end
+  return needed
+end
+
 local function describe_start()
   local names, blockers, in_vain, ended, records = {}, {}, {}, {}, {}
   for i, device in ipairs(best.devices) do
     names[i], records[i] = device.name, drawn[device.name]
     records[i].blockers = device.blockers
+    local needed = needed_on(records[i], device.blockers)
     for run in string.gmatch(device.blockers, '%d+') do
-      blockers[#blockers + 1], ended[run] = run, true
+      ended[run] = true
+      if needed[run] then blockers[#blockers + 1] = run end
       if lasting[run] then in_vain[#in_vain + 1] = run end
     end
   end

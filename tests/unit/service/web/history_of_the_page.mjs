@@ -1,9 +1,9 @@
 // Calls functions of the page's modules about the history and the statistics. Prints their results as JSON.
-import { decimal, failedOf, heldNow, unusedBytes, unusedGibHours, usedShare } from "../../../../gpuqueue/web/figures.js";
+import { decimal, failedOf, heightsOf, heldNow, measuredAskedBytes, peakBytes, unusedBytes, unusedGibHours, usedShare } from "../../../../gpuqueue/web/figures.js";
 import { dateOf, momentOf, secondsOf } from "../../../../gpuqueue/web/period.js";
 import { endingOf, labelOf, membersOf, peakOf, placeOf, waitOf } from "../../../../gpuqueue/web/record.js";
 import { stepsOf } from "../../../../gpuqueue/web/timeline.js";
-import { percent } from "../../../../gpuqueue/web/words.js";
+import { duration, percent } from "../../../../gpuqueue/web/words.js";
 
 const GIB = 2 ** 30;
 const NOW = Date.parse("2026-11-21T12:00:30Z");
@@ -40,6 +40,9 @@ console.log(
     unused: unusedGibHours(figures),
     overused: unusedGibHours({ ...figures, peak_byte_s: 9 * GIB * 3600 }),
     used: [usedShare(figures), usedShare({ ...figures, measured_byte_s: 0 })],
+    // One run of 100 s has ended: 9 of 10 GiB at its peak. A job that asks for 30 GiB has run for 1 000 s and goes on.
+    mixed: [peakBytes, measuredAskedBytes, usedShare].map((each) => each({ gpu_s: 1100, cpu_s: 0, asked_byte_s: 31000 * GIB, measured_s: 100, measured_byte_s: 1000 * GIB, peak_byte_s: 900 * GIB })),
+    heights: [heightsOf([0.004, 0, null], duration), heightsOf([0.3, 30, 60, null], duration), heightsOf([], duration)],
     held: Object.fromEntries(heldNow([row, row, { ...row, user: "bob", used_bytes: null }, { ...row, user: "eve", whole: true }])),
     steps: [[5, null, null, null, null, 7], [5, null, null, null, null, null, 7]].map((bytes) => stepsOf(line(bytes), 3).map(([, value]) => value)),
     unusedNow: [row, { ...row, used_bytes: 20 * GIB }, { ...row, used_bytes: null }].map(unusedBytes),

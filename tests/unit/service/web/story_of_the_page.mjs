@@ -3,7 +3,7 @@ import { failureWords } from "../../../../gpuqueue/web/failure-words.js";
 import { commandOf, endingWords } from "../../../../gpuqueue/web/job-words.js";
 import { needWords } from "../../../../gpuqueue/web/need-words.js";
 import { storyOf } from "../../../../gpuqueue/web/story.js";
-import { whyWords } from "../../../../gpuqueue/web/why-words.js";
+import { linkedParts, whyWords } from "../../../../gpuqueue/web/why-words.js";
 
 let input = "";
 for await (const each of process.stdin) input += each;
@@ -11,6 +11,7 @@ const found = JSON.parse(input).map(({ view, events, why, endings, argv, failure
   story: view ? storyOf(view, events).map((each) => [each.kind, each.words, each.detail, each.job ?? null]) : null,
   why: why ? whyWords(why) : null,
   need: why ? needWords(why) : null,
+  linked: why ? whyWords(why).start.map((each) => linkedParts(why, each)) : null,
   endings: (endings ?? []).map(endingWords),
   failures: (failures ?? []).map((each) => failureWords(each, spec)),
   command: argv ? commandOf(argv) : null,

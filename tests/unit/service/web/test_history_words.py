@@ -35,6 +35,9 @@ def test_records_and_figures_are_written_as_people_read_them() -> None:
     assert ["0", "<0.01", "0.25", "5", "12.3"] == found["decimals"][:5]
     assert (["unknown", "26 %"], 3, 2, 0) == tuple(found[each] for each in ("percents", "failed", "unused", "overused"))
     assert [pytest.approx(1 / 3), None] == found["used"]
+    peak, asked, share = found["mixed"]
+    assert (9 * GIB, 10 * GIB, pytest.approx(peak / asked)) == (peak, asked, share)
+    assert [[0, 0, 0], [0, 50, 100, 0], []] == found["heights"]
     assert {"ada": {"asked": 24 * GIB, "used": 8 * GIB}} == found["held"]
     assert [8 * GIB, 0, 0] == found["unusedNow"]
     assert [[5, 5, 5, 5, 5, 7, 7], [5, 5, 5, 5, 5, None, 7, 7]] == found["steps"]  # two seconds are no gap

@@ -178,6 +178,37 @@ def test_reasons_name_what_is_in_the_way() -> None:
     assert ["too little free memory", "drained", "no such program"] == [each["words"] for each in words["devices"]]
 
 
+def test_a_device_says_for_whom_it_is_reserved_and_jobs_are_links() -> None:
+    """The job itself is no other job, and a time limit is no promise that somebody has to keep for this job."""
+    other = Job(id=5, spec=make_spec(name="job 6 too"), state=JobState.RUNNING, submitted_at=at(0))
+    memory, reserved = (Obstacle.MEMORY, Obstacle.RESERVED)
+    held = (Occupant(job_id=5, held_bytes=GIB, ends_ms=1_795_694_400_000),)
+    devices = (
+        verdict(reserved, reserved_for=5), verdict(memory, reserved_for=6, runs=held), verdict(memory, reserved_for=7),
+    )  # fmt: skip
+    start = Start(devices=("GPU-memory",), blockers=(5,), at_ms=1_795_694_400_000)
+    explanation = Explanation(
+        job_id=7, state=JobState.QUEUED, priority=Priority.NORMAL, start=start, devices=devices
+    )  # fmt: skip
+    found = shown(why=Why(job=waiting(), explanation=explanation, others={5: other}))
+    assert [
+        ["reserved for", "5"],
+        ["too little free memory; reserved for", "6"],
+        ["too little free memory; reserved for this job", None],
+    ] == [[each["words"], each["holder"]] for each in found["why"]["devices"]]
+    (_, named) = found["linked"]
+    assert {"words": "job 5 (job 6 too, ada)", "job": "5"} == named[0]
+    assert re.fullmatch(r" ends by .+ at the latest \(time limit\)", named[1]["words"])
+
+
+def test_a_job_of_the_page_says_so() -> None:
+    """It has no directory, and was sent by the service itself."""
+    spec = make_spec(cwd="/", snapshot=f"{'ab' * 32}:.")
+    view = replace(VIEW, record=Record(job=replace(JOB, spec=spec), runs=()))
+    story = shown(view=view, events=[event(0, Act.SUBMIT, JobState.QUEUED)])["story"]
+    assert ["step", "submitted by ada", "from the web page on laptop"] == story[0][:3]
+
+
 FIRST_SENTENCES: tuple[tuple[Job, dict[str, Any], str], ...] = (
     (waiting(awaits=(Dependency(3, Condition.ANY),)), {}, "not before job 3 has ended"),
     (Job(id=7, spec=make_spec(), state=JobState.HELD, submitted_at=at(0)), {}, "not before somebody releases it"),
