@@ -107,8 +107,6 @@ def retry_of(form: JobForm, before: JobForm) -> RetryRequest:
     mem, args, python = changed("mem"), changed("args"), changed("python")
     if mem == "":
         raise BadRequest("the memory is empty: write a size such as 6G, or auto")
-    if python == "":
-        raise BadRequest(f"the Python is empty: write one such as {FAR_PYTHON}")
     changes = JobEdit(
         mem=mem,
         gpus=None if form.gpus == before.gpus else form.gpus,
@@ -118,7 +116,7 @@ def retry_of(form: JobForm, before: JobForm) -> RetryRequest:
         priority=changed("priority"),
         pool=changed("pool"),
     )
-    return RetryRequest(args=None if args is None else _words(args), python=python, changes=changes)
+    return RetryRequest(args=None if args is None else _words(args), python=python or None, changes=changes)
 
 
 def tags_in(text: str) -> tuple[str, ...]:

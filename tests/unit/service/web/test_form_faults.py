@@ -84,7 +84,6 @@ def test_each_refusal_marks_its_field() -> None:
         ("priority", refused(priority="first")),
         ("args", refused(args="'open")),
         ("python", refused(python="python3", environment="torch")),
-        ("python", message_of(lambda: retry_of(replace(FORM, python=""), FORM))),
     )
     found = of_page([message for _, message in cases], [])["faults"]
     assert [field for field, _ in cases] == [each["field"] for each in found]

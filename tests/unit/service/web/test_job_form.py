@@ -168,6 +168,7 @@ def test_only_what_was_changed_changes() -> None:
         same.python,
         retry_of(replace(before, python="/opt/bin/python "), before).python,
     )
+    assert retry_of(replace(before, python=""), before).python is None
     assert () == retry_of(replace(before, args=""), before).args
     assert 8 * GIB == changed(mem="8G").mem_bytes
     assert (2, DeviceFilter.GPU, ()) == (
