@@ -178,7 +178,7 @@ def test_reasons_name_what_is_in_the_way() -> None:
     assert ["too little free memory", "drained", "no such program"] == [each["words"] for each in words["devices"]]
 
 
-def test_a_device_says_for_whom_it_is_reserved_and_jobs_are_links() -> None:
+def test_a_reserved_device_names_its_job_and_jobs_are_links() -> None:
     """The job itself is no other job, and a time limit is no promise that somebody has to keep for this job."""
     other = Job(id=5, spec=make_spec(name="job 6 too"), state=JobState.RUNNING, submitted_at=at(0))
     memory, reserved = (Obstacle.MEMORY, Obstacle.RESERVED)
