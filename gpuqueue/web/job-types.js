@@ -60,6 +60,8 @@
  * @property {number | null} retry_of
  * @property {{commit: string, branch: string | null, dirty: boolean | null} | null} git
  * @property {boolean} separate_stderr
+ * @property {number | null} cpus
+ * @property {number | null} cpu_mem_bytes
  */
 
 /**

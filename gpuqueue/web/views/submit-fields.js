@@ -39,6 +39,8 @@ export function SubmitFields({ start, form, onChange }) {
         onInput=${(/** @type {Changed} */ event) => onChange({ gpus: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) })} /><//>
       <${Field} id="job-device" label="Device">${choice("device", devicesOf(start))}<//>
       <${Field} id="job-time_limit" label="Time limit" hint="Such as 90m, 2h or 1d. Empty: none, or that of the pool">${text("time_limit", { placeholder: "2h" })}<//>
+      <${Field} id="job-cpus" label="Processors, at most" hint="On average, such as 4 or 0.5. Only hosts that can limit it run the job">${text("cpus")}<//>
+      <${Field} id="job-cpu_mem" label="Host memory, at most" hint="Such as 32G. Only hosts that can limit it run the job">${text("cpu_mem")}<//>
       ${isNew && start.environments.length ? html`<${Field} id="job-environment" label="Python environment" hint="With its packages, on the hosts that have it">${choice("environment", [["", "python3 of the host"], ...start.environments.map((each) => /** @type {[string, string]} */ ([each, each]))])}<//>` : null}
       <${Field} id="job-name" label="Name" hint=${isNew ? "Empty: the name of the script" : ""}>${text("name", { maxlength: 128, placeholder: isNew ? form.script : "" })}<//>
       <${Field} id="job-tags" label="Tags" hint="Words for finding the job">${text("tags", { placeholder: "baseline paper" })}<//>
