@@ -188,7 +188,7 @@
  * @typedef {object} Why
  * @property {Job} job
  * @property {Explanation | null} explanation
- * @property {Record<string, {device: {index: number, kind: string, name: string}}>} devices
+ * @property {Record<string, {device: {index: number, kind: string, name: string}, trouble: string | null}>} devices
  * @property {Record<string, Job>} others
  * @property {Record<string, {median_s: number, p90_s: number, runs: number}>} usual
  */

@@ -75,6 +75,12 @@ function startLines(why, explanation) {
   return [`not known: it starts on ${where} when what is in the way has ended`, ...blockers];
 }
 
+/** What is in the way on a device. @param {Why} why @param {Verdict} verdict */
+function obstacleOn(why, verdict) {
+  const trouble = verdict.obstacle === "slots" || verdict.obstacle === "memory" ? why.devices[verdict.device]?.trouble : null;
+  return trouble ? `closed: ${trouble}` : (verdict.cannot_start ?? OBSTACLES[verdict.obstacle] ?? verdict.obstacle);
+}
+
 /** @param {Explanation} explanation @param {string} user */
 function orderLine(explanation, user) {
   const before = [
@@ -103,7 +109,7 @@ export function whyWords(why, most = 6) {
   const array = job.reason === "array_limit" ? ["not before a member of its array has ended: that has reached its concurrency limit"] : [];
   const waits = [...held, ...awaited, ...begins, ...array];
   const sorted = [...explanation.devices].sort((one, other) => ORDER.indexOf(one.obstacle) - ORDER.indexOf(other.obstacle) || other.available_bytes - one.available_bytes);
-  const shown = sorted.slice(0, most).map((each) => ({ ...each, words: each.cannot_start ?? OBSTACLES[each.obstacle] ?? each.obstacle }));
+  const shown = sorted.slice(0, most).map((each) => ({ ...each, words: obstacleOn(why, each) }));
   return {
     start: waits.length ? waits : startLines(why, explanation),
     order: orderLine(explanation, job.spec.account.name),

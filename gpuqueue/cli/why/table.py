@@ -62,6 +62,12 @@ def label(found: Why, uuid: str) -> str:
     return plain(uuid) if status is None else plain(f"{status.host}:{render.device_label(status.device)}")
 
 
+def trouble_on(found: Why, verdict: Verdict) -> str | None:
+    """Return why the worker of a device gives it no job now, None if it does or nobody knows."""
+    status = found.devices.get(verdict.device)
+    return None if status is None or status.trouble is None else plain(status.trouble)
+
+
 def called(found: Why, job_id: int) -> str:
     """Return ``job`` and the label of a job, or its id if the label is unknown."""
     other = found.others.get(job_id)
@@ -88,6 +94,9 @@ def _why_not(found: Why, verdict: Verdict) -> str:
     by_others = _in_use(found, verdict)
     if by_others is not None:
         return by_others
+    trouble = trouble_on(found, verdict)
+    if trouble is not None and verdict.obstacle is Obstacle.SLOTS:
+        return f"closed: {trouble}"
     may_start = verdict.obstacle is not Obstacle.FITS or found.job.state is not JobState.HELD
     obstacle = verdict.obstacle if may_start else Obstacle.NOT_YET  # a held member of an array
     return plain(_obstacles(found, verdict)[obstacle])
@@ -145,9 +154,9 @@ def _reserved(found: Why, verdict: Verdict) -> str:
 
 def _users_of(found: Why, verdict: Verdict, *, external_processes: bool = True) -> Iterator[str]:
     """Yield the jobs on a device, largest first, then headroom and, if asked for, external processes."""
-    status = found.devices.get(verdict.device)
-    if status is not None and status.trouble is not None:
-        yield plain(status.trouble)
+    status, trouble = found.devices.get(verdict.device), trouble_on(found, verdict)
+    if trouble is not None:
+        yield trouble
         return
     for run in sorted(verdict.runs, key=lambda each: -each.held_bytes):
         until = f" until {clock(run.ends_ms)}" if run.ends_ms is not None else ""

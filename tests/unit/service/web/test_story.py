@@ -175,6 +175,18 @@ def test_reasons_name_what_is_in_the_way() -> None:
     assert ["too little free memory", "drained", "no such program"] == [each["words"] for each in words["devices"]]
 
 
+def test_a_closed_device_shows_its_reason() -> None:
+    """A device in trouble takes no job: it has no slots."""
+    explanation = Explanation(
+        job_id=7, state=JobState.QUEUED, priority=Priority.NORMAL,
+        devices=(verdict(Obstacle.SLOTS), verdict(Obstacle.DRAINED)),
+    )  # fmt: skip
+    status = {"device": {"index": 0, "kind": "gpu", "name": "A5000"}, "trouble": "it is hot"}
+    why = to_plain(Why(job=waiting(), explanation=explanation))
+    found = shown(why={**why, "devices": {"GPU-slots": status, "GPU-drained": status}})["why"]
+    assert ["closed: it is hot", "drained"] == [each["words"] for each in found["devices"]]
+
+
 FIRST_SENTENCES: tuple[tuple[Job, dict[str, Any], str], ...] = (
     (waiting(awaits=(Dependency(3, Condition.ANY),)), {}, "not before job 3 has ended"),
     (Job(id=7, spec=make_spec(), state=JobState.HELD, submitted_at=at(0)), {}, "not before somebody releases it"),
