@@ -85,8 +85,8 @@ function obstacleOn(why, verdict) {
 function orderLine(explanation, user) {
   const before = [
     explanation.higher ? `${plural(explanation.higher, "job")} of higher priorities` : "",
-    explanation.theirs ? `${explanation.theirs} of ${plural(explanation.users_before, "user")} with less usage` : "",
-    explanation.own_before ? `${explanation.own_before} of ${user}'s own` : "",
+    explanation.theirs ? `${plural(explanation.theirs, "job")} of ${plural(explanation.users_before, "user")} with less usage` : "",
+    explanation.own_before ? `${plural(explanation.own_before, "job")} of ${user}'s own` : "",
   ].filter(Boolean);
   return before.length ? `Before it: ${before.join(", ")}.` : "Nobody is before it.";
 }

@@ -162,7 +162,7 @@ def test_a_pipe_gets_every_line_whole() -> None:
 
     assert printed == story(FOUND, 1000)
     assert f"{FAR}:1 " in printed
-    assert "before it: 3 jobs of higher priorities, 4 of 2 users with less usage, 5 of ada's own" in printed
+    assert "before it: 3 jobs of higher priorities, 4 jobs of 2 users with less usage, 5 jobs of ada's own" in printed
 
 
 def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:

@@ -171,7 +171,9 @@ def test_reasons_name_what_is_in_the_way() -> None:
         "not known: it starts on nodeA GPU-memory when what is in the way has ended",
         "job 5 (long, ada) has no time limit",
     ] == words["start"]
-    assert "Before it: 1 job of higher priorities, 2 of 1 user with less usage, 3 of ada's own." == words["order"]
+    assert words["order"] == (
+        "Before it: 1 job of higher priorities, 2 jobs of 1 user with less usage, 3 jobs of ada's own."
+    )
     assert ["too little free memory", "drained", "no such program"] == [each["words"] for each in words["devices"]]
 
 
