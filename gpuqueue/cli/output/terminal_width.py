@@ -47,8 +47,8 @@ class Column(Generic[L]):
     """One column. ``cell`` returns the text of a line for a width; ``least`` is the least width of the column.
 
     Columns with the lowest ``keep`` are omitted first; None: never omitted. An ``is_extra`` column is omitted before
-    any other is narrowed below its ``enough``. Columns with the lowest ``narrows`` are narrowed first; None: never
-    narrowed.
+    any other is narrowed below its ``enough``. Columns with the lowest ``narrows`` are narrowed first, none below its
+    ``enough`` as long as another is above it; None: never narrowed.
     """
 
     head: str
@@ -87,6 +87,7 @@ def fit(columns: Sequence[Column[L]], lines: Sequence[L], width: int) -> tuple[l
     _drop(left, [column for column in left if column.is_extra], enough, width)
     _drop(left, [column for column in left if column.keep is not None], least, width)
     giving = sorted((column for column in left if column.narrows is not None), key=lambda each: each.narrows or 0)
+    _narrow(giving, left, widths, enough, width)
     _narrow(giving, left, widths, least, width)
     _narrow(giving[::-1], left, widths, {}, width)  # for a very narrow terminal, below `least`
     return left, widths

@@ -77,7 +77,7 @@ def called(found: Why, job_id: int) -> str:
 def named(found: Why, job_id: int) -> str:
     """Return the same as :func:`called`, with the job's user if known."""
     other = found.others.get(job_id)
-    return called(found, job_id) + (f" ({short(other.spec.account.name, 12)})" if other else "")
+    return called(found, job_id) + (f" ({plain(other.spec.account.name)})" if other else "")
 
 
 def count(number: int, noun: str) -> str:
@@ -166,9 +166,7 @@ def _users_of(found: Why, verdict: Verdict, *, external_processes: bool = True) 
     if status.external_bytes is None:
         yield "it gives no reading of its memory"
     elif status.external_bytes > 0:
-        who = ", ".join(
-            f"{short(each.user or '?', 12)} {short(each.command or '?')}" for each in status.external_processes
-        )
+        who = ", ".join(f"{plain(each.user or '?')} {short(each.command or '?')}" for each in status.external_processes)
         freed_bytes = sum(each.freed_bytes for each in status.external_processes)
         freed = f", {format_bytes(freed_bytes)} of it freed a moment ago" if freed_bytes else ""
         yield f"external {format_bytes(status.external_bytes)}{freed}" + (f" ({who})" if who else "")
