@@ -66,15 +66,16 @@ class Column(Generic[L]):
 def hanging(line: str, width: int | None) -> list[str]:
     """Return *line* wrapped to *width* columns; further lines are indented to the text after the label.
 
-    Two spaces separate the label from the text, as in ``start  by noon``.
+    Two spaces separate the label from the text, as in ``start  by noon``. A label takes at most half of the width.
     """
     if width is None or cells(line) <= width:
         return [line]
     begin, gap, words = line.partition(" " * GAP)
-    begin, words = (f"{begin}{gap}", words) if gap else ("", line)
+    is_label = gap and cells(begin) + GAP <= width // 2
+    begin, words = (f"{begin}{gap}", words) if is_label else ("", line)
     indent = cells(begin) or GAP
     first, *more = wrapped(words, max(TINY, width - indent))
-    return [f"{begin}{first}", *(" " * indent + each for each in more)]
+    return [each.rstrip() for each in (f"{begin}{first}", *(" " * indent + each for each in more))]
 
 
 def fit(columns: Sequence[Column[L]], lines: Sequence[L], width: int) -> tuple[list[Column[L]], dict[str, int]]:
