@@ -13,7 +13,7 @@ from gpuqueue.client.devices import uuids_of
 from gpuqueue.client.memory import OpenMemory, with_memory
 from gpuqueue.client.placement import UuidsOf, replaced
 from gpuqueue.errors import BadRequest
-from gpuqueue.model import job_ref, times, validation
+from gpuqueue.model import host_limits, job_ref, times, validation
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_edit import JobEdit
 from gpuqueue.model.job_spec import ASKED, AUTO, JobSpec
@@ -93,6 +93,8 @@ def _fields(wanted: JobEdit) -> dict[str, Any]:
         "pool": (wanted.pool, lambda value: value),
         "time_limit_s": (wanted.time_limit, _or_none(validation.time_limit)),
         "signal": (wanted.signal, _or_none(validation.early_signal)),
+        "cpus": (wanted.cpus, _or_none(host_limits.cpus_of)),
+        "cpu_mem_bytes": (wanted.cpu_mem, _or_none(host_limits.cpu_mem_of)),
     }
     return {field: parse(value) for field, (value, parse) in parsers.items() if value is not None}
 

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
     from gpuqueue.client import devices, estimates, memory, notifications, placeholders, reads, snapshots, utilisation
     from gpuqueue.client.memory import OpenMemory
-    from gpuqueue.model import file_patterns, python_environments, times
+    from gpuqueue.model import file_patterns, host_limits, python_environments, times
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.queue.lease import DeviceStatus
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
     estimates = later("gpuqueue.client.estimates")
     file_patterns = later("gpuqueue.model.file_patterns")
+    host_limits = later("gpuqueue.model.host_limits")
     memory = later("gpuqueue.client.memory")
     notifications = later("gpuqueue.client.notifications")
     placeholders = later("gpuqueue.client.placeholders")
@@ -155,8 +156,8 @@ def completed(
         tags=tags_of(validation.words("tags", request.tags)),
         separate_stderr=request.separate_stderr,
         probe=validation.text_or_none("probe", request.probe),
-        cpus=validation.number_or_none("cpus", request.cpus),
-        cpu_mem_bytes=validation.size_or_none("cpu_mem", request.cpu_mem),
+        cpus=None if request.cpus is None else host_limits.cpus_of(request.cpus),
+        cpu_mem_bytes=None if request.cpu_mem is None else host_limits.cpu_mem_of(request.cpu_mem),
         git=checkout.seen() if checkout is not None else None,
     )
     if spec.array is not None:

@@ -4,12 +4,46 @@ from __future__ import annotations
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.text.sanitize import brief
-from gpuqueue.text.units import MAX_BYTES, MIB, format_bytes
+from gpuqueue.text.units import MAX_BYTES, MIB, format_bytes, parse_bytes
 
 #: Smallest limits: less time than the kernel can measure out, and less memory than any program needs.
 LEAST_CPUS, LEAST_BYTES = 0.01, MIB
 #: Largest number of processors.
 MOST_CPUS = 10_000
+
+
+def cpus_of(value: object) -> float | None:
+    """Return a number of processors, given as a number or as text such as ``0.5``, or None. The spec checks its range.
+
+    Raises:
+        BadRequest: *value* is no number.
+
+    """
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            raise BadRequest(f"--cpus must be a number such as 4 or 0.5, not {brief(value)}") from None
+    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
+        raise BadRequest(f"--cpus must be a number such as 4 or 0.5, not {brief(value)}")
+    return value
+
+
+def cpu_mem_of(value: object) -> int | None:
+    """Return host memory in bytes, given in bytes or as text such as ``32G``, or None. The spec checks its range.
+
+    Raises:
+        BadRequest: *value* is no size.
+
+    """
+    if isinstance(value, str):
+        try:
+            return parse_bytes(value)
+        except BadRequest as error:
+            raise BadRequest(f"--cpu-mem: {error}") from None
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise BadRequest(f"--cpu-mem must be a size in bytes or such as 32G, not {brief(value)}")
+    return value
 
 
 def check(cpus: float | None, cpu_mem_bytes: int | None) -> None:

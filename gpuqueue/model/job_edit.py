@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class JobEdit:
     """Changes to a waiting job. None leaves a field unchanged. The fields have the forms of JobRequest.
 
-    ``"none"`` removes a time limit, a signal, a preference, device types, dependencies or the concurrency limit of an
-    array (*at_once*), ``"now"`` an earliest start, ``"any"`` named devices, an empty *pool* the pool. A job without a
-    time limit gets the limit of its new pool. A *mem* of ``"auto"`` is what earlier runs of the job's script needed.
-    After an array has started, only *at_once* can be changed.
+    ``"none"`` removes a time limit, a signal, a preference, device types, dependencies, the limits *cpus* and
+    *cpu_mem* or the concurrency limit of an array (*at_once*), ``"now"`` an earliest start, ``"any"`` named devices, an
+    empty *pool* the pool. A job without a time limit gets the limit of its new pool. A *mem* of ``"auto"`` is what
+    earlier runs of the job's script needed. After an array has started, only *at_once* can be changed.
     """
 
     mem: str | int | None = None
@@ -48,6 +48,8 @@ class JobEdit:
     retry_on: str | Sequence[RetryOn] | None = None
     mem_retries: int | None = None
     at_once: int | str | None = None
+    cpus: str | float | None = None
+    cpu_mem: str | int | None = None
 
     def __bool__(self) -> bool:
         """Return whether any field changes."""

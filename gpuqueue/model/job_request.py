@@ -135,5 +135,5 @@ class JobRequest:
     snapshot_allow: Sequence[str] = ()
     keep: Sequence[str] = ()
     probe: str | None = None
-    cpus: float | None = None
+    cpus: str | float | None = None
     cpu_mem: str | int | None = None

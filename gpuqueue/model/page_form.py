@@ -23,6 +23,8 @@ class JobForm:
     gpus: int = 1
     device: str = ""
     time_limit: str = ""
+    cpus: str = ""
+    cpu_mem: str = ""
     name: str = ""
     priority: str = "normal"
     pool: str = ""

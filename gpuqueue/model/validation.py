@@ -56,13 +56,6 @@ def seconds_or_none(what: str, value: object) -> float | None:
     return value
 
 
-def number_or_none(what: str, value: object) -> float | None:
-    """Return a number, or None."""
-    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool) or _is_nan(value)):
-        raise BadRequest(f"{what} must be a number, not {brief(value)}")
-    return value
-
-
 def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)  # math.isnan raises on an int that is too large for a float
 

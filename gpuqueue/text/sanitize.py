@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Unicode categories of characters that control a terminal or have no glyph: controls (line ends, ESC), direction
 #: marks, zero-width characters, surrogates, private and unassigned characters, line and paragraph separators.
 _OBEYED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 #: East Asian widths of characters that take two columns of a terminal.
 _WIDE = frozenset({"W", "F"})
+#: Categories of marks on the character before them, and the mark that shows it as an emoji, which is wide.
+_MARKS, _AS_EMOJI = frozenset({"Mn", "Me"}), "\N{VARIATION SELECTOR-16}"
 #: Longest message, in characters. The quoted text may be megabytes long.
 MOST = 2000
 
@@ -30,22 +38,31 @@ def in_one_line(message: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Return how many columns of a terminal *text* takes: wide characters take two, combining marks take none."""
+    """Return how many columns of a terminal *text* takes: wide characters take two, marks on other characters none."""
     if text.isascii():  # the common case
         return len(text)
+    return max(_columns(text), default=0)
+
+
+def _columns(text: str) -> Iterator[int]:
+    """Yield how many columns *text* takes up to and including each of its characters."""
     import unicodedata  # noqa: PLC0415 - as above
 
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in _WIDE else 1 for char in text
-    )
+    total = last = 0
+    for char in text:
+        if char == _AS_EMOJI:
+            total, last = total + (last == 1), 2 if last else 0
+        elif unicodedata.category(char) not in _MARKS and not unicodedata.combining(char):
+            last = 2 if unicodedata.east_asian_width(char) in _WIDE else 1
+            total += last
+        yield total
 
 
 def _cut(text: str, width: int) -> str:
     """Return the beginning of *text* that takes no more than *width* columns."""
-    cut = text[: max(0, width)]
-    while cells(cut) > width > 0:
-        cut = cut[:-1]
-    return cut
+    if text.isascii():
+        return text[: max(0, width)]
+    return text[: sum(1 for _ in takewhile(lambda columns: columns <= width, _columns(text)))]
 
 
 def short(text: str, width: int = 24) -> str:

@@ -15,6 +15,9 @@ const ADVICE = [
   [/see the pools in gpuqueue gpus --json, or choose no pool/, "choose another pool, or none"],
   [/leave out --device, --pool or --device-type/, "choose another device, or no pool"],
   [/ \(its memory less the headroom\)/, ", as a part of its memory is kept free"],
+  [/^--cpus must be (a number )?/, "give a number "],
+  [/^--cpu-mem must be (a size )?/, "give a size "],
+  [/^--cpu-mem: /, ""],
   [/^--name is empty: give a name, or leave out the option/, "the name is empty: give a name"],
   [/^--name /, "the name "],
   [/, give with --env/, ""],
@@ -22,6 +25,8 @@ const ADVICE = [
 
 /** What a message is about, by its text. The first one counts. @type {[RegExp, FieldName][]} */
 const FIELDS = [
+  [/--cpu-mem\b/, "cpu_mem"],
+  [/--cpus\b/, "cpus"],
   [/ is not a (usable )?size: /, "mem"],
   [/ is not a (usable )?duration: /, "time_limit"],
   [/--time\b|time limit|time_limit/, "time_limit"],

@@ -45,6 +45,8 @@
  * @property {number | null} gpus
  * @property {string} device
  * @property {string} time_limit
+ * @property {string} cpus
+ * @property {string} cpu_mem
  * @property {string} name
  * @property {string} priority
  * @property {string} pool

@@ -60,6 +60,8 @@
  * @property {number | null} retry_of
  * @property {{commit: string, branch: string | null, dirty: boolean | null} | null} git
  * @property {boolean} separate_stderr
+ * @property {number | null} cpus
+ * @property {number | null} cpu_mem_bytes
  */
 
 /**
@@ -187,7 +189,7 @@
  * @typedef {object} Why
  * @property {Job} job
  * @property {Explanation | null} explanation
- * @property {Record<string, {device: {index: number, kind: string, name: string}}>} devices
+ * @property {Record<string, {device: {index: number, kind: string, name: string}, trouble: string | null}>} devices
  * @property {Record<string, Job>} others
  * @property {Record<string, {median_s: number, p90_s: number, runs: number}>} usual
  */

@@ -1,5 +1,5 @@
 // One job in words: its state, its endings, what it asks for, and what each of its steps was.
-import { STATES, duration, size } from "./words.js";
+import { STATES, duration, plural, size } from "./words.js";
 
 /** @typedef {import("./job-types.js").Ending} Ending */
 /** @typedef {import("./job-types.js").Job} Job */
@@ -51,6 +51,12 @@ export const verdictWords = (verdict) => verdict.replaceAll("--mem ", "");
  * @param {import("./job-types.js").Spec} spec
  */
 export const isFromPage = (spec) => spec.cwd === "/" && Boolean(spec.snapshot);
+
+/** The most that a job may use of its host, as the command line says it; "" without limits. @param {import("./job-types.js").Spec} spec */
+export function limitWords({ cpus, cpu_mem_bytes: bytes }) {
+  const parts = [cpus === null ? "" : plural(cpus, "processor"), bytes === null ? "" : `${size(bytes)} of host memory`].filter(Boolean);
+  return parts.length ? `at most ${parts.join(", ")}` : "";
+}
 
 /** How a run came to its start. @type {Record<string, string>} */
 const STARTS = {

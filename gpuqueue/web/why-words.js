@@ -84,7 +84,7 @@ export function linkedParts(why, text) {
  * @returns {{words: string, holder: string | null}}
  */
 function stateOf(why, verdict) {
-  const words = verdict.cannot_start ?? OBSTACLES[verdict.obstacle] ?? verdict.obstacle;
+  const words = obstacleOn(why, verdict);
   const id = verdict.reserved_for ?? null;
   if (id === null) return { words, holder: null };
   if ([why.job.id, why.job.member?.array_id].includes(id)) return { words: `${words}; reserved for this job`, holder: null };
@@ -112,6 +112,12 @@ function startLines(why, explanation) {
   if (start.at_ms !== null) return [`by ${at(start.at_ms)} on ${where}, unless other jobs go before it`, ...blockers];
   if (start.room_ms !== null) return [`there is room by ${at(start.room_ms)} on ${where}, unless ${start.rivals === 1 ? "the earlier job takes" : `one of ${start.rivals} earlier jobs takes`} it`, ...blockers];
   return [`not known: it starts on ${where} when what is in the way has ended`, ...blockers];
+}
+
+/** What is in the way on a device. @param {Why} why @param {Verdict} verdict */
+function obstacleOn(why, verdict) {
+  const trouble = verdict.obstacle === "slots" || verdict.obstacle === "memory" ? why.devices[verdict.device]?.trouble : null;
+  return trouble ? `closed: ${trouble}` : (verdict.cannot_start ?? OBSTACLES[verdict.obstacle] ?? verdict.obstacle);
 }
 
 /** @param {Explanation} explanation @param {string} user */

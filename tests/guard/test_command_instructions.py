@@ -36,7 +36,7 @@ pytestmark = [
 #: is a job that waits, ENDED one that only the history still has. SCRIPT has 100 earlier runs in the history, of which
 #: a submit reads 50, to say what the script needed.
 RATIOS = {
-    ("submit", "--mem", "1M", "--", "true"): (1.75, 1.79, 1.78, 1.77),
+    ("submit", "--mem", "1M", "--", "true"): (1.78, 1.82, 1.81, 1.80),
     ("submit", "--mem", "12G", "SCRIPT"): (1.99, 2.03, 2.02, 2.01),
     ("queue",): (1.80, 1.85, 1.82, 1.83),
     ("cancel", "LIVE"): (1.53, 1.58, 1.56, 1.56),

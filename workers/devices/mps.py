@@ -6,8 +6,11 @@ a GPU is then a client of the daemon's server. docs/howto/mig-and-mps.md describ
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import socket
+import stat
 import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,6 +26,8 @@ from gpuqueue.text.sanitize import in_one_line
 CONTROL = "nvidia-cuda-mps-control"
 #: The variables of a client: where it finds the daemon, and how much of the GPU's threads it may use, in percent.
 PIPE_DIRECTORY, THREAD_PERCENTAGE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+#: The socket of the daemon in its pipe directory.
+CONTROL_SOCKET = "control"
 #: How long the daemon and the driver may take to answer, in seconds.
 ANSWER_S = 5.0
 #: The name of a server in /proc, which cuts ``nvidia-cuda-mps-server`` to 15 characters.
@@ -73,6 +78,50 @@ def without_servers(reading: Reading, *, proc: Path = Path("/proc")) -> Reading:
     """
     others = {pid: held for pid, held in reading.processes.items() if not _is_server(pid, proc)}
     return reading if len(others) == len(reading.processes) else replace(reading, processes=others)
+
+
+class DaemonWatch:
+    """Notices that the control daemon has ended: a job that starts then would run without MPS. Thread-safe.
+
+    A daemon that ends in order removes its socket, which is cheap to see. One that was killed leaves it behind. Only a
+    connection shows that, and each one adds lines to the log of a daemon that runs. So it is made only before a job
+    starts, and then until the daemon is back.
+    """
+
+    def __init__(self, settings: Settings, device: Device) -> None:
+        uses_mps = settings.mps and device.kind is DeviceKind.GPU
+        self._control = settings.mps_pipe_directory / CONTROL_SOCKET if uses_mps else None
+        self._has_ended = False
+
+    def trouble(self, *, at_start: bool = False) -> str | None:
+        """Return why no job may start on the device now, or None. *at_start* is whether one is about to."""
+        if self._control is None:
+            return None
+        connects = at_start or self._has_ended
+        has_ended = _has_ended(self._control, connects=connects)
+        if has_ended or connects:
+            self._has_ended = has_ended
+        if not has_ended:
+            return None
+        return f"mps is on, and its control daemon at {self._control.parent} has ended: start {CONTROL} -d"
+
+
+def _has_ended(control: Path, *, connects: bool) -> bool:
+    """Return whether no daemon listens at the socket *control*; without *connects* only if it is not there.
+
+    Any other answer counts as a daemon, since the start of the worker has found one there.
+    """
+    try:
+        is_socket = stat.S_ISSOCK(control.stat().st_mode)
+        if not connects or not is_socket:
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.setblocking(False)
+            return client.connect_ex(str(control)) in {errno.ECONNREFUSED, errno.ENOENT}
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
 
 
 def _is_server(pid: int, proc: Path) -> bool:

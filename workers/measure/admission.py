@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, Health, trouble_of
 from gpuqueue.queue.lease import Offer
 from gpuqueue.settings.settings import Settings
@@ -14,6 +16,11 @@ from workers.measure.active_runs import LiveRun
 from workers.measure.monitor import DeviceMonitor
 from workers.measure.sample import Sample
 from workers.run.start_health import StartHealth, in_words
+
+if TYPE_CHECKING:
+    from workers.devices import mps
+else:  # few sites use it
+    mps = later("workers.devices.mps")
 
 #: Time between two health checks of a device, in seconds. Temperature and modes change slowly.
 HEALTH_S = 5.0
@@ -31,6 +38,7 @@ class AdmissionCheck:
         self._clock = clock
         #: Records failed starts. While it reports trouble, the device takes no job.
         self.start_health = StartHealth(settings.runs_dir, clock, settings.launcher_in_use)
+        self._mps = mps.DaemonWatch(settings, device) if settings.mps else None
         self._machine = machine_id(settings.state_dir)
         self._unwell: str | None = None
         self._unwell_until_s = 0.0
@@ -40,7 +48,8 @@ class AdmissionCheck:
         try:
             sample = self._monitor.sample(self.device)
             health = self._monitor.health(self.device, HEALTH_S)
-            return self._offer(sample, self._trouble(health) or self.start_health.trouble(), health)
+            trouble = self._trouble(health) or self._mps_trouble() or self.start_health.trouble()
+            return self._offer(sample, trouble, health)
         except DeviceTrouble as error:
             return self._offer(None, str(error))
         except OSError as error:  # no descriptor left, or an unreadable disk: the heartbeat must still be sent
@@ -70,6 +79,9 @@ class AdmissionCheck:
             self._unwell, self._unwell_until_s = trouble, now_s + COOL_DOWN_S
         return self._unwell if now_s < self._unwell_until_s else None
 
+    def _mps_trouble(self, *, at_start: bool = False) -> str | None:
+        return None if self._mps is None else self._mps.trouble(at_start=at_start)
+
     def in_trouble(self, uuids: Collection[str]) -> frozenset[str]:
         """Check this host's devices *uuids* now, and return those in trouble. The trouble may explain a run's end."""
         return frozenset(uuid for uuid in uuids if self._is_unwell(uuid))
@@ -94,10 +106,15 @@ class AdmissionCheck:
         The claim's sample is reused if it is recent and the run fits. If the run does not fit, the device is sampled
         again, because a run that has ended since counts as an external process in the old sample.
 
+        Where jobs share the device through MPS, its daemon must run.
+
         Raises:
             OSError: The device cannot be sampled, because the host is short of a resource.
 
         """
+        trouble = self._mps_trouble(at_start=True)
+        if trouble is not None:
+            return trouble
         for uuid in (each.uuid for each in run.held.devices):
             device = self._monitor.devices.get(uuid)
             if device is None:

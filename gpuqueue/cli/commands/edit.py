@@ -25,6 +25,8 @@ _OPTIONS = (
     field("device_type", f"{placement.DEVICE_TYPE}; none removes it."),
     *placement.CHANGES,
     field("time_limit", "Time limit; none removes it."),
+    field("cpus", "At most this many processors of the host; none removes the limit."),
+    field("cpu_mem", "At most this much host memory; none removes the limit."),
     field("signal", "Signal sent this long before the time limit; none removes it."),
     field("name", "Name of the job."),
     field("priority", "Jobs of higher priority start first."),

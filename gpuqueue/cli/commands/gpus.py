@@ -8,6 +8,7 @@ import click
 
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output.devices import device_plain, device_rows, external_process_lines
+from gpuqueue.cli.output.terminal_width import hanging, terminal_width
 from gpuqueue.client import Client
 
 
@@ -31,6 +32,6 @@ def gpus(*, as_json: bool) -> None:
     elif found:
         click.echo(rows)
         for line in external_process_lines(found):
-            click.echo(line)
+            click.echo("\n".join(hanging(line, terminal_width())))
     else:
         click.echo("no worker has announced a device: start one with gpuqueue up", err=True)

@@ -36,6 +36,8 @@ class _Command(WithRest, Once):
 @field("gpus", "Number of devices. Default: as before.")
 @field("device", f"{placement.DEVICE} Default: as before.")
 @field("time_limit", "Time limit; none removes it. Default: as before.")
+@field("cpus", "At most this many processors of the host; none removes the limit. Default: as before.")
+@field("cpu_mem", "At most this much host memory; none removes the limit. Default: as before.")
 @field("priority", "Priority. Default: as before.")
 @click.option("-e", "--env", multiple=True, metavar="K=V", help="Change an environment variable. Repeatable.")
 @click.pass_context

@@ -9,7 +9,7 @@ import click
 
 from gpuqueue.cli.follow.status_line import report_history_away
 from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output.terminal_width import terminal_width
+from gpuqueue.cli.output.terminal_width import hanging, terminal_width
 from gpuqueue.cli.plots import image_file
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
@@ -71,7 +71,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
     about_kept = None if kept is None else kept_line.kept_line(kept, record.job.label)
     click.echo(job_story.story(record, now, terminal_width(), kept=about_kept))
     for line in silent:
-        click.echo(line)
+        click.echo("\n".join(hanging(line, terminal_width())))
     _show_end(written, f"the end of its log (gpuqueue logs {job_id})")
     _show_end(errors, f"the end of its standard error (gpuqueue logs --stderr {job_id})")
 

@@ -10,7 +10,7 @@ from gpuqueue.cli.options.job_id import one_job_argument
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output import live_run
 from gpuqueue.cli.output.silent_hosts import silent_lines
-from gpuqueue.cli.output.terminal_width import terminal_width
+from gpuqueue.cli.output.terminal_width import hanging, terminal_width
 from gpuqueue.cli.why.as_json import why_to_plain
 from gpuqueue.cli.why.story import story
 from gpuqueue.client import Client
@@ -35,4 +35,4 @@ def why(job_id: str, *, as_json: bool) -> None:
         silent += silent_lines(list(found.devices.values()), client.settings)
     click.echo(json.dumps(why_to_plain(found), indent=2) if as_json else story(found, terminal_width()))
     for line in [] if as_json else silent:
-        click.echo(line)
+        click.echo("\n".join(hanging(line, terminal_width())))

@@ -25,6 +25,8 @@ _FIELDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "device": (("--device",), {"multiple": True, "metavar": "WHICH", "shell_complete": placements}),
     "device_type": (("--device-type",), {"multiple": True, "metavar": "MODEL", "shell_complete": models}),
     "time_limit": (("-t", "--time", "time_limit"), {"metavar": "TIME"}),
+    "cpus": (("--cpus",), {"metavar": "N"}),
+    "cpu_mem": (("--cpu-mem",), {"metavar": "SIZE"}),
     "signal": (("--signal",), {"metavar": "SIG@TIME"}),
     "name": (("-n", "--name"), {}),
     "priority": (("-p", "--priority", "priority"), {"type": click.Choice([str(priority) for priority in Priority])}),

@@ -79,9 +79,9 @@ NAME = terminal_width.Column[Row](
     head="NAME", cell=lambda row, width: render.model_of(row.status.device, min(width, 32)), least=11, keep=4, narrows=1
 )
 FREE = terminal_width.Column[Row](head="FREE", cell=lambda row, _: format_bytes(row.status.free_bytes), right=True)
-#: Narrowed last, since it shows what is wrong.
+#: Narrowed first, because a line below the table has what is cut.
 STATE = terminal_width.Column[Row](
-    head="STATE", cell=lambda row, _: condition(row.status, row.heartbeat_s, row.called), least=28, narrows=4
+    head="STATE", cell=lambda row, _: condition(row.status, row.heartbeat_s, row.called), least=28, narrows=0
 )
 #: The columns from left to right.
 COLUMNS: tuple[Column, ...] = (

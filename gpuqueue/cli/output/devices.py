@@ -8,11 +8,11 @@ from datetime import datetime, timezone
 
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.device_table import device_table
-from gpuqueue.cli.output.drains import drain_lines, drain_plain, jobs_on, reserved_lines
+from gpuqueue.cli.output.drains import closed_lines, drain_lines, drain_plain, jobs_on, reserved_lines
 from gpuqueue.cli.output.environment_lines import environment_lines
 from gpuqueue.cli.output.host_refusals import refusal_lines
 from gpuqueue.cli.output.silent_hosts import kept_until, silent_lines
-from gpuqueue.cli.output.terminal_width import terminal_width
+from gpuqueue.cli.output.terminal_width import hanging, terminal_width
 from gpuqueue.codec import device_to_plain
 from gpuqueue.queue.device_replies import external_to_plain
 from gpuqueue.queue.lease import DeviceStatus
@@ -26,10 +26,17 @@ Labels = Callable[[Iterable[int]], Mapping[int, str]]
 
 def device_rows(found: Sequence[DeviceStatus], settings: Settings, labels: Labels) -> str:
     """Return the table of devices and the lines below it; *labels* gives the labels of their jobs."""
-    called = labels(jobs_on(found))
-    table = device_table(found, settings.heartbeat_s, terminal_width(), called)
-    hosts = (*silent_lines(found, settings), *refusal_lines(found), *environment_lines(found))
-    return "\n".join((table, *drain_lines(found), *reserved_lines(found, called), *hosts))
+    called, width = labels(jobs_on(found)), terminal_width()
+    table = device_table(found, settings.heartbeat_s, width, called)
+    lines = (
+        *closed_lines(found, settings.heartbeat_s, table),
+        *drain_lines(found),
+        *reserved_lines(found, called),
+        *silent_lines(found, settings),
+        *refusal_lines(found),
+        *environment_lines(found),
+    )
+    return "\n".join((table, *(each for line in lines for each in hanging(line, width))))
 
 
 def external_process_lines(found: Sequence[DeviceStatus], now: datetime | None = None) -> Iterator[str]:

@@ -9,6 +9,9 @@ from gpuqueue.queue.drains import Drain
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.text.sanitize import plain
 
+#: Begins the condition of a device whose worker gives it no job now.
+CLOSED = "closed: "
+
 
 def jobs_on(found: Iterable[DeviceStatus]) -> Iterator[int]:
     """Yield the jobs that hold the devices *found*, and those that have them reserved."""
@@ -39,6 +42,17 @@ def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             yield f"drained: {each.host} device {each.device.index}{since}{by}{why}"
 
 
+def closed_lines(found: Sequence[DeviceStatus], heartbeat_s: float, table: str) -> Iterator[str]:
+    """Yield a line for the closed devices of each host and reason, if the *table* of devices has cut the reason."""
+    closed: dict[tuple[str, str], list[str]] = {}
+    for each in found:
+        words = condition(each, heartbeat_s)
+        if words.startswith(CLOSED) and words not in table:
+            closed.setdefault((each.host, words.removeprefix(CLOSED)), []).append(render.device_label(each.device))
+    for (host, why), labels in closed.items():
+        yield f"{CLOSED}{plain(host)} device{'s' if len(labels) > 1 else ''} {', '.join(labels)}: {why}"
+
+
 def reserved_lines(found: Sequence[DeviceStatus], called: Mapping[int, str]) -> Iterator[str]:
     """Yield a line for each reserved device: its job and the time of the reservation; *called* as in `condition`."""
     for each in found:
@@ -62,7 +76,7 @@ def condition(device: DeviceStatus, heartbeat_s: float, called: Mapping[int, str
     if device.seen_s_ago > SILENT_HEARTBEATS * heartbeat_s:
         return f"silent for {device.seen_s_ago:.0f}s"
     if device.trouble is not None:
-        return f"closed: {plain(device.trouble)}"
+        return f"{CLOSED}{plain(device.trouble)}"
     reservation = device.reservation
     return (
         "ready"

@@ -5,18 +5,19 @@ from __future__ import annotations
 from gpuqueue.model.progress import Progress
 from gpuqueue.text.sanitize import cells, short
 
-BAR_WIDTH = 8
+#: Width of a bar, and most columns of the words behind it, such as ``1281167/1281167, 12:34:56 left``.
+BAR_WIDTH, WORDS_WIDTH = 8, 40
 
 
 def share_bar(progress: Progress, width: int = BAR_WIDTH) -> str:
     """Return ``████····  50 %`` and the job's own text."""
-    full = round(progress.share * width)
-    return f"{'█' * full}{'·' * (width - full)} {100 * progress.share:3.0f} % {short(progress.words)}".rstrip()
+    full, words = round(progress.share * width), short(progress.words, WORDS_WIDTH)
+    return f"{'█' * full}{'·' * (width - full)} {100 * progress.share:3.0f} % {words}".rstrip()
 
 
 def in_words(progress: Progress) -> str:
     """Return the progress as text: ``50 % 45/100, 00:15 left``."""
-    return f"{100 * progress.share:.0f} % {short(progress.words)}".rstrip()
+    return f"{100 * progress.share:.0f} % {short(progress.words, WORDS_WIDTH)}".rstrip()
 
 
 def fitted(progress: Progress, width: int) -> str:

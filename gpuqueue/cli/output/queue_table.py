@@ -180,7 +180,7 @@ PROGRESS = Column(
 COLUMNS = (
     ID,
     NAME,
-    Column(head="USER", cell=lambda line, _: short(line.job.spec.account.name, 12), keep=3),
+    Column(head="USER", cell=lambda line, _: plain(line.job.spec.account.name), least=12, keep=3, narrows=-1),
     STATE,
     Column(head="MEMORY", cell=_memory, right=True, keep=5),
     Column(head="TIME", cell=_time, right=True, keep=4),

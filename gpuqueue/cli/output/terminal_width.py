@@ -47,8 +47,8 @@ class Column(Generic[L]):
     """One column. ``cell`` returns the text of a line for a width; ``least`` is the least width of the column.
 
     Columns with the lowest ``keep`` are omitted first; None: never omitted. An ``is_extra`` column is omitted before
-    any other is narrowed below its ``enough``. Columns with the lowest ``narrows`` are narrowed first; None: never
-    narrowed.
+    any other is narrowed below its ``enough``. Columns with the lowest ``narrows`` are narrowed first, none below its
+    ``enough`` as long as another is above it; None: never narrowed.
     """
 
     head: str
@@ -66,15 +66,16 @@ class Column(Generic[L]):
 def hanging(line: str, width: int | None) -> list[str]:
     """Return *line* wrapped to *width* columns; further lines are indented to the text after the label.
 
-    Two spaces separate the label from the text, as in ``start  by noon``.
+    Two spaces separate the label from the text, as in ``start  by noon``. A label takes at most half of the width.
     """
     if width is None or cells(line) <= width:
         return [line]
     begin, gap, words = line.partition(" " * GAP)
-    begin, words = (f"{begin}{gap}", words) if gap else ("", line)
+    is_label = gap and cells(begin) + GAP <= width // 2
+    begin, words = (f"{begin}{gap}", words) if is_label else ("", line)
     indent = cells(begin) or GAP
     first, *more = wrapped(words, max(TINY, width - indent))
-    return [f"{begin}{first}", *(" " * indent + each for each in more)]
+    return [each.rstrip() for each in (f"{begin}{first}", *(" " * indent + each for each in more))]
 
 
 def fit(columns: Sequence[Column[L]], lines: Sequence[L], width: int) -> tuple[list[Column[L]], dict[str, int]]:
@@ -87,6 +88,7 @@ def fit(columns: Sequence[Column[L]], lines: Sequence[L], width: int) -> tuple[l
     _drop(left, [column for column in left if column.is_extra], enough, width)
     _drop(left, [column for column in left if column.keep is not None], least, width)
     giving = sorted((column for column in left if column.narrows is not None), key=lambda each: each.narrows or 0)
+    _narrow(giving, left, widths, enough, width)
     _narrow(giving, left, widths, least, width)
     _narrow(giving[::-1], left, widths, {}, width)  # for a very narrow terminal, below `least`
     return left, widths

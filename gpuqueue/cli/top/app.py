@@ -135,7 +135,7 @@ class Top(App[None]):
         self._head.update(" · ".join([*more, lines.head_line(snapshot, self._order, self._user)]))
         width = self.size.width
         self._devices.show_devices(lines.device_rows(snapshot, self._client.settings.heartbeat_s), width)
-        self._legend.update("\n".join((lines.LEGEND, *lines.external_lines(snapshot, width - LEGEND_BESIDE))))
+        self._legend.update(lines.legend(snapshot, width - LEGEND_BESIDE))
         self._jobs.show_jobs(shown, self._marked_keys, width)
         self._fill()
 

@@ -10,8 +10,10 @@ from enum import Enum
 from gpuqueue.cli.output import device_table, devices, queue_table, render
 from gpuqueue.cli.output.arrays import labels
 from gpuqueue.cli.output.device_table import Column, Row
+from gpuqueue.cli.output.drains import closed_lines
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.queue_table import Line
+from gpuqueue.cli.output.terminal_width import hanging
 from gpuqueue.cli.top.snapshot import Snapshot
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import Priority
@@ -97,7 +99,7 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
         least=11,
         narrows=2,
     ),
-    replace(device_table.NAME, cell=lambda row, width: render.model_of(row.status.device, min(width, 18)), keep=1),
+    replace(device_table.NAME, keep=1, narrows=-1),
     Column(
         head="MEMORY", cell=lambda row, width: bar(memory_parts(row.status), min(width, BAR_WIDTH)), least=8, narrows=0
     ),
@@ -112,7 +114,8 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
     Column(head="TEMP", cell=lambda row, _: _figure(row.status.temperature_c, "°C"), right=True, keep=4),
     Column(head="POWER", cell=lambda row, _: _figure(row.status.power_w, "W"), right=True, keep=3),
     Column(head="JOBS", cell=lambda row, width: device_table.few(row.jobs, width, ","), least=8, narrows=3),
-    device_table.STATE,
+    #: Narrowed last below `enough`, since it shows what is wrong.
+    replace(device_table.STATE, enough=36, narrows=4),
 )
 
 
@@ -167,25 +170,28 @@ def priority_beside(job: Job, by: int) -> Priority | None:
     return Priority(wanted) if min(Priority) <= wanted <= max(Priority) else None
 
 
-def head_line(snapshot: Snapshot, order: Order, user: str | None) -> str:
-    """Return the head line: numbers of running and waiting jobs, and the allocated memory."""
+def head_line(snapshot: Snapshot, order: Order | None, user: str | None) -> str:
+    """Return the head line: numbers of running and waiting jobs, the allocated memory, and *order* if it is chosen."""
     running = sum(job.state.is_active for job in snapshot.jobs)
     waiting = f"{sum(map(_waiting, snapshot.jobs))}{'+' if snapshot.more else ''}"
     allocated = format_bytes(sum(each.allocated_bytes for each in snapshot.devices))
     total = format_bytes(sum(each.device.total_bytes for each in snapshot.devices))
     whose = f" of {plain(user)}" if user else ""
+    by = f" · by {order.value}" if order is not None else ""
     return (
-        f"{running} running, {waiting} waiting{whose} · {allocated} of {total} allocated · by {order.value}"
+        f"{running} running, {waiting} waiting{whose} · {allocated} of {total} allocated{by}"
         f" · {snapshot.at.astimezone():%H:%M:%S}"
     )
 
 
 def as_text(snapshot: Snapshot, heartbeat_s: float, user: str | None, width: int | None = None) -> str:
     """Return a snapshot as plain text *width* columns wide; None: for a pipe, and nothing is omitted or cut."""
-    parts = [head_line(snapshot, Order.ID, user)]
+    parts = [head_line(snapshot, None, user)]
     if snapshot.devices:
         rows = device_rows(snapshot, heartbeat_s)
-        parts += [table_of(DEVICE_COLUMNS if width is None else device_columns(rows), rows, width), LEGEND]
+        table = table_of(DEVICE_COLUMNS if width is None else device_columns(rows), rows, width)
+        closed = closed_lines(snapshot.devices, heartbeat_s, table)
+        parts += [table, LEGEND, *(each for line in closed for each in hanging(line, width))]
         parts += external_lines(snapshot, width)
     if snapshot.jobs:
         parts += ["", queue_table.table_of(job_lines(snapshot, Order.ID), width)]
@@ -193,9 +199,14 @@ def as_text(snapshot: Snapshot, heartbeat_s: float, user: str | None, width: int
 
 
 def external_lines(snapshot: Snapshot, width: int | None = None) -> list[str]:
-    """Return a line for each external process, with its user and its age, cut to *width* columns; None: not cut."""
+    """Return each external process, with its user and its age, in lines of *width* columns; None: one line for each."""
     found = devices.external_process_lines(snapshot.devices, snapshot.at)
-    return [line if width is None else short(line, width) for line in found]
+    return [each for line in found for each in hanging(line, width)]
+
+
+def legend(snapshot: Snapshot, width: int) -> str:
+    """Return the legend of the bars, and a line for each external process, cut to *width* columns."""
+    return "\n".join((LEGEND, *(short(line, width) for line in external_lines(snapshot))))
 
 
 def _waiting(job: Job) -> int:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from gpuqueue.cli.why.drained import resume_words
-from gpuqueue.cli.why.table import called, clock, count, label, named
+from gpuqueue.cli.why.table import called, clock, count, label, named, trouble_on
 from gpuqueue.client.why import Why
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Start, Verdict
 from gpuqueue.text.units import format_duration
@@ -136,8 +136,19 @@ def _no_start(found: Why, explanation: Explanation) -> str:
         return f"not before the worker of {' or '.join(silent)} sends heartbeats again: see gpuqueue status there"
     return (
         resume_words(found, possible)
+        or _when_open(found, possible)
         or _when_freed_memory_counts(found, possible)
         or "unknown: no device that is served now will ever have enough room"
+    )
+
+
+def _when_open(found: Why, possible: Sequence[Verdict]) -> str:
+    """Return which closed devices must take jobs again, and why they do not; empty if none is closed."""
+    closed = {label(found, each.device): why for each in possible if (why := trouble_on(found, each)) is not None}
+    return (
+        f"not before {' or '.join(closed)} takes jobs again: {'; '.join(dict.fromkeys(closed.values()))}"
+        if closed
+        else ""
     )
 
 

@@ -147,8 +147,8 @@ def _limit(found: Why, limit: LimitReached) -> str:
 def _order(found: Explanation, user: str, *, front: bool) -> str:
     before = [
         (found.higher, f"{count(found.higher, 'job')} of higher priorities"),
-        (found.theirs, f"{found.theirs} of {count(found.users_before, 'user')} with less usage"),
-        (found.own_before, f"{found.own_before} of {plain(user)}'s own"),
+        (found.theirs, f"{count(found.theirs, 'job')} of {count(found.users_before, 'user')} with less usage"),
+        (found.own_before, f"{count(found.own_before, 'job')} of {plain(user)}'s own"),
     ]
     words = ", ".join(text for count, text in before if count)
     moved = f"moved to the front of {plain(user)}'s own; " if front else ""

@@ -62,6 +62,12 @@ def label(found: Why, uuid: str) -> str:
     return plain(uuid) if status is None else plain(f"{status.host}:{render.device_label(status.device)}")
 
 
+def trouble_on(found: Why, verdict: Verdict) -> str | None:
+    """Return why the worker of a device gives it no job now, None if it does or nobody knows."""
+    status = found.devices.get(verdict.device)
+    return None if status is None or status.trouble is None else plain(status.trouble)
+
+
 def called(found: Why, job_id: int) -> str:
     """Return ``job`` and the label of a job, or its id if the label is unknown."""
     other = found.others.get(job_id)
@@ -71,7 +77,7 @@ def called(found: Why, job_id: int) -> str:
 def named(found: Why, job_id: int) -> str:
     """Return the same as :func:`called`, with the job's user if known."""
     other = found.others.get(job_id)
-    return called(found, job_id) + (f" ({short(other.spec.account.name, 12)})" if other else "")
+    return called(found, job_id) + (f" ({plain(other.spec.account.name)})" if other else "")
 
 
 def count(number: int, noun: str) -> str:
@@ -88,6 +94,9 @@ def _why_not(found: Why, verdict: Verdict) -> str:
     by_others = _in_use(found, verdict)
     if by_others is not None:
         return by_others
+    trouble = trouble_on(found, verdict)
+    if trouble is not None and verdict.obstacle is Obstacle.SLOTS:
+        return f"closed: {trouble}"
     may_start = verdict.obstacle is not Obstacle.FITS or found.job.state is not JobState.HELD
     obstacle = verdict.obstacle if may_start else Obstacle.NOT_YET  # a held member of an array
     return plain(_obstacles(found, verdict)[obstacle])
@@ -145,9 +154,9 @@ def _reserved(found: Why, verdict: Verdict) -> str:
 
 def _users_of(found: Why, verdict: Verdict, *, external_processes: bool = True) -> Iterator[str]:
     """Yield the jobs on a device, largest first, then headroom and, if asked for, external processes."""
-    status = found.devices.get(verdict.device)
-    if status is not None and status.trouble is not None:
-        yield plain(status.trouble)
+    status, trouble = found.devices.get(verdict.device), trouble_on(found, verdict)
+    if trouble is not None:
+        yield trouble
         return
     for run in sorted(verdict.runs, key=lambda each: -each.held_bytes):
         until = f" until {clock(run.ends_ms)}" if run.ends_ms is not None else ""
@@ -157,9 +166,7 @@ def _users_of(found: Why, verdict: Verdict, *, external_processes: bool = True) 
     if status.external_bytes is None:
         yield "it gives no reading of its memory"
     elif status.external_bytes > 0:
-        who = ", ".join(
-            f"{short(each.user or '?', 12)} {short(each.command or '?')}" for each in status.external_processes
-        )
+        who = ", ".join(f"{plain(each.user or '?')} {short(each.command or '?')}" for each in status.external_processes)
         freed_bytes = sum(each.freed_bytes for each in status.external_processes)
         freed = f", {format_bytes(freed_bytes)} of it freed a moment ago" if freed_bytes else ""
         yield f"external {format_bytes(status.external_bytes)}{freed}" + (f" ({who})" if who else "")

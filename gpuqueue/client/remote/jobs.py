@@ -245,7 +245,7 @@ class RemoteJobs:
     @then_from_fields(lambda: job_edit.JobEdit)
     def edit(self, job: int | str, wanted: job_edit.JobEdit) -> Job:
         """Change the request of a waiting job or of a whole array, and return the job. It keeps its place."""
-        body = submit.edit_of(self._link, wanted)
+        body = submit.edit_body(self._link, wanted)
         return self._link.send("PATCH", f"/jobs/{segment(job_ref.whole_job(job))}", body, kind=Job)
 
     def tag(self, job: int | str, *words: str, remove: bool = False) -> None:

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from gpuqueue.client.memory import OpenMemory
     from gpuqueue.client.remote import devices, snapshots
     from gpuqueue.client.remote.http import Answer
-    from gpuqueue.model import api, job_edit, times
-    from gpuqueue.model.api import RetryRequest
+    from gpuqueue.codec.text import Plain
+    from gpuqueue.model import job_edit, times
     from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_request import JobRequest
 else:
-    api = later("gpuqueue.model.api")
     devices = later("gpuqueue.client.remote.devices")
     job_edit = later("gpuqueue.model.job_edit")
     notifications = later("gpuqueue.client.notifications")
@@ -102,14 +101,18 @@ def retry_body(
     args: Sequence[str] | None,
     env: Mapping[str, str] | Sequence[str] | None,
     changes: Mapping[str, Any],
-) -> RetryRequest:
-    """Return the body of a retry. It has the environment of this process, which replaces one that was removed."""
-    return api.RetryRequest(
-        args=None if args is None else validation.words("args", args),
-        env=validation.environment(env),
-        fallback_env=travelling(os.environ),
-        changes=edit_of(link, job_edit.JobEdit(**changes)),
-    )
+) -> Plain:
+    """Return the body of a retry. It has the environment of this process, which replaces one that was removed.
+
+    The other fields are only there if they are set, as in :func:`edit_body`.
+    """
+    body = {
+        "args": None if args is None else validation.words("args", args),
+        "env": validation.environment(env) or None,
+        "fallback_env": travelling(os.environ),
+        "changes": edit_body(link, job_edit.JobEdit(**changes)) or None,
+    }
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def warn_from(answer: Answer, warn: Callable[[str], None] | None) -> None:
@@ -137,14 +140,17 @@ def post_job(
     return job
 
 
-def edit_of(link: Link, wanted: JobEdit) -> JobEdit:
-    """Return *wanted* with what depends on this process resolved: its host's devices, and its local time."""
+def edit_body(link: Link, wanted: JobEdit) -> Plain:
+    """Return *wanted* as the body of a request, with only what is set: an older service refuses fields that are new.
+
+    What depends on this process is resolved: its host's devices, and its local time.
+    """
     if wanted.device is not None:
         wanted = replace(wanted, device=devices.with_host(link, wanted.device))
     if wanted.begin is not None:
         begin = times.begin(wanted.begin)
         wanted = replace(wanted, begin="now" if begin is None else begin.isoformat())
-    return wanted
+    return {name: value for name, value in to_plain(wanted).items() if value is not None}
 
 
 def _environments(link: Link) -> Sequence[Sequence[str] | None]:

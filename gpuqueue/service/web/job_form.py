@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from gpuqueue.client.placement import UuidsOf, placed
 from gpuqueue.errors import BadRequest
-from gpuqueue.model import validation
+from gpuqueue.model import host_limits, validation
 from gpuqueue.model.api import NewJob, RetryRequest
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.device import DeviceFilter
@@ -65,6 +65,8 @@ def new_job_of(form: JobForm, uuids_of: UuidsOf) -> NewJob:
         device=device,
         placement=placement,
         time_limit_s=validation.time_limit(form.time_limit.strip() or None),
+        cpus=host_limits.cpus_of(form.cpus.strip() or None),
+        cpu_mem_bytes=host_limits.cpu_mem_of(form.cpu_mem.strip() or None),
         name=validation.name(form.name) if form.name.strip() else None,
         priority=validation.priority(form.priority),
         pool=form.pool.strip(),
@@ -83,6 +85,8 @@ def form_of(spec: JobSpec, device_names: Mapping[str, str]) -> JobForm:
         gpus=spec.gpus,
         device=devices or str(spec.device or ""),
         time_limit="" if spec.time_limit_s is None else _duration(spec.time_limit_s),
+        cpus="" if spec.cpus is None else repr(spec.cpus).removesuffix(".0"),
+        cpu_mem="" if spec.cpu_mem_bytes is None else _size(spec.cpu_mem_bytes),
         name=spec.name,
         priority=str(spec.priority),
         pool=spec.pool,
@@ -112,6 +116,8 @@ def retry_of(form: JobForm, before: JobForm) -> RetryRequest:
         gpus=None if form.gpus == before.gpus else form.gpus,
         device=changed("device", str(DeviceFilter.ANY)),
         time_limit=changed("time_limit", validation.NONE),
+        cpus=changed("cpus", validation.NONE),
+        cpu_mem=changed("cpu_mem", validation.NONE),
         name=changed("name"),
         priority=changed("priority"),
         pool=changed("pool"),

@@ -1,6 +1,6 @@
 // What was asked for: the command, the code with its difference from a commit, and the environment.
 import { readBytes } from "../api.js";
-import { askedWords, commandOf, isFromPage } from "../job-words.js";
+import { askedWords, commandOf, isFromPage, limitWords } from "../job-words.js";
 import { html, useState } from "../lib.js";
 import { Panel } from "../parts/panel.js";
 import { labelOf } from "../record.js";
@@ -58,11 +58,13 @@ export function Request({ view, path }) {
   const { job } = view.record;
   const { spec } = job;
   const { git, snapshot } = spec;
+  const limits = limitWords(spec);
   const retries = spec.retries.times ? `at most ${spec.retries.times}, after ${spec.retries.on.join(", ").replaceAll("_", " ")}` : "";
   return html`
     <${Panel} name="request" title="What was asked for">
       <dl class="facts">
         <${Fact} label="Asked">${askedWords(spec)}<//>
+        ${limits ? html`<${Fact} label="Limits">${limits}<//>` : null}
         ${retries ? html`<${Fact} label="Retries">${retries}<//>` : null}
         ${spec.waits.begin_at ? html`<${Fact} label="Begins"><time datetime=${spec.waits.begin_at} title=${fullTime(spec.waits.begin_at)}>${clock(spec.waits.begin_at)}</time><//>` : null}
         ${view.rights.arguments ? html`

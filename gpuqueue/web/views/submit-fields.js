@@ -53,6 +53,8 @@ export function SubmitFields({ start, form, fault, onChange }) {
         onInput=${(/** @type {Changed} */ event) => onChange({ gpus: event.currentTarget.value === "" ? null : Number(event.currentTarget.value) })} /><//>
       ${choice("device", "Device", devicesOf(start))}
       ${text("time_limit", "Time limit", "Such as 90m, 2h or 1d. Empty: the limit of the chosen pool if it has one, else no limit", { placeholder: "2h" })}
+      ${text("cpus", "Processors, at most", "On average, such as 4 or 0.5. Only hosts that can limit it run the job")}
+      ${text("cpu_mem", "Host memory, at most", "Such as 32G. Only hosts that can limit it run the job")}
       ${isNew && start.environments.length ? choice("environment", "Python environment", [["", "none"], ...named(start.environments)], "With its packages, on the hosts that have it") : null}
       ${takesPython(start, form) ? text("python", "Python", isNew ? html`The interpreter on the host, such as <code>/opt/conda/bin/python</code>. Empty: <code>python3</code>${start.environments.length ? ", or that of the environment" : ""}` : "The interpreter on the host. Empty: as before", { placeholder: "python3" }) : null}
       ${text("name", "Name", isNew ? "Empty: the name of the script" : "", { maxlength: 128, placeholder: isNew ? form.script : "" })}

@@ -359,7 +359,7 @@ def test_what_is_named_first_goes_first(here: JobQueue) -> None:
     assert f"order  priority normal; moved to the front of {ME.name}'s own; nobody is before it" in (
         speak(["why", "4"]).stdout.decode()
     )
-    assert f"before it: 3 of {ME.name}'s own" in speak(["why", "1"]).stdout.decode()
+    assert f"before it: 3 jobs of {ME.name}'s own" in speak(["why", "1"]).stdout.decode()
     assert [4, 2, 3, 1] == [must_claim(here).job_id for _ in range(4)]
     gone = speak(["move", "4", "--front"])
     assert (5, "gpuqueue: job 4 is starting: only a job that waits can be moved\n") == (gone.code, gone.stderr)

@@ -14,7 +14,7 @@ from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement, Preference
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.connect import connect
-from gpuqueue.text.units import MIB
+from gpuqueue.text.units import GIB, MIB
 
 
 @pytest.fixture
@@ -83,6 +83,35 @@ def test_contradictions_are_refused(site: Site, client: Client, words: tuple[str
     assert 2 == refused.returncode
     assert f"{words[0]} and {words[1]} contradict each other" in refused.stderr
     assert JobState.QUEUED is client.jobs.get(job).state
+
+
+@pytest.mark.parametrize("limit", [("--cpus", "many"), ("--cpus", "0"), ("--cpu-mem", "32")])
+def test_a_bad_limit_of_the_host_has_one_message(site: Site, client: Client, limit: tuple[str, str]) -> None:
+    """``submit`` and ``edit`` refuse it in the same words, and nothing is changed."""
+    job = submit(site, "--mem", "64M", "--cpus", "4")
+
+    refused = [
+        site.cli(*words, check=False)
+        for words in (("submit", "--mem", "64M", *limit, "--", "true"), ("edit", str(job), *limit))
+    ]
+
+    assert [2, 2] == [each.returncode for each in refused]
+    assert refused[0].stderr == refused[1].stderr
+    assert limit[0] in refused[0].stderr
+    assert [(job, 4.0, None)] == [(each.id, each.spec.cpus, each.spec.cpu_mem_bytes) for each in client.jobs.list()]
+
+
+def test_the_limits_of_the_host_can_be_changed(site: Site, client: Client) -> None:
+    """``edit`` sets each limit, and ``none`` removes it. The other one stays."""
+    job = submit(site, "--mem", "64M", "--cpus", "4")
+
+    said = site.cli("edit", str(job), "--cpu-mem", "32G").stdout
+
+    assert f"job {job}: queued, cpu mem 32G\n" == said
+    assert (4.0, 32 * GIB) == (client.jobs.get(job).spec.cpus, client.jobs.get(job).spec.cpu_mem_bytes)
+    site.cli("edit", str(job), "--cpus", "none")
+    assert (None, 32 * GIB) == (client.jobs.get(job).spec.cpus, client.jobs.get(job).spec.cpu_mem_bytes)
+    assert "  limits     at most 32G of host memory\n" in site.cli("show", str(job)).stdout
 
 
 def test_submit_refuses_both_preferences(site: Site, client: Client) -> None:

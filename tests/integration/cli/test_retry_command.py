@@ -71,6 +71,23 @@ def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> Non
     assert "retry of" not in site.cli("show", str(first)).stdout
 
 
+def test_the_limits_of_the_host_are_kept_or_changed(site: Site) -> None:
+    """A retry has the limits of the first job, unless an option gives another one or removes it."""
+    site.make_tables()
+    serve(site.queue, make_offer(host=site.settings.host))
+    job = site.client.jobs.submit(["true"], mem="64M", cpus=4, cpu_mem="1G").id
+    ended(site, 256, job)
+
+    again = [
+        site.client.jobs.get(site.cli("retry", str(job), *words).stdout.strip()).spec
+        for words in ((), ("--cpus", "none", "--cpu-mem", "2G"))
+    ]
+    refused = site.cli("retry", str(job), "--cpus", "many", check=False)
+
+    assert [(4, GIB), (None, 2 * GIB)] == [(each.cpus, each.cpu_mem_bytes) for each in again]
+    assert (2, True) == (refused.returncode, "--cpus must be a number such as 4 or 0.5" in refused.stderr)
+
+
 @pytest.mark.full
 def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
     """The failed members of an array become an array with the same indexes, so that a sweep's values are the same.

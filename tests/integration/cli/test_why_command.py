@@ -70,7 +70,7 @@ def test_no_start_is_known_behind_other_jobs(site: Site) -> None:
 
     output = site.cli("why", "7").stdout
 
-    assert "before it: 5 of ada's own" in output
+    assert "before it: 5 jobs of ada's own" in output
     assert re.search(
         r"^start  unknown: 5 jobs that may take the room go before it; there is room for the first of them by "
         r"\S+ \S+ on nodeA:0, when job 1 must have ended$",

@@ -79,14 +79,15 @@ def failed(served: ServedSite, job_id: int) -> None:
 
 def test_a_script_becomes_a_job(served: ServedSite, owner: Client, browser: Browser) -> None:
     """The job is the caller's, its code is the script, and a second click with the same key is the same job."""
-    fields = {"args": "--lr '1 2'", "time_limit": "2h", "tags": "night", "name": "from the page"}
+    fields = {"args": "--lr '1 2'", "time_limit": "2h", "tags": "night", "name": "from the page", "cpus": "2"}
     first, second = (submitted(browser, key="one", **fields) for _ in range(2))
     assert (201, first.value["id"]) == (first.status, second.value["id"])
     assert first.value["id"] != submitted(browser, key="two", **fields).value["id"]
     spec = owner.jobs.get(first.value["id"]).spec
     assert ("python3", "train.py", "--lr", "1 2") == spec.argv
     assert served.settings.host == spec.account.host, "the machine of the service, not the browser's address"
-    assert (GIB, 7200.0, ("night",), "from the page") == (spec.mem_bytes, spec.time_limit_s, spec.tags, spec.name)
+    assert (GIB, 7200.0, 2.0) == (spec.mem_bytes, spec.time_limit_s, spec.cpus)
+    assert (("night",), "from the page") == (spec.tags, spec.name)
     store = blob_store_of(served.settings)
     assert b"\ttrain.py\n" in store.manifest_text(CodeSnapshot.parse(str(spec.snapshot)).address)
     with store.open(hashlib.sha256(SCRIPT).hexdigest()) as kept:
@@ -102,6 +103,8 @@ def test_a_script_becomes_a_job(served: ServedSite, owner: Client, browser: Brow
         ({"gpus": 65}, 400, "give a number from 1 to 64"),
         ({"gpus": "2"}, 400, "gpus must be a whole number"),
         ({"time_limit": "soon"}, 400, "is not a duration: write it like 90s"),
+        ({"cpus": "0"}, 400, "--cpus must be from 0.01 to 10000, not 0.0"),
+        ({"cpu_mem": "1K"}, 400, "--cpu-mem must be from 1M to 1024T, not 1024 bytes"),
         ({"device": "nodeX:0"}, 400, "there is no device 'nodeX:0'"),
         ({"environment": "a b"}, 400, "'a b' is no environment"),
         ({"args": '"'}, 400, "a quote or a backslash without its end"),
@@ -134,10 +137,18 @@ def test_an_ended_job_runs_again_with_changes(served: ServedSite, owner: Client,
         start["devices"],
     )
     assert ("python3", "/", True) == (start["form"]["python"], start["cwd"], bool(start["snapshot"]))
-    form = {**start["form"], "mem": "2G", "args": "--lr 2", "tags": "night again", "python": "/opt/python"}
+    form = {
+        **start["form"],
+        "mem": "2G",
+        "args": "--lr 2",
+        "tags": "night again",
+        "python": "/opt/python",
+        "cpu_mem": "8G",
+    }
     first, second = (browser.api("POST", f"/web/jobs/{job}/retry", form, Idempotency_Key="k") for _ in range(2))
     assert (201, first.value["id"]) == (first.status, second.value["id"])
     spec = owner.jobs.get(first.value["id"]).spec
+    assert 8 * GIB == spec.cpu_mem_bytes
     assert (job, 2 * GIB, ("/opt/python", "train.py", "--lr", "2"), 3600.0, ("night", "again"), "first") == (
         spec.retry_of,
         spec.mem_bytes,

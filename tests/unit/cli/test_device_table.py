@@ -8,6 +8,7 @@ import pytest
 from factories import make_device
 
 from gpuqueue.cli.output.device_table import device_table
+from gpuqueue.cli.output.drains import closed_lines
 from gpuqueue.cli.output.environment_lines import environment_lines
 from gpuqueue.cli.output.render import model_of
 from gpuqueue.queue.drains import Drain, DrainOrigin
@@ -108,3 +109,19 @@ def test_each_host_with_environments_has_a_line() -> None:
     found = (torch, torch, replace(CARD, host="b", environments=()), replace(CARD, host="c"))
 
     assert ["environments of trainer-17: jax, torch-2.6"] == [*environment_lines(found)]
+
+
+HOT = "it is too hot to run at full speed: hardware thermal slowdown, software thermal slowdown"
+
+
+def test_a_reason_that_the_table_cuts_is_below_it_once_for_each_host() -> None:
+    """A closed device shows its whole reason at any width. A drained or silent one has another line."""
+    closed = tuple(replace(CARD, device=replace(CARD.device, index=index), trouble=HOT) for index in range(2))
+    others = (replace(TROUBLED, trouble=HOT), replace(CARD, trouble=HOT, seen_s_ago=60.0), CARD)
+    found = (*closed, replace(closed[0], host="b"), *others)
+
+    assert [f"closed: trainer-17 devices 0, 1: {HOT}", f"closed: b device 0: {HOT}"] == [
+        *closed_lines(found, 10.0, device_table(found, 10.0, 100))
+    ]
+    assert [] == [*closed_lines(found, 10.0, device_table(found, 10.0))]
+    assert [] == [*closed_lines(found, 10.0, device_table(found, 10.0, 240))]

@@ -14,6 +14,7 @@ from gpuqueue.cli.commands.limits import _tables
 from gpuqueue.cli.commands.notify import COLUMNS, target_to_plain
 from gpuqueue.cli.output import job_story
 from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.cli.output.terminal_width import hanging
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.limits import EVERYBODY, Bound, LimitsInUse
@@ -123,3 +124,15 @@ def test_the_story_of_a_job_fits_and_what_is_copied_stays_whole() -> None:
     (memory,) = [line for line in narrow if line.strip().startswith("memory ")]
     assert memory.endswith(" over 5:00:00")
     assert job_story.story(record).count("\n") < len(narrow) - 1, "a pipe gets every line whole"
+
+
+def test_a_label_takes_at_most_half_of_the_line() -> None:
+    """A text behind a long label goes on at the left, and no line ends with a space."""
+    line = "external process on trainer-with-a-long-name.example.org: 2G  ada, pid 4711  python train.py"
+
+    assert [
+        "external process on",
+        "  trainer-with-a-long-name.example.org:",
+        "  2G  ada, pid 4711  python train.py",
+    ] == hanging(line, 40)
+    assert ["start  not before noon", "       on nodeA:0"] == hanging("start  not before noon on nodeA:0", 24)

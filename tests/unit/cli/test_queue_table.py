@@ -18,6 +18,7 @@ from gpuqueue.model.array import Array, Indexes, Member, Tally
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_page import Listing
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import RunDevice
 from gpuqueue.text.sanitize import cells
@@ -136,6 +137,17 @@ def test_a_wide_terminal_shows_whole_names_and_a_bar() -> None:
     assert "a-long-name-of-a-training-run" in runs
     assert "node-with-cards:0" in runs
     assert runs.endswith("████····  50 % 45/90, 00:15 left")
+
+
+def test_a_long_user_is_cut_only_where_there_is_no_room() -> None:
+    """A name such as first.last is whole on a wide terminal. Regression: it was cut to 12 columns at any width."""
+    named = replace(WAITS, spec=replace(WAITS.spec, account=Account(name="anne-katharin.mueller", uid=7, host="h")))
+    listing = replace(LISTING, jobs=(RUNS, named))
+
+    wide, narrow = (click.unstyle(queue_table(listing, PROGRESS, width)).splitlines()[-1] for width in (200, 100))
+
+    assert " anne-katharin.mueller " in wide
+    assert " anne-kathar…  " in narrow
 
 
 def test_a_pipe_gets_every_column_always() -> None:

@@ -261,3 +261,21 @@ def test_external_processes_are_listed_with_owner_and_age() -> None:
     ] == external_lines(snapshot)
     assert all(len(line) <= 44 for line in external_lines(snapshot, 44))
     assert all(line in as_text(snapshot, 10.0, None).splitlines() for line in external_lines(snapshot))
+    assert external_lines(snapshot, 44)[:3] == [
+        "external process on nodeA device 0: 3G",
+        "  eve, pid 77, for 2d 01:00:00  jupyter",
+        "external process on nodeA device 0:",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_the_reason_of_a_closed_device_leaves_room_for_the_others(width: int) -> None:
+    """A long reason is cut before the bars are. It is whole below the table if it is cut there."""
+    why = "mps is on, and its control daemon at /tmp/nvidia-mps has ended: start nvidia-cuda-mps-control -d"
+    site = Snapshot(at=NOW, devices=(status(), status(trouble=why, slots=0)), jobs=())
+
+    shown = as_text(site, 10.0, None, width)
+
+    assert why in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= width
+    assert width < 100 or FREE * 20 in shown

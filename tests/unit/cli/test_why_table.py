@@ -162,7 +162,7 @@ def test_a_pipe_gets_every_line_whole() -> None:
 
     assert printed == story(FOUND, 1000)
     assert f"{FAR}:1 " in printed
-    assert "before it: 3 jobs of higher priorities, 4 of 2 users with less usage, 5 of ada's own" in printed
+    assert "before it: 3 jobs of higher priorities, 4 jobs of 2 users with less usage, 5 jobs of ada's own" in printed
 
 
 def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:
@@ -409,3 +409,18 @@ def test_a_notebook_in_use_is_no_memory_that_comes_back() -> None:
 def test_every_obstacle_has_a_word() -> None:
     """``why`` ended with a traceback if a device that it only counts was excluded for the job."""
     assert set(Obstacle) == set(WORDS)
+
+
+def test_a_closed_device_shows_its_reason() -> None:
+    """A device in trouble has no slots. Regression: ``why`` said that it runs its maximum number of jobs: 0."""
+    hot = "it is hot: 92 °C, and the limit for new jobs is 80 °C"
+    closed = {f"a-{index}": replace(device("a", index), slots=0, trouble=hot) for index in range(2)}
+    verdicts = tuple(verdict("a", index, Obstacle.SLOTS) for index in range(2))
+    explanation = replace(EXPLANATION, start=None, devices=verdicts)
+
+    printed = story(Why(job=WAITS, explanation=explanation, devices=closed))
+
+    assert f"start  not before a:0 or a:1 takes jobs again: {hot}\n" in printed
+    assert 2 == printed.count(f"  closed: {hot}")
+    full = story(Why(job=WAITS, explanation=explanation, devices={"a-0": device("a", 0), "a-1": device("a", 1)}))
+    assert 2 == full.count("it runs its maximum number of jobs: 0")

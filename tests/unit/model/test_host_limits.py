@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from factories import make_spec
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.host_limits import words
+from gpuqueue.model.host_limits import cpu_mem_of, cpus_of, words
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,31 @@ def test_limits_are_shown_in_words() -> None:
     """Each limit that is set is named with its unit."""
     assert "at most 1 processor" == words(1, None)
     assert "at most 0.5 processors, 32G of host memory" == words(0.5, 32 * 2**30)
+
+
+def test_limits_are_read_as_they_are_typed() -> None:
+    """Both have the forms of the command line and of Python."""
+    assert [4.0, 0.5, 4, 0.5, None] == [*map(cpus_of, ("4", "0.5", 4, 0.5, None))]
+    assert [32 * 2**30, 2**20, None] == [*map(cpu_mem_of, ("32G", 2**20, None))]
+
+
+@pytest.mark.parametrize(
+    ("read", "value", "text"),
+    [
+        (cpus_of, "many", "--cpus must be a number such as 4 or 0.5, not 'many'"),
+        (cpus_of, "", "--cpus must be a number such as 4 or 0.5, not ''"),
+        (cpus_of, True, "--cpus must be a number such as 4 or 0.5, not True"),
+        (cpus_of, [4], "--cpus must be a number such as 4 or 0.5, not [4]"),
+        (cpu_mem_of, "32", "--cpu-mem: '32' is not a size: add the unit: 32M or 32G"),
+        (cpu_mem_of, "much", "--cpu-mem: 'much' is not a size: write it like 6G or 512MiB"),
+        (cpu_mem_of, 1.5, "--cpu-mem must be a size in bytes or such as 32G, not 1.5"),
+        (cpu_mem_of, True, "--cpu-mem must be a size in bytes or such as 32G, not True"),
+    ],
+)
+def test_what_is_no_limit_is_refused_by_the_name_of_its_option(
+    read: Callable[[object], object], value: object, text: str
+) -> None:
+    """The message says which option it is about, wherever the value was typed."""
+    with pytest.raises(BadRequest) as refused:
+        read(value)
+    assert text == str(refused.value)

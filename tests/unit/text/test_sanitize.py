@@ -29,10 +29,22 @@ def test_a_line_is_cut_between_two_words(width: int, cut: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "taken"), [("train", 5), ("\u8bad\u7ec3", 4), ("caf\u00e9", 4), ("cafe\u0301", 4), ("\uff34", 2)]
+    ("text", "taken"),
+    [
+        ("train", 5),
+        ("\u8bad\u7ec3", 4),
+        ("caf\u00e9", 4),
+        ("cafe\u0301", 4),
+        ("\uff34", 2),
+        ("\u0e17\u0e35\u0e48", 1),  # Thai marks, whose combining class is 0
+        ("\U0001f680 run", 6),
+        ("\u2764\ufe0f", 2),
+        ("\U0001f680\ufe0f", 2),
+        ("1\ufe0f\u20e3", 2),
+    ],
 )
 def test_a_terminal_gives_a_wide_character_two_columns(text: str, taken: int) -> None:
-    """A wide character takes two terminal columns, and a combining mark takes none."""
+    """A wide character takes two terminal columns, and a mark takes none, except the one that makes an emoji."""
     assert cells(text) == taken
 
 
@@ -44,6 +56,12 @@ def test_a_wide_name_is_cut_to_the_columns_that_there_are(width: int) -> None:
     """
     assert cells(short("\u8bad\u7ec3" * 8, width)) <= width
     assert cells(in_words("\u8bad \u7ec3 " * 8, width)) <= width
+
+
+def test_marks_take_no_room_of_the_name_below_them() -> None:
+    """A name with marks is cut to the same columns as one without."""
+    assert "\u0e17\u0e35" * 5 + "…" == short("\u0e17\u0e35" * 9, 6)
+    assert "\u0e17\u0e35" * 6 == short("\u0e17\u0e35" * 6, 6)
 
 
 @pytest.mark.parametrize(

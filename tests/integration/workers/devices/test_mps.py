@@ -15,6 +15,7 @@ from fake_driver.fake_driver import HERE, MPS_CONTROL, MPS_LIST, FakeGpus, build
 from site_of_one import BIN, Site
 
 from gpuqueue.model.device import PeakSource
+from gpuqueue.model.job import JobState
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
 from workers.devices import mps
@@ -91,6 +92,12 @@ def server_on(fake: FakeGpus, held_bytes: int) -> Iterator[None]:
             process.kill()
 
 
+def control(site: Site, *words: str, command: str = "") -> None:
+    """Run the control program of MPS on the host of *site*."""
+    environ = {**site.environ, mps.PIPE_DIRECTORY: site.environ["GPUQUEUE_MPS_PIPE_DIRECTORY"]}
+    subprocess.run([MPS_CONTROL, *words], env=environ, input=command, text=True, check=True)
+
+
 def refusal(environ: dict[str, str], tmp_path: Path) -> str:
     """Return the one line with which ``gpuqueue-worker devices``, which ``gpuqueue up`` calls first, is refused."""
     done = subprocess.run(
@@ -150,12 +157,30 @@ def test_a_worker_does_not_start_without_the_daemon(site: Site) -> None:
 
     assert 5 == worker.wait(timeout=60)
     assert "mps is on, and there is no pipe directory" in site.log()
-    subprocess.run(
-        [MPS_CONTROL, "-d"],
-        env={**site.environ, mps.PIPE_DIRECTORY: site.environ["GPUQUEUE_MPS_PIPE_DIRECTORY"]},
-        check=True,
-    )
+    control(site, "-d")
     site.start_worker()
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("daemon")
+def test_a_daemon_that_ends_closes_its_devices_until_it_is_back(site: Site, pipe: Path) -> None:
+    """No job runs without MPS: the device takes none and says why, and goes on by itself."""
+    site.make_tables()
+    site.start_worker()
+    control(site, command="quit\n")
+    until(lambda: site.client.devices.list()[0].trouble is not None, what="a closed device")
+
+    job = int(site.cli("submit", "--mem", "6G", "--", "printenv", mps.PIPE_DIRECTORY).stdout)
+
+    why = f"mps is on, and its control daemon at {pipe} has ended: start {MPS_CONTROL} -d"
+    assert f"closed: {why}" in site.cli("gpus").stdout
+    reported = site.cli("why", str(job)).stdout
+    assert f"start  not before {site.settings.host}:0 takes jobs again: {why}\n" in reported
+    assert f"closed: {why}" in reported
+    assert JobState.QUEUED is site.client.jobs.get(job).state
+    control(site, "-d")
+    site.until_state(job, JobState.SUCCEEDED)
+    assert f"{pipe}\n" == site.client.logs.path(job).read_text()
 
 
 @pytest.mark.full

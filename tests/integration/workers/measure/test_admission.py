@@ -24,6 +24,7 @@ from gpuqueue.queue.lease import Alive
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import GIB, MIB
+from workers.devices.mps import CONTROL_SOCKET
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import MOMENT_S, DeviceMonitor
@@ -199,6 +200,28 @@ def test_the_sample_of_the_claim_is_reused_at_the_start(host: Host, monkeypatch:
     monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s + 2 * MOMENT_S)
     assert admission.still_fits(ours) is not None
     assert 2 == len(readings)
+
+
+def test_a_device_takes_no_job_while_the_daemon_of_mps_is_away(host: Host, tmp_path: Path) -> None:
+    """Its offer has no slots and the reason, a claimed run does not start, and both end once the daemon is back."""
+    control = tmp_path / "mps" / CONTROL_SOCKET
+    environ = {"GPUQUEUE_STATE_DIR": str(tmp_path / "state"), "GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_MPS": "true"}
+    settings = Settings.load({**environ, "GPUQUEUE_MPS_PIPE_DIRECTORY": str(control.parent)})
+    admission = AdmissionCheck(settings, host.monitors[0], host.devices[0], host.clock)
+    ours = host.run(1, 10, 0)
+    control.parent.mkdir()
+    control.touch()
+    ready = admission.offer()
+    assert (None, None) == (ready.trouble, admission.still_fits(ours))
+
+    control.unlink()
+    closed = admission.offer()
+
+    assert (0, f"control daemon at {control.parent} has ended" in str(closed.trouble)) == (closed.slots, True)
+    assert closed.external_bytes == ready.external_bytes
+    assert closed.trouble == admission.still_fits(ours)
+    control.touch()
+    assert (ready.slots, None, None) == (admission.offer().slots, admission.offer().trouble, admission.still_fits(ours))
 
 
 def test_an_offer_says_what_the_health_check_has_read(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,8 @@ def test_a_python_script_runs_with_the_python_of_its_host() -> None:
             gpus=2,
             device="gpu",
             time_limit="1h30m",
+            cpus="1.5",
+            cpu_mem="32G",
             name="night run",
             priority="high",
             pool="big",
@@ -59,6 +61,7 @@ def test_a_python_script_runs_with_the_python_of_its_host() -> None:
         made.time_limit_s,
     )
     assert ("night run", Priority.HIGH, "big", ("night", "paper")) == (made.name, made.priority, made.pool, made.tags)
+    assert (1.5, 32 * GIB) == (made.cpus, made.cpu_mem_bytes)
 
 
 def test_other_scripts_start_themselves() -> None:
@@ -86,6 +89,8 @@ def test_memory_may_be_learned_and_a_device_named() -> None:
         ({"mem": "6"}, "add the unit: 6M or 6G"),
         ({"mem": "much"}, "is not a size: write it like 6G"),
         ({"time_limit": "2"}, "add the unit: 2s, 2m or 2h"),
+        ({"cpus": "many"}, "--cpus must be a number such as 4 or 0.5, not 'many'"),
+        ({"cpu_mem": "32"}, "--cpu-mem: '32' is not a size: add the unit"),
         ({"args": "it's"}, "a quote or a backslash without its end"),
         ({"tags": "a b/c"}, "'b/c' is no tag"),
         ({"priority": "top"}, "priority must be one of low, normal, high, urgent"),
@@ -112,6 +117,8 @@ SPEC = make_spec(
     placement=Placement(devices=("GPU-7",)),
     device=DeviceFilter.ANY,
     time_limit_s=93_784.0,
+    cpus=4.0,
+    cpu_mem_bytes=GIB,
     name="night",
     priority=Priority.LOW,
     pool="big",
@@ -128,6 +135,8 @@ def test_a_job_is_shown_as_it_would_be_typed() -> None:
         mem="1536M",
         device="nodeA:0",
         time_limit="1d2h3m4s",
+        cpus="4",
+        cpu_mem="1G",
         name="night",
         priority="low",
         pool="big",
@@ -137,8 +146,11 @@ def test_a_job_is_shown_as_it_would_be_typed() -> None:
     for size_bytes in (6 * GIB, 512 * MIB, GIB + 1, 1, 1025 * 1024):
         form = replace(FORM, mem=form_of(replace(SPEC, mem_bytes=size_bytes), {}).mem)
         assert size_bytes == new_job_of(form, uuids_of).mem_bytes
+    for cpus in (0.01, 0.1 + 0.2, 3, 10_000.0):
+        form = replace(FORM, cpus=form_of(replace(SPEC, cpus=cpus), {}).cpus)
+        assert cpus == new_job_of(form, uuids_of).cpus
     bare = form_of(make_spec(placement=Placement(exclusive=True, whole=True)), {})
-    assert ("", "", "") == (bare.mem, bare.args, bare.time_limit)
+    assert [""] * 5 == [bare.mem, bare.args, bare.time_limit, bare.cpus, bare.cpu_mem]
 
 
 def test_a_script_runs_with_the_python_that_is_typed() -> None:
@@ -179,6 +191,8 @@ def test_only_what_was_changed_changes() -> None:
     assert (DeviceFilter.ANY, ()) == (changed(device="").device, changed(device="").placement.devices)
     assert (None, "") == (changed(time_limit="").time_limit_s, changed(pool=" ").pool)
     assert ("day", Priority.URGENT) == (changed(name="day").name, changed(priority="urgent").priority)
+    assert (0.5, GIB) == (changed(cpus="0.5").cpus, changed(cpus="0.5").cpu_mem_bytes)
+    assert (4.0, None) == (changed(cpu_mem=" ").cpus, changed(cpu_mem=" ").cpu_mem_bytes)
 
 
 @pytest.mark.parametrize(

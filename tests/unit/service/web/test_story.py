@@ -17,6 +17,7 @@ from factories import make_spec
 
 from gpuqueue.client.why import Why
 from gpuqueue.codec.wire import to_plain
+from gpuqueue.model import host_limits
 from gpuqueue.model.dependencies import Condition, Dependency
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.event import Act, Event
@@ -209,6 +210,18 @@ def test_a_job_of_the_page_says_so() -> None:
     assert ["step", "submitted by ada", "from the web page on laptop"] == story[0][:3]
 
 
+def test_a_closed_device_shows_its_reason() -> None:
+    """A device in trouble takes no job: it has no slots."""
+    explanation = Explanation(
+        job_id=7, state=JobState.QUEUED, priority=Priority.NORMAL,
+        devices=(verdict(Obstacle.SLOTS), verdict(Obstacle.DRAINED)),
+    )  # fmt: skip
+    status = {"device": {"index": 0, "kind": "gpu", "name": "A5000"}, "trouble": "it is hot"}
+    why = to_plain(Why(job=waiting(), explanation=explanation))
+    found = shown(why={**why, "devices": {"GPU-slots": status, "GPU-drained": status}})["why"]
+    assert ["closed: it is hot", "drained"] == [each["words"] for each in found["devices"]]
+
+
 FIRST_SENTENCES: tuple[tuple[Job, dict[str, Any], str], ...] = (
     (waiting(awaits=(Dependency(3, Condition.ANY),)), {}, "not before job 3 has ended"),
     (Job(id=7, spec=make_spec(), state=JobState.HELD, submitted_at=at(0)), {}, "not before somebody releases it"),
@@ -307,6 +320,15 @@ def test_endings_and_commands_are_those_of_the_command_line() -> None:
     assert list(map(str, endings[:2])) == found["endings"][:2]
     assert ["signal 63" in found["endings"][2], *map(str, endings[3:])] == [True, *found["endings"][3:]]
     assert argv == shlex.split(found["command"])
+
+
+def test_limits_of_the_host_are_those_of_the_command_line() -> None:
+    """The same words as gpuqueue show; nothing for a job without limits."""
+    cases: list[dict[str, Any]] = [
+        {"cpus": 4, "cpu_mem_bytes": 32 * GIB}, {"cpus": 1, "cpu_mem_bytes": None}, {"cpus": 0.5, "cpu_mem_bytes": GIB}
+    ]  # fmt: skip
+    nothing = {"cpus": None, "cpu_mem_bytes": None}
+    assert [*(host_limits.words(**each) for each in cases), ""] == shown(limits=[*cases, nothing])["limits"]
 
 
 def test_a_failure_is_explained() -> None:

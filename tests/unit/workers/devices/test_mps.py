@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,3 +92,61 @@ def test_a_reading_without_a_server_is_unchanged(tmp_path: Path) -> None:
     reading = Reading(total_bytes=GIB, free_bytes=GIB, processes={GONE: MIB})
 
     assert mps.without_servers(reading, proc=tmp_path) is reading
+
+
+@pytest.fixture
+def pipe() -> Iterator[Path]:
+    """Return a pipe directory with a short name, because the name of a socket is short."""
+    with tempfile.TemporaryDirectory(prefix="mps-") as directory:
+        yield Path(directory)
+
+
+def listening(pipe: Path) -> socket.socket:
+    """Return the socket of a daemon in *pipe*, which replaces that of an earlier one."""
+    control = pipe / mps.CONTROL_SOCKET
+    control.unlink(missing_ok=True)
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(str(control))
+    made.listen(0)
+    return made
+
+
+def test_a_daemon_that_ends_is_noticed_until_it_is_back(pipe: Path) -> None:
+    """A killed daemon leaves its socket, which the next start of a job finds. After that, each check connects to it."""
+    watch = mps.DaemonWatch(settings(GPUQUEUE_MPS_PIPE_DIRECTORY=str(pipe)), make_device())
+    ended = f"mps is on, and its control daemon at {pipe} has ended: start nvidia-cuda-mps-control -d"
+
+    daemon = listening(pipe)
+    assert [None, None] == [watch.trouble(), watch.trouble(at_start=True)]
+    daemon.close()
+    assert [None, ended, ended] == [watch.trouble(), watch.trouble(at_start=True), watch.trouble()]
+    daemon = listening(pipe)
+    assert [None, None] == [watch.trouble(), watch.trouble(at_start=True)]
+    daemon.close()
+    (pipe / mps.CONTROL_SOCKET).unlink()
+    assert [ended, ended] == [watch.trouble(), watch.trouble(at_start=True)]
+    pipe.rmdir()
+    assert ended == watch.trouble()
+    pipe.mkdir()
+
+
+def test_only_a_socket_that_refuses_is_a_daemon_that_has_ended(pipe: Path) -> None:
+    """A daemon with a full queue of connections runs, and what is no socket is not judged."""
+    watch = mps.DaemonWatch(settings(GPUQUEUE_MPS_PIPE_DIRECTORY=str(pipe)), make_device())
+    with listening(pipe), socket.socket(socket.AF_UNIX) as first:
+        first.connect(str(pipe / mps.CONTROL_SOCKET))
+
+        assert [None] * 3 == [watch.trouble(at_start=True) for _ in range(3)]
+    (pipe / mps.CONTROL_SOCKET).unlink()
+    (pipe / mps.CONTROL_SOCKET).touch()
+    assert watch.trouble(at_start=True) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "device"), [({}, make_device(kind=DeviceKind.CPU)), ({"GPUQUEUE_MPS": "false"}, make_device())]
+)
+def test_no_daemon_is_needed_without_mps_or_for_a_cpu(pipe: Path, environ: dict[str, str], device: Device) -> None:
+    """The CPU beside the GPUs takes jobs while the daemon is away."""
+    watch = mps.DaemonWatch(settings(GPUQUEUE_MPS_PIPE_DIRECTORY=str(pipe), **environ), device)
+
+    assert [None, None] == [watch.trouble(), watch.trouble(at_start=True)]
