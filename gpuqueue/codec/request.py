@@ -103,6 +103,7 @@ def _to_plain(spec: JobSpec) -> Plain:
         **({"cpus": spec.cpus} if spec.cpus is not None else {}),
         **({"cpu_mem_bytes": spec.cpu_mem_bytes} if spec.cpu_mem_bytes is not None else {}),
         **({} if spec.expected_utilisation is None else {"expected_utilisation": spec.expected_utilisation}),
+        **({"ticket": spec.ticket} if spec.ticket is not None else {}),
     }
 
 
@@ -179,6 +180,7 @@ def _read(text: object) -> tuple[JobSpec, Member | None]:
             cpus=plain.number_or_none("cpus"),
             cpu_mem_bytes=plain.whole_or_none("cpu_mem_bytes"),
             expected_utilisation=plain.number_or_none("expected_utilisation"),
+            ticket=plain.text_or_none("ticket"),
         )
         return spec, member_from_plain(plain)
 

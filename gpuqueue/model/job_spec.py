@@ -94,6 +94,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("cpus", "cpus", (int, float, type(None)), "a number"),
     ("cpu_mem", "cpu_mem_bytes", (int, type(None)), "a whole number"),
     ("expected_utilisation", "expected_utilisation", (int, float, type(None)), "a number"),
+    ("ticket", "ticket", _TEXT_OR_NONE, "text"),
     ("the command", "argv", (tuple,), "a tuple of words"),
     ("the environment", "env", (Mapping,), "a mapping of names to values"),
     ("waits", "waits", (Waits,), "a Waits"),
@@ -143,6 +144,7 @@ class JobSpec:
     - ``expected_utilisation`` is the share of time, 0 to 1, in which it probably uses each device. None: unknown.
     - ``probe`` is the text of a :class:`~gpuqueue.model.probe.Probe` if the job runs only to find out its memory.
     - ``cpus`` and ``cpu_mem_bytes`` are the most processors and host memory that the job may use.
+    - ``ticket`` is the signature of a service that signs jobs (:mod:`gpuqueue.model.ticket`). It holds the arguments.
     - ``notifications`` are the notifications to send at the final end of the job.
     - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
     """
@@ -183,6 +185,7 @@ class JobSpec:
     cpus: float | None = None
     cpu_mem_bytes: int | None = None
     expected_utilisation: float | None = None
+    ticket: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Validate the fields.

@@ -64,6 +64,8 @@ dl:<device>            hash    job id -> ``lease:observed:end:alone:busy:nonce``
 leases                 zset    job id -> when the lease expires without a heartbeat
 rsv                    hash    device -> ``job:need:start:blockers``: the reservation for a job that has waited too
                                long, or for which others were preempted
+taken:<id>             string  how many ids of members go with an id that the service has taken to sign a job, for a
+                               minute (see ``lua/acts/take_ids.lua``)
 idem:<nonce>           string  ``id:time`` of the job, for ten minutes, so that a repeated submit makes one job
 ev                     stream  the outbox: one event for each step of each job
 late                   set     jobs unknown to this store that the workers of their runs have restored

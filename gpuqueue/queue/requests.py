@@ -34,6 +34,8 @@ else:
     refusals = later("gpuqueue.queue.refusals")
     replies = later("gpuqueue.queue.replies")
 
+#: How often an id is taken for a job whose last one has expired: the store lost its data, or this process stood still.
+TRIES = 3
 #: Reasons of a new job that is in a queue. A job with another reason may not start yet.
 _IN_QUEUE = frozenset({WaitReason.MEMORY, WaitReason.DEVICE, WaitReason.LIMIT})
 
@@ -50,12 +52,19 @@ class Requests:
         self._store = store
 
     @answering
-    def submit(self, spec: JobSpec, *, nonce: str | None = None, ends: Mapping[int, bool] | None = None) -> Job:
+    def submit(
+        self,
+        spec: JobSpec,
+        *,
+        nonce: str | None = None,
+        ends: Mapping[int, bool] | None = None,
+        sign: Callable[[JobSpec, int], JobSpec] | None = None,
+    ) -> Job:
         """Queue *spec* and return the job. Repeated calls with the same *nonce* make only one job.
 
         If no device of the required kind is known yet, the job waits with the reason DEVICE. *ends* says which of the
         job's dependencies have ended and are forgotten in the store, and whether they succeeded. A job without a time
-        limit gets the default of its pool.
+        limit gets the default of its pool. *sign* returns the spec with a ticket for the id of the job.
 
         Raises:
             Impossible: no known device could ever run the job, or a dependency has ended in the wrong way.
@@ -65,10 +74,10 @@ class Requests:
 
         """
         nonce = nonce or new_nonce()
-        verdict, *rest = self._asked(spec, nonce, ends)
+        verdict, *rest = self._asked(spec, nonce, ends, sign)
         if verdict == "default":
             spec = replace(spec, time_limit_s=int(rest[0]) / 1000)
-            verdict, *rest = self._asked(spec, nonce, ends)
+            verdict, *rest = self._asked(spec, nonce, ends, sign)
         if verdict == "found":
             raise Found(int(rest[0]))
         _refuse(spec, verdict, rest, lambda: devices.known_devices(self._store))
@@ -85,11 +94,22 @@ class Requests:
             tally=Tally(left=spec.array.indexes, held=Indexes(), ended={}) if spec.array else None,
         )
 
-    def _asked(self, spec: JobSpec, nonce: str, ends: Mapping[int, bool] | None) -> list[str]:
+    def _asked(
+        self,
+        spec: JobSpec,
+        nonce: str,
+        ends: Mapping[int, bool] | None,
+        sign: Callable[[JobSpec, int], JobSpec] | None,
+    ) -> list[str]:
         words = (spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), int(spec.requeue))
-        reply: list[str] = self._store.scripts.run(
-            "submit", *words, encode_spec(spec), nonce, dependency_args.asked(spec, ends)
-        )
+        waits = dependency_args.asked(spec, ends)
+        reply: list[str] = []
+        for _ in range(TRIES):
+            job_id = "" if sign is None else self._store.scripts.run("take_ids", _members(spec))
+            signed = spec if sign is None else sign(spec, int(job_id))
+            reply = self._store.scripts.run("submit", *words, encode_spec(signed), nonce, waits, job_id)
+            if reply != ["expired"]:
+                break
         return reply
 
     @answering
@@ -148,6 +168,11 @@ class Requests:
                 return JobState(verdict)
 
 
+def _members(spec: JobSpec) -> int:
+    """Return how many ids the members of an array take; 0 for a job that is none."""
+    return 0 if spec.array is None else spec.array.indexes.ranges[-1][-1] + 1
+
+
 def only_waiting(job_id: int, state: JobState) -> Refused:
     """Return the error for an edit of a job that does not wait, with what to do instead."""
     anew = f"gpuqueue retry {job_id} --mem 8G"
@@ -201,5 +226,7 @@ def _refuse(
                 "an administrator of this site (setting urgent)"
             )
         raise Impossible(refusals.why_impossible(spec, why, int(figure), known() if why == "model" else ()))
+    if verdict == "expired":
+        raise Refused("the store forgets the ids of new jobs: see gpuqueue doctor, and submit again")
     if verdict == "limited":
         raise refusals.beyond_limit(spec, json.loads(rest[0]))

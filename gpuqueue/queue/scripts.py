@@ -27,6 +27,7 @@ ACTS = (
     "rebuild_preemptions",
     "rebuild_marks",
     "rebuild_finish",
+    "take_ids",
     "submit",
     "claim",
     "started",

@@ -107,7 +107,8 @@ class Call:
         owner, spec = job.spec.account, job.spec
         self.must(Action.SEE_JOBS, owner)
         shown = whole and self.may(Action.SEE_ENVIRONMENT, owner)
-        spec = replace(spec, env={name: value for name, value in spec.env.items() if shown and not is_secret(name)})
+        env = {name: value for name, value in spec.env.items() if shown and not is_secret(name)}
+        spec = replace(spec, env=env, ticket=None)  # a ticket is for launchers, and holds the arguments
         found = replace(job, spec=spec)
         return found if self.may(Action.SEE_ARGUMENTS, owner) else hidden.without_arguments(found)
 

@@ -31,6 +31,8 @@ from gpuqueue.system.command_line import name_of
 from gpuqueue.text.units import MIB
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
+#: Fields of a spec that no caller names.
+_NOT_ASKED = frozenset({"account", "ticket"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def retried(
 
 def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:
     """Return the spec of *wanted*, with the caller's account and with the defaults of the site."""
-    values = {field.name: getattr(wanted, field.name) for field in fields(JobSpec) if field.name != "account"}
+    values = {field.name: getattr(wanted, field.name) for field in fields(JobSpec) if field.name not in _NOT_ASKED}
     values.update(_memory_of(wanted))
     if wanted.name is None:
         values["name"] = name_of(wanted.argv, wanted.script) if wanted.argv else "job"

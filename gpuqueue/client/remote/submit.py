@@ -77,7 +77,7 @@ def submit_spec(
 
     *found* is called with a job that already has the *dedupe* key, *note* with a line about the memory.
     """
-    body = {name: value for name, value in to_plain(made).items() if name != "account"}
+    body = {name: value for name, value in to_plain(made).items() if name not in {"account", "ticket"}}
     if left_open is not None or made.mem_source == ASKED:  # the service knows then, and an older one has no such field
         del body["mem_source"]
     for name in ("probe", "cpus", "cpu_mem_bytes", "expected_utilisation"):  # likewise

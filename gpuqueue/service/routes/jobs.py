@@ -99,7 +99,7 @@ async def retry_spec(request: Request, name: str) -> Response:
         missing = [plain(each) for each in spec.env if each not in shown]
         if missing:
             warnings.append(f"the service shows no secrets of job {name}: give with --env: {', '.join(missing)}")
-        return with_warnings(answered(replace(spec, env=shown)), warnings)
+        return with_warnings(answered(replace(spec, env=shown, ticket=None)), warnings)
 
     return await site_of(request).answer(request, work)
 

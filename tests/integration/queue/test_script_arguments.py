@@ -132,7 +132,8 @@ GOOD: dict[str, list[Any]] = {
     "adopt, of what waits": [*STRAY, ""],
     "adopt": [99, *STRAY[1:], SPEC, "ada", 1, GIB, f"{GIB}:60:1:", 1, "key=k times=3 on=any"],
     "park": [1, "1.abc0", 300_000],
-    "submit": ["ada", 1, GIB, f"{GIB}:0:1:", 1, SPEC, "n", "after=4:ok,5:any begin=9 key=k times=3 on=any"],
+    "submit": ["ada", 1, GIB, f"{GIB}:0:1:", 1, SPEC, "n", "after=4:ok,5:any begin=9 key=k times=3 on=any", ""],
+    "take_ids": [10],
     "claim": ["nodeA", "GPU-1", "w", 300_000, 0, "n1", 1, 1, 5, 3, 6],
     "started": [3, "1.abc2", 300_000, "{}"],
     "heartbeat": [

@@ -84,8 +84,9 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 #: Fields that permit something, and so change no spec.
 PERMITS = {"snapshot_allow"}
-#: The fields of a spec that come from the submitting process, from a retry, from the history or from a later version.
-NOT_REQUESTED = {"account", "umask", "retry_of", "script", "mem_source", "expected_utilisation"}
+#: The fields of a spec that come from the submitting process, from a retry, from the history, from the service or from
+#: a later version.
+NOT_REQUESTED = {"account", "umask", "retry_of", "script", "mem_source", "expected_utilisation", "ticket"}
 CHECKOUT = Checkout(commit="a" * 40, branch="main", dirty=False)
 #: Columns of a job with another name than their field of the spec.
 COLUMNS = {
@@ -164,7 +165,7 @@ def test_each_field_reaches_the_spec_and_its_json(site: Any) -> None:
     assert {each.name for each in fields(JobSpec)} - NOT_REQUESTED == seen - NOT_REQUESTED
     code = {"snapshot": True, "keep": ["*.csv"], "environment": "a", "probe": "flat=60", "time_limit": "1h"}
     whole = spec(site, tags=["a"], retries=1, on_end="team", after="12", git=True, **code)
-    whole = replace(whole, warm=True, separate_stderr=True, cpus=2, cpu_mem_bytes=2**30)
+    whole = replace(whole, warm=True, separate_stderr=True, cpus=2, cpu_mem_bytes=2**30, ticket="mac text")
     keys = set(json.loads(encode_spec(whole)))
     assert {each.name for each in fields(JobSpec)} - keys == {"retry_of", "expected_utilisation"}
     assert keys - {each.name for each in fields(JobSpec)} == {"v"}

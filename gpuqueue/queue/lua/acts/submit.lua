@@ -2,6 +2,7 @@
 -- arrow: none -> queued
 -- arrow: none -> held
 -- ARGV: user  priority  mem  shape  requeue (0|1)  spec  nonce  how it waits (see dependencies.lua)
+--       id that take_ids.lua has returned ('': none)
 -- returns {'queued', id, ms, why it is not in a queue, else 'device' if no known device may run it, 'limit' if a limit
 --   leaves no room now, else ''}
 --       | {'found', id}: a waiting or running job of this user has this dedupe key
@@ -13,11 +14,13 @@
 --       | {'impossible', 'model', 0} | {'impossible', 'named', 0}
 --       | {'limited', JSON: whose ('pool', a user, or @ and a group), measure, and as strings used, most, asked}
 --       | {'default', ms}: it has no time limit and must be submitted again with this one
-local wrong = expect {'user', 'priority', 'size', 'shape', 'flag', 'text', 'nonce', 'text'}
+--       | {'expired'}: the id was taken too long ago, or in a store that has lost its data
+local wrong = expect {'user', 'priority', 'size', 'shape', 'flag', 'text', 'nonce', 'text', 'id?'}
 local waits
 if not wrong then waits, wrong = waits_of(8) end
 if wrong then return wrong end
 local user, priority, mem, shape, requeue, spec, nonce = unpack(ARGV, 1, 7)
+local id = ARGV[9]
 if array_of(spec) == false then return redis.error_reply('BADARGS argument 6 describes no array') end
 local need, _, _, pool, wanted_kind = parse_shape(shape)
 if not WANTED_KINDS[wanted_kind] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
@@ -36,7 +39,8 @@ end
 local twin = waits.key and job_with_key(user, waits.key)
 if twin then return {'found', twin} end
 if verdict == 'impossible' then return {verdict, why, figure} end
-local _, members = array_of(spec)
+local text, members = array_of(spec)
+if id ~= '' and call('GET', key2('taken', id)) ~= (text and whole(members[#members][2] + 1) or '0') then return {'expired'} end
 local beyond = beyond_a_limit(user, shape, mem, time_ms, false, members and count_of(members))
 beyond = beyond or beyond_a_submit_limit(user, spec, members and count_of(members))
 if beyond then return beyond end
@@ -47,7 +51,8 @@ if why == '' and limit_in_the_way(user, shape, least_kind(shape)) then why = 'li
 local meant_fields
 shape, meant_fields = meant(shape, wanted_kind)
 
-local id = whole(call('INCR', P .. 'seq'))
+local is_taken = id ~= ''
+if is_taken then call('DEL', key2('taken', id)) else id = whole(call('INCR', P .. 'seq')) end
 local now = now_ms()
 local stamp = whole(now)
 call('SET', key2('idem', nonce), id .. ':' .. stamp, 'EX', 600)
@@ -57,7 +62,7 @@ call('HSET', job_key(id), F.state, state, F.user, user, F.priority, priority, F.
 call('SET', key2('s', id), spec)
 add_open_bytes(user)
 local job = {user = user, priority = priority, shape = shape}
-begin_array(id, spec, waits.hold, job)
+begin_array(id, spec, waits.hold, job, is_taken)
 call('ZADD', P .. 'live', id, id)
 store_waits(id, job, waits)
 set_dependencies(id, job, wanted)

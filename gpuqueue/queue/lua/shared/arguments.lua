@@ -6,7 +6,7 @@ local misfit, expect
 do
 local NUMBER, WORD, MOST = '^%d+$', '^[%w_.@+-]+$', '9007199254740992' -- 2^53: a double holds every integer up to here
 local KINDS = {
-  priorities = '^[0-3]+$', id = '^[1-9]%d*$', size = '^[1-9]%d*$', bytes = NUMBER, ms = NUMBER, count = NUMBER,
+  priorities = '^[0-3]+$', id = '^[1-9]%d*$', ['id?'] = '^%d*$', size = '^[1-9]%d*$', bytes = NUMBER, ms = NUMBER, count = NUMBER,
   priority = '^[0-3]$', stage = '^[0-3]$', ['priority?'] = '^[0-3]?$', flag = '^[01]$',
   token = '^%d+%.%w+$', nonce = '^%w+$', user = WORD, by = '^[%w_.@+-]*$', host = WORD, pool = '^[%w_.@+-]*$', worker = '^[^%c]+$',
   device = '^[!-+%-.-9;-~]+$', shape = '^%d+:%d+:[1-9]%d?:[%w_.@+:,/-]*$', word = WORD,

@@ -147,11 +147,11 @@ function array_of(spec)
   return text, ranges, tonumber(cap)
 end
 
--- Set up a new array and assign its members' ids.
-function begin_array(id, spec, held, job)
+-- Set up a new array and assign its members' ids, unless those are taken already (take_ids.lua).
+function begin_array(id, spec, held, job, are_taken)
   local text, ranges, cap = array_of(spec)
   if not text then return end
-  call('INCRBY', P .. 'seq', ranges[#ranges][2] + 1)
+  if not are_taken then call('INCRBY', P .. 'seq', ranges[#ranges][2] + 1) end
   call('HSET', job_key(id), F.left, held and '' or text, F.held, held and text or '', F.members, count_of(ranges))
   if cap then call('HSET', job_key(id), F.at_once, cap) end
   job.left = text

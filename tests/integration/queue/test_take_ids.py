@@ -1,0 +1,118 @@
+"""Ids that the service takes before a submit, to sign a job with its id."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import redis
+from factories import make_offer, make_spec, must_claim, serve
+
+from gpuqueue.errors import Refused
+from gpuqueue.model.array import Array, Indexes
+from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.text.units import GIB
+
+
+def sign(spec: JobSpec, job_id: int) -> JobSpec:
+    """Return *spec* with a ticket that names the job."""
+    return replace(spec, ticket=f"mac {job_id}")
+
+
+def test_a_job_is_signed_with_its_own_id(queue: JobQueue) -> None:
+    """The spec in the store has the ticket, and so has what a worker claims. Other jobs have none."""
+    serve(queue)
+    plain, signed = queue.requests.submit(make_spec()), queue.requests.submit(make_spec(), sign=sign)
+
+    assert (1, 2) == (plain.id, signed.id)
+    assert (None, "mac 2") == tuple(_ticket(queue, each.id) for each in (plain, signed))
+    assert [None, "mac 2"] == [must_claim(queue).spec.ticket for _ in range(2)]
+
+
+def test_the_members_of_a_signed_array_have_ids_of_their_own(queue: JobQueue) -> None:
+    """Jobs that come between the ids and the submit are no members."""
+    serve(queue, make_offer(), lease_s=300)
+    between: list[int] = []
+
+    def meanwhile(spec: JobSpec, job_id: int) -> JobSpec:
+        between.append(queue.requests.submit(make_spec(mem_bytes=GIB)).id)
+        return sign(spec, job_id)
+
+    array = Array(indexes=Indexes.parse("2-5:3"))
+    made = queue.requests.submit(make_spec(array=array, mem_bytes=GIB // 2), sign=meanwhile)
+
+    assert (1, [8]) == (made.id, between)
+    claims = {must_claim(queue).job_id for _ in range(3)}
+    assert {4, 7, 8} == claims
+    assert "mac 1" == _ticket(queue, 7)
+
+
+def test_an_edit_keeps_the_ticket_and_may_renew_it(queue: JobQueue) -> None:
+    """It is a part of the request."""
+    job = queue.requests.submit(make_spec(), sign=sign)
+
+    queue.requests.edit(job.id, lambda spec: replace(spec, name="other"))
+    assert ("other", "mac 1") == (queue.jobs.get(job.id).spec.name, _ticket(queue, job.id))  # type: ignore[union-attr]
+    queue.requests.edit(job.id, lambda spec: replace(spec, ticket="new"))
+    assert "new" == _ticket(queue, job.id)
+
+
+def test_a_repeated_submit_makes_one_job(queue: JobQueue) -> None:
+    """Although each try takes an id. What was taken and not used is never used again."""
+    first, again = (queue.requests.submit(make_spec(), nonce="abc", sign=sign) for _ in range(2))
+
+    assert first.id == again.id
+    assert 3 == queue.requests.submit(make_spec(), sign=sign).id
+
+
+def test_an_id_that_has_expired_is_replaced(queue: JobQueue, store_url: str) -> None:
+    """A store that has lost its data, or a service that stood still, never makes two jobs with one id."""
+    client = connect(store_url)
+    taken: list[int] = []
+
+    def forgotten(spec: JobSpec, job_id: int) -> JobSpec:
+        if not taken:
+            client.delete(*client.keys(f"{keys.PREFIX}taken:*"))
+        taken.append(job_id)
+        return sign(spec, job_id)
+
+    assert 2 == queue.requests.submit(make_spec(), sign=forgotten).id
+    assert [1, 2] == taken
+    assert [] == client.keys(f"{keys.PREFIX}taken:*")
+    client.close()
+
+
+def test_an_id_that_always_expires_is_an_error(queue: JobQueue, store_url: str) -> None:
+    """One clear line instead of a loop without an end."""
+    client = connect(store_url)
+
+    def forgotten(spec: JobSpec, job_id: int) -> JobSpec:
+        _forget(client, job_id)
+        return sign(spec, job_id)
+
+    with pytest.raises(Refused, match="the store forgets the ids of new jobs"):
+        queue.requests.submit(make_spec(), sign=forgotten)
+    client.close()
+
+
+def test_an_id_is_for_the_members_that_it_was_taken_for(queue: JobQueue) -> None:
+    """An array never has ids that another job may have."""
+
+    def larger(spec: JobSpec, job_id: int) -> JobSpec:
+        return sign(replace(spec, array=Array(indexes=Indexes.parse("0-9"))), job_id)
+
+    with pytest.raises(Refused, match="the store forgets the ids of new jobs"):
+        queue.requests.submit(make_spec(array=Array(indexes=Indexes.parse("0-1"))), sign=larger)
+
+
+def _forget(client: redis.Redis, job_id: int) -> None:
+    client.delete(f"{keys.PREFIX}taken:{job_id}")
+
+
+def _ticket(queue: JobQueue, job_id: int) -> str | None:
+    job = queue.jobs.get(job_id)
+    assert job is not None
+    return job.spec.ticket
