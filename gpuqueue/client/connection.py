@@ -12,6 +12,7 @@ from gpuqueue.system.account import SUPERUSER, current_account, is_superuser
 
 if TYPE_CHECKING:
     from gpuqueue.client.past_runs import PastRuns
+    from gpuqueue.client.signing import Signer
     from gpuqueue.history.database import HistoryDatabase
     from gpuqueue.model.run import Record
     from gpuqueue.queue.jobqueue import JobQueue
@@ -21,8 +22,16 @@ if TYPE_CHECKING:
 class Connection:
     """The store and the history of one user's settings. Every call may raise StoreUnreachable or HistoryUnreachable."""
 
-    def __init__(self, settings: Settings | None = None, *, database: HistoryDatabase | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        database: HistoryDatabase | None = None,
+        signer: Signer | None = None,
+    ) -> None:
         self.settings = settings or Settings.load()
+        #: Signs the jobs that are submitted and edited here. Only a service in system mode has one.
+        self.signer = signer
         self._queue: JobQueue | None = None
         self._database = database
         self._past_runs: PastRuns | None = None
@@ -34,7 +43,7 @@ class Connection:
 
         The service uses it: it has authenticated the account. *user* is SUPERUSER for an admin.
         """
-        other = Connection(self.settings)
+        other = Connection(self.settings, signer=self.signer)
         other._queue, other._database, other._past_runs = self.queue, self.database, self.past_runs
         other._account, other._user = account, user
         return other

@@ -28,10 +28,11 @@ def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
     job_id = job_ref.whole_job(job)
     if not wanted:
         raise BadRequest(f"give an option to change: gpuqueue edit {job_id} --mem 8G")
+    change = change_of(wanted, lambda names: uuids_of(connection, names))
     apply = partial(
         connection.queue.requests.edit,
         job_id,
-        _with_learned(connection, wanted, change_of(wanted, lambda names: uuids_of(connection, names))),
+        _signed(connection, job_id, _with_learned(connection, wanted, change)),
         priority=wanted.priority is not None,
         after=wanted.after is not None,
         begin=wanted.begin is not None,
@@ -45,6 +46,12 @@ def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
     if state is None:
         raise only_waiting(job_id, reads.show(connection, job_id).job.state)
     return reads.get(connection, job_id)
+
+
+def _signed(connection: Connection, job_id: int, change: Callable[[JobSpec], JobSpec]) -> Callable[[JobSpec], JobSpec]:
+    """Return *change*, and a renewed ticket if this connection signs jobs."""
+    signer = connection.signer
+    return change if signer is None else lambda spec: signer.renewed(change(spec), job_id)
 
 
 def _with_learned(

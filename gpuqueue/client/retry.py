@@ -73,6 +73,7 @@ def spec_again(
         retry_of=before.id,
         tags=before.tags,
         git=_checkout(connection, spec, is_caller=mine is None),
+        ticket=None,
         array=None if spec.array is None else _failed(connection, before, spec.array, name),
     )
     if args is not None:
@@ -147,17 +148,25 @@ def _environment(
         if queued is not None:
             if not queued.spec.env:  # the placeholder for an unreadable request has no environment
                 raise unreadable
+            _must_be_signed(connection, job, name, queued.spec.env)
             return {**queued.spec.env, **job.spec.env, **given}
     try:
         kept = connection.database.kept_environment(job.id, array_id)
     except Unreadable:
         raise unreadable from None
+    _must_be_signed(connection, job, name, None if kept is None else kept.variables)
     mine = travelling(os.environ if mine is None else mine)
     removed = () if kept is None else tuple(each for each in kept.removed if each not in given)
     if warn is not None and (kept is None or removed):
         warn(_not_as_first(name, None if kept is None else removed, mine))
     known = dict(mine) if kept is None else {**kept.variables, **{each: mine[each] for each in removed if each in mine}}
     return {**known, **job.spec.env, **given}
+
+
+def _must_be_signed(connection: Connection, job: Job, name: JobName, env: Mapping[str, str] | None) -> None:
+    """Check that *job* with *env* is what its submitter asked for, if this connection signs jobs."""
+    if connection.signer is not None:
+        connection.signer.check(job, name, env)
 
 
 def _not_as_first(name: JobName, removed: Sequence[str] | None, mine: Mapping[str, str]) -> str:

@@ -194,12 +194,13 @@ def queued(
     from gpuqueue.queue.submit_errors import Found, Unknown  # noqa: PLC0415 - lazy import for startup time
 
     nonce = nonce or new_nonce()
+    sign = None if connection.signer is None else connection.signer.signed
 
     def submit(ends: Mapping[int, bool] | None = None) -> Job:
         try:
-            return connection.queue.requests.submit(spec, nonce=nonce, ends=ends)
+            return connection.queue.requests.submit(spec, nonce=nonce, ends=ends, sign=sign)
         except StoreUnreachable:
-            return connection.queue.requests.submit(spec, nonce=nonce, ends=ends)
+            return connection.queue.requests.submit(spec, nonce=nonce, ends=ends, sign=sign)
 
     try:
         try:

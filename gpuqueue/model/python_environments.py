@@ -7,6 +7,10 @@ from collections.abc import Iterable, Sequence
 from gpuqueue.errors import BadRequest
 from gpuqueue.text.sanitize import brief, is_name, name_of, plain
 
+#: Variables of another active environment, which tools would prefer to the first Python on PATH. A job with
+#: ``--environment`` does not get them.
+OF_ANOTHER_PYTHON = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONHOME"})
+
 
 def programs(text: str) -> dict[str, str]:
     """Return the Python program of each environment in a setting such as ``torch-2.6=/opt/torch-2.6/bin/python``.

@@ -13,6 +13,7 @@ from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
 from gpuqueue.client.connection import Connection
+from gpuqueue.client.signing import Signer
 from gpuqueue.codec.wire import from_request, to_plain
 from gpuqueue.errors import BadRequest, NotAuthenticated
 from gpuqueue.history.database import HistoryDatabase
@@ -65,6 +66,7 @@ class Site:
         self.settings = settings
         self.page_url = page_url
         self.identity = identity
+        self.signer = None if settings.ticket_key_file is None else Signer.load(settings.ticket_key_file)
         self.policy = AccessPolicy.parse(settings.admins, settings.access)
         self.ends = Ends(settings)
         self.metrics = Metrics(settings)
@@ -122,7 +124,7 @@ class Site:
     def _connection(self) -> Connection:
         found: Connection | None = getattr(self._local, "connection", None)
         if found is None:
-            found = self._local.connection = Connection(self.settings, database=self._database)
+            found = self._local.connection = Connection(self.settings, database=self._database, signer=self.signer)
             self._connections.append(found)
         return found
 

@@ -221,6 +221,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "token_file": _directory,
     "service_url": _late(lambda: addresses.service_of_hosts),
     "service_token_file": _directory,
+    "ticket_key_file": _directory,
     "service_ca": _directory,
     "record": _flag,
     "web_url": _page,

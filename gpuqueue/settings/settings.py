@@ -57,6 +57,8 @@ class Settings:
     service_token_file: Path | None = None
     #: The certificate of the authority that signed that of the service. None: one that this machine trusts.
     service_ca: Path | None = None
+    #: The key with which the service signs jobs, so that launchers start no others. None: it signs none.
+    ticket_key_file: Path | None = None
     #: Whether this host records the history. A host that has joined does not: the host of the service does.
     record: bool = True
     #: Where browsers find the page of the service, such as ``https://gpu.example.org``. None: where it listens.

@@ -13,14 +13,13 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.environment import CHANGED
+from workers.run.hook import INSIDE, with_hook
 from workers.run.memory_cap import cap_environment
 from workers.run.torch_version import ASK_S, Version, torch_version_of
 from workers.threads.timeout import in_time
 
 #: The variable that identifies every process of a run. Forked processes inherit it.
 TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
-#: The directory of the hook that runs inside the job's own Python.
-INSIDE = Path(__file__).parent.parent / "inside" / "site"
 #: Time limit for finding the job's interpreter and asking for its torch version, in seconds. The interpreter may be on
 #: a file server that is down, and the run must not block on it. If the time runs out, the hook still caps torch.
 ASK_TORCH_LIMIT_S = ASK_S + 2
@@ -109,14 +108,10 @@ def _allocated_bytes(spec: JobSpec, devices: tuple[RunDevice, ...]) -> int:
 
 
 def _hook(env: Mapping[str, str]) -> dict[str, str]:
-    """Return PYTHONPATH with the hook's directory first.
-
-    An empty PYTHONPATH adds no empty entry, because Python reads that as the current directory.
-    """
+    """Return PYTHONPATH with the hook's directory first."""
     if os.pathsep in str(INSIDE):  # PYTHONPATH cannot hold such a path
         return {}
-    entries = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry != str(INSIDE)]
-    return {"PYTHONPATH": os.pathsep.join([str(INSIDE), *entries]) if any(entries) else str(INSIDE)}
+    return {"PYTHONPATH": with_hook(env.get("PYTHONPATH", ""))}
 
 
 def _python_of(spec: JobSpec) -> str | None:

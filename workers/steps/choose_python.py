@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.python_environments import OF_ANOTHER_PYTHON
 from gpuqueue.queue.lease import NO_EVIDENCE
 from workers.measure.active_runs import LiveRun
 from workers.steps.conclusion import NotStarted
 from workers.threads.timeout import in_time
 
-#: Variables of another active environment, which tools would prefer to the first Python on PATH.
-_OF_ANOTHER = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONHOME"})
 #: How long the check for the program may take, in seconds: it may lie on a dead file server. Then the start decides.
 LIMIT_S = 5.0
 
@@ -44,7 +43,7 @@ def with_python(spec: JobSpec, program: str) -> JobSpec:
     So a command such as torchrun, and what a script starts, belong to the same environment.
     """
     path = spec.env.get("PATH") or os.environ.get("PATH", os.defpath)
-    env = {name: value for name, value in spec.env.items() if name not in _OF_ANOTHER}
+    env = {name: value for name, value in spec.env.items() if name not in OF_ANOTHER_PYTHON}
     env["PATH"] = f"{Path(program).parent}{os.pathsep}{path}"
     if spec.interpreter is None:
         return replace(spec, env=env)
