@@ -147,6 +147,12 @@ def left(*, end: bool) -> None:
     envvar="GPUQUEUE_RUN_CPUS",
     help="Most processors that one run may keep busy.",
 )
+@click.option(
+    "--ticket-key",
+    metavar="FILE",
+    envvar="GPUQUEUE_TICKET_KEY",
+    help="Key of the service: start only jobs that it has signed.",
+)
 @click.option("--pam-service", metavar="NAME", help="PAM service that opens a session for each run.")
 @click.option("--check", is_flag=True, help="Only check that nobody but root can change this installation.")
 def launcher(*, check: bool, allow_setuid: bool, run_memory: str | None, **words: str | float | None) -> None:

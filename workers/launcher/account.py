@@ -41,6 +41,10 @@ class Rules(NamedTuple):
     earlier_cgroups: str | None = None
     #: The most that one run may use of this host.
     limits: Limits = Limits()
+    #: The key of the service, by which signed jobs are known; None: jobs need no signature.
+    ticket_key: bytes | None = None
+    #: Where signed jobs see their code; None if jobs need no signature.
+    code_place: str | None = None
     #: The service of PAM that opens a session for each run; None if there are no sessions.
     pam: Service | None = None
 

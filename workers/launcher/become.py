@@ -19,7 +19,9 @@ from typing import NamedTuple
 from workers.launcher import code_directory
 from workers.launcher.account import Refused, Rules, permitted
 from workers.launcher.cgroup import Limits, RunGroup
+from workers.launcher.pinned_code import pinned
 from workers.launcher.session import Session
+from workers.launcher.ticket import PATH
 from workers.shim import code
 from workers.shim.not_started import TOO_LATE, why
 from workers.shim.tree import PR_SET_PDEATHSIG, begin_child, prctl
@@ -40,8 +42,6 @@ PSEUDO_TERMINALS = range(136, 144)
 MOST_DESCRIPTORS = 1024
 #: Errors at the limits that a session has set for the person. Without a session they are a shortage of the host.
 LIMITS_REACHED = {errno.EAGAIN, errno.EMFILE}
-#: The PATH of a job whose submitter sent none.
-PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Request(NamedTuple):
@@ -60,6 +60,8 @@ class Request(NamedTuple):
     code: dict[str, Any] | None
     #: The most that the job says it may use of the host.
     limits: Limits
+    #: The signature of the service; None if there is none.
+    ticket: str | None = None
 
     @classmethod
     def read(cls, fd: int) -> Request:
@@ -86,10 +88,12 @@ class Request(NamedTuple):
                 typed=bool(spec["typed"]),
                 code=spec["code"],
                 limits=Limits(**(spec.get("limits") or {})),  # a worker of an older version says none
+                ticket=spec.get("ticket"),  # likewise
             )
             words = [found.name, found.cwd, *found.argv, *found.env, *dict.values(found.env)]
             fits = (
                 type(found.code) in {dict, type(None)}
+                and type(found.ticket) in {str, type(None)}
                 and type(found.argv) is list
                 and type(found.uid) is int
                 and type(found.umask) is int
@@ -126,7 +130,7 @@ def become(
         bundle = -1
         if request.code is not None:
             bundle, run_dir, *files = files
-            code_directory.make_code_directory(run_dir, account.pw_uid, rules)
+            request = with_code_directory(request, run_dir, account.pw_uid, rules)
         take(files, request, account.pw_uid)
         drop(account, session)
         # again, because setresuid has cleared it. Only a set-user-ID program clears it after this.
@@ -158,6 +162,12 @@ def become(
         if session is not None and number in LIMITS_REACHED:
             number = errno.EPERM
         os.write(answer, f"{number} {step}: {why(error, program)}".encode(errors="replace"))
+
+
+def with_code_directory(request: Request, run_dir: int, uid: int, rules: Rules) -> Request:
+    """Make the directory for the code of *request* in the open *run_dir*, and return the request with its place."""
+    code_directory.make_code_directory(run_dir, uid, rules)
+    return request if rules.code_place is None else pinned(request, run_dir, rules.code_place)
 
 
 def reset_limits(session: Session | None) -> None:

@@ -20,6 +20,7 @@ from workers.launcher.account import Refused, Rules
 from workers.launcher.become import Request, become
 from workers.launcher.cgroup import RunGroup
 from workers.launcher.session import Session, session_of
+from workers.launcher.ticket import admitted
 from workers.run import process_tree
 from workers.shim.launch_protocol import (
     GREETING,
@@ -78,6 +79,7 @@ def start(shim: socket.socket, spec: int, files: list[int], rules: Rules) -> Non
     try:
         request = Request.read(spec)
         number = errno.EPERM  # it counts as this host's: another host may have the account
+        request = admitted(request, rules.ticket_key, files[1] if request.code is not None and files[1:] else None)
         session = session_of(shim, request.name, request.uid, rules)
     except Refused as refusal:
         shim.send(f"no {number} {refusal}".encode()[:MOST_BYTES])

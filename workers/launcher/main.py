@@ -18,6 +18,7 @@ import stat
 import struct
 import sys
 import unicodedata  # noqa: F401 - as unpack
+from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,11 +28,14 @@ if __name__ == "__main__" and not TYPE_CHECKING:  # isolated: only the standard 
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 # The code of a job is unpacked as its submitter, who may not be able to read the library of this Python.
-from gpuqueue.snapshot import unpack  # noqa: E402 - behind the path
+from gpuqueue.model.ticket import read_key  # noqa: E402 - behind the path
+from gpuqueue.snapshot import unpack  # noqa: E402
 from workers.launcher import cgroup_place, guard  # noqa: E402
 from workers.launcher.account import Rules, least_uid  # noqa: E402
 from workers.launcher.cgroup import Limits  # noqa: E402
 from workers.launcher.pam import Service  # noqa: E402
+from workers.launcher.pinned_code import prepared  # noqa: E402
+from workers.shim.code import DIRECTORY  # noqa: E402
 from workers.shim.tree import prctl  # noqa: E402
 
 PR_SET_DUMPABLE = 4
@@ -62,6 +66,8 @@ def main(words: list[str]) -> None:
         cgroups=place_of_groups(asked),
         earlier_cgroups=cgroup_place.of_launcher(asked.socket),
         limits=limits_of(asked),
+        ticket_key=key_of(asked),
+        code_place=place_of_code(asked),
         pam=pam_of(asked),
     )
     harden()
@@ -83,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--runs-group")
     found.add_argument("--run-memory-bytes", type=int)
     found.add_argument("--run-cpus", type=float)
+    found.add_argument("--ticket-key")
     found.add_argument("--pam-service")
     return found
 
@@ -90,6 +97,30 @@ def parser() -> argparse.ArgumentParser:
 def limits_of(asked: argparse.Namespace) -> Limits:
     """Return the most that one run may use of this host."""
     return Limits(asked.run_memory_bytes, asked.run_cpus)
+
+
+def key_of(asked: argparse.Namespace) -> bytes | None:
+    """Return the key of the service that signs jobs, None if root has named none. End if it cannot be used."""
+    if asked.ticket_key is None:
+        return None
+    path = Path(asked.ticket_key)
+    try:
+        mode, key = path.stat().st_mode, read_key(path)
+    except (OSError, ValueError) as error:
+        sys.exit(f"gpuqueue launcher: the key of the tickets cannot be used: {error}")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        sys.exit(f"gpuqueue launcher: others than its owner can read the key of the tickets: chmod 400 {path}")
+    return key
+
+
+def place_of_code(asked: argparse.Namespace) -> str | None:
+    """Return where signed jobs see their code, beside the socket; None if jobs need no signature."""
+    if asked.ticket_key is None:
+        return None
+    try:
+        return prepared(os.path.join(os.path.dirname(os.path.abspath(asked.socket)), DIRECTORY))
+    except OSError as error:
+        sys.exit(f"gpuqueue launcher: there is no place for the code of jobs: {error.strerror or error}")
 
 
 def pam_of(asked: argparse.Namespace) -> Service | None:

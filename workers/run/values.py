@@ -50,6 +50,9 @@ class ShimSpec:
     code: Mapping[str, Any] | None = None
     #: The most that the run may use of the host: ``memory_bytes`` and ``cpus``, each None for no limit.
     limits: Mapping[str, float | None] | None = None
+    #: The signature of the service, by which a launcher knows the job (:mod:`gpuqueue.model.ticket`). None: there is
+    #: none.
+    ticket: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain values for the file."""

@@ -113,6 +113,7 @@ class Spawn:
                 launcher=launcher,
                 code=code,
                 limits=_limits(spec),
+                ticket=None if launcher is None else spec.ticket,
             ),
             run.figures(),
         )
