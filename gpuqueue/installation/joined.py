@@ -27,12 +27,14 @@ class Joining:
     """What a host needs to join: the service's address, the host's token, and what the service has said.
 
     ``ca`` is the certificate (PEM) of the authority of the service. None: an authority that this machine trusts.
+    ``ticket_key`` is the key of the service, which root has copied. None: the one that is here stays, if there is one.
     """
 
     url: str
     token: str = field(repr=False)
     ca: str | None
     found: Joined
+    ticket_key: str | None = field(default=None, repr=False)
 
 
 def config_text(joining: Joining) -> str:

@@ -12,6 +12,8 @@ from gpuqueue.system.users_group import INSTALLED
 ETC = Path("/etc/gpuqueue")
 #: The settings of host, workers, recorder and service.
 CONFIG = ETC / "config.toml"
+#: The key with which the service signs jobs.
+TICKET_KEY = ETC / "ticket-key"
 #: The record of what ``gpuqueue install`` has made.
 RECORD = INSTALLED
 STATE = Path("/var/lib/gpuqueue")
@@ -44,6 +46,8 @@ class SystemSite:
     pam_service: str = ""
     #: Whether this machine runs the service. A worker host that has joined does not.
     serves: bool = True
+    #: Whether this machine has the key of the service, so that only signed jobs start here.
+    has_ticket_key: bool = False
 
     @property
     def units(self) -> tuple[str, ...]:

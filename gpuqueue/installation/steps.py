@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuqueue.installation import joined
+from gpuqueue.installation import joined, ticket_key
 from gpuqueue.installation.accounts import ServiceAccount, UsersGroup
 from gpuqueue.installation.files import Directory, File, Owned
 from gpuqueue.installation.joined import SERVICE_CA, STORE_CA, TOKEN, Joining
@@ -17,7 +17,7 @@ def steps_of(site: SystemSite, *, force: bool = False) -> list[Step]:
     """Return what a site in system mode consists of, in the order in which it is made, without the running units."""
     settings = Owned(group=site.account, mode=0o640)
     config = File(path=CONFIG, text=config_text(), owned=settings, purpose="settings; yours to change", editable=True)
-    return [*_account_and_places(site), config, *_units(site, force=force)]
+    return [*_account_and_places(site), config, ticket_key.of_site(site.account), *_units(site, force=force)]
 
 
 def steps_of_host(site: SystemSite, joining: Joining | None, *, force: bool = False) -> list[Step]:
@@ -27,7 +27,7 @@ def steps_of_host(site: SystemSite, joining: Joining | None, *, force: bool = Fa
     token = "" if joining is None else f"{joining.token}\n"
     service_ca = "" if joining is None else joining.ca
     store_ca = "" if joining is None else joining.found.redis_ca
-    steps = [
+    steps: list[Step] = [
         *_account_and_places(site),
         File(path=TOKEN, text=token, owned=secret, purpose="access token of this host", forced=True),
     ]
@@ -43,7 +43,9 @@ def steps_of_host(site: SystemSite, joining: Joining | None, *, force: bool = Fa
         editable=True,
         keeps_changes=False,
     )
-    return [*steps, config, *_units(site, force=force)]
+    has_key = joining is None or site.has_ticket_key
+    key = [ticket_key.of_host(None if joining is None else joining.ticket_key)] if has_key else []
+    return [*steps, config, *key, *_units(site, force=force)]
 
 
 def _account_and_places(site: SystemSite) -> list[Step]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS, STATE, SystemSite
+from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS, STATE, TICKET_KEY, SystemSite
+
+#: What only the service and the launcher have in their environments. A drop-in with another ExecStart keeps that.
+_SIGNS, _CHECKS = f"GPUQUEUE_TICKET_KEY_FILE={TICKET_KEY}", f"GPUQUEUE_TICKET_KEY={TICKET_KEY}"
 
 _CONFIG = """\
 # Settings of gpuqueue on this machine: of its host process, workers, recorder and service.
@@ -39,7 +42,7 @@ Wants=gpuqueue-runs.service
 Before=gpuqueue.service
 
 [Service]
-RuntimeDirectory={launcher_run}
+{checks}RuntimeDirectory={launcher_run}
 RuntimeDirectoryPreserve=yes
 ExecStart={programs}/gpuqueue-worker launcher --account {account} --group {group}{pam}
 Restart=always
@@ -89,7 +92,7 @@ StartLimitIntervalSec=0
 [Service]
 User={account}
 Environment=GPUQUEUE_CONFIG={config}
-RuntimeDirectory={run}
+{signs}RuntimeDirectory={run}
 # The socket stays, so that commands wait for the next service instead of looking for a queue of their own.
 RuntimeDirectoryPreserve=yes
 ExecStart={programs}/gpuqueue serve
@@ -119,6 +122,8 @@ def unit_texts(site: SystemSite) -> dict[str, str]:
         "run": RUN.name,
         "launcher_run": LAUNCHER_RUN.name,
         "pam": _pam_words(site),
+        "checks": f"Environment={_CHECKS}\n" if site.has_ticket_key else "",
+        "signs": f"Environment={_SIGNS}\n" if site.has_ticket_key else "",
         "parts": "store, recorder and workers" if site.serves else "workers",
     }
     texts = (_RUNS, _LAUNCHER, _HOST, *((_SERVICE,) if site.serves else ()))
@@ -129,10 +134,12 @@ def by_hand(site: SystemSite) -> tuple[str, ...]:
     """Return the commands that start the processes of the units on a machine without systemd."""
     account, programs = site.account, site.programs
     become = f"setpriv --reuid={account} --regid={account} --init-groups env HOME={STATE} GPUQUEUE_CONFIG={CONFIG}"
-    service = (f"install -d -o {account} {RUN}", f"{become} {programs}/gpuqueue serve &")
+    signs, checks = (f" {_SIGNS}", f"{_CHECKS} ") if site.has_ticket_key else ("", "")
+    words = f"--account {account} --group {site.group}{_pam_words(site)}"
+    service = (f"install -d -o {account} {RUN}", f"{become}{signs} {programs}/gpuqueue serve &")
     return (
         f"install -d {LAUNCHER_RUN}",
-        f"{programs}/gpuqueue-worker launcher --account {account} --group {site.group}{_pam_words(site)} &",
+        f"{checks}{programs}/gpuqueue-worker launcher {words} &",
         f"{become} {programs}/gpuqueue up --foreground &",
         *(service if site.serves else ()),
     )

@@ -13,9 +13,10 @@ import pytest
 from bounded import until
 from lab import HOSTS, Lab
 from own_store import running_store
-from private_machine import skip_without_root
+from private_machine import BIN, skip_without_root
 from private_postgres import Server
-from site_lab import ETC, SiteLab
+from site_lab import ETC, UIDS, SiteLab
+from unsigned import UNSIGNED
 
 #: Makes a repository with a submodule, with changed, untracked and ignored files, in the directory proj.
 TREE = r"""
@@ -91,10 +92,27 @@ def test_hosts_that_have_joined_run_jobs_and_have_no_history(site: SiteLab) -> N
         assert not [each for each in found if each["grade"] in {"problem", "warning"}], found
         about_service = {each["check"] for each in found if each["section"] == "service"}
         assert {"answers", "token", "clock", "common"} == about_service
+        (key,) = (each for each in site.findings(host) if each["check"] == "tickets")
+        assert ("ok", f"only root can read {ETC}/ticket-key") == (key["grade"], key["seen"])
         again = machine.gpuqueue("join", site.url, "--token-file", "/root/token", "--ca", "/etc/site-ca.pem", "--yes")
         assert "nothing to do" == again.stdout.splitlines()[-1], again
     joins = site.done(site.machines["server"].gpuqueue("audit", "--action", "join"))
     assert all(host in joins for host in HOSTS)
+
+
+def test_a_worker_that_was_taken_over_starts_no_job_of_its_own(site: SiteLab) -> None:
+    """It writes a job of alice's into the store: both hosts refuse it, and it is held. It cannot read the key."""
+    become = ("setpriv", "--reuid=gpuqueue", "--regid=gpuqueue", "--init-groups", "--")
+    config = ("env", f"GPUQUEUE_CONFIG={ETC}/config.toml", str(BIN / "python"), "-c", UNSIGNED, str(UIDS["alice"]))
+    job = int(site.done(site.machines["h1"].root(*become, *config)))
+
+    until(lambda: site.show("alice", job)["state"] == "held", what="the hold", timeout_s=60)
+    assert f"job {job} was not signed by the service" in site.cli("alice", "show", str(job))
+    for host in HOSTS:
+        assert "" == site.machines[host].root("find", "/home/alice", "-name", "evil").stdout
+    read = site.machines["h1"].root(*become, "cat", f"{ETC}/ticket-key")
+    assert (True, "") == ("Permission denied" in read.stderr, read.stdout)
+    site.cli("alice", "cancel", str(job))
 
 
 def test_forty_jobs_run_where_their_environment_is(site: SiteLab) -> None:

@@ -12,6 +12,7 @@ import pytest
 from bounded import until
 from private_machine import BIN, PrivateMachine
 from unit_files import Unit
+from unsigned import UNSIGNED
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
@@ -147,6 +148,7 @@ def test_a_team_works_on_one_machine(team: Team, tmp_path: Path) -> None:
     until(lambda: b"line 3\n" in followed.read_bytes(), what="the follower", timeout_s=60)
 
     assert ["ok", "ok"] == [_launcher_seen_by(team, who) for who in ("root", "gpuqueue")]
+    _only_signed_jobs_start(team)
     _her_code_travels(team)
     _bob_reaches_nothing(team, hers)
     _bob_forges_no_name(team)
@@ -181,9 +183,29 @@ def _launcher_seen_by(team: Team, account: str) -> str:
     become = ["setpriv", f"--reuid={account}", f"--regid={account}", "--init-groups", "--"]
     config = "GPUQUEUE_CONFIG=/etc/gpuqueue/config.toml"
     done = team.machine.root(*become, "env", config, "gpuqueue", "doctor", "--json")
-    found = [each for each in json.loads(done.stdout)["findings"] if each["check"] in {"launcher", "installation"}]
-    assert ["launcher", "installation"] == [each["check"] for each in found], done.stdout
+    checks = ["launcher", "installation", "tickets"]
+    found = [each for each in json.loads(done.stdout)["findings"] if each["check"] in checks]
+    assert checks == [each["check"] for each in found], done.stdout
+    assert "it guards the other hosts" in found.pop()["seen"]
     return str(next((each["grade"] for each in found if each["grade"] != "ok"), "ok"))
+
+
+def _only_signed_jobs_start(team: Team) -> None:
+    """Check that a job is held that reaches the store without the service, and that alice retries her own."""
+    machine = team.machine
+    store = ("setpriv", "--reuid=gpuqueue", "--regid=gpuqueue", "--init-groups", "--")
+    config = ("env", "GPUQUEUE_CONFIG=/etc/gpuqueue/config.toml", str(BIN / "python"), "-c", UNSIGNED)
+    job = machine.root(*store, *config, str(team.uids["alice"])).stdout.strip()
+    until(lambda: team.record("alice", int(job))["state"] == "held", what="the hold", timeout_s=60)
+    assert f"job {job} was not signed by the service" in machine.person("alice", "gpuqueue", "show", job).stdout
+    assert 0 == machine.person("alice", "gpuqueue", "cancel", job).returncode
+
+    again = machine.person("alice", "gpuqueue", "retry", job)
+    assert (REFUSED, True) == (again.returncode, "before this service signed its jobs" in again.stderr), again
+    first = team.submit("alice", "exit 7", "--env", "HF_TOKEN=s")
+    assert 7 == team.ended("alice", first)
+    second = machine.person("alice", "gpuqueue", "retry", str(first)).stdout.strip()
+    assert 7 == team.ended("alice", int(second))
 
 
 def _her_code_travels(team: Team) -> None:
@@ -200,7 +222,7 @@ def _her_code_travels(team: Team) -> None:
 
     assert 0 == team.ended("alice", job)
     where = f"{team.run_dir(job)}/code/tree/src"
-    assert ["first", "alice", where] == team.log("alice", job).splitlines()
+    assert ["first", "alice", "/run/gpuqueue-launcher/code/tree/src"] == team.log("alice", job).splitlines()
     assert ["alice 700", "alice"] == [
         machine.root("stat", "-c", form, path).stdout.strip()
         for form, path in (("%U %a", f"{team.run_dir(job)}/code"), ("%U", f"{where}/made"))

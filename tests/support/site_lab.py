@@ -98,9 +98,9 @@ class SiteLab:
         """Have a GPU host join the site, and start its units; return what ``join`` printed."""
         server, machine = self.machines["server"], self.machines[host]
         machine.write("/root/token", self.done(server.gpuqueue("token", "create", "--host", host)), mode="600")
-        done = self.done(
-            machine.gpuqueue("join", self.url, "--token-file", "/root/token", "--ca", "/etc/site-ca.pem", "--yes")
-        )
+        machine.write("/root/ticket-key", server.text(f"{ETC}/ticket-key"), mode="600")
+        files = ("--token-file", "/root/token", "--ca", "/etc/site-ca.pem", "--ticket-key", "/root/ticket-key")
+        done = self.done(machine.gpuqueue("join", self.url, *files, "--yes"))
         self.add_settings(host, HOST_SETTINGS)
         self.start(host, "gpuqueue-launcher", "gpuqueue")
         return done

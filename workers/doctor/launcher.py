@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuqueue.installation.site import TICKET_KEY
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.finding import Finding, Findings, ok, problem, unknown
+from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown
 from gpuqueue.settings.settings import Settings
 from workers.launcher.installation import first_changeable
 from workers.launcher.main import changeable
@@ -29,6 +31,10 @@ class Facts:
     #: What others than root can change: of the directories of the socket, and of this installation.
     open_directory: str | None = None
     open_installation: str | None = None
+    #: The owner and the mode of the key of the tickets; None if this host has none.
+    key: tuple[int, int] | None = None
+    #: Whether this host has joined the service of another machine.
+    is_joined: bool = False
 
 
 # ---- facts -----------------------------------------------------------------------------------------------------------
@@ -47,7 +53,17 @@ def facts_of(settings: Settings) -> Facts:
         expected=expected,
         open_directory=_open_directory(Path(path).parent),
         open_installation=first_changeable(),
+        key=_key(),
+        is_joined=settings.service_url is not None,
     )
+
+
+def _key() -> tuple[int, int] | None:
+    try:
+        found = os.lstat(TICKET_KEY)
+    except OSError:
+        return None
+    return found.st_uid, stat.S_IMODE(found.st_mode)
 
 
 def _owner(path: str) -> int | None:
@@ -106,6 +122,22 @@ def installation(facts: Facts) -> Findings:
     return problem(seen, "install gpuqueue and its Python where only root can write, such as /opt")
 
 
+def tickets(facts: Facts) -> Findings:
+    """Check that the workers cannot read the key by which the launcher knows the jobs that the service has signed."""
+    if facts.socket is None:
+        return ()
+    if facts.key is None:
+        seen = f"jobs need no signature here (there is no {TICKET_KEY}): workers can start anything as their submitters"
+        return note(seen, "docs/howto/jobs-as-users.md, section Signed jobs")
+    owner, mode = facts.key
+    if owner == 0 and not mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return ok(f"only root can read {TICKET_KEY}")
+    seen = f"{TICKET_KEY} can be read by {_name(owner)}" + ("" if not mode & 0o077 else " and others")
+    if not facts.is_joined and owner == facts.expected and not mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return note(f"{seen}, the account of the service and of the workers here: it guards the other hosts")
+    return problem(seen, f"chown root: {TICKET_KEY}; chmod 400 {TICKET_KEY}")
+
+
 def _name(uid: int | None) -> str:
     try:
         return "nobody" if uid is None else pwd.getpwuid(uid).pw_name
@@ -113,4 +145,4 @@ def _name(uid: int | None) -> str:
         return f"uid {uid}"
 
 
-CHECKS = (launcher, installation)
+CHECKS = (launcher, installation, tickets)

@@ -42,7 +42,8 @@ def install(account: str, group: str, pam_service: str | None, *, dry_run: bool,
       gpuqueue install --group lab --yes
     """  # noqa: D301 - \b is click's mark for lines to keep
     programs = Path(installed("gpuqueue-worker")).parent
-    site = SystemSite(account=account, group=group, programs=programs, pam_service=plan.pam_service(pam_service))
+    pam = plan.pam_service(pam_service)
+    site = SystemSite(account=account, group=group, programs=programs, pam_service=pam, has_ticket_key=True)
     site.check()
     if not dry_run:
         refuse_unless_root("install")

@@ -16,7 +16,7 @@ from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.installation import plan
 from gpuqueue.installation.joined import Joining
 from gpuqueue.installation.services import listening
-from gpuqueue.installation.site import CONFIG, SystemSite
+from gpuqueue.installation.site import CONFIG, TICKET_KEY, SystemSite
 from gpuqueue.installation.steps import steps_of_host
 from gpuqueue.model.access_token import parts_of
 from gpuqueue.model.joining import Joined
@@ -34,6 +34,12 @@ USERS_GROUP = "gpuqueue-users"
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File with the token of this host.")
 @click.option("--token", metavar="TEXT", help="The token, which other users can then see; - reads standard input.")
 @click.option("--ca", type=click.Path(path_type=Path), metavar="FILE", help="Certificate of the service's authority.")
+@click.option(
+    "--ticket-key",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Copy of the service's key: only jobs that it has signed start here.",
+)
 @click.option("--account", default="gpuqueue", show_default=True, help="Account of the workers.")
 @click.option("--group", help=f"Group whose members may run jobs. [default: that of the site, or {USERS_GROUP}]")
 @click.option("--pam-service", metavar="NAME", help="PAM service that opens a session for each run; none: no session.")
@@ -45,6 +51,7 @@ def join(  # noqa: PLR0913 - one for each option
     token_file: Path | None,
     token: str | None,
     ca: Path | None,
+    ticket_key: Path | None,
     account: str,
     group: str | None,
     pam_service: str | None,
@@ -75,23 +82,40 @@ def join(  # noqa: PLR0913 - one for each option
     found = joining.join(service, dry_run=True)
     read_host(found.settings.host)
     pam = plan.pam_service(pam_service)
-    site = _site(account, group or found.settings.group or USERS_GROUP, pam, service.url)
-    states = planned(site, steps_of_host(site, _joining(service, ca_text, found), force=force))
+    key = None if ticket_key is None else _key(ticket_key)
+    site = _site(account, group or found.settings.group or USERS_GROUP, pam, service.url, has_key=key is not None)
+    states = planned(site, steps_of_host(site, _joining(service, ca_text, found, key), force=force))
     if not show_all(states) or dry_run:
         return
     confirm(yes=yes)
     found = joining.join(service, dry_run=False)
-    steps = steps_of_host(site, _joining(service, ca_text, found), force=force)
+    steps = steps_of_host(site, _joining(service, ca_text, found, key), force=force)
     plan.install(site, planned(site, steps), joined=service.url)
     report_done(site)
     print_message("gpuqueue", f"this is host {found.settings.host}; gpuqueue gpus lists its devices once it is up")
 
 
-def _joining(service: ServiceAddress, ca_text: str | None, found: Joined) -> Joining:
-    return Joining(url=service.url, token=service.token, ca=ca_text, found=found)
+def _joining(service: ServiceAddress, ca_text: str | None, found: Joined, key: str | None) -> Joining:
+    return Joining(url=service.url, token=service.token, ca=ca_text, found=found, ticket_key=key)
 
 
-def _site(account: str, group: str, pam: str, url: str) -> SystemSite:
+def _key(path: Path) -> str:
+    """Return the text of the key in *path*.
+
+    Raises:
+        BadRequest: it cannot be read, or is no key.
+
+    """
+    from gpuqueue.model.ticket import read_key  # noqa: PLC0415 - only with --ticket-key
+
+    try:
+        return f"{read_key(path).hex()}\n"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadRequest(f"{path} is no copy of the {TICKET_KEY} of the service: {reason}") from None
+
+
+def _site(account: str, group: str, pam: str, url: str, *, has_key: bool) -> SystemSite:
     """Return what this machine will be.
 
     Raises:
@@ -100,7 +124,10 @@ def _site(account: str, group: str, pam: str, url: str) -> SystemSite:
 
     """
     programs = Path(installed("gpuqueue-worker")).parent
-    site = SystemSite(account=account, group=group, programs=programs, pam_service=pam, serves=False)
+    signs = has_key or TICKET_KEY.exists()  # a host keeps the key that an earlier join has brought
+    site = SystemSite(
+        account=account, group=group, programs=programs, pam_service=pam, serves=False, has_ticket_key=signs
+    )
     site.check()
     plan.refuse_unsafe(site.programs)
     plan.refuse_other_installation(site, url)

@@ -36,6 +36,7 @@ def test_install_makes_what_it_says_and_only_once(machine: PrivateMachine) -> No
         "gpuqueue:gpuqueue 700 d /var/lib/gpuqueue",
         "gpuqueue:gpuqueue 711 d /var/lib/gpuqueue-runs",
         "root:gpuqueue 640 f /etc/gpuqueue/config.toml",
+        "gpuqueue:root 400 f /etc/gpuqueue/ticket-key",
         "root:root 644 f /etc/systemd/system/gpuqueue-launcher.service",
         "root:root 644 f /etc/systemd/system/gpuqueue-runs.service",
         f"root:root 644 f {UNIT}",

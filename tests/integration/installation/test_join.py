@@ -105,6 +105,11 @@ def test_join_makes_what_it_says_and_only_once(joiner: Joiner) -> None:
     renewed = joiner("--token-file", joiner.token(), "--yes")
     assert ["change"] == [line.split()[0] for line in renewed.stdout.splitlines() if "host-token" in line]
     assert state == (machine.listing(*PLACES), machine.text("/etc/passwd"), machine.text(f"{ETC}/config.toml"))
+    key = joiner("--token-file", token, "--ticket-key", joiner.file("0f" * 32), "--force", "--yes")
+    assert OK == key.returncode, key.stderr
+    assert f"root:root 400 f {ETC}/ticket-key" in machine.listing(*PLACES)
+    kept = joiner("--token-file", token, "--yes")
+    assert (OK, "nothing to do") == (kept.returncode, kept.stdout.splitlines()[-1])
 
     service = machine.gpuqueue("install", "--yes")
     assert (REFUSED, f"this machine has joined the service at {joiner.url}") == (
@@ -125,6 +130,7 @@ def test_nothing_is_written_before_the_service_agrees(joiner: Joiner, site: Serv
     good = ("--token-file", joiner.token(), "--yes")
     wrong, hers = joiner.file(str(new_token())), joiner.token(host=None)
     ca = joiner.file("no certificate")
+    key = joiner.file("no key")
     tries = [
         (joiner("--token-file", wrong, "--yes"), REFUSED, "does not accept this token: make one with gpuqueue token"),
         (joiner("--token-file", hers, "--yes"), REFUSED, "this is no token of a worker host: make one with"),
@@ -133,6 +139,7 @@ def test_nothing_is_written_before_the_service_agrees(joiner: Joiner, site: Serv
         (joiner(*good, url="127.0.0.1"), USAGE, "is no address of a service"),
         (joiner(*good, ca=None), REFUSED, "is not trusted: give --ca, a file with the certificate of the authority"),
         (joiner(*good, ca=ca), USAGE, f"{ca} is no certificate (PEM) that can be used"),
+        (joiner(*good, "--ticket-key", key), USAGE, f"{key} is no copy of the {ETC}/ticket-key of the service"),
         (joiner(*good, "--group", "a b"), USAGE, "--group a b: use at most 31 lower-case letters"),
     ]
     for done, code, says in tries:

@@ -46,6 +46,26 @@ def test_an_open_installation_is_a_problem() -> None:
     assert (Grade.PROBLEM, True) == (finding.grade, finding.seen.startswith("/opt/gpuqueue/bin can be changed"))
 
 
+@pytest.mark.parametrize(
+    ("facts", "grade", "words"),
+    [
+        (WELL, Grade.NOTE, "jobs need no signature here"),
+        (replace(WELL, key=(0, 0o400), is_joined=True), Grade.OK, "only root can read"),
+        (replace(WELL, key=(0, 0o440), is_joined=True), Grade.PROBLEM, "can be read by root and others"),
+        (replace(WELL, key=(54321, 0o400), expected=54321, is_joined=True), Grade.PROBLEM, "can be read by uid 54321"),
+        (replace(WELL, key=(54321, 0o400), expected=54321), Grade.NOTE, "it guards the other hosts"),
+        (replace(WELL, key=(54321, 0o404), expected=54321), Grade.PROBLEM, "can be read by uid 54321 and others"),
+        (replace(WELL, key=(54322, 0o400), expected=54321), Grade.PROBLEM, "can be read by uid 54322"),
+    ],
+)
+def test_who_reads_the_key_of_the_tickets(facts: Facts, grade: Grade, words: str) -> None:
+    """A key that the workers of a host can read protects nobody. On the host of the service they have its account."""
+    finding = found(facts, "tickets")
+
+    assert finding is not None
+    assert (grade, True) == (finding.grade, words in finding.seen), finding
+
+
 def test_jobs_of_the_worker_need_no_launcher(tmp_path: Path) -> None:
     """Nothing is checked and nothing is found where jobs run as the account of the worker."""
     facts = facts_of(Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull}))
