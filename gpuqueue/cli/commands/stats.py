@@ -169,15 +169,13 @@ def _table(reported: Statistics, width: int | None) -> str:
 def _notes(reported: Statistics) -> list[str]:
     total = reported.total
     period = f"{render.when(reported.since)} to {render.when(reported.until)}"
-    notes = [
-        f"{period}.",
-        "ASKED and PEAK are means of a device over time; USED is PEAK as a share of what was asked for.",
-    ]
+    means = "ASKED and PEAK are means of a device over time"
     if total.measured is not None and total.measured < 0.995:  # noqa: PLR2004 - rounds to 100 %
-        notes.append(
-            f"PEAK is known for {render.percent(total.measured)} of the time. USED is its share of what was asked for "
-            "in that time."
-        )
+        known = render.percent(total.measured)
+        part = f"PEAK is known for {known} of the time: USED is its share of what was asked then."
+        notes = [f"{period}.", f"{means}.", part]
+    else:
+        notes = [f"{period}.", f"{means}; USED is their share."]
     if reported.stretch is not None:
         notes.append(_stretch(reported.stretch))
     if total.ended < total.runs:
