@@ -228,7 +228,7 @@ def _words_of(user: int, mem_bytes: int, limit_s: float | None, priority: Priori
 def _words(spec: JobSpec, text: str | None = None) -> tuple[str | float, ...]:
     """Return the arguments of the script that submits such a job."""
     text = encode_spec(spec) if text is None else text
-    return spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), 1, text, new_nonce(), ""
+    return spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), 1, text, new_nonce(), "", ""
 
 
 # ---- the device ------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def submit_pipelined(client: redis.Redis, count: int) -> None:
     scripts, text, shape = Scripts(client), encode_spec(SPEC), str(SPEC.shape)
     for start in range(0, count, PIPE):
         some = range(start, min(start + PIPE, count))
-        words: list[Words] = [["ada", 1, SPEC.mem_bytes, shape, 1, text, new_nonce(), ""] for _ in some]
+        words: list[Words] = [["ada", 1, SPEC.mem_bytes, shape, 1, text, new_nonce(), "", ""] for _ in some]
         for reply in scripts.run_each("submit", words):
             if isinstance(reply, Exception):
                 raise reply

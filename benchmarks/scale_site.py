@@ -102,7 +102,7 @@ class SimulatedSite:
     def _requests(self, jobs: int) -> Iterator[tuple[str | int, ...]]:
         for _ in range(jobs):
             user, priority, mem_bytes, shape, text = self._chance.choice(self._words)
-            yield user, priority, mem_bytes, shape, 1, text, next(self._nonces), ""
+            yield user, priority, mem_bytes, shape, 1, text, next(self._nonces), "", ""
 
     # ---- workers ---------------------------------------------------------------------------------------------------
 

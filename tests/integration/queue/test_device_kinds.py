@@ -329,5 +329,5 @@ def test_a_device_kind_of_a_newer_version_is_left_to_it(queue: JobQueue, store_u
 
     assert [None, None] == [claim(queue, uuid) for uuid in ("GPU-0", "cpu-nodeA")]
     with pytest.raises(redis.ResponseError, match="BADARGS"):
-        Scripts(client).run("submit", "ada", 1, 5, f"{GIB}:0:1::npu", 1, "{}", "n")
+        Scripts(client).run("submit", "ada", 1, 5, f"{GIB}:0:1::npu", 1, "{}", "n", "", "")
     client.close()

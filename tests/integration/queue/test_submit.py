@@ -139,7 +139,7 @@ def test_a_script_given_nonsense_writes_nothing(queue: JobQueue, store_url: str)
 
     for shape in ("6001000448.0:0:1:", "x", "", "1:0:1"):
         with pytest.raises(redis.ResponseError, match="BADARGS"):
-            scripts.run("submit", "ada", 1, 5, shape, 1, "{}", "n")
+            scripts.run("submit", "ada", 1, 5, shape, 1, "{}", "n", "", "")
 
     assert before == sorted(client.keys("*"))
     serve(queue)
