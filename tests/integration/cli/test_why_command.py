@@ -144,7 +144,7 @@ def test_the_members_before_it_go_before_a_member(site: Site) -> None:
     assert {1: 0, 2: 1, 9: 8} == {index: each["start"]["rivals"] for index, each in reported.items()}
     assert reported[1]["start"]["at"] is not None, "when the run must have ended that is in its way"
     assert reported[9]["start"]["at"] is None, "who knows"
-    assert "8 of" in site.cli("why", f"{array}_9").stdout
+    assert "8 jobs of" in site.cli("why", f"{array}_9").stdout
 
 
 @pytest.mark.full
