@@ -30,6 +30,8 @@ gpus = FakeGpus.here()
 for gib in {steps}:
     gpus.hold_here(int(gib * 2**30))
     until_seen_last(int(gib * 2**30))
+if {least}:
+    until_seen(**{least})
 while not pathlib.Path({gate!r}).exists():
     time.sleep(0.02)
 """
@@ -52,10 +54,10 @@ def gpu_site(tmp_path: Path, store_url: str, fake: FakeGpus) -> Iterator[Site]:
     made.stop()
 
 
-def submit(site: Site, mem: str, gate: Path, *steps: float, options: tuple[str, ...] = ()) -> int:
-    """Submit a job that allocates these sizes, in GiB, one after the other."""
+def submit(site: Site, mem: str, gate: Path, *steps: float, options: tuple[str, ...] = (), **least: int) -> int:
+    """Submit a job that allocates these sizes, in GiB, one after the other, and waits for the *least* measurements."""
     script = gate.with_suffix(".py")
-    script.write_text(JOB.format(tests=str(SUPPORT), steps=steps, gate=str(gate)))
+    script.write_text(JOB.format(tests=str(SUPPORT), steps=steps, gate=str(gate), least=least))
     return int(site.cli("submit", "--mem", mem, *options, "--", sys.executable, str(script)).stdout)
 
 
@@ -115,7 +117,7 @@ def test_the_history_has_the_activity_of_a_run_on_its_card(gpu_site: Site, fake:
     gate = tmp_path / "gate"
     gate.touch()
 
-    job = submit(gpu_site, "6G", gate, 2.0, 5.5, 1.0)
+    job = submit(gpu_site, "6G", gate, 2.0, 5.5, 1.0, temperature_max_c=71)  # read once a second
 
     gpu_site.until_recorded(job)
     run = gpu_site.client.jobs.show(job).last_run
@@ -216,7 +218,7 @@ def test_the_drivers_own_maximum_is_taken_where_it_keeps_one(gpu_site: Site, fak
     gate.touch()
     script = gate.with_suffix(".py")
     spike = "gpus.hold_here(9 * 2**30); gpus.hold_here(2 * 2**30)"
-    script.write_text(JOB.format(tests=str(SUPPORT), steps=(2.0,), gate=str(gate)) + spike + "\n")
+    script.write_text(JOB.format(tests=str(SUPPORT), steps=(2.0,), gate=str(gate), least={}) + spike + "\n")
 
     job = int(gpu_site.cli("submit", "--mem", "10G", "--", sys.executable, str(script)).stdout)
 
@@ -238,7 +240,7 @@ def test_without_figures_of_processes_the_devices_figure_counts(gpu_site: Site, 
     gate.touch()
     script = gate.with_suffix(".py")
     silent = "gpus.hold(0, __import__('os').getpid(), 3 * 2**30, not_available=True); until_seen(delta_bytes=3 * 2**30)"
-    script.write_text(JOB.format(tests=str(SUPPORT), steps=(), gate=str(gate)) + silent + "\n")
+    script.write_text(JOB.format(tests=str(SUPPORT), steps=(), gate=str(gate), least={}) + silent + "\n")
 
     job = int(gpu_site.cli("submit", "--mem", "6G", "--", sys.executable, str(script)).stdout)
 
@@ -344,7 +346,7 @@ def test_no_cap_lets_a_job_take_what_it_likes(gpu_site: Site, tmp_path: Path) ->
     gpu_site.start_worker("0")
     gate = tmp_path / "gate"
     script = gate.with_suffix(".py")
-    script.write_text(JOB.format(tests=str(SUPPORT), steps=(9.0,), gate=str(gate)))
+    script.write_text(JOB.format(tests=str(SUPPORT), steps=(9.0,), gate=str(gate), least={}))
     free = int(gpu_site.cli("submit", "--mem", "3G", "--no-cap", "--", sys.executable, str(script)).stdout)
     until(lambda: gpu_site.client.devices.list()[0].allocated_bytes == 9 * GIB, what="what it holds is counted")
 
