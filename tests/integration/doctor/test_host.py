@@ -93,7 +93,7 @@ def test_gpus_that_are_well_need_nothing(doctor: Doctor, tmp_path: Path) -> None
     """Healthy GPUs give no warning, and each section has findings."""
     found = doctor(VIRTUAL_ENV=str(make_torch(tmp_path / "env", cuda="13.0")))
 
-    # Whoever runs the tests may have a queue of their own on this machine.
+    # A contributor may have a queue running on this machine.
     assert checks(found, Grade.UNKNOWN, Grade.WARNING, Grade.PROBLEM) <= {"other queues"}
     assert {"host", "python", "runs"} == {each.section for each in found}
     assert "NVIDIA 000.00, library 13.000.01, CUDA up to 13.0, 2 cards" == the(found, "driver").seen

@@ -5,7 +5,7 @@ local function number(text) return tonumber(string.match(text or '', '^%d+%.?%d*
 
 -- Add the time since the last call, times what was idle after it, to a sum in `meta`, and record what is idle now. The
 -- unit is a device: of each, the part that is both reserved (`needs`: device -> bytes) and free. The clock is that of
--- usage, which stands still while no worker runs and while the store is away.
+-- usage, which stops while no worker runs and while the store is away.
 function count_idle(devices, needs, now)
   local idle, at = 0, fair_ms(now)
   for _, device in ipairs(devices) do
