@@ -25,8 +25,8 @@ def test_a_person_signs_in_looks_and_cancels(lively: ServedSite, open_page: Open
     with lively.client("unix") as owner:
         code = owner.access.sign_in_code().code
         page = open_page(lively, token=None)
+        page.goto("about:blank")  # else the address changes in the page that is open, and nothing is loaded
         page.goto(f"https://127.0.0.1:{lively.port}/#sign-in={code}")
-        page.reload()
         page.get_by_role("heading", name="nodeA").wait_for()
         assert code not in page.url
         assert "python notebook.py" in str(page.locator(".external-use").first.get_attribute("title"))

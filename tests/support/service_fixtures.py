@@ -118,6 +118,10 @@ class ServedSite:
                 pass
 
 
+#: The tests send more requests that no account is responsible for than an address may: their rate is unbounded here.
+_BOUNDS: Mapping[str, float | str] = {"gpuqueue.service.identity.site_identity:PER_ADDRESS": 1e6}
+
+
 def ask(
     served: ServedSite, path: str, token: str | None = None, *, method: str = "GET", body: Any = None
 ) -> tuple[int, Any]:
@@ -193,7 +197,7 @@ def serving(bounds: Mapping[str, float | str] | None = None, **chosen: str) -> I
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    site = ServedSite(settings, queue, directory, port, chosen=chosen, bounds=bounds or {})
+    site = ServedSite(settings, queue, directory, port, chosen=chosen, bounds={**_BOUNDS, **(bounds or {})})
     _write_tokens(settings, directory)
     site.start()
     before = os.environ.get("SSL_CERT_FILE")
