@@ -50,6 +50,8 @@ class PeerProtocol(HttpToolsProtocol):
         self._wire_bytes = self._body_bytes = 0
         #: Whether a request has begun and is not whole, and whether its head is.
         self._has_begun = self._has_head = False
+        #: Whether the current request was answered before all of its body was here.
+        self._is_answered = False
         #: Whether the route bounds the body of the current request.
         self._is_streamed = False
 
@@ -115,7 +117,8 @@ class PeerProtocol(HttpToolsProtocol):
         """Begin to count the size of a request."""
         super().on_message_begin()
         self._wire_bytes = self._body_bytes = 0
-        self._has_begun, self._has_head, self._is_streamed = True, False, False
+        self._has_begun, self._has_head = True, False
+        self._is_answered = self._is_streamed = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header. A trailer, which comes behind a body, is none."""
@@ -151,14 +154,19 @@ class PeerProtocol(HttpToolsProtocol):
         """End the time that a request may take."""
         self._settle()
         self._wire_bytes = 0
-        self._has_begun = self._has_head = self._is_streamed = False
+        self._has_begun = self._has_head = self._is_answered = self._is_streamed = False
         if self._refusal is None:
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """End the connection if the rest of the request is still to come: nobody reads it."""
+        """Go on to read the rest of a body that no route reads, within the bounds of a request.
+
+        The answer does not announce the end of the connection, so the client sends its next request on it. A body whose
+        size only its route bounds can be too large for that.
+        """
         super().on_response_complete()
-        if self._has_begun and self._has_head and self.cycle.response_complete:
+        self._is_answered = self._has_begun and self._has_head and self.cycle.response_complete
+        if self._is_answered and self._is_streamed:
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
@@ -197,7 +205,7 @@ class PeerProtocol(HttpToolsProtocol):
 
     def _answer(self, status: HTTPStatus, words: str) -> None:
         """Answer with a problem document, unless an answer has begun, and end the connection."""
-        is_silent = self._is_idle() or not self.cycle.response_started
+        is_silent = not self._is_answered and (self._is_idle() or not self.cycle.response_started)
         if not self._is_idle():
             self.cycle.disconnected = True  # what the application still sends goes nowhere
             self.cycle.message_event.set()

@@ -180,10 +180,7 @@ class Caller:
         """Send *case*, and check that its answer is what the document says and has no secret of others."""
         is_stream = STREAM in str(case.operation.definition.raw)
         words = case.as_transport_kwargs(base_url=self.who.base_url)
-        try:
-            answer = self.who.session.request(**words, timeout=30, stream=is_stream)
-        except requests.ConnectionError:  # it had closed the connection: once more, on a new one
-            answer = self.who.session.request(**words, timeout=30, stream=is_stream)
+        answer = self.who.session.request(**words, timeout=30, stream=is_stream)
         if is_stream and answer.ok:
             content = next(answer.iter_content(None))
             answer.close()
