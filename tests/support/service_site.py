@@ -124,7 +124,7 @@ class ServiceSite:
     def workers(self) -> list[int]:
         """Return the pids of the workers."""
         mine = self.people.running(self.service)
-        return [pid for pid in mine if b"gpuqueue-worker\0run\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [pid for pid in mine if b"gpuqueue-worker\0run\0" in self.people.command_of(pid)]
 
     def log(self, job_id: int) -> str:
         """Return the log of a job."""

@@ -81,6 +81,14 @@ class People:
                 continue
         return found
 
+    @staticmethod
+    def command_of(pid: int) -> bytes:
+        """Return the command line of a process, nothing if it has ended meanwhile."""
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return b""
+
     def gid(self, group: str) -> int:
         """Return the id of a group."""
         return grp.getgrnam(group).gr_gid

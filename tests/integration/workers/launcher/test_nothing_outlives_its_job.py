@@ -70,7 +70,7 @@ def test_processes_are_attributed_by_their_guard(tree: Start, people: People) ->
     run = tree()
 
     def lost_child() -> int | None:
-        words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in people.running(people.alice)}
+        words = {pid: people.command_of(pid) for pid in people.running(people.alice)}
         return next((pid for pid, word in words.items() if word == b"/bin/sleep\0001001\0"), None)
 
     pid = until(lost_child, what="the process without the token")

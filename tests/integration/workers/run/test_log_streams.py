@@ -125,9 +125,10 @@ def test_since(site: Site, tmp_path: Path) -> None:
     script = f"echo early; until [ -e {go} ]; do sleep 0.1; done; echo late"
     job_id = site.cli("submit", "--mem", "1M", "--", "sh", "-c", script).stdout.strip()
     site.until_state(int(job_id), JobState.RUNNING)
-    found = until(lambda: list(site.settings.runs_dir.glob(f"{job_id}/*/log.times")), timeout_s=30, what="a note")
-    assert found
-    early_s = float(found[0].read_text().split()[0])
+    notes = f"{job_id}/*/log.times"
+    noted = until(lambda: [each for each in site.settings.runs_dir.glob(notes) if each.read_text()], what="a note")
+    assert noted
+    early_s = float(noted[0].read_text().split()[0])
     until(lambda: time.time() > early_s + 2, timeout_s=30, what="another second")
     go.touch()
     site.cli("wait", job_id)
@@ -138,7 +139,7 @@ def test_since(site: Site, tmp_path: Path) -> None:
     assert "" == site.cli("logs", "--since", "0.001s", job_id).stdout
     both = site.cli("logs", "--since", "1h", "--tail", "1", job_id, check=False)
     assert (2, "gpuqueue: --tail and --since both say where to begin: choose one\n") == (both.returncode, both.stderr)
-    found[0].unlink()
+    noted[0].unlink()
     whole = site.cli("logs", "--since", between, job_id)
     assert "early\nlate\n" == whole.stdout
     assert "was not noted" in whole.stderr
