@@ -110,13 +110,16 @@ def relay(parent: int | None) -> None:
 @devices_option
 @click.option("--no-recorder", is_flag=True, help="Do not start a recorder: one runs on another host (setting record).")
 def host(spec: str | None, *, no_recorder: bool) -> None:
-    """Serve every device of this machine: a worker for each, the recorder, and the relay when there is work for it."""
+    """Serve every device of this machine: a worker for each, the recorder, and the relay when there is work for it.
+
+    With --devices none, only the recorder: the workers of this machine have another account.
+    """
     from workers.services.host import Host  # noqa: PLC0415 - only here
 
     settings = Settings.load()
     spec = spec or settings.devices
-    backend = choose(spec, settings.host, settings.runs_dir)
-    Host(settings, backend, spec, record=settings.record and not no_recorder).serve(_stop_signal(None))
+    devices = () if spec == "none" else choose(spec, settings.host, settings.runs_dir).devices()
+    Host(settings, devices, spec, record=settings.record and not no_recorder).serve(_stop_signal(None))
 
 
 @worker_commands.command()

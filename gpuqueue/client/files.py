@@ -82,7 +82,7 @@ class Files(RunFiles):
             )
         directory = Path(run.log_path or "").parent
         settings = self._connection.settings
-        if run.host != settings.host and not (settings.runs_dir in directory.parents and directory.exists()):
+        if run.host != settings.own_host and not (settings.runs_dir in directory.parents and directory.exists()):
             raise Refused(f"the files of job {job.label} are on host {run.host}, in {directory}: fetch them there")
         return run, directory
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuqueue.client.remote import link
+    from gpuqueue.system import socket_http
 else:
     http, link, ssl = later("http.client"), later("gpuqueue.client.remote.link"), later("ssl")
+    socket_http = later("gpuqueue.system.socket_http")
 
 TIMEOUT_S = 10.0
 #: Largest answer that is read, in bytes.
@@ -58,7 +60,7 @@ class ServiceAddress:
     """How a service is reached: its address, an access token, and the certificate (PEM) of its authority.
 
     None for ``ca``: the authorities that this machine trusts. ``naming`` is what a person does with the certificate of
-    another one, for messages.
+    another one, for messages. A service at a socket of this machine (``unix:///PATH``) needs no token.
     """
 
     url: str
@@ -67,14 +69,19 @@ class ServiceAddress:
     naming: str = "set SSL_CERT_FILE to"
 
     @property
+    def is_local(self) -> bool:
+        """Return whether the service is reached over a socket of this machine."""
+        return socket_http.is_local(self.url)
+
+    @property
     def origin(self) -> str:
-        """Return the scheme, host and port.
+        """Return the scheme, host and port, or the address of the socket.
 
         Raises:
             BadRequest: it is no address that a token may be sent to.
 
         """
-        return origin_of(self.url)
+        return self.url if self.is_local else origin_of(self.url)
 
 
 def ask(service: ServiceAddress, path: str, body: object = None) -> Reply:
@@ -88,9 +95,11 @@ def ask(service: ServiceAddress, path: str, body: object = None) -> Reply:
     """
     connection = _connection(service)
     content = None if body is None else json.dumps(body).encode("ascii")
-    headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json"}
+    if not service.is_local:
+        headers["Authorization"] = f"Bearer {service.token}"
     try:
-        where = urlsplit(service.url).path.rstrip("/") + link.API + path
+        where = ("" if service.is_local else urlsplit(service.url).path.rstrip("/")) + link.API + path
         connection.request("GET" if content is None else "POST", where, content, headers)
         answer = connection.getresponse()
         text = answer.read(MOST_BYTES)
@@ -112,6 +121,8 @@ def no_service(service: ServiceAddress, reply: Reply) -> Unreadable:
 
 
 def _connection(service: ServiceAddress) -> http.HTTPConnection:
+    if service.is_local:
+        return socket_http.SocketConnection(service.url, timeout=TIMEOUT_S)
     parts = urlsplit(service.origin)
     if parts.scheme == "http":  # on this machine only, as origin_of checks
         return http.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)

@@ -55,6 +55,11 @@ def join(service: ServiceAddress, *, dry_run: bool) -> Joined:
 
 
 def _read(kind: type[T], service: ServiceAddress, reply: Reply) -> T:
+    if service.is_local and reply.status in {_UNAUTHORIZED, _FORBIDDEN}:
+        raise Refused(
+            f"the service at {service.origin} does not know this account as that of its workers: "
+            "set workers_account in its settings, and restart it"
+        )
     if reply.status == _UNAUTHORIZED:
         raise NotAuthenticated(f"{service.origin} does not accept this token: {_MAKE}")
     if reply.status == _FORBIDDEN:

@@ -136,7 +136,7 @@ class Logs:
 
         found = {}
         for job in jobs:
-            if job.state is not JobState.RUNNING or job.host != self._connection.settings.host:
+            if job.state is not JobState.RUNNING or job.host != self._connection.settings.own_host:
                 continue
             path = self._current_log(job.id) if logs is None else _path(logs.get(job.id))
             names = LOGS[::-1] if job.spec.separate_stderr else LOGS[:1]  # tqdm draws its bars on standard error

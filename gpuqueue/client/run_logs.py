@@ -27,7 +27,7 @@ def own_log(settings: Settings, run: Run) -> Path | None:
     path = Path(run.log_path or "")
     if not is_log_of(path, run.job_id, run.token):
         return None
-    if run.host == settings.host:
+    if run.host == settings.own_host:
         return path
     return path if settings.runs_dir in path.parents and _exists(path) else None
 

@@ -58,7 +58,7 @@ class ProcessFacts:
         """Return the same facts with this machine's devices from *queue*."""
         if queue is None:
             return self
-        here = self.settings.host
+        here = self.settings.own_host
         return replace(self, devices=tuple(each for each in queue.devices if each.status.host == here))
 
     @property
@@ -128,6 +128,8 @@ def host(facts: ProcessFacts) -> Findings:
     if facts.expected:
         seen = "the host process died without a message: nothing starts here, and running jobs end after their grace"
         return problem(seen, f"gpuqueue up; why it died: {facts.settings.logs_dir / 'host.log'}")
+    if facts.settings.workers_account is not None:
+        return problem("no recorder runs here, and nothing starts it", "start the unit gpuqueue-store")
     if facts.served:
         return ok(f"none: {len(facts.served)} workers of this machine are started by another program")
     return note("no workers run on this machine", "gpuqueue up, if it should run jobs")
@@ -137,6 +139,9 @@ def workers(facts: ProcessFacts) -> Findings:
     """Check that each device has a worker."""
     if facts.host is None:
         return ()
+    if facts.settings.workers_account is not None:
+        who = facts.settings.workers_account
+        return ok(f"none: they have the account {who}; examine them with it, and with their settings file")
     if facts.devices is None:
         return unknown(f"{len(facts.workers)} run; for how many devices, only the store knows")
     missing = [each for each in facts.devices if each.status.device.uuid not in facts.workers]

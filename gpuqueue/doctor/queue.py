@@ -89,7 +89,7 @@ def devices(facts: Facts) -> Iterator[Finding]:
 
 
 def _silent(facts: Facts, device: DeviceFacts) -> Finding:
-    here = device.status.host == facts.settings.host
+    here = device.status.host == facts.settings.own_host
     seen = f"its worker has been silent for {format_duration(device.status.seen_s_ago)}"
     remedy = "gpuqueue up" if here else f"on {device.status.host}: gpuqueue doctor, gpuqueue up"
     if here and not is_meant(facts.reported, device.status.device):
@@ -111,7 +111,7 @@ def _drained(facts: Facts, device: DeviceFacts, drain: Drain) -> Finding:
         return warning(seen, remedy, about=device.name)
     if drain.origin is DrainOrigin.PERSON:
         return note(seen, f"gpuqueue resume {device.status.host}:{index}, once its reason is gone", about=device.name)
-    if device.status.host != facts.settings.host:
+    if device.status.host != facts.settings.own_host:
         return note(seen, about=device.name)
     if facts.moving:
         return note(f"{seen}; a gpuqueue down is in progress", about=device.name)
@@ -130,7 +130,7 @@ def versions(facts: Facts) -> Findings:
     """Check that the workers of other machines have this version."""
     others: dict[str, set[str]] = {}
     for each in facts.queue.devices:
-        if each.version not in {None, VERSION} and each.status.host != facts.settings.host:
+        if each.version not in {None, VERSION} and each.status.host != facts.settings.own_host:
             others.setdefault(str(each.version), set()).add(each.status.host)
     if not others:
         return ok(f"all of {VERSION}")

@@ -56,7 +56,7 @@ def resume_after_a_killed_down(settings: Settings) -> list[str]:
         return []
     try:
         with machine.alone():
-            here = [each for each in queue_facts(settings.redis_url).devices if each.status.host == settings.host]
+            here = [each for each in queue_facts(settings.redis_url).devices if each.status.host == settings.own_host]
             drained = [each.status.device for each in here if is_down(each)]
             if drained:
                 machine.resume()

@@ -12,6 +12,7 @@ from gpuqueue.model.finding import Finding, Findings, ok, problem, warning
 from gpuqueue.model.joining import SHARED, HostSettings
 from gpuqueue.settings.settings import Settings
 from gpuqueue.settings.sources import key_of
+from gpuqueue.system.socket_http import is_local
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.units import format_duration
 from gpuqueue.version import VERSION
@@ -50,15 +51,22 @@ def service_facts(settings: Settings) -> ServiceFacts | None:
     # Only a host that has joined a service needs these.
     from gpuqueue.client.first_call import ServiceAddress  # noqa: PLC0415 - as above
     from gpuqueue.client.joining import settings_of  # noqa: PLC0415 - as above
-    from gpuqueue.client.remote.credentials import token_in  # noqa: PLC0415 - as above
 
-    if settings.service_token_file is None:
-        raise BadRequest("there is no token of this host (setting service_token_file)")
-    token = token_in(settings.service_token_file)
+    token = _token(settings)
     began_s = time.monotonic()
     there = settings_of(ServiceAddress(url=settings.service_url, token=token, ca=settings.service_ca))
     now = datetime.now(timezone.utc)
     return ServiceFacts(settings=settings, there=there, now=now, asked_s=time.monotonic() - began_s)
+
+
+def _token(settings: Settings) -> str:
+    from gpuqueue.client.remote.credentials import token_in  # noqa: PLC0415 - only on a host that has joined
+
+    if is_local(settings.service_url or ""):
+        return ""  # the kernel says who calls
+    if settings.service_token_file is None:
+        raise BadRequest("there is no token of this host (setting service_token_file)")
+    return token_in(settings.service_token_file)
 
 
 def away(settings: Settings, why: CallFailed) -> Finding:
@@ -80,6 +88,12 @@ def answers(facts: ServiceFacts) -> Findings:
 
 def token(facts: ServiceFacts) -> Findings:
     """Check that the token of this host is for its name, and stays valid."""
+    here = is_local(facts.settings.service_url or "")
+    if here and facts.there.host != facts.settings.host:
+        seen = f"the service calls this machine {facts.there.host}, and its workers {facts.settings.host}"
+        return problem(f"{seen}: no log reaches it", "set one host in the settings files of both, and restart")
+    if here:
+        return ok("none is needed: the service knows the account of the workers")
     if facts.there.host != facts.settings.host:
         seen = f"the token is for the host {facts.there.host}, and this is {facts.settings.host}: no log reaches it"
         return problem(seen, _renew(facts.settings))

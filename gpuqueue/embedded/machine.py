@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.errors import GpuQueueError, Refused, StoreNotOpen, StoreUnreachable, unusable
+from gpuqueue.errors import GpuQueueError, Refused, StoreUnreachable, unusable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -110,6 +110,10 @@ class Machine:
 
         """
         started = self.store.start() if self.settings.embedded else False
+        if not self.settings.record:
+            from gpuqueue.embedded.store_of_others import await_store  # noqa: PLC0415 - only where others start it
+
+            await_store(self.queue, within_s=READY_S)
         for warning in check_safety(self.settings.redis_url):
             sys.stderr.write(f"gpuqueue: warning: {warning}\n")
         return "started" if started else "was running"
@@ -124,7 +128,9 @@ class Machine:
 
         """
         if not self.settings.record:
-            self._await_open()
+            from gpuqueue.embedded.store_of_others import await_open  # noqa: PLC0415 - only where others open it
+
+            await_open(self.queue, within_s=READY_S)
             return None
         from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - lazy import for startup time
         from gpuqueue.recovery.reopen import open_queue  # noqa: PLC0415 - lazy import for startup time
@@ -133,15 +139,6 @@ class Machine:
         opened = open_queue(self.queue, database, lease_s=self.settings.lease_s, settings=self.settings)
         database.close()
         return opened
-
-    def _await_open(self) -> None:
-        deadline = time.monotonic() + READY_S
-        while self.queue.epoch() is None:
-            if time.monotonic() > deadline:
-                raise StoreNotOpen(
-                    "the store is not open: a recorder opens it, on the host of the service. Does gpuqueue run there?"
-                )
-            time.sleep(POLL_S)
 
     def host_running(self) -> ProcessIdentity | None:
         """Return the identity of this machine's host process, or None if it does not run."""
@@ -170,7 +167,7 @@ class Machine:
         self.queue.devices.name_host(self.settings.host, machine, lease_s=self.settings.lease_s)
 
     def start_host(self, devices: str) -> DetachedProcess:
-        """Start the host process of this machine, detached from this terminal."""
+        """Start the host process of this machine, detached from this terminal. ``none``: only the recorder."""
         host = DetachedProcess([installed("gpuqueue-worker"), "host", "--devices", devices], log=self._log)
         self._pid_file.write_text(f"{ProcessIdentity.of(host.pid)}\n", encoding="ascii")
         return host

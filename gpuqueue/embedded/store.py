@@ -22,6 +22,12 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 #: Age of a server above which a missing socket means that the socket was deleted, in seconds.
 UNREACHABLE_S = 5.0
+#: The access rule of a store that other accounts use: all that gpuqueue needs, and no administration of the server. The
+#: documentation has the same for a store of one's own (docs/explanation/identity.md).
+SHARED_RULE = (
+    *("~{gq}:*", "&{gq}:*", "&{gq}:celery:/0.celery.pidbox", "&{gq}:celery:/0.celeryev/*"),
+    *("+@all", "-@admin", "-@dangerous", "+info"),
+)
 
 
 def taken(lock: int) -> bool:
@@ -39,6 +45,8 @@ class EmbeddedStore:
     def __init__(self, settings: Settings) -> None:
         self._url = settings.redis_url
         self._socket = settings.socket_path
+        #: Whether workers of another account use the store, too.
+        self._is_shared = settings.store_socket is not None
         self._directory = settings.state_dir / "store"
         self._pid_file = self._directory / "pid"
         self._log = settings.logs_dir / "store.log"
@@ -77,7 +85,8 @@ class EmbeddedStore:
         """
         for directory in (self._directory, self._socket.parent):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._socket.parent.chmod(0o700)
+        if not self._is_shared:
+            self._socket.parent.chmod(0o700)
         lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         server: DetachedProcess | None = None
         self._end_unreachable()
@@ -137,7 +146,9 @@ class EmbeddedStore:
             str(program),
             *("--port", "0"),
             *("--unixsocket", str(self._socket)),
-            *("--unixsocketperm", "700"),
+            # The directory of a shared socket says who may reach it.
+            *("--unixsocketperm", "777" if self._is_shared else "700"),
+            *(("--user", "default", "on", "nopass", *SHARED_RULE) if self._is_shared else ()),
             *("--dir", str(self._directory)),
             *("--appendonly", "yes"),
             *("--appendfsync", "always"),

@@ -45,18 +45,6 @@ def service(raw: str) -> str:
     raise BadRequest(f"{brief(redact.without_password(raw))} is no URL of a service: {_SERVICES}{other}")
 
 
-def service_of_hosts(raw: str) -> str:
-    """Return the URL of the service as worker hosts reach it.
-
-    Raises:
-        BadRequest: *raw* is no such URL.
-
-    """
-    if raw.startswith("unix:"):
-        raise BadRequest("a worker host reaches the service over a network: write https://HOST:PORT")
-    return service(raw)
-
-
 def store_of_hosts(raw: str) -> str:
     """Return the URL of the store as other hosts reach it. No message shows its password.
 

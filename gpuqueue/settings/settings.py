@@ -51,7 +51,11 @@ class Settings:
     url: str = ""
     #: The file with the access token for ``https://``.
     token_file: Path | None = None
-    #: On a worker host that is not the host of the service: the service, to which this host sends logs and results.
+    #: On the machine of the service: the account of the workers here, if it is not that of the service. None: it is.
+    workers_account: str | None = None
+    #: Where the embedded store listens, in a directory that other accounts may enter. None: in the state directory.
+    store_socket: Path | None = None
+    #: For workers that do not have the account of the service: the service, to which they send logs and results.
     service_url: str | None = None
     #: The file with the token of this host.
     service_token_file: Path | None = None
@@ -226,7 +230,12 @@ class Settings:
     @property
     def socket_path(self) -> Path:
         """Return the path of the embedded store's socket."""
-        return sources.embedded_socket(self.state_dir)
+        return self.store_socket or sources.embedded_socket(self.state_dir)
+
+    @property
+    def own_host(self) -> str | None:
+        """Return the name of this host if its workers and runs are of this account, None if they are of another."""
+        return self.host if self.workers_account is None else None
 
     @property
     def launcher_in_use(self) -> str | None:

@@ -221,11 +221,13 @@ def _as_words(raw: object) -> str:
 def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str, Any]:
     state_dir = values.get("state_dir") or _default_state_dir(faults)
     try:
-        socket_path = embedded_socket(state_dir)
+        socket_path = values.get("store_socket") or embedded_socket(state_dir)
     except BadRequest as error:
         faults.append(error)
         socket_path = state_dir / "store" / "store.sock"
-    over_network = "hosts_redis_url" in values or not values.get("redis_url", "unix:").startswith("unix:")
+    # The workers beside a service cannot know whether other hosts use its store, and have the same value as these.
+    for_team = not {"hosts_redis_url", "workers_account", "service_url"}.isdisjoint(values)
+    over_network = for_team or not values.get("redis_url", "unix:").startswith("unix:")
     return {
         "redis_url": f"unix://{socket_path}",
         "host_lost_after_s": HOST_LOST_AFTER_OVER_NETWORK_S if over_network else HOST_LOST_AFTER_S,

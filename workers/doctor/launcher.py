@@ -7,11 +7,13 @@ import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from gpuqueue.installation.site import TICKET_KEY
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.socket_http import is_local
 from workers.launcher.installation import first_changeable
 from workers.launcher.main import changeable
 from workers.shim import launched
@@ -33,8 +35,9 @@ class Facts:
     open_installation: str | None = None
     #: The owner and the mode of the key of the tickets; None if this host has none.
     key: tuple[int, int] | None = None
-    #: Whether this host has joined the service of another machine.
+    #: Whether this host has joined a service, and the account of that service if it runs on this machine.
     is_joined: bool = False
+    service: int | None = None
 
 
 # ---- facts -----------------------------------------------------------------------------------------------------------
@@ -43,8 +46,9 @@ class Facts:
 def facts_of(settings: Settings) -> Facts:
     """Return the facts about the launcher."""
     path = settings.launcher_in_use
-    if path is None:
+    if path is None or settings.workers_account is not None:  # the launcher is that of another account's workers
         return Facts(socket=None)
+    url = settings.service_url
     expected = _owner(str(settings.state_dir))
     return Facts(
         socket=path,
@@ -54,7 +58,8 @@ def facts_of(settings: Settings) -> Facts:
         open_directory=_open_directory(Path(path).parent),
         open_installation=first_changeable(),
         key=_key(),
-        is_joined=settings.service_url is not None,
+        is_joined=url is not None,
+        service=_owner(urlsplit(url).path) if url is not None and is_local(url) else None,
     )
 
 
@@ -132,6 +137,8 @@ def tickets(facts: Facts) -> Findings:
     owner, mode = facts.key
     if owner == 0 and not mode & (stat.S_IRWXG | stat.S_IRWXO):
         return ok(f"only root can read {TICKET_KEY}")
+    if owner == facts.service != facts.expected and not mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return ok(f"only root and {_name(owner)}, the account of the service, can read {TICKET_KEY}")
     seen = f"{TICKET_KEY} can be read by {_name(owner)}" + ("" if not mode & 0o077 else " and others")
     if not facts.is_joined and owner == facts.expected and not mode & (stat.S_IRWXG | stat.S_IRWXO):
         return note(f"{seen}, the account of the service and of the workers here: it guards the other hosts")

@@ -27,7 +27,7 @@ class Refused(Exception):
 class Rules(NamedTuple):
     """What root allows. None of it comes from the service or from a job."""
 
-    #: The user id of the service account, under which workers and shims run.
+    #: The user id of the account of the workers, under which workers and shims run.
     service_uid: int
     #: The group whose members' jobs are started.
     group: str

@@ -27,7 +27,7 @@ def make_code_directory(run_dir: int, uid: int, rules: Rules) -> None:
     """Make the directory ``code`` in the open *run_dir* for the account *uid*.
 
     Raises:
-        Refused: *run_dir* is no directory of the service account.
+        Refused: *run_dir* is no directory of the account of the workers.
         OSError: the directory cannot be made.
 
     """
@@ -44,7 +44,7 @@ def empty_code_directory(run_dir: int, rules: Rules) -> None:
     """Delete the content of ``code`` in the open *run_dir*, in a child process that has become the owner of ``code``.
 
     Raises:
-        Refused: *run_dir* is no directory of the service account, or the owner is no person.
+        Refused: *run_dir* is no directory of the account of the workers, or the owner is no person.
         OSError: there is no directory ``code``, something in it could not be deleted, or that took too long.
 
     """
@@ -78,7 +78,7 @@ def open_code_directory(run_dir: int, rules: Rules) -> tuple[int, int]:
     """Open the directory ``code`` in the open *run_dir*, and return it with the user id of its owner.
 
     Raises:
-        Refused: *run_dir* is no directory of the service account, or the owner is no person.
+        Refused: *run_dir* is no directory of the account of the workers, or the owner is no person.
         OSError: there is no directory ``code``.
 
     """

@@ -1,6 +1,6 @@
 """The guard of one run: a root process, parent and subreaper of the job's processes. Standard library only.
 
-The shim belongs to the service account, so it can neither wait for the submitter's processes nor signal them. The guard
+The shim has the account of the workers, so it can neither wait for the submitter's processes nor signal them. The guard
 does both on its behalf. It ends all processes of the run as soon as the shim is gone, and nobody but root can end the
 guard. :mod:`workers.shim.launch_protocol` has the messages.
 """

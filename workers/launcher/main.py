@@ -1,7 +1,7 @@
 """The launcher's process: listens for shims, and forks a guard for each. Standard library only.
 
 Started by root as ``python -I -S main.py``; ``gpuqueue-worker launcher`` does that. It reads no settings, because the
-service account can change those. Guards outlive it, so a restart affects no job.
+account of the workers can change those. Guards outlive it, so a restart affects no job.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def listen(path: str, uid: int) -> socket.socket:
 
 
 def serve(listener: socket.socket, rules: Rules) -> None:
-    """Fork a guard for each connection of the service account."""
+    """Fork a guard for each connection of the account of the workers."""
     signal.signal(signal.SIGCHLD, collect)
     gc.collect()
     gc.freeze()

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import IO
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.certificates import certificate_trouble
+from gpuqueue.system.socket_http import SocketConnection, is_local
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.version import VERSION
 from workers.relay.tls import context_of
@@ -187,25 +188,18 @@ class Link:
         self.limit(timeout_s)
         known = {
             "User-Agent": f"gpuqueue/{VERSION}",
-            "Authorization": f"Bearer {token_of(self._settings)}",
             "Content-Type": "application/octet-stream",
         }
-        place = urlsplit(self.url).path + HOST_API + path
+        if not is_local(self.url):
+            known["Authorization"] = f"Bearer {token_of(self._settings)}"
+        place = ("" if is_local(self.url) else urlsplit(self.url).path) + HOST_API + path
         # The service may refuse a call before it has read the whole body.
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.request(method, place, body, {**known, **headers}, encode_chunked=not isinstance(body, bytes))
         return connection.getresponse()
 
     def _connect(self) -> HTTPConnection:
-        parts = urlsplit(self.url)
-        host = parts.hostname or ""
-        if parts.scheme == "https":
-            context = context_of(self._settings.service_ca)
-            made: HTTPConnection = HTTPSConnection(
-                host, parts.port, timeout=CONNECT_S, context=context, blocksize=CHUNK_BYTES
-            )
-        else:
-            made = HTTPConnection(host, parts.port, timeout=CONNECT_S, blocksize=CHUNK_BYTES)
+        made = self._connection_to(urlsplit(self.url))
         try:
             made.connect()
         except BaseException:
@@ -213,6 +207,15 @@ class Link:
             raise
         self._connection, self._socket = made, made.sock
         return made
+
+    def _connection_to(self, parts: SplitResult) -> HTTPConnection:
+        host = parts.hostname or ""
+        if is_local(self.url):
+            return SocketConnection(self.url, timeout=CONNECT_S, blocksize=CHUNK_BYTES)
+        if parts.scheme == "https":
+            context = context_of(self._settings.service_ca)
+            return HTTPSConnection(host, parts.port, timeout=CONNECT_S, context=context, blocksize=CHUNK_BYTES)
+        return HTTPConnection(host, parts.port, timeout=CONNECT_S, blocksize=CHUNK_BYTES)
 
     def _error(self, answer: HTTPResponse, content: bytes) -> GpuQueueError:
         found, status = _json(content), answer.status

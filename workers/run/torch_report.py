@@ -76,7 +76,7 @@ def _files(inside: Path) -> list[Path]:
 def _read(path: Path) -> InsideReport | None:
     """Return the report of one process, or None if the file is not a valid report."""
     try:
-        # A job that runs as its submitter writes files of that account into a directory of the service account.
+        # A job that runs as its submitter writes files of that account into a directory of the account of the workers.
         fields = loaded(read_small(path, _MOST_BYTES, any_owner=True), "a report of torch")
         reserved: Counter[str | int] = Counter()
         ooms: Counter[str | int] = Counter()

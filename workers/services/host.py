@@ -12,18 +12,17 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuqueue.errors import StoreNotOpen
-from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import installed
-from workers.devices.backend import DeviceBackend
 from workers.run import deliveries
 
 log = logging.getLogger(__name__)
@@ -58,9 +57,10 @@ class Child:
 class Host:
     """Keeps the processes of this machine alive until *stopping* of :meth:`serve` is set."""
 
-    def __init__(self, settings: Settings, backend: DeviceBackend, devices_spec: str, *, record: bool) -> None:
+    def __init__(self, settings: Settings, devices: Sequence[Device], devices_spec: str, *, record: bool) -> None:
+        """Serve *devices*, which *devices_spec* has selected. There are none where only the recorder runs."""
         self._settings = settings
-        self._devices = backend.devices()
+        self._devices = devices
         self._fell_back = devices_spec.startswith("auto") and all(
             device.kind is DeviceKind.CPU for device in self._devices
         )
@@ -75,7 +75,8 @@ class Host:
     def serve(self, stopping: threading.Event) -> None:
         """Start all processes, and restart those that end. Once *stopping* is set, end workers, then the recorder."""
         os.chdir("/")  # so that the directory of the caller can be removed or unmounted
-        self._take_over()
+        if self._devices:
+            self._take_over()
         children = [*self._recorder, *self._workers, *self._relay]
         while not stopping.is_set():
             for child in children:

@@ -1,4 +1,4 @@
-"""Shares a file of the service account with one submitter, by an access control list. Standard library only.
+"""Shares a file of the account of the workers with one submitter, by an access control list. Standard library only.
 
 See acl(5) and linux/posix_acl_xattr.h. A file system without such lists shares nothing: the job still writes its log,
 through the descriptor that it was started with.

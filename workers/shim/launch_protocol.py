@@ -21,7 +21,7 @@ processes, or ``first N`` for the first one. The guard sends ``ended STATUS CAUS
 (negative for a signal; the cause is empty, or says that host memory ran short), and ``gone MAXRSS_KB CPU_S`` when the
 last one has. If the shim closes the connection, the guard kills
 all processes. If the guard closes it without ``gone``, the guard was killed. ``pack`` and ``remove`` come from other
-processes of the service account; packing ends if the one that asked closes the connection.
+processes of the account of the workers; packing ends if the one that asked closes the connection.
 """
 
 from __future__ import annotations

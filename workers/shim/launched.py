@@ -1,6 +1,6 @@
 """The process tree of a run whose job runs as its submitter. Runs in the shim. Standard library only.
 
-The shim belongs to the service account, so the launcher starts the job for it. The run's guard, a process of the
+The shim belongs to the account of the workers, so the launcher starts the job for it. The run's guard, a process of the
 launcher, is the parent of the job's processes; the shim asks it to signal them and learns from it how they end.
 """
 

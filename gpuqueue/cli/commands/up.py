@@ -24,6 +24,9 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity
 from gpuqueue.text.units import format_duration
 
+#: The devices of a machine whose workers have an account of their own.
+NO_DEVICES = "none"
+
 
 @click.command()
 @click.option(
@@ -106,8 +109,8 @@ def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
         if running is not None:
             _refresh(machine, devices, running)
             return None
-        spec = devices or machine.settings.devices
-        wanted = worker_program.find_devices(spec)
+        spec = _devices(machine.settings, devices)
+        wanted = () if spec == NO_DEVICES else worker_program.find_devices(spec)
         store = machine.start_store()
         try:
             report("store", store, machine.status().store)
@@ -119,9 +122,30 @@ def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
             raise
 
 
+def _devices(settings: Settings, given: str | None) -> str:
+    """Return the devices that this account serves.
+
+    Raises:
+        BadRequest: devices are *given*, and the workers have another account.
+
+    """
+    if settings.workers_account is None:
+        return given or settings.devices
+    if given is not None:
+        raise BadRequest(
+            f"the workers here have the account {settings.workers_account}: leave out --devices, and start them with it"
+        )
+    return NO_DEVICES
+
+
 def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedProcess:
     _prepare_history(machine)
     _open_queue(machine)
+    if spec == NO_DEVICES:
+        host = machine.start_host(spec)
+        report("recorder", "started", f"pid {host.pid}, logs in {machine.settings.logs_dir}")
+        report("workers", "elsewhere", f"they have the account {machine.settings.workers_account}")
+        return host
     machine.take_name()
     since_ms = machine.queue.now_ms()
     host = machine.start_host(spec)

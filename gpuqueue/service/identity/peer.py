@@ -5,16 +5,45 @@ from __future__ import annotations
 import pwd
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpuqueue.errors import NotAuthenticated
-from gpuqueue.model.caller import ALL_SCOPES, Caller, Via
+from gpuqueue.errors import BadRequest, NotAuthenticated
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.caller import ALL_SCOPES, Caller, CallerKind, Via
 from gpuqueue.system.account import groups_of
+
+if TYPE_CHECKING:
+    from gpuqueue.settings.settings import Settings
 
 _OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 
 
-def caller_of_peer(uid: int, pid: int, *, with_groups: bool = True) -> Caller:
-    """Return the caller for a peer's *uid* and *pid*, those of SO_PEERCRED.
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The account of the workers on the machine of the service. At the socket it is the worker host of this name."""
+
+    uid: int
+    host: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> Workers | None:
+        """Return the workers of the machine with *settings*, None if they have the account of the service.
+
+        Raises:
+            BadRequest: there is no such account.
+
+        """
+        name = settings.workers_account
+        if name is None:
+            return None
+        try:
+            return cls(pwd.getpwnam(name).pw_uid, settings.host)
+        except KeyError:
+            raise BadRequest(f"setting workers_account: this machine has no account {name!r}") from None
+
+
+def caller_of_peer(uid: int, pid: int, *, with_groups: bool = True, workers: Workers | None = None) -> Caller:
+    """Return the caller for a peer's *uid* and *pid*, those of SO_PEERCRED. *workers* are a worker host, and no person.
 
     The kernel translates the uid into the user namespace of this process, so root of a container is not root here.
 
@@ -26,6 +55,8 @@ def caller_of_peer(uid: int, pid: int, *, with_groups: bool = True) -> Caller:
         raise NotAuthenticated(
             f"uid {uid} stands for every account that this machine does not know: call from outside of the container"
         )
+    if workers is not None and uid == workers.uid:
+        return Caller(account=workers.host, uid=None, via=Via.SOCKET, kind=CallerKind.HOST, address=f"pid {pid}")
     name, gid = _name_of(uid)
     return Caller(
         account=name,

@@ -17,7 +17,7 @@ from gpuqueue.model.caller import Caller, CallerKind, Via, anonymous
 from gpuqueue.service.identity.audit_journal import EVERY_S, AuditJournal, Change
 from gpuqueue.service.identity.authenticate import Authenticator
 from gpuqueue.service.identity.browser_sessions import BrowserSessions, Proof
-from gpuqueue.service.identity.peer import caller_of_account, caller_of_peer
+from gpuqueue.service.identity.peer import Workers, caller_of_account, caller_of_peer
 from gpuqueue.service.identity.request_rate import RequestRates
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class SiteIdentity:
         self.policy = AccessPolicy.parse(settings.admins, settings.access)
         self._clock = clock or SystemClock()
         self._with_groups = bool(self.policy.admin_groups)
+        self._workers = Workers.of(settings)
         self._database = HistoryDatabase(settings.database_url)
         self._tokens = Authenticator(self._database, self._clock, with_groups=self._with_groups)
         self._journal = AuditJournal(settings.state_dir / "audit", self._clock)
@@ -116,7 +117,8 @@ class SiteIdentity:
         """
         now_s = self._clock.monotonic_s()
         if credentials.peer is not None:
-            caller = caller_of_peer(credentials.peer.uid, credentials.peer.pid, with_groups=self._with_groups)
+            peer = credentials.peer
+            caller = caller_of_peer(peer.uid, peer.pid, with_groups=self._with_groups, workers=self._workers)
         elif credentials.session and not credentials.authorization:
             caller = self._by_session(credentials.session, credentials.address)
         else:

@@ -132,7 +132,7 @@ def _run_directory(settings: Settings, run: Run) -> Path | None:
     if run.log_path:
         path = own_log(settings, run)
         return None if path is None else path.parent
-    is_here = run.host == settings.host and TOKEN.fullmatch(run.token) is not None
+    is_here = run.host == settings.own_host and TOKEN.fullmatch(run.token) is not None
     return settings.runs_dir / str(run.job_id) / run.token if is_here else None
 
 

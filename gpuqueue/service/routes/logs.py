@@ -196,7 +196,7 @@ async def progress_of(request: Request, ids: Iterable[int]) -> dict[int, Progres
         call.must(Action.SEE_SITE)
         page = call.connection.queue.jobs.some(wanted)
         jobs = [job for job in page.jobs if call.may(Action.SEE_LOGS, job.spec.account)]
-        elsewhere = [job for job in jobs if job.state is JobState.RUNNING and job.host != site.settings.host]
+        elsewhere = [job for job in jobs if job.state is JobState.RUNNING and job.host != site.settings.own_host]
         return logs_of(call).progress(jobs, page.logs), elsewhere
 
     here, elsewhere = await site.work(request, work)

@@ -89,3 +89,19 @@ def test_a_service_that_is_away_ends_no_job() -> None:
     why = Unreachable("the service at https://gpu.example.org:443 does not answer: timed out")
 
     assert away(HERE, CallFailed(str(why), why)).remedy.startswith("jobs go on")
+
+
+@pytest.mark.parametrize(
+    ("host", "grade", "says"),
+    [
+        ("nodeB", Grade.OK, "none is needed: the service knows the account of the workers"),
+        ("nodeC", Grade.PROBLEM, "the service calls this machine nodeC, and its workers nodeB: no log reaches it"),
+    ],
+)
+def test_workers_beside_the_service_need_no_token(host: str, grade: Grade, says: str) -> None:
+    """The kernel says who they are. Both must have one name for the machine."""
+    facts = make_facts(host=host)
+    beside = replace(facts, settings=replace(HERE, service_url="unix:///run/gpuqueue/api.sock"))
+
+    finding = found(beside, "token")
+    assert (grade, says) == (finding.grade, finding.seen)

@@ -309,7 +309,6 @@ def test_jobs_run_as_the_worker_unless_the_site_says_otherwise() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("unix:///run/gpuqueue/api.sock", "a worker host reaches the service over a network: write https://HOST"),
         ("http://gpu.example.org", "plain HTTP shows the access token to the network"),
         ("https://ann:secret@gpu.example.org", "the URL of a service has no password"),
     ],
@@ -347,10 +346,12 @@ def test_the_store_of_other_hosts_has_a_network_address(url: str, says: str) -> 
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_host_reaches_the_service_over_a_network() -> None:
-    """A socket, plain HTTP and a password are refused."""
+def test_workers_reach_the_service_safely() -> None:
+    """Over TLS, or over the socket of their machine. Plain HTTP and a password are refused."""
     found = Settings.load({**HERE, "GPUQUEUE_SERVICE_URL": "https://h:8443/", "GPUQUEUE_RECORD": "false"})
     assert ("https://h:8443", False, True) == (found.service_url, found.record, Settings.load(HERE).record)
-    for bad in ("unix:///run/gpuqueue/api.sock", "http://h", "https://u:p@h"):
+    socket = "unix:///run/gpuqueue/api.sock"
+    assert socket == Settings.load({**HERE, "GPUQUEUE_SERVICE_URL": socket}).service_url
+    for bad in ("unix://run/api.sock", "http://h", "https://u:p@h"):
         with pytest.raises(BadRequest, match="GPUQUEUE_SERVICE_URL"):
             Settings.load({**HERE, "GPUQUEUE_SERVICE_URL": bad})

@@ -31,6 +31,6 @@ def test_a_host_that_comes_back_without_its_gpus_does_not_forget_them(
         client.hset(keys.host_devices(name), uuid, f"{24 * GIB}:0:0:1:8::{kind}")
     client.close()
 
-    Host(site.settings, CpuBackend(name), spec, record=False)._take_over()
+    Host(site.settings, CpuBackend(name).devices(), spec, record=False)._take_over()
 
     assert (["GPU-0"] if known else []) == [each.device.uuid for each in site.queue.devices.all()]

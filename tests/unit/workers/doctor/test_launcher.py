@@ -13,6 +13,8 @@ from workers.doctor.launcher import CHECKS, Facts, facts_of
 
 ME = os.geteuid()
 WELL = Facts(socket="/run/gpuqueue-launcher/launcher.sock", served=ME, expected=ME)
+#: The same of workers beside a service.
+BESIDE = replace(WELL, key=(54322, 0o400), expected=54321, service=54322, is_joined=True)
 
 
 def found(facts: Facts, check: str = "launcher") -> Finding | None:
@@ -53,6 +55,10 @@ def test_an_open_installation_is_a_problem() -> None:
         (replace(WELL, key=(0, 0o400), is_joined=True), Grade.OK, "only root can read"),
         (replace(WELL, key=(0, 0o440), is_joined=True), Grade.PROBLEM, "can be read by root and others"),
         (replace(WELL, key=(54321, 0o400), expected=54321, is_joined=True), Grade.PROBLEM, "can be read by uid 54321"),
+        (BESIDE, Grade.OK, "only root and uid 54322, the account of the service, can read"),
+        (replace(BESIDE, key=(54322, 0o440)), Grade.PROBLEM, "can be read by uid 54322 and others"),
+        (replace(BESIDE, key=(54321, 0o400)), Grade.PROBLEM, "can be read by uid 54321"),
+        (replace(BESIDE, service=54321, key=(54321, 0o400)), Grade.PROBLEM, "can be read by uid 54321"),
         (replace(WELL, key=(54321, 0o400), expected=54321), Grade.NOTE, "it guards the other hosts"),
         (replace(WELL, key=(54321, 0o404), expected=54321), Grade.PROBLEM, "can be read by uid 54321 and others"),
         (replace(WELL, key=(54322, 0o400), expected=54321), Grade.PROBLEM, "can be read by uid 54322"),

@@ -38,7 +38,7 @@ def test_a_killed_process_is_started_again_at_once(tmp_path: Path) -> None:
     Regression: each kill counted as a failure, and adoption took 32 s in place of 7.
     """
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
-    host = Host(settings, SimulatedBackend("here", "1x8G"), "sim:1x8G", record=False)
+    host = Host(settings, SimulatedBackend("here", "1x8G").devices(), "sim:1x8G", record=False)
     child = Child("killed", ["/bin/sh", "-c", "kill -KILL $$"])
 
     for _ in range(4):
@@ -69,7 +69,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_within_the_grace(tmp_pa
             "GPUQUEUE_HEARTBEAT": "1s",
         }
     )
-    host = Host(settings, SimulatedBackend("here", "1x8G"), "sim:1x8G", record=False)
+    host = Host(settings, SimulatedBackend("here", "1x8G").devices(), "sim:1x8G", record=False)
     child = Child("nobody", [str(tmp_path / "no-such-program")], failures=len(RESTART_PAUSES_S))
 
     host._supervise(child)
@@ -81,7 +81,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_within_the_grace(tmp_pa
 def test_a_process_that_is_needed_now_and_then_runs_only_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The relay of a host without a service is started when a run has files to pack, and ends by itself."""
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
-    host = Host(settings, SimulatedBackend("here", "1x8G"), "sim:1x8G", record=False)
+    host = Host(settings, SimulatedBackend("here", "1x8G").devices(), "sim:1x8G", record=False)
     (child,) = host._relay
     child.args = ["/bin/sh", "-c", "exit 0"]
 
