@@ -1,4 +1,4 @@
-"""The service account, and the group of the people who may run jobs."""
+"""The accounts of the queue, and the group of the people who may run jobs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pwd
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 from gpuqueue.errors import GpuQueueError, Refused
-from gpuqueue.installation.site import STATE
 from gpuqueue.installation.step import State
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.system.process import each_process
@@ -25,9 +25,11 @@ LEAVE_S, POLL_S = 20.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
-    """The account of store, workers, recorder and service. Its home is the state directory."""
+    """An account for services of the queue. Its home is their state directory. *parts* says in words which they are."""
 
     account: str
+    home: Path
+    parts: str
     lasting: bool = True
 
     @property
@@ -38,7 +40,7 @@ class ServiceAccount:
     @property
     def what(self) -> str:
         """The thing and its purpose, in words."""
-        return f"account {self.account}: a system account without a login, for store, workers and service"
+        return f"account {self.account}: a system account without a login, for {self.parts}"
 
     def state(self) -> State:
         """Return whether the account exists.
@@ -49,13 +51,13 @@ class ServiceAccount:
         """
         found = _account(self.account)
         if found is not None and found.pw_uid == 0:
-            raise Refused(f"the account {self.account} is root: name another one with --account")
+            raise Refused(f"the account {self.account} is root: name another one")
         return State.MISSING if found is None else State.THERE
 
     def make(self) -> None:
         """Add the account, and the group of its name."""
         group = ["--user-group"] if _group(self.account) is None else ["--gid", self.account]
-        words = ["--system", *group, "--no-create-home", "--home-dir", str(STATE), "--shell", _NO_LOGIN]
+        words = ["--system", *group, "--no-create-home", "--home-dir", str(self.home), "--shell", _NO_LOGIN]
         _run("useradd", *words, self.account)
 
     def remove(self) -> None:

@@ -31,12 +31,14 @@ from gpuqueue.settings.settings import Settings
 
 #: Where PAM has a file for each service, and the word for no service.
 PAM_SERVICES, NO_PAM_SERVICE = Path("/etc/pam.d"), "none"
+#: The entries of the record that can be empty.
+_MORE = ("joined", "pam_service", "workers_account")
 #: The libraries of the service (extra ``service``).
 SERVICE_LIBRARIES = ("fastapi", "httptools", "prometheus_client", "uvicorn", "uvloop")
 
 
 def refuse_unsafe(programs: Path) -> None:
-    """Check that only root can change this installation and that the service account can read it.
+    """Check that only root can change this installation and that the accounts of the queue can read it.
 
     Raises:
         Refused: others than root can change it, or others cannot read it.
@@ -45,7 +47,7 @@ def refuse_unsafe(programs: Path) -> None:
     for path in (programs, Path(sys.executable).resolve(), Path(os.__file__), Path(__file__)):
         closed = next((each for each in path.parents if not each.stat().st_mode & stat.S_IXOTH), None)
         if closed is not None:
-            raise Refused(f"{closed} is closed to the service account: install gpuqueue and its Python elsewhere")
+            raise Refused(f"{closed} is closed to the accounts of the queue: install gpuqueue and its Python elsewhere")
     words = [str(programs / "gpuqueue-worker"), "launcher", "--check"]
     environ = {"PATH": os.defpath}  # no PYTHONPATH: the services have none
     done = subprocess.run(words, env=environ, cwd="/", capture_output=True, text=True, check=False)
@@ -69,17 +71,20 @@ def refuse_without_libraries() -> None:
 
 
 def refuse_other_settings() -> None:
-    """Check that a settings file which is there already runs jobs as their submitters.
+    """Check that a settings file which is there already is one for a service whose workers have another account.
 
     Raises:
-        Refused: the file has no ``run_as = submitter``.
+        Refused: the file has no ``run_as = submitter``, or no ``workers_account``.
         BadRequest: the file cannot be read.
 
     """
-    if os.access(CONFIG, os.R_OK) and Settings.load({"GPUQUEUE_CONFIG": str(CONFIG)}).launcher_in_use is None:
+    if not os.access(CONFIG, os.R_OK):
+        return
+    found = Settings.load({"GPUQUEUE_CONFIG": str(CONFIG)})
+    if found.launcher_in_use is None or found.workers_account is None:
         raise Refused(
-            f'{CONFIG} is there without run_as = "submitter", so jobs would run as one account: '
-            "add run_as, state_dir and runs_dir, or move the file away"
+            f"{CONFIG} is there without run_as and workers_account, so jobs would run as one account: "
+            "move the file away, and bring what you need of it into the new one afterwards"
         )
 
 
@@ -119,17 +124,25 @@ class Record:
     """What ``gpuqueue install`` or ``gpuqueue join`` has made on this machine, in a file.
 
     *joined* is the address of the service that this machine has joined, empty if it runs its own. *pam_service* is the
-    PAM service of the runs, empty if they have no session.
+    PAM service of the runs, empty if they have no session. *workers_account* is the account of the workers beside a
+    service, empty on a host that has joined.
     """
 
     def __init__(
-        self, account: str, group: str, made: Sequence[str] = (), joined: str = "", pam_service: str = ""
+        self,
+        account: str,
+        group: str,
+        made: Sequence[str] = (),
+        joined: str = "",
+        pam_service: str = "",
+        workers_account: str = "",
     ) -> None:
         self.account = account
         self.group = group
         self.made = list(made)
         self.joined = joined
         self.pam_service = pam_service
+        self.workers_account = workers_account
 
     @property
     def has_units(self) -> bool:
@@ -147,7 +160,7 @@ class Record:
         try:
             plain = json.loads(RECORD.read_text(encoding="utf-8"))
             made = [str(each) for each in plain["made"]]
-            more = (str(plain.get(name, "")) for name in ("joined", "pam_service"))
+            more = (str(plain.get(name, "")) for name in _MORE)
             return cls(str(plain["account"]), str(plain["group"]), made, *more)
         except FileNotFoundError:
             return None
@@ -175,7 +188,7 @@ class Record:
 
     def save(self) -> None:
         """Write the record."""
-        plain = {name: getattr(self, name) for name in ("account", "group", "made", "joined", "pam_service")}
+        plain = {name: getattr(self, name) for name in ("account", "group", "made", *_MORE)}
         owned = Owned(mode=0o644)
         File(path=RECORD, text=f"{json.dumps(plain, indent=2)}\n", owned=owned, purpose="record").make()
 
@@ -189,6 +202,7 @@ def install(site: SystemSite, states: Sequence[tuple[Step, State]], joined: str 
     """
     record = Record.load() or Record(site.account, site.group)
     record.joined, record.pam_service = joined, site.pam_service
+    record.workers_account = site.workers_account if site.serves else ""
     for step, state in states:
         if state is State.THERE:
             continue
@@ -211,9 +225,11 @@ def refuse_other_installation(site: SystemSite, joined: str = "") -> None:
     if (record.has_units or record.joined) and record.joined != joined:
         there = f"has joined the service at {record.joined}" if record.joined else "runs a service of its own"
         raise Refused(f"this machine {there}: gpuqueue uninstall first")
-    if (record.account, record.group) != (site.account, site.group):
+    workers = record.workers_account
+    if (record.account, record.group) != (site.account, site.group) or (workers and workers != site.workers_account):
+        accounts = " and ".join(filter(None, (record.account, workers)))
         raise Refused(
-            f"this machine has an installation with the account {record.account} and the group {record.group}: "
+            f"this machine has an installation with the account {accounts} and the group {record.group}: "
             "give these names, or gpuqueue uninstall --purge first"
         )
 

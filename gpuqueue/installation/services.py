@@ -102,49 +102,66 @@ def _accepts(path: Path) -> bool:
 
 def running_jobs(site: SystemSite) -> str:
     """Return the jobs that run on this machine in words, empty if there is none."""
-    if not _has_queue(site):
+    workers = _workers_of(site)
+    if not workers.are_there:
         return ""
     try:
-        found = Machine(Settings.load({"GPUQUEUE_CONFIG": str(CONFIG)})).running_jobs()
+        found = Machine(Settings.load({"GPUQUEUE_CONFIG": str(workers.config)})).running_jobs()
     except Unreachable:  # the store does not run: shims may still hold jobs
-        return as_account(site, "gpuqueue-worker", "left")
+        return workers.run("gpuqueue-worker", "left")
     return f"job {', '.join(map(str, found))} still runs" if found else ""
 
 
 def take_down(site: SystemSite, *, cancel: bool) -> None:
     """Let no new job start, end the running ones, and stop workers, recorder and store."""
-    if _has_queue(site):
-        as_account(site, "gpuqueue", "down", *(["--cancel-jobs"] if cancel else []))
+    workers, service = _workers_of(site), Part(site.programs, site.account, STATE, CONFIG)
+    if workers.are_there:
+        workers.run("gpuqueue", "down", *(["--cancel-jobs"] if cancel else []))
+    if site.serves and service.are_there:
+        service.run("gpuqueue", "down")
 
 
-def _has_queue(site: SystemSite) -> bool:
-    """Return whether account, state and settings are there, so that programs of the queue can be asked."""
-    return has_account(site.account) and STATE.is_dir() and CONFIG.is_file()
+def _workers_of(site: SystemSite) -> Part:
+    return Part(site.programs, site.runner, site.runner_state, site.runner_config)
 
 
-def as_account(site: SystemSite, program: str, *words: str) -> str:
-    """Run a program of gpuqueue as the service account, and return its output.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The processes of one account, with their state and settings."""
 
-    Raises:
-        GpuQueueError: it failed. The message is the last line that it wrote.
+    programs: Path
+    account: str
+    state: Path
+    config: Path
 
-    """
-    account = pwd.getpwnam(site.account)
-    done = subprocess.run(
-        [str(site.programs / program), *words],
-        user=account.pw_uid,
-        group=account.pw_gid,
-        extra_groups=os.getgrouplist(account.pw_name, account.pw_gid),
-        env={"PATH": os.defpath, "HOME": str(STATE), "GPUQUEUE_CONFIG": str(CONFIG)},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise GpuQueueError(f"{program} {words[0]} failed: {lines[-1].removeprefix(f'{program}: ')}")
-    return done.stdout.strip()
+    @property
+    def are_there(self) -> bool:
+        """Return whether account, state and settings are there, so that programs of the queue can be asked."""
+        return has_account(self.account) and self.state.is_dir() and self.config.is_file()
+
+    def run(self, program: str, *words: str) -> str:
+        """Run a program of gpuqueue as the account, and return its output.
+
+        Raises:
+            GpuQueueError: it failed. The message is the last line that it wrote.
+
+        """
+        account = pwd.getpwnam(self.account)
+        done = subprocess.run(
+            [str(self.programs / program), *words],
+            user=account.pw_uid,
+            group=account.pw_gid,
+            extra_groups=os.getgrouplist(account.pw_name, account.pw_gid),
+            env={"PATH": os.defpath, "HOME": str(self.state), "GPUQUEUE_CONFIG": str(self.config)},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+            raise GpuQueueError(f"{program} {words[0]} failed: {lines[-1].removeprefix(f'{program}: ')}")
+        return done.stdout.strip()
 
 
 def remove_sockets() -> None:

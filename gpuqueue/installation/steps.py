@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from gpuqueue.installation import joined, ticket_key
 from gpuqueue.installation.accounts import ServiceAccount, UsersGroup
 from gpuqueue.installation.files import Directory, File, Owned
 from gpuqueue.installation.joined import SERVICE_CA, STORE_CA, TOKEN, Joining
-from gpuqueue.installation.site import CONFIG, RUNS, STATE, UNITS, SystemSite
+from gpuqueue.installation.site import CONFIG, RUNS, STATE, STORE, UNITS, WORKERS_CONFIG, SystemSite
 from gpuqueue.installation.step import Step
-from gpuqueue.installation.units import config_text, unit_texts
+from gpuqueue.installation.units import config_text, unit_texts, workers_config_text
 
 
 def steps_of(site: SystemSite, *, force: bool = False) -> list[Step]:
     """Return what a site in system mode consists of, in the order in which it is made, without the running units."""
-    settings = Owned(group=site.account, mode=0o640)
-    config = File(path=CONFIG, text=config_text(), owned=settings, purpose="settings; yours to change", editable=True)
-    return [*_account_and_places(site), config, ticket_key.of_site(site.account), *_units(site, force=force)]
+    of_service, of_workers = (Owned(group=name, mode=0o640) for name in (site.account, site.runner))
+    settings, workers_settings = config_text(site), workers_config_text(site)
+    files = (
+        (CONFIG, settings, of_service, "settings of store, recorder and service; yours to change"),
+        (WORKERS_CONFIG, workers_settings, of_workers, "settings of the workers; yours to change"),
+    )
+    configs = [
+        File(path=path, text=text, owned=owned, purpose=purpose, editable=True) for path, text, owned, purpose in files
+    ]
+    return [*_accounts_and_places(site), *configs, ticket_key.of_site(site.account), *_units(site, force=force)]
 
 
 def steps_of_host(site: SystemSite, joining: Joining | None, *, force: bool = False) -> list[Step]:
@@ -28,7 +36,7 @@ def steps_of_host(site: SystemSite, joining: Joining | None, *, force: bool = Fa
     service_ca = "" if joining is None else joining.ca
     store_ca = "" if joining is None else joining.found.redis_ca
     steps: list[Step] = [
-        *_account_and_places(site),
+        *_accounts_and_places(site),
         File(path=TOKEN, text=token, owned=secret, purpose="access token of this host", forced=True),
     ]
     for path, text, whose in ((SERVICE_CA, service_ca, "service"), (STORE_CA, store_ca, "store")):
@@ -48,21 +56,25 @@ def steps_of_host(site: SystemSite, joining: Joining | None, *, force: bool = Fa
     return [*steps, config, *key, *_units(site, force=force)]
 
 
-def _account_and_places(site: SystemSite) -> list[Step]:
-    account = site.account
+def _accounts_and_places(site: SystemSite) -> list[Step]:
+    account, runner = site.account, site.runner
+    of_workers = Owned(owner=runner, group=runner, mode=0o700)
+    steps: list[Step] = []
+    if site.serves:
+        own, shared = Owned(owner=account, group=account, mode=0o700), Owned(owner=account, group=runner, mode=0o750)
+        steps = [
+            ServiceAccount(account, STATE, "store, recorder and service"),
+            ServiceAccount(runner, site.runner_state, "workers"),
+            Directory(path=STATE, owned=own, purpose="store, history, logs of the services"),
+            Directory(path=STORE, owned=shared, purpose="socket of the store, for the workers"),
+        ]
+    else:
+        steps = [ServiceAccount(runner, site.runner_state, "workers")]
     return [
-        ServiceAccount(account),
+        *steps,
         UsersGroup(site.group),
-        Directory(
-            path=STATE,
-            owned=Owned(owner=account, group=account, mode=0o700),
-            purpose="store, history, logs of the services" if site.serves else "locks and logs of the services",
-        ),
-        Directory(
-            path=RUNS,
-            owned=Owned(owner=account, group=account, mode=0o711),
-            purpose="directories and logs of the runs",
-        ),
+        Directory(path=site.runner_state, owned=of_workers, purpose="locks and logs of the workers"),
+        Directory(path=RUNS, owned=replace(of_workers, mode=0o711), purpose="directories and logs of the runs"),
     ]
 
 

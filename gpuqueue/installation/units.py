@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS, STATE, TICKET_KEY, SystemSite
+from pathlib import Path
+
+from gpuqueue.installation.site import (
+    CONFIG,
+    HOST_UNIT,
+    LAUNCHER_RUN,
+    RUN,
+    RUNS,
+    STATE,
+    STORE,
+    TICKET_KEY,
+    SystemSite,
+)
 
 #: What only the service and the launcher have in their environments. A drop-in with another ExecStart keeps that.
 _SIGNS, _CHECKS = f"GPUQUEUE_TICKET_KEY_FILE={TICKET_KEY}", f"GPUQUEUE_TICKET_KEY={TICKET_KEY}"
 
 _CONFIG = """\
-# Settings of gpuqueue on this machine: of its host process, workers, recorder and service.
-# Written once by `gpuqueue install`, then yours. After a change: systemctl restart gpuqueue gpuqueue-serve
+# Settings of gpuqueue's store, recorder and service. The workers of this machine have others, in workers.toml.
+# Written once by `gpuqueue install`, then yours. After a change: systemctl restart gpuqueue-store gpuqueue-serve
 state_dir = "{state}"
+store_socket = "{socket}"
+workers_account = "{runner}"
+run_as = "submitter"
+"""
+
+_WORKERS_CONFIG = """\
+# Settings of gpuqueue's workers on this machine: its devices, and how jobs run. No password belongs here.
+# Written once by `gpuqueue install`, then yours. After a change: systemctl restart gpuqueue
+state_dir = "{runner_state}"
 runs_dir = "{runs}"
 run_as = "submitter"
+redis_url = "unix://{socket}"
+record = false
+service_url = "unix://{service}"
 """
 
 _RUNS = """\
@@ -39,12 +63,12 @@ _LAUNCHER = """\
 Description=gpuqueue: starts jobs as their submitters
 After=gpuqueue-runs.service
 Wants=gpuqueue-runs.service
-Before=gpuqueue.service
+Before={host_unit}.service
 
 [Service]
 {checks}RuntimeDirectory={launcher_run}
 RuntimeDirectoryPreserve=yes
-ExecStart={programs}/gpuqueue-worker launcher --account {account} --group {group}{pam}
+ExecStart={programs}/gpuqueue-worker launcher --account {runner} --group {group}{pam}
 Restart=always
 # For control groups of the runs here, where gpuqueue-runs cannot have them.
 Delegate=yes
@@ -57,17 +81,41 @@ TasksMax=infinity
 WantedBy=multi-user.target
 """
 
-_HOST = """\
-# Written by `gpuqueue install`. For changes: systemctl edit gpuqueue
+_STORE = """\
+# Written by `gpuqueue install`. For changes: systemctl edit gpuqueue-store
 [Unit]
-Description=gpuqueue: {parts} of this GPU server
-After=network-online.target gpuqueue-launcher.service
-Wants=network-online.target gpuqueue-launcher.service
+Description=gpuqueue: store and recorder
+After=network-online.target
+Wants=network-online.target
+Before={host_unit}.service
 StartLimitIntervalSec=0
 
 [Service]
 User={account}
 Environment=GPUQUEUE_CONFIG={config}
+ExecStart={programs}/gpuqueue up --foreground
+Restart=on-failure
+RestartSec=2
+# Only the main process is asked to stop. It ends the recorder first, and then the store.
+KillMode=mixed
+TimeoutStopSec=120
+TasksMax=infinity
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_HOST = """\
+# Written by `gpuqueue install`. For changes: systemctl edit {host_unit}
+[Unit]
+Description=gpuqueue: workers of this GPU server
+After=network-online.target gpuqueue-launcher.service{after}
+Wants=network-online.target gpuqueue-launcher.service
+StartLimitIntervalSec=0
+
+[Service]
+User={runner}
+Environment=GPUQUEUE_CONFIG={runner_config}
 ExecStart={programs}/gpuqueue up --foreground
 Restart=on-failure
 RestartSec=2
@@ -85,8 +133,8 @@ _SERVICE = """\
 # Written by `gpuqueue install`. For changes: systemctl edit gpuqueue-serve
 [Unit]
 Description=gpuqueue: HTTP service for the people of this machine
-After=network-online.target gpuqueue.service
-Wants=network-online.target gpuqueue.service
+After=network-online.target gpuqueue-store.service
+Wants=network-online.target gpuqueue-store.service
 StartLimitIntervalSec=0
 
 [Service]
@@ -107,42 +155,68 @@ WantedBy=multi-user.target
 """
 
 
-def config_text() -> str:
-    """Return the settings file."""
-    return _CONFIG.format(state=STATE, runs=RUNS)
+def config_text(site: SystemSite) -> str:
+    """Return the settings file of store, recorder and service."""
+    return _CONFIG.format(**_words(site))
+
+
+def workers_config_text(site: SystemSite) -> str:
+    """Return the settings file of the workers beside the service."""
+    return _WORKERS_CONFIG.format(**_words(site))
 
 
 def unit_texts(site: SystemSite) -> dict[str, str]:
     """Return the text of each unit of this machine by its name."""
-    words = {
+    texts = (_RUNS, _LAUNCHER, *((_STORE, _SERVICE) if site.serves else ()), _HOST)
+    return {name: text.format(**_words(site)) for name, text in zip(site.units, texts, strict=True)}
+
+
+def _words(site: SystemSite) -> dict[str, object]:
+    """Return what the texts name."""
+    return {
         "account": site.account,
         "group": site.group,
         "programs": site.programs,
         "config": CONFIG,
+        "state": STATE,
+        "socket": STORE / "store.sock",
+        "service": RUN / "api.sock",
+        "runner": site.runner,
+        "runner_config": site.runner_config,
+        "runner_state": site.runner_state,
+        "runs": RUNS,
         "run": RUN.name,
         "launcher_run": LAUNCHER_RUN.name,
+        "host_unit": HOST_UNIT,
+        "after": " gpuqueue-store.service gpuqueue-serve.service" if site.serves else "",
         "pam": _pam_words(site),
         "checks": f"Environment={_CHECKS}\n" if site.has_ticket_key else "",
         "signs": f"Environment={_SIGNS}\n" if site.has_ticket_key else "",
-        "parts": "store, recorder and workers" if site.serves else "workers",
     }
-    texts = (_RUNS, _LAUNCHER, _HOST, *((_SERVICE,) if site.serves else ()))
-    return {name: text.format(**words) for name, text in zip(site.units, texts, strict=True)}
 
 
 def by_hand(site: SystemSite) -> tuple[str, ...]:
     """Return the commands that start the processes of the units on a machine without systemd."""
-    account, programs = site.account, site.programs
-    become = f"setpriv --reuid={account} --regid={account} --init-groups env HOME={STATE} GPUQUEUE_CONFIG={CONFIG}"
+    programs = site.programs
+    own = _become(site.account, STATE, CONFIG)
     signs, checks = (f" {_SIGNS}", f"{_CHECKS} ") if site.has_ticket_key else ("", "")
-    words = f"--account {account} --group {site.group}{_pam_words(site)}"
-    service = (f"install -d -o {account} {RUN}", f"{become}{signs} {programs}/gpuqueue serve &")
+    words = f"--account {site.runner} --group {site.group}{_pam_words(site)}"
+    service = (
+        f"{own} {programs}/gpuqueue up --foreground &",
+        f"install -d -o {site.account} {RUN}",
+        f"{own}{signs} {programs}/gpuqueue serve &",
+    )
     return (
         f"install -d {LAUNCHER_RUN}",
         f"{checks}{programs}/gpuqueue-worker launcher {words} &",
-        f"{become} {programs}/gpuqueue up --foreground &",
         *(service if site.serves else ()),
+        f"{_become(site.runner, site.runner_state, site.runner_config)} {programs}/gpuqueue up --foreground &",
     )
+
+
+def _become(account: str, home: Path, config: Path) -> str:
+    who = f"--reuid={account} --regid={account} --init-groups"
+    return f"setpriv {who} env HOME={home} GPUQUEUE_CONFIG={config}"
 
 
 def _pam_words(site: SystemSite) -> str:

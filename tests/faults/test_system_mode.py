@@ -16,13 +16,15 @@ from unsigned import UNSIGNED
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
-#: What the admin adds to the settings.
-SETTINGS = """
-devices = "cpu"
-headroom = "0"
+#: What the admin adds to the settings of the site, and to those of the workers.
+SITE = """
 heartbeat = "0.5s"
 poll = "0.5s"
 host_lost_after = "30s"
+"""
+WORKERS = f"""{SITE}
+devices = "cpu"
+headroom = "0"
 kill_grace = "2s"
 """
 REFUSED, UNREACHABLE = 5, 4
@@ -55,14 +57,50 @@ for method, below in [*reads, ("POST", "/retry-spec"), ("POST", "/retry")]:
     answer = link.getresponse()
     print(answer.status, answer.read())
 """
-#: Prints the addresses of TCP at which a process of the account listens.
+#: Tries what a worker that was taken over would try, and prints what it reaches.
+TAKEN_OVER = """
+import http.client, json, pathlib, socket, sys
+def tried(name, act):
+    try:
+        print("REACHED", name, act())
+    except Exception as error:
+        print("no", name, error)
+def asked(method, path, body=None):
+    link = http.client.HTTPConnection("localhost")
+    link.sock = socket.socket(socket.AF_UNIX)
+    link.sock.connect("/run/gpuqueue/api.sock")
+    link.request(method, "/api/v1" + path, body)
+    answer = link.getresponse()
+    found = answer.read()
+    assert answer.status < 400, (answer.status, found)
+    return found
+def store(*words):
+    link = socket.socket(socket.AF_UNIX)
+    link.connect("/var/lib/gpuqueue-store/store.sock")
+    link.sendall(b"".join([b"*%d\\r\\n" % len(words), *(b"$%d\\r\\n%s\\r\\n" % (len(w), w.encode()) for w in words)]))
+    found = link.recv(4096)
+    assert not found.startswith(b"-"), found
+    return found
+for path in sys.argv[1:]:
+    tried(path, pathlib.Path(path).read_bytes)
+tried("state", lambda: list(pathlib.Path("/var/lib/gpuqueue").iterdir()))
+for words in (("CONFIG", "GET", "dir"), ("CONFIG", "SET", "dir", "/tmp"), ("ACL", "SETUSER", "x"), ("SHUTDOWN",),
+              ("FLUSHALL",), ("REPLICAOF", "127.0.0.1", "1"), ("MODULE", "LIST"), ("KEYS", "*"), ("GET", "other")):
+    tried(words, lambda: store(*words))
+tried("list", lambda: asked("GET", "/jobs"))
+tried("token", lambda: asked("POST", "/tokens", "{}"))
+tried("submit", lambda: asked("POST", "/jobs", json.dumps({"argv": ["id"], "cwd": "/", "env": {}, "mem_bytes": 2**26})))
+tried("join", lambda: asked("POST", "/host/join", "{}"))
+print("host", asked("GET", "/host/settings"))
+"""
+#: Prints the addresses of TCP at which a process of the queue's accounts listens.
 LISTENERS = """
 import pathlib, pwd, sys
-uid = str(pwd.getpwnam("gpuqueue").pw_uid)
+uids = {str(pwd.getpwnam(name).pw_uid) for name in ("gpuqueue", "gpuqueue-workers")}
 for family in ("tcp", "tcp6"):
     for line in pathlib.Path("/proc/net/" + family).read_text().splitlines()[1:]:
         words = line.split()
-        if words[3] == "0A" and words[7] == uid:
+        if words[3] == "0A" and words[7] in uids:
             print(words[1])
 """
 
@@ -97,9 +135,14 @@ class Team:
         """Wait for the end of a person's job, and return the exit code of ``gpuqueue wait``."""
         return self.machine.person(name, "gpuqueue", "wait", str(job)).returncode
 
-    def runs_of(self, words: str) -> list[int]:
-        """Return the pids of processes of the service account whose command line has *words*."""
-        return [int(pid) for pid in self.machine.root("pgrep", "-u", "gpuqueue", "-f", words).stdout.split()]
+    def runs_of(self, words: str, account: str = "gpuqueue-workers") -> list[int]:
+        """Return the pids of processes of the workers' or another account whose command line has *words*."""
+        return [int(pid) for pid in self.machine.root("pgrep", "-u", account, "-f", words).stdout.split()]
+
+    def of_workers(self, *words: str) -> str:
+        """Run a program as the account of the workers, with their settings, and return what it prints."""
+        become = ("setpriv", "--reuid=gpuqueue-workers", "--regid=gpuqueue-workers", "--init-groups", "--")
+        return self.machine.root(*become, "env", "GPUQUEUE_CONFIG=/etc/gpuqueue/workers.toml", *words).stdout
 
     def run_dir(self, job: int) -> str:
         """Return the directory of the first run of a job."""
@@ -115,12 +158,14 @@ def team(machine_of_its_own: PrivateMachine, tmp_path: Path) -> Team:
     if "can be changed by others than root" in done.stderr:
         pytest.skip(done.stderr)
     assert 0 == done.returncode, done.stderr
-    machine.root("sh", "-c", f"printf '%s' '{SETTINGS}' >> /etc/gpuqueue/config.toml")
+    for text, name in ((SITE, "config"), (WORKERS, "workers")):
+        machine.root("sh", "-c", f"printf '%s' '{text}' >> /etc/gpuqueue/{name}.toml")
     uids = {}
     for name, more in (("alice", "vision"), ("bob", "speech")):
         machine.root("groupadd", more)
         uids[name] = machine.add_person(name, "gpuqueue-users", more)
-    units = {each: Unit(machine, each, tmp_path / each) for each in ("gpuqueue-launcher", "gpuqueue", "gpuqueue-serve")}
+    names = ("gpuqueue-launcher", "gpuqueue-store", "gpuqueue-serve", "gpuqueue")
+    units = {each: Unit(machine, each, tmp_path / each) for each in names}
     for unit in units.values():
         unit.start()
     until(lambda: machine.person("alice", "gpuqueue", "gpus").returncode == 0, what="the service", timeout_s=100)
@@ -147,8 +192,9 @@ def test_a_team_works_on_one_machine(team: Team, tmp_path: Path) -> None:
         follower = subprocess.Popen(machine.command_of("alice", "gpuqueue", "logs", "-f", str(hers)), stdout=out)
     until(lambda: b"line 3\n" in followed.read_bytes(), what="the follower", timeout_s=60)
 
-    assert ["ok", "ok"] == [_launcher_seen_by(team, who) for who in ("root", "gpuqueue")]
+    assert ["ok", "ok"] == [_launcher_seen_by(team, who) for who in ("root", "gpuqueue-workers")]
     _only_signed_jobs_start(team)
+    _a_worker_that_was_taken_over_reaches_little(team, hers)
     _her_code_travels(team)
     _bob_reaches_nothing(team, hers)
     _bob_forges_no_name(team)
@@ -181,21 +227,19 @@ def _she_was_herself(team: Team, job: int, followed: str) -> None:
 def _launcher_seen_by(team: Team, account: str) -> str:
     """Return the grade that ``gpuqueue doctor`` gives the launcher."""
     become = ["setpriv", f"--reuid={account}", f"--regid={account}", "--init-groups", "--"]
-    config = "GPUQUEUE_CONFIG=/etc/gpuqueue/config.toml"
+    config = "GPUQUEUE_CONFIG=/etc/gpuqueue/workers.toml"
     done = team.machine.root(*become, "env", config, "gpuqueue", "doctor", "--json")
     checks = ["launcher", "installation", "tickets"]
     found = [each for each in json.loads(done.stdout)["findings"] if each["check"] in checks]
     assert checks == [each["check"] for each in found], done.stdout
-    assert "it guards the other hosts" in found.pop()["seen"]
+    assert "only root and gpuqueue, the account of the service, can read" in found[-1]["seen"]
     return str(next((each["grade"] for each in found if each["grade"] != "ok"), "ok"))
 
 
 def _only_signed_jobs_start(team: Team) -> None:
     """Check that a job is held that reaches the store without the service, and that alice retries her own."""
     machine = team.machine
-    store = ("setpriv", "--reuid=gpuqueue", "--regid=gpuqueue", "--init-groups", "--")
-    config = ("env", "GPUQUEUE_CONFIG=/etc/gpuqueue/config.toml", str(BIN / "python"), "-c", UNSIGNED)
-    job = machine.root(*store, *config, str(team.uids["alice"])).stdout.strip()
+    job = team.of_workers(str(BIN / "python"), "-c", UNSIGNED, str(team.uids["alice"])).strip()
     until(lambda: team.record("alice", int(job))["state"] == "held", what="the hold", timeout_s=60)
     assert f"job {job} was not signed by the service" in machine.person("alice", "gpuqueue", "show", job).stdout
     assert 0 == machine.person("alice", "gpuqueue", "cancel", job).returncode
@@ -206,6 +250,27 @@ def _only_signed_jobs_start(team: Team) -> None:
     assert 7 == team.ended("alice", first)
     second = machine.person("alice", "gpuqueue", "retry", str(first)).stdout.strip()
     assert 7 == team.ended("alice", int(second))
+
+
+def _a_worker_that_was_taken_over_reaches_little(team: Team, hers: int) -> None:
+    """Check that the account of the workers reads no key, password or history, and is no person at the service."""
+    (service, *_), (recorder, *_) = (team.runs_of(each, "gpuqueue") for each in ("gpuqueue serve", "worker record"))
+    child = team.machine.root("pgrep", "-u", "alice", "-f", "until").stdout.split()[0]
+    closed = (
+        "/etc/gpuqueue/ticket-key",
+        "/etc/gpuqueue/config.toml",
+        "/var/lib/gpuqueue/history.db",
+        f"/proc/{service}/environ",
+        f"/proc/{recorder}/environ",
+        f"/proc/{child}/environ",
+        "/home/alice/here",
+    )
+    found = team.of_workers(str(BIN / "python"), "-c", TAKEN_OVER, *closed).splitlines()
+
+    assert len(closed) + 15 == len(found), found
+    assert all(line.startswith("no ") for line in found[:-1]), found
+    assert found[-1].startswith("host ")
+    assert "running" == team.record("alice", hers)["state"]
 
 
 def _her_code_travels(team: Team) -> None:
@@ -262,10 +327,10 @@ def _bob_reaches_nothing(team: Team, hers: int) -> None:
         f"ln -s /etc/passwd {run}/exit",
         *(f"cat /proc/{pid}/environ" for pid in (child, worker, host)),
         *(f"kill -9 {pid}" for pid in (child, worker, host)),
-        "ls /var/lib/gpuqueue",
+        *(f"ls /var/lib/{each}" for each in ("gpuqueue", "gpuqueue-store", "gpuqueue-workers")),
         "cat /var/lib/gpuqueue/history.db",
-        "cat /etc/gpuqueue/config.toml",
-        connect % ("SOCK_STREAM", "/var/lib/gpuqueue/store/store.sock"),
+        *(f"cat /etc/gpuqueue/{each}" for each in ("config.toml", "workers.toml", "ticket-key")),
+        connect % ("SOCK_STREAM", "/var/lib/gpuqueue-store/store.sock"),
         connect % ("SOCK_SEQPACKET", "/run/gpuqueue-launcher/launcher.sock"),
         "rm /run/gpuqueue/api.sock",
         "rm /run/gpuqueue-launcher/launcher.sock",
@@ -328,13 +393,14 @@ def _uninstalled(team: Team) -> None:
     assert "the launcher and the service still run: stop what you started by hand" in by_hand.stderr
     for name in ("gpuqueue-launcher", "gpuqueue-serve"):
         team.units[name].end(signal.SIGTERM)
-    assert "problem" == _launcher_seen_by(team, "gpuqueue")
+    assert "problem" == _launcher_seen_by(team, "gpuqueue-workers")
     done = machine.gpuqueue("uninstall", "--yes")
     assert 0 == done.returncode, done.stderr
-    team.units["gpuqueue"].ended()
-    until(lambda: not team.runs_of("."), what="the end of all processes of the account")
+    for name in ("gpuqueue", "gpuqueue-store"):
+        team.units[name].ended()
+    until(lambda: not team.runs_of(".") + team.runs_of(".", "gpuqueue"), what="the end of all processes of both")
     assert "" == machine.root("find", "/run", "/etc/systemd", "-name", "gpuqueue*").stdout
-    kept = "/var/lib/gpuqueue /var/lib/gpuqueue-runs /etc/gpuqueue/config.toml"
+    kept = "/var/lib/gpuqueue /var/lib/gpuqueue-runs /etc/gpuqueue/config.toml /etc/gpuqueue/workers.toml"
     assert 0 == machine.root("ls", *kept.split(), "/var/lib/gpuqueue/history.db").returncode
 
     purged = machine.gpuqueue("uninstall", "--yes", "--purge")

@@ -7,6 +7,7 @@ outside of them: the store is reached over TLS from everywhere, the database onl
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,8 @@ RUNS = "/var/lib/gpuqueue-runs"
 PORT = 8443
 UIDS = {"alice": 64_501, "bob": 64_502}
 #: What the administrator adds to the settings of the host of the service, and of each GPU host.
-SERVER_SETTINGS = 'devices = "cpu"\nheadroom = "0"\nheartbeat = "1s"\npoll = "0.5s"\n'
+SERVER_SETTINGS = 'heartbeat = "1s"\npoll = "0.5s"\n'
+SERVER_WORKERS = f'{SERVER_SETTINGS}devices = "cpu"\nheadroom = "0"\n'
 HOST_SETTINGS = 'devices = "sim:1x8G"\nheadroom = "0"\npoll = "0.5s"\nkill_grace = "2s"\n'
 
 
@@ -77,6 +79,9 @@ class SiteLab:
             "host": "server",
         }
         self.add_settings("server", SERVER_SETTINGS, **lines)
+        workers = re.sub(r"redis_url = .*", f'redis_url = "{lines["redis_url"]}"', server.text(f"{ETC}/workers.toml"))
+        text = f'{workers}{SERVER_WORKERS}host = "server"\n'
+        server.write(f"{ETC}/workers.toml", text, owner="root:gpuqueue-workers", mode="640")
         unit = f"{UNITS}/gpuqueue-serve.service"
         more = f"--listen {self.lab.address}:{PORT} --tls-cert {ETC}/host.pem --tls-key {ETC}/host.key"
         self.done(server.root("sed", "-i", f"s|gpuqueue serve$|& {more}|", unit))
@@ -85,7 +90,7 @@ class SiteLab:
             machine.root("groupadd", "--force", "--system", "gpuqueue-users")
             for person, uid in UIDS.items():
                 machine.add_person(person, *groups, uid=uid)
-        self.start("server", "gpuqueue-launcher", "gpuqueue", "gpuqueue-serve")
+        self.start("server", "gpuqueue-launcher", "gpuqueue-store", "gpuqueue-serve", "gpuqueue")
         until(lambda: server.gpuqueue("gpus").returncode == 0, what="the service", timeout_s=100)
         until(lambda: "server" in server.gpuqueue("gpus").stdout, what="its device", timeout_s=100)
         self.done(server.gpuqueue("drain", "server:0"))  # the jobs are for the GPU hosts

@@ -13,7 +13,7 @@ from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.installation import plan
 from gpuqueue.installation.services import has_systemd
-from gpuqueue.installation.site import SystemSite
+from gpuqueue.installation.site import WORKERS_ACCOUNT, SystemSite
 from gpuqueue.installation.step import State, Step
 from gpuqueue.installation.steps import steps_of
 from gpuqueue.installation.units import by_hand
@@ -24,13 +24,23 @@ VERBS = {State.THERE: "there", State.MISSING: "make", State.DIFFERS: "change"}
 
 
 @click.command()
-@click.option("--account", default="gpuqueue", show_default=True, help="Account of store, workers and service.")
+@click.option("--account", default="gpuqueue", show_default=True, help="Account of store, recorder and service.")
+@click.option("--workers-account", default=WORKERS_ACCOUNT, show_default=True, help="Account of the workers.")
 @click.option("--group", default="gpuqueue-users", show_default=True, help="Group whose members may run jobs.")
 @click.option("--pam-service", metavar="NAME", help="PAM service that opens a session for each run; none: no session.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Replace units that differ.")
-def install(account: str, group: str, pam_service: str | None, *, dry_run: bool, yes: bool, force: bool) -> None:
+def install(
+    account: str,
+    workers_account: str,
+    group: str,
+    pam_service: str | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    force: bool,
+) -> None:
     """Set up this machine for a team: a service for everybody, and jobs that run as their submitters. Needs root.
 
     Prints what it will do, and asks. What is there is left alone: a second install changes nothing.
@@ -43,7 +53,14 @@ def install(account: str, group: str, pam_service: str | None, *, dry_run: bool,
     """  # noqa: D301 - \b is click's mark for lines to keep
     programs = Path(installed("gpuqueue-worker")).parent
     pam = plan.pam_service(pam_service)
-    site = SystemSite(account=account, group=group, programs=programs, pam_service=pam, has_ticket_key=True)
+    site = SystemSite(
+        account=account,
+        workers_account=workers_account,
+        group=group,
+        programs=programs,
+        pam_service=pam,
+        has_ticket_key=True,
+    )
     site.check()
     if not dry_run:
         refuse_unless_root("install")
@@ -119,7 +136,7 @@ def report_done(site: SystemSite) -> None:
     """Print what is left to do."""
     click.echo("done")
     if not has_systemd():
-        number = "three" if site.serves else "two"
+        number = "four" if site.serves else "two"
         click.echo(f"systemd does not run here. Start the {number} processes as root with:")
         for line in by_hand(site):
             click.echo(f"  {line}")

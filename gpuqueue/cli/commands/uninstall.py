@@ -8,7 +8,7 @@ import click
 
 from gpuqueue.cli.commands.install import confirm, refuse_unless_root, show
 from gpuqueue.installation import plan
-from gpuqueue.installation.site import RECORD, SystemSite
+from gpuqueue.installation.site import RECORD, WORKERS_ACCOUNT, SystemSite
 from gpuqueue.system.process import installed
 
 
@@ -34,7 +34,13 @@ def uninstall(*, purge: bool, cancel_jobs: bool, dry_run: bool, yes: bool) -> No
         click.echo(f"nothing to do: there is no {RECORD}")
         return
     programs = Path(installed("gpuqueue-worker")).parent
-    site = SystemSite(account=record.account, group=record.group, programs=programs, serves=not record.joined)
+    site = SystemSite(
+        account=record.account,
+        workers_account=record.workers_account or WORKERS_ACCOUNT,
+        group=record.group,
+        programs=programs,
+        serves=not record.joined,
+    )
     removed, kept = plan.removals(record, site, purge=purge)
     for step in removed:
         show("remove", step)

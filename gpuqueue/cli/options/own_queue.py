@@ -5,8 +5,10 @@ from __future__ import annotations
 from gpuqueue.errors import Refused
 from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
 
-#: How the administrator runs a command for the machine's queue (``gpuqueue install`` makes account and file).
+#: How the administrator runs a command for the machine's queue (``gpuqueue install`` makes accounts and files), and for
+#: its workers.
 _AS_SERVICE = "sudo -u gpuqueue env GPUQUEUE_CONFIG=/etc/gpuqueue/config.toml gpuqueue"
+_AS_WORKERS = "sudo -u gpuqueue-workers env GPUQUEUE_CONFIG=/etc/gpuqueue/workers.toml gpuqueue"
 
 
 def refuse_beside_service(settings: Settings, command: str) -> None:
@@ -19,7 +21,8 @@ def refuse_beside_service(settings: Settings, command: str) -> None:
 
     """
     if not settings.url and settings.client_url is not None:
+        program = _AS_WORKERS if command == "down" else _AS_SERVICE
         raise Refused(
             f"this machine has a queue for everybody (service at {SYSTEM_SOCKET}), and gpuqueue {command} is for its "
-            f"administrator: {_AS_SERVICE} {command}. For a queue of your own, set GPUQUEUE_STATE_DIR"
+            f"administrator: {program} {command}. For a queue of your own, set GPUQUEUE_STATE_DIR"
         )

@@ -34,12 +34,16 @@ def test_install_makes_what_it_says_and_only_once(machine: PrivateMachine) -> No
     made = sorted(set(machine.listing(*PLACES)) - set(before))
     for expected in (
         "gpuqueue:gpuqueue 700 d /var/lib/gpuqueue",
-        "gpuqueue:gpuqueue 711 d /var/lib/gpuqueue-runs",
+        "gpuqueue:gpuqueue-workers 750 d /var/lib/gpuqueue-store",
+        "gpuqueue-workers:gpuqueue-workers 700 d /var/lib/gpuqueue-workers",
+        "gpuqueue-workers:gpuqueue-workers 711 d /var/lib/gpuqueue-runs",
+        "root:gpuqueue-workers 640 f /etc/gpuqueue/workers.toml",
         "root:gpuqueue 640 f /etc/gpuqueue/config.toml",
         "gpuqueue:root 400 f /etc/gpuqueue/ticket-key",
         "root:root 644 f /etc/systemd/system/gpuqueue-launcher.service",
         "root:root 644 f /etc/systemd/system/gpuqueue-runs.service",
         f"root:root 644 f {UNIT}",
+        "root:root 644 f /etc/systemd/system/gpuqueue-store.service",
         "root:root 644 f /etc/systemd/system/gpuqueue-serve.service",
     ):
         assert expected in made
@@ -115,10 +119,12 @@ def test_what_would_not_be_safe_is_refused(machine: PrivateMachine) -> None:
     machine.root("chmod", "700", "/opt")
     closed = machine.gpuqueue("install", "--yes")
     machine.root("chmod", "755", "/opt")
-    assert (REFUSED, True) == (closed.returncode, "/opt is closed to the service account" in closed.stderr)
+    assert (REFUSED, True) == (closed.returncode, "/opt is closed to the accounts of the queue" in closed.stderr)
     machine.root("sh", "-c", "mkdir /etc/gpuqueue; echo 'slots = 2' > /etc/gpuqueue/config.toml")
     other = machine.gpuqueue("install", "--yes")
-    assert (REFUSED, True) == (other.returncode, 'without run_as = "submitter"' in other.stderr), other.stderr
+    assert (REFUSED, True) == (other.returncode, "is there without run_as and workers_account" in other.stderr), (
+        other.stderr
+    )
     machine.root("rm", "-r", "/etc/gpuqueue")
     root = machine.gpuqueue("install", "--yes", "--account", "root")
     assert (REFUSED, "account root is root" in root.stderr) == (root.returncode, True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from joining_hosts import HOST, STORE, URL, make_joining
+from unit_files import service_of
 
 from gpuqueue.errors import Refused
 from gpuqueue.installation.joined import SERVICE_CA, STORE_CA, TOKEN, config_text, redis_url
@@ -72,8 +72,11 @@ def test_a_worker_host_has_no_service() -> None:
     """It has the units of launcher and workers, and the commands to type are those of the units."""
     assert ["gpuqueue-runs", "gpuqueue-launcher", "gpuqueue"] == list(unit_texts(HOST))
     assert "recorder" not in unit_texts(HOST)["gpuqueue"]
+    assert "User=gpuqueue\n" in unit_texts(HOST)["gpuqueue"]
     assert not any("serve" in line for line in by_hand(HOST))
-    assert set(by_hand(HOST)) < set(by_hand(replace(HOST, serves=True)))
+    typed = by_hand(HOST)[-1]
+    assert "GPUQUEUE_CONFIG=/etc/gpuqueue/config.toml" in typed
+    assert service_of(unit_texts(HOST)["gpuqueue"])["ExecStart"][0] in typed
 
 
 def test_only_the_account_reads_the_token_and_the_password() -> None:

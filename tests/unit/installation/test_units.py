@@ -13,8 +13,11 @@ import pytest
 from unit_files import service_of
 
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.installation.site import LAUNCHER_RUN, RUN, RUNS_UNIT, SystemSite
-from gpuqueue.installation.units import by_hand, config_text, unit_texts
+from gpuqueue.installation.files import File
+from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS_UNIT, WORKERS_CONFIG, SystemSite
+from gpuqueue.installation.steps import steps_of
+from gpuqueue.installation.units import by_hand, config_text, unit_texts, workers_config_text
+from gpuqueue.model.joining import SHARED
 from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
 from workers.cli import RUNS_GROUP
 
@@ -56,6 +59,7 @@ def test_a_restart_leaves_jobs_alone() -> None:
     for name in (RUNS_UNIT, "gpuqueue-launcher", "gpuqueue"):
         service = service_of(unit_texts(SITE)[name])
         assert (["process"], ["continue"]) == (service["KillMode"], service["OOMPolicy"])
+    assert ["mixed"] == service_of(unit_texts(SITE)["gpuqueue-store"])["KillMode"]  # the recorder ends before the store
     for name in (RUNS_UNIT, "gpuqueue-launcher"):
         assert ["yes"] == service_of(unit_texts(SITE)[name])["Delegate"]  # a control group for each run
 
@@ -74,21 +78,49 @@ def test_only_the_launcher_is_root() -> None:
     """The directory of the launcher's socket is root's, and no other unit has that directory. One unit only sleeps."""
     services = {name: service_of(text) for name, text in unit_texts(SITE).items()}
 
-    assert [None, None, ["gpuqueue"], ["gpuqueue"]] == [service.get("User") for service in services.values()]
+    own, workers = ["gpuqueue"], ["gpuqueue-workers"]
+    assert [None, None, own, own, workers] == [service.get("User") for service in services.values()]
     directories = [service.get("RuntimeDirectory") for service in services.values()]
-    assert [None, [LAUNCHER_RUN.name], None, [RUN.name]] == directories
-    assert "--account gpuqueue --group lab" in services["gpuqueue-launcher"]["ExecStart"][0]
+    assert [None, [LAUNCHER_RUN.name], None, [RUN.name], None] == directories
+    assert "--account gpuqueue-workers --group lab" in services["gpuqueue-launcher"]["ExecStart"][0]
+
+
+def _settings(text: str, path: Path) -> Settings:
+    path.write_text(text)
+    return Settings.load({"GPUQUEUE_CONFIG": str(path)})
 
 
 def test_the_settings_are_those_of_the_units(tmp_path: Path) -> None:
-    """The settings file is valid, jobs run as submitters, and launcher and service are where everybody looks."""
-    path = tmp_path / "config.toml"
-    path.write_text(config_text())
-    settings = Settings.load({"GPUQUEUE_CONFIG": str(path)})
+    """Both settings files are valid, jobs run as submitters, and launcher and service are where everybody looks."""
+    site, workers = (
+        _settings(text(SITE), tmp_path / name) for text, name in ((config_text, "site"), (workers_config_text, "host"))
+    )
 
-    assert ("/var/lib/gpuqueue", "/var/lib/gpuqueue-runs") == (str(settings.state_dir), str(settings.runs_dir))
-    assert str(LAUNCHER_RUN / "launcher.sock") == settings.launcher_in_use
-    assert str(RUN / "api.sock") == SYSTEM_SOCKET
+    assert ("/var/lib/gpuqueue", True, True) == (str(site.state_dir), site.embedded, site.record)
+    assert ("gpuqueue-workers", None) == (site.workers_account, site.own_host)
+    assert ("/var/lib/gpuqueue-workers", False, False) == (str(workers.state_dir), workers.embedded, workers.record)
+    assert ("/var/lib/gpuqueue-runs", workers.host) == (str(workers.runs_dir), workers.own_host)
+    assert site.redis_url == workers.redis_url
+    assert str(LAUNCHER_RUN / "launcher.sock") == workers.launcher_in_use
+    assert (str(RUN / "api.sock"), f"unix://{SYSTEM_SOCKET}") == (SYSTEM_SOCKET, workers.service_url)
+
+
+def test_what_all_hosts_have_in_common_is_the_same_in_both_files(tmp_path: Path) -> None:
+    """Also when other hosts join later: the workers cannot see that in their settings."""
+    site = _settings(config_text(SITE) + 'hosts_redis_url = "rediss://gpu:6379/0"\n', tmp_path / "site")
+    workers = _settings(workers_config_text(SITE), tmp_path / "host")
+
+    assert [getattr(site, name) for name in SHARED] == [getattr(workers, name) for name in SHARED]
+
+
+def test_the_settings_of_the_workers_have_no_secret() -> None:
+    """They have neither the history nor the key, and their file cannot be read by the users."""
+    text = workers_config_text(SITE)
+
+    assert not {"database", "ticket", "notify"} & set(text.replace("_", " ").split())
+    files = {each.name: each for each in steps_of(SITE) if isinstance(each, File)}
+    assert "root:gpuqueue-workers 0640" == str(files[str(WORKERS_CONFIG)].owned)
+    assert "root:gpuqueue 0640" == str(files[str(CONFIG)].owned)
 
 
 def test_the_commands_without_systemd_are_those_of_the_units() -> None:
@@ -105,7 +137,9 @@ def test_the_commands_without_systemd_are_those_of_the_units() -> None:
         ({"account": "a b"}, BadRequest, "--account a b: use at most 31 lower-case letters"),
         ({"group": "lab\nUser=root"}, BadRequest, "--group lab\nUser=root: use at most 31 lower-case letters"),
         ({"pam_service": "../x"}, BadRequest, "--pam-service ../x: use at most 31 lower-case letters"),
-        ({"account": "lab"}, BadRequest, "--account and --group must differ"),
+        ({"account": "lab"}, BadRequest, "--group lab is the name of an account of the queue"),
+        ({"workers_account": "lab"}, BadRequest, "--group lab is the name of an account of the queue"),
+        ({"workers_account": "gpuqueue"}, BadRequest, "--account and --workers-account must differ"),
         ({"programs": Path("/opt/50% off")}, Refused, "has special characters"),
     ],
 )
