@@ -30,8 +30,8 @@ SAME_FACTOR, SAME_MORE_BYTES = 1.05, 256 * MIB
 #: The margin for runs with other arguments, and the age at which a run has half its weight.
 OTHER_FACTOR, HALF_LIFE_DAYS = 1.15, 14.0
 PERCENTILE = 0.95
-#: The increase for a run that ended out of memory: a factor, and the least number of bytes.
-MORE_FACTOR, MORE_BYTES = 1.2, 512 * MIB
+#: The factor for a run that ended out of memory: that of the queue's own retries and of learned memory.
+MORE_FACTOR = 2
 #: The number of samples that a trusted sampled peak needs.
 ENOUGH_SAMPLES = 10
 
@@ -209,7 +209,7 @@ def enough_after(peak_bytes: int) -> int:
 
 def more_than(had_bytes: int) -> int:
     """Return the bytes for the next try of a run for which *had_bytes* were not enough."""
-    return max(math.ceil(had_bytes * MORE_FACTOR), had_bytes + MORE_BYTES)
+    return had_bytes * MORE_FACTOR
 
 
 def _percentile(runs: Sequence[PastRun]) -> int:

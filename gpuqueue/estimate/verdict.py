@@ -6,6 +6,7 @@ from gpuqueue.estimate.figures import as_option, rounded_up
 from gpuqueue.estimate.past import ENOUGH_SAMPLES, enough_after, more_than
 from gpuqueue.model.device import PeakSource
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.mem_retry import NO_LARGER_DEVICE
 from gpuqueue.model.run import Ending, EndingKind, Record, Run
 from gpuqueue.text.units import format_apart, format_bytes
 
@@ -14,8 +15,7 @@ def asked_and_used(record: Record) -> str | None:
     """Return a text on the memory that the last ended run requested and used on its fullest device.
 
     Return None if no run has ended. The advice uses the formulas of :mod:`gpuqueue.estimate.past` for one run: 5 % and
-    256 MiB more than the peak of a run that did its work, or the larger of 20 % and 512 MiB more than what was not
-    enough.
+    256 MiB more than the peak of a run that did its work, or twice what was not enough.
     """
     run = next((run for run in reversed(record.runs) if run.ending is not None), None)
     if run is None or run.ending is None or not run.devices:
@@ -24,8 +24,7 @@ def asked_and_used(record: Record) -> str | None:
     each = " on each device" if len(run.devices) > 1 else ""
     asked = "all of the device" if spec.placement.whole else format_bytes(spec.mem_bytes)
     if run.ending.kind is EndingKind.OUT_OF_MEMORY:
-        had = max(max(device.lease_bytes, device.peak.bytes or 0) for device in run.devices)
-        return f"asked {asked}{each} and it was not enough: try --mem {as_option(rounded_up(more_than(had)))}"
+        return _not_enough(record, run, each)
     peak = max((device.peak.bytes for device in run.devices if device.peak.bytes is not None), default=None)
     if peak is None or run.peak_bytes is None:
         return f"asked {asked}{each}, use unknown: it could not be measured"
@@ -33,6 +32,20 @@ def asked_and_used(record: Record) -> str | None:
     if not spec.placement.whole:
         asked, used = format_apart(spec.mem_bytes, peak)
     return f"asked {asked}{each}, used {used} at most: {_advice(spec, run, run.ending, peak)}"
+
+
+def _not_enough(record: Record, run: Run, each: str) -> str:
+    """Return what to do about a *run* that ended out of memory. The job may ask for more already."""
+    spec, had = record.job.spec, max(device.lease_bytes for device in run.devices)
+    if spec.placement.whole:
+        return f"asked all of the device{each} and it was not enough: it needs a larger one"
+    asked = f"asked {format_bytes(had)}{each} and it was not enough"
+    if spec.mem_bytes > had:
+        return f"{asked}: it asks for {format_bytes(spec.mem_bytes)} now"
+    if any(note.attempt == run.attempt and NO_LARGER_DEVICE in note.text for note in record.notes):
+        return f"{asked}, and {NO_LARGER_DEVICE}"
+    most = max(had, *(device.peak.bytes or 0 for device in run.devices))
+    return f"{asked}: try --mem {as_option(rounded_up(more_than(most)))}"
 
 
 def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:

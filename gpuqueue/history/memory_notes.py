@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuqueue.model.mem_retry import OUT_OF_MEMORY
+from gpuqueue.model.mem_retry import NO_LARGER_DEVICE, OUT_OF_MEMORY
 from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 #: Why a job was not queued again -> in words. ``devices`` has a number as well.
 _REFUSED = {
     "times": "it was queued again {times} already (--mem-retries)",
-    "devices": "no device that the job may use gives more than {most} now",
+    "devices": f"{NO_LARGER_DEVICE} than {{most}} now",
     "limit": "a limit of the site lets it ask for no more",
 }
 

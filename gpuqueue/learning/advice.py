@@ -17,6 +17,8 @@ def suggestion(asked_bytes: int, lesson: Lesson) -> str | None:
     would_do = format_bytes(found.mem_bytes)
     if found.died_bytes is not None and asked_bytes <= found.died_bytes:
         had = format_bytes(found.died_bytes)
+        if found.mem_bytes <= asked_bytes:
+            return f"asking {asked}, but a run{_which(lesson)} ran out of memory with {had}: its device gives no more"
         return f"asking {asked}, but a run{_which(lesson)} ran out of memory with {had}: try {would_do}"
     if found.high_bytes is not None and asked_bytes < found.high_bytes:
         return f"asking {asked}, but {_peaked(lesson)}: the job may die, {would_do} would do"

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: How the notes about a lack of device memory begin.
 OUT_OF_MEMORY = "out of memory"
+#: What a note says where a job cannot ask for more.
+NO_LARGER_DEVICE = "no device that the job may use gives more"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from gpuqueue.estimate.verdict import asked_and_used
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.placement import Placement
-from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice
 from gpuqueue.text.units import GIB, MIB
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc)
@@ -60,7 +60,19 @@ def record(
         ),
         (
             record(None, asked_bytes=6 * GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1)),
-            "asked 6G and it was not enough: try --mem 7.5G",
+            "asked 6G and it was not enough: try --mem 12G",
+        ),
+        (
+            record(7 * GIB, asked_bytes=6 * GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1)),
+            "asked 6G and it was not enough: try --mem 14G",
+        ),
+        (
+            record(
+                None,
+                placement=Placement(exclusive=True, whole=True),
+                ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1),
+            ),
+            "asked all of the device and it was not enough: it needs a larger one",
         ),
         (record(None), "asked 24G, use unknown: it could not be measured"),
         (record(GIB, ending=Ending.from_status(1)), "asked 24G, used 1G at most: a complete run may need more"),
@@ -86,3 +98,21 @@ def test_each_text(found: Record, words: str | None) -> None:
 def test_a_job_that_never_ran_used_nothing() -> None:
     """A job that never ran has no sentence."""
     assert asked_and_used(replace(record(GIB), runs=())) is None
+
+
+def test_a_job_that_asks_for_more_already_is_not_advised() -> None:
+    """`show` once advised 5G of a job that was queued again with 7.5G: it took its request for that of the run."""
+    short = record(None, asked_bytes=4 * GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1))
+    more = replace(short.job, spec=replace(short.job.spec, mem_bytes=15 * GIB // 2))
+
+    assert "asked 4G and it was not enough: it asks for 7.5G now" == asked_and_used(replace(short, job=more))
+
+
+def test_more_than_the_largest_device_is_not_advised() -> None:
+    """`show` once advised a size that `submit` refuses. The note of the queue says how much there is."""
+    short = record(None, asked_bytes=4 * GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1))
+    text = "out of memory, and not queued again with more: no device that the job may use gives more than 4G now"
+    note = Note(attempt=1, at=NOW, text=text)
+
+    words = "asked 4G and it was not enough, and no device that the job may use gives more"
+    assert words == asked_and_used(replace(short, notes=(note,)))
