@@ -1,4 +1,4 @@
-"""Part of ``why``: hosts that reserve no device for a job because of reservations for other jobs.
+"""Part of ``why``: the devices that are reserved for a job, and hosts that reserve none because of other jobs.
 
 Pure apart from the clock.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from gpuqueue.cli.output import render
-from gpuqueue.cli.why.table import count, named
+from gpuqueue.cli.why.table import count, label, named
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.model.job import JobState, WaitReason
@@ -26,7 +26,12 @@ Holders = Mapping[int, "datetime | None"]
 
 
 def reserved_lines(found: Why) -> Iterator[str]:
-    """Yield a line for each host of :func:`reserved_for_others`, with the jobs that have reservations there."""
+    """Yield a line for each device that is reserved for this job, and for each host of :func:`reserved_for_others`."""
+    own = _ids(found)
+    for uuid, status in found.devices.items():
+        if status.reservation is not None and status.reservation.job_id in own:
+            where = f"{label(found, uuid)}{_since(status.reservation.since)}"
+            yield f"reserved for this job: {where}; others start there only if that does not delay it"
     hosts = reserved_for_others(found, SystemClock().now())
     rule = f"a host reserves devices for {count(found.reservations, 'job')} at a time (setting reservations)"
     for host, holders in list(hosts.items())[:MOST_HOSTS]:
@@ -51,8 +56,7 @@ def reserved_for_others(found: Why, now: datetime) -> dict[str, Holders]:
     reserved = [
         (status.host, status.reservation) for status in found.devices.values() if status.reservation is not None
     ]
-    own = {found.job.id, found.job.member.array_id if found.job.member is not None else None}
-    if any(each.job_id in own for _, each in reserved):
+    if any(each.job_id in _ids(found) for _, each in reserved):
         return {}
     possible = {device.host for device in explanation.devices if device.obstacle not in NEVER_THERE}
     hosts: dict[str, dict[int, datetime | None]] = {host: {} for host in sorted(possible)}
@@ -60,6 +64,11 @@ def reserved_for_others(found: Why, now: datetime) -> dict[str, Holders]:
         if host in hosts:
             hosts[host][each.job_id] = each.since
     return {host: holders for host, holders in hosts.items() if len(holders) >= found.reservations}
+
+
+def _ids(found: Why) -> set[int | None]:
+    """Return the id of the job, and that of its array: a reservation of an array is for its next member."""
+    return {found.job.id, found.job.member.array_id if found.job.member is not None else None}
 
 
 def _wants_room(found: Why, now: datetime) -> bool:

@@ -171,6 +171,7 @@ def test_a_job_without_a_reservation_sees_the_other_reservations(site: Site) -> 
     assert reported[0]["since"].startswith("20")
     own = site.cli("why", str(holder))
     assert "reserved on" not in own.stdout
+    assert re.search(r"^reserved for this job: \S+ since 20[-0-9]+ [:0-9]+; others start", own.stdout, re.MULTILINE)
     site.environ["GPUQUEUE_RESERVATIONS"] = "2"
     assert "reserved on" not in site.cli("why", str(next_one)).stdout, "it has one at the next tick"
     site.environ["GPUQUEUE_RESERVE_AFTER"] = "1h"
