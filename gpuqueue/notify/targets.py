@@ -10,6 +10,8 @@ from gpuqueue.settings.settings import Settings
 
 #: Schemes of mail accounts, which can send to any mail address.
 _MAIL_SCHEMES = frozenset({"mailto", "mailtos"})
+#: Parameters of URLs that name files, which the account of the sender would open.
+_FILES = frozenset({"template", "keyfile", "subfile", "pgpkey", "pgppub", "pgpprv"})
 
 
 def url_of(notification: Notification, settings: Settings) -> str:
@@ -25,11 +27,25 @@ def url_of(notification: Notification, settings: Settings) -> str:
     if name is None:
         if not settings.notify_urls:
             raise Refused("this site takes no URLs of jobs (notify_urls): name one of its targets")
+        _refuse_files(notification.to)
         return notification.to
     if name not in known:
         raise BadRequest(no_such_target(notification, sorted(known)))
     is_address = notification.kind is NotificationKind.ADDRESS
     return _mail_to(notification.to, known[name]) if is_address else known[name]
+
+
+def _refuse_files(url: str) -> None:
+    """Check that *url*, which a job has named, opens no file of the account that sends.
+
+    Raises:
+        Refused: it names a file.
+
+    """
+    query = urlsplit(url).query
+    found = sorted({name.lower() for name, _ in parse_qsl(query, keep_blank_values=True)} & _FILES)
+    if found:
+        raise Refused(f"a URL of a job cannot name a file ({', '.join(found)}): a target of the site can (notify)")
 
 
 def no_such_target(notification: Notification, known: list[str]) -> str:
