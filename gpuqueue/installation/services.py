@@ -142,6 +142,8 @@ class Part:
     def run(self, program: str, *words: str) -> str:
         """Run a program of gpuqueue as the account, and return its output.
 
+        It gets no terminal: on root's, a process of the account could type commands for root (TIOCSTI).
+
         Raises:
             GpuQueueError: it failed. The message is the last line that it wrote.
 
@@ -154,6 +156,8 @@ class Part:
             extra_groups=os.getgrouplist(account.pw_name, account.pw_gid),
             env={"PATH": os.defpath, "HOME": str(self.state), "GPUQUEUE_CONFIG": str(self.config)},
             cwd="/",
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
             capture_output=True,
             text=True,
             check=False,

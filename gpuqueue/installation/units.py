@@ -19,6 +19,10 @@ from gpuqueue.installation.site import (
 #: What only the service and the launcher have in their environments. A drop-in with another ExecStart keeps that.
 _SIGNS, _CHECKS = f"GPUQUEUE_TICKET_KEY_FILE={TICKET_KEY}", f"GPUQUEUE_TICKET_KEY={TICKET_KEY}"
 
+#: The end of a command that runs in the background and has no terminal. On that of root, a process of another account
+#: could type commands for root (TIOCSTI).
+_APART = "</dev/null >/dev/null 2>&1 &"
+
 _CONFIG = """\
 # Settings of gpuqueue's store, recorder and service. The workers of this machine have others, in workers.toml.
 # Written once by `gpuqueue install`, then yours. After a change: systemctl restart gpuqueue-store gpuqueue-serve
@@ -202,21 +206,21 @@ def by_hand(site: SystemSite) -> tuple[str, ...]:
     signs, checks = (f" {_SIGNS}", f"{_CHECKS} ") if site.has_ticket_key else ("", "")
     words = f"--account {site.runner} --group {site.group}{_pam_words(site)}"
     service = (
-        f"{own} {programs}/gpuqueue up --foreground &",
+        f"{own} {programs}/gpuqueue up --foreground {_APART}",
         f"install -d -o {site.account} {RUN}",
-        f"{own}{signs} {programs}/gpuqueue serve &",
+        f"{own}{signs} {programs}/gpuqueue serve {_APART}",
     )
     return (
         f"install -d {LAUNCHER_RUN}",
         f"{checks}{programs}/gpuqueue-worker launcher {words} &",
         *(service if site.serves else ()),
-        f"{_become(site.runner, site.runner_state, site.runner_config)} {programs}/gpuqueue up --foreground &",
+        f"{_become(site.runner, site.runner_state, site.runner_config)} {programs}/gpuqueue up --foreground {_APART}",
     )
 
 
 def _become(account: str, home: Path, config: Path) -> str:
     who = f"--reuid={account} --regid={account} --init-groups"
-    return f"setpriv {who} env HOME={home} GPUQUEUE_CONFIG={config}"
+    return f"setsid setpriv {who} env HOME={home} GPUQUEUE_CONFIG={config}"
 
 
 def _pam_words(site: SystemSite) -> str:

@@ -22,9 +22,12 @@ def machine_id(state_dir: Path) -> str:
     """
     path = state_dir / FILE
     try:
-        if not path.exists():
+        if not os.path.lexists(path):
             _write(path)
-        text = path.read_text(encoding="ascii", errors="replace").strip()
+        # Root reads it too, in the directory of another account: no link is followed, and no pipe waited for.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            text = file.read(64).decode("ascii", "replace").strip()
     except OSError as error:
         raise unusable(state_dir, error) from error
     if not _ID.fullmatch(text):

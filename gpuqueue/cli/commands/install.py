@@ -137,7 +137,7 @@ def report_done(site: SystemSite) -> None:
     click.echo("done")
     if not has_systemd():
         number = "four" if site.serves else "two"
-        click.echo(f"systemd does not run here. Start the {number} processes as root with:")
+        click.echo(f"systemd does not run here. After each boot, start the {number} processes as root with:")
         for line in by_hand(site):
             click.echo(f"  {line}")
     print_message("gpuqueue", f"let people run jobs with: usermod -a -G {site.group} NAME")

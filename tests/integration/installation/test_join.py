@@ -94,7 +94,7 @@ def test_join_makes_what_it_says_and_only_once(joiner: Joiner) -> None:
     ):
         assert expected in made
     assert not [each for each in made if "gpuqueue-serve" in each or "store-ca" in each]
-    assert "Start the two processes as root with:" in done.stdout
+    assert "start the two processes as root with:" in done.stdout
     assert 'host = "nodeB"' in machine.text(f"{ETC}/config.toml")
     assert "hunter2" not in done.stdout + done.stderr + machine.text(f"{ETC}/installed.json")
 

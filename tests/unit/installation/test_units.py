@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import configparser
+import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from unit_files import service_of
 
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.installation.files import File
+from gpuqueue.installation.services import Part
 from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS_UNIT, WORKERS_CONFIG, SystemSite
 from gpuqueue.installation.steps import steps_of
 from gpuqueue.installation.units import by_hand, config_text, unit_texts, workers_config_text
@@ -149,3 +152,16 @@ def test_names_that_would_change_a_unit_are_refused(
     """Names and paths that would need quotes in a unit are refused."""
     with pytest.raises(error, match=words):
         SystemSite(**{"account": "gpuqueue", "group": "lab", "programs": Path("/opt"), **changes}).check()  # type: ignore[arg-type]
+
+
+def test_what_root_starts_as_an_account_has_no_terminal(tmp_path: Path) -> None:
+    """On root's terminal the account could type commands for root (TIOCSTI)."""
+    for line in by_hand(SITE):
+        assert "--reuid" not in line or (line.startswith("setsid ") and line.endswith("</dev/null >/dev/null 2>&1 &"))
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    program = tmp_path / "gpuqueue-worker"
+    program.write_text('#!/bin/sh\nreadlink /proc/self/fd/0; test "$(ps -o sid= -p $$)" -eq $$ && echo apart\n')
+    program.chmod(0o755)
+
+    output = Part(tmp_path, me, tmp_path, tmp_path / "config.toml").run("gpuqueue-worker", "left")
+    assert ["/dev/null", "apart"] == output.splitlines()
