@@ -140,7 +140,7 @@ def left(*, end: bool) -> None:
 @click.option("--account", default="gpuqueue", show_default=True, help="Account of the workers.")
 @click.option("--group", default="gpuqueue-users", show_default=True, help="Group whose members' jobs are started.")
 @click.option("--socket", default=SOCKET, show_default=True, help="Where workers find it.")
-@click.option("--allow-setuid", is_flag=True, help="Let jobs run set-user-ID programs.")
+@click.option("--allow-setuid", is_flag=True, envvar="GPUQUEUE_ALLOW_SETUID", help="Let jobs run set-user-ID programs.")
 @click.option("--runs-group", default=RUNS_GROUP, show_default=True, help="Control group of the runs' unit.")
 @click.option("--run-memory", metavar="SIZE", envvar="GPUQUEUE_RUN_MEMORY", help="Most host memory of one run.")
 @click.option(

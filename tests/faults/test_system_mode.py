@@ -193,6 +193,7 @@ def test_a_team_works_on_one_machine(team: Team, tmp_path: Path) -> None:
     until(lambda: b"line 3\n" in followed.read_bytes(), what="the follower", timeout_s=60)
 
     assert ["ok", "ok"] == [_launcher_seen_by(team, who) for who in ("root", "gpuqueue-workers")]
+    _the_service_is_examined(team)
     _only_signed_jobs_start(team)
     _a_worker_that_was_taken_over_reaches_little(team, hers)
     _her_code_travels(team)
@@ -234,6 +235,18 @@ def _launcher_seen_by(team: Team, account: str) -> str:
     assert checks == [each["check"] for each in found], done.stdout
     assert "only root and gpuqueue, the account of the service, can read" in found[-1]["seen"]
     return str(next((each["grade"] for each in found if each["grade"] != "ok"), "ok"))
+
+
+def _the_service_is_examined(team: Team) -> None:
+    """Check that `doctor` of the service takes the workers for its own, and not for those of another queue."""
+    become = ("setpriv", "--reuid=gpuqueue", "--regid=gpuqueue", "--init-groups", "--")
+    config = "GPUQUEUE_CONFIG=/etc/gpuqueue/config.toml"
+    done = team.machine.root(*become, "env", config, "gpuqueue", "doctor", "--json")
+    found = json.loads(done.stdout)["findings"]
+
+    assert [] == [each for each in found if "another queue" in each["seen"]]
+    assert ["ok"] == [each["grade"] for each in found if each["check"] == "workers account"]
+    assert ["ok"] == [each["grade"] for each in found if each["check"] == "workers"]
 
 
 def _only_signed_jobs_start(team: Team) -> None:

@@ -76,7 +76,7 @@ def _host(settings: Settings, environ: Mapping[str, str], facts: DriverFacts) ->
     yield from examined("host", driver.Facts(settings=settings, driver=facts, around=around), driver.CHECKS)
     served = TimedCall(lambda: cards.facts_of(settings, facts), DEVICES_S)
     yield from _reported("host", served, cards.CHECKS)
-    seen = TimedCall(lambda: visibility.facts_of(served.result().devices, settings.state_dir, environ), DEVICES_S)
+    seen = TimedCall(lambda: visibility.facts_of(served.result().devices, settings, environ), DEVICES_S)
     yield from _reported("host", seen, visibility.CHECKS)
 
 

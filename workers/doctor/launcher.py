@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gpuqueue.installation.site import TICKET_KEY
+from gpuqueue.installation.site import TICKET_KEY, WORKERS_CONFIG
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown
 from gpuqueue.settings.settings import Settings
@@ -37,6 +37,8 @@ class Facts:
     key: tuple[int, int] | None = None
     #: Whether this host has joined a service, and the account of that service if it runs on this machine.
     is_joined: bool = False
+    #: For the service: the setting ``workers_account``.
+    named: str | None = None
     service: int | None = None
 
 
@@ -46,8 +48,10 @@ class Facts:
 def facts_of(settings: Settings) -> Facts:
     """Return the facts about the launcher."""
     path = settings.launcher_in_use
-    if path is None or settings.workers_account is not None:  # the launcher is that of another account's workers
+    if path is None:
         return Facts(socket=None)
+    if settings.workers_account is not None:
+        return Facts(socket=None, served=_owner(path), named=settings.workers_account)
     url = settings.service_url
     expected = _owner(str(settings.state_dir))
     return Facts(
@@ -106,7 +110,9 @@ def launcher(facts: Facts) -> Iterator[Finding]:
         yield unknown(f"only root and {_name(facts.expected)} can see the launcher", "run it as one of them")
     elif facts.served is not None and facts.expected is not None and facts.served != facts.expected:
         seen = f"{facts.socket} is for {_name(facts.served)}, and the workers are {_name(facts.expected)}'s"
-        yield problem(seen, f"start the launcher with --account {_name(facts.expected)}")
+        is_of_service = not facts.is_joined and WORKERS_CONFIG.exists()
+        correct = f'set workers_account = "{_name(facts.served)}" in the settings of the service'
+        yield problem(seen, correct if is_of_service else f"start the launcher with --account {_name(facts.expected)}")
     elif facts.trouble:
         seen = f"jobs run as their submitters, and {facts.socket} cannot be used: {facts.trouble}"
         yield problem(seen, "systemctl status gpuqueue-launcher; without systemd, gpuqueue-worker launcher as root")
@@ -152,4 +158,16 @@ def _name(uid: int | None) -> str:
         return f"uid {uid}"
 
 
-CHECKS = (launcher, installation, tickets)
+def workers_account(facts: Facts) -> Findings:
+    """Check that the launcher starts jobs for the account that the service takes for the workers."""
+    if facts.named is None:
+        return ()
+    if facts.served is None:
+        return unknown("the launcher does not run, which knows the account of the workers", "start gpuqueue-launcher")
+    if _name(facts.served) == facts.named:
+        return ok(f"{facts.named}, as for the launcher")
+    seen = f"workers_account is {facts.named}, and the launcher starts jobs for {_name(facts.served)}"
+    return problem(seen, f'set workers_account = "{_name(facts.served)}", and restart gpuqueue-serve')
+
+
+CHECKS = (launcher, installation, tickets, workers_account)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Findings, note, ok, unknown, warning
+from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import each_process, has_own_pids
 from workers.doctor.cards import Seen
 
@@ -47,7 +48,7 @@ class Facts:
 # ---- facts -----------------------------------------------------------------------------------------------------------
 
 
-def facts_of(seen: tuple[Seen, ...], state_dir: Path, environ: Mapping[str, str]) -> Facts:
+def facts_of(seen: tuple[Seen, ...], settings: Settings, environ: Mapping[str, str]) -> Facts:
     """Return the facts about the processes on the devices *seen*."""
     gpus = [each for each in seen if each.device.kind.value == "gpu"]
     held = {pid: used for each in gpus if each.reading is not None for pid, used in each.reading.processes.items()}
@@ -57,7 +58,10 @@ def facts_of(seen: tuple[Seen, ...], state_dir: Path, environ: Mapping[str, str]
         unreported=tuple(sorted(pid for pid, used in held.items() if used is None)),
         apart=has_own_pids(),
         hidden=os.getuid() != 0 and _hides(Path("/proc/self/mounts")),
-        rivals=tuple(_rivals({each.device.uuid for each in seen}, state_dir)),
+        # Workers with an account of their own are of this queue, and have another state directory.
+        rivals=()
+        if settings.workers_account is not None
+        else tuple(_rivals({each.device.uuid for each in seen}, settings.state_dir)),
         visible=environ.get("CUDA_VISIBLE_DEVICES"),
     )
 

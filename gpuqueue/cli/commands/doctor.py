@@ -58,7 +58,9 @@ def doctor(*, deep: bool, fix: bool, verbose: bool, quiet: bool, as_json: bool) 
     """  # noqa: D301 - \b is click's mark for lines to keep
     if verbose and quiet:
         raise BadRequest("--verbose and --quiet exclude each other: leave out one of the two")
-    refuse_beside_service(Settings.salvage()[0], "doctor")
+    settings, faults = Settings.salvage()
+    if not faults:  # else it is about these, which doctor reports
+        refuse_beside_service(settings, "doctor")
     screen = _Screen()
     repairs = list(repair(os.environ)) if fix else None
     if not as_json:

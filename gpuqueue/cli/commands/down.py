@@ -42,7 +42,8 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
         _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)
         if PageService(settings).stop():
             report("page", "stopped", "")
-        report("workers", "stopped" if machine.stop_host() else "were down", "")
+        what = "workers" if settings.workers_account is None else "recorder"
+        report(what, "stopped" if machine.stop_host() else "were down", "")
         if cancel_jobs:
             worker_program.end_left_jobs()
         left = worker_program.left_jobs()

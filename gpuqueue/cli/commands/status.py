@@ -49,7 +49,7 @@ def status(*, as_json: bool) -> None:
     else:
         report("store", "answers" if found.store_answers else "silent", found.store)
         report(
-            "workers",
+            "workers" if settings.workers_account is None else "recorder",
             "up" if found.host_pid else "down",
             f"pid {found.host_pid}" if found.host_pid else "start: gpuqueue up",
         )

@@ -163,7 +163,7 @@ def _prepare_history(machine: Machine) -> None:
     no history needs none.
     """
     if not machine.settings.record:
-        report("history", "elsewhere", "the host of the service records it")
+        report("history", "elsewhere", "the recorder beside the service writes it")
         return
     try:
         report("history", "ready", f"tables at revision {history_tables.prepare(machine.settings.database_url)}")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -95,3 +96,19 @@ def test_a_dead_socket_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     assert ("No such file or directory", None) == (missing.trouble, missing.served)
     assert ("Connection refused", ME) == (refused.trouble, refused.served)
+
+
+@pytest.mark.parametrize(
+    ("named", "grade", "words"),
+    [
+        (pwd.getpwuid(ME).pw_name, Grade.OK, "as for the launcher"),
+        ("gpuqueue-wokers", Grade.PROBLEM, "workers_account is gpuqueue-wokers, and the launcher starts jobs for "),
+    ],
+)
+def test_the_service_knows_the_account_of_the_workers(named: str, grade: Grade, words: str) -> None:
+    """Another name would make a person of the workers, and workers of whoever has it."""
+    finding = found(Facts(socket=None, served=ME, named=named), "workers account")
+
+    assert finding is not None
+    assert (grade, True) == (finding.grade, words in finding.seen), finding
+    assert found(Facts(socket=None), "workers account") is None
