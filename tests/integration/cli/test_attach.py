@@ -344,12 +344,15 @@ def test_a_worker_that_dies_is_no_reason_to_stop_showing(working: Site, tmp_path
 @pytest.mark.full
 def test_a_second_run_is_announced_and_shown_from_its_beginning(working: Site, tmp_path: Path) -> None:
     """When a lost job runs again, the output has both runs in order. The message about it is only on stderr."""
-    mark = tmp_path / "mark"
-    script = f"if [ -e {mark} ]; then echo two; exit 5; fi; touch {mark}; echo one; kill -9 $PPID; sleep 60"
-    done = working.cli("run", "--mem", "1M", "--", "sh", "-c", script, check=False)
+    mark, seen, out = tmp_path / "mark", tmp_path / "seen", tmp_path / "out"
+    wait = f"until [ -e {seen} ]; do sleep 0.1; done"
+    script = f"if [ -e {mark} ]; then echo two; exit 5; fi; touch {mark}; echo one; {wait}; kill -9 $PPID; sleep 60"
+    process = piped(working, tmp_path, "run", "--mem", "1M", "--", "sh", "-c", script)
+    until(lambda: out.read_text() == "one\n", what="the output of the first run")
+    seen.touch()
 
-    assert (5, "one\ntwo\n") == (done.returncode, done.stdout)
-    assert 1 == done.stderr.count("job 1 runs again: the following output is of attempt 2")
+    assert (5, "one\ntwo\n") == (process.wait(60), out.read_text())
+    assert 1 == (tmp_path / "err").read_text().count("job 1 runs again: the following output is of attempt 2")
 
 
 @pytest.mark.full
