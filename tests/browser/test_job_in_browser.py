@@ -199,7 +199,7 @@ def test_a_waiting_job_says_why_and_is_changed(played: tuple[ServedSite, JobScen
     page.get_by_role("dialog").get_by_role("button", name="Run it again").click()
     page.get_by_role("link", name=re.compile("^job ")).click()
     page.locator(".job-head").get_by_text(f"It runs job {scene.waiting} again.").wait_for()
-    page.get_by_text("10G on one device").wait_for()
+    page.get_by_text("10G on one device, no time limit").wait_for()
     label = page.url.rpartition("/")[2]
     site.record()
     page.locator(".job-head").get_by_role("link", name=f"job {scene.waiting}").click()
