@@ -25,7 +25,7 @@ LEAVE_S, POLL_S = 20.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
-    """An account for services of the queue. Its home is their state directory. *parts* says in words which they are."""
+    """An account for processes of the queue. *home* is their state directory, and *parts* names them for people."""
 
     account: str
     home: Path

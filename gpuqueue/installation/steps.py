@@ -59,17 +59,14 @@ def steps_of_host(site: SystemSite, joining: Joining | None, *, force: bool = Fa
 def _accounts_and_places(site: SystemSite) -> list[Step]:
     account, runner = site.account, site.runner
     of_workers = Owned(owner=runner, group=runner, mode=0o700)
-    steps: list[Step] = []
+    steps: list[Step] = [ServiceAccount(runner, site.runner_state, "workers")]
     if site.serves:
         own, shared = Owned(owner=account, group=account, mode=0o700), Owned(owner=account, group=runner, mode=0o750)
-        steps = [
+        steps += [
             ServiceAccount(account, STATE, "store, recorder and service"),
-            ServiceAccount(runner, site.runner_state, "workers"),
             Directory(path=STATE, owned=own, purpose="store, history, logs of the services"),
             Directory(path=STORE, owned=shared, purpose="socket of the store, for the workers"),
         ]
-    else:
-        steps = [ServiceAccount(runner, site.runner_state, "workers")]
     return [
         *steps,
         UsersGroup(site.group),

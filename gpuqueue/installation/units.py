@@ -19,7 +19,7 @@ from gpuqueue.installation.site import (
 #: What only the service and the launcher have in their environments. A drop-in with another ExecStart keeps that.
 _SIGNS, _CHECKS = f"GPUQUEUE_TICKET_KEY_FILE={TICKET_KEY}", f"GPUQUEUE_TICKET_KEY={TICKET_KEY}"
 
-#: The end of a command that runs in the background and has no terminal. On that of root, a process of another account
+#: The end of a command that runs in the background without a terminal. On root's terminal, a process of another account
 #: could type commands for root (TIOCSTI).
 _APART = "</dev/null >/dev/null 2>&1 &"
 

@@ -45,7 +45,8 @@ def _refuse_files(url: str) -> None:
     query = urlsplit(url).query
     found = sorted({name.lower() for name, _ in parse_qsl(query, keep_blank_values=True)} & _FILES)
     if found:
-        raise Refused(f"a URL of a job cannot name a file ({', '.join(found)}): a target of the site can (notify)")
+        names = ", ".join(found)
+        raise Refused(f"a URL of a job cannot name a file ({names}): a target of the site can (setting notify)")
 
 
 def no_such_target(notification: Notification, known: list[str]) -> str:

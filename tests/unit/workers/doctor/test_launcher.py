@@ -106,7 +106,7 @@ def test_a_dead_socket_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_the_service_knows_the_account_of_the_workers(named: str, grade: Grade, words: str) -> None:
-    """Another name would make a person of the workers, and workers of whoever has it."""
+    """With another name the workers would have the rights of a person, and that account those of the workers."""
     finding = found(Facts(socket=None, served=ME, named=named), "workers account")
 
     assert finding is not None
