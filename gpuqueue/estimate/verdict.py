@@ -6,7 +6,6 @@ from gpuqueue.estimate.figures import as_option, rounded_up
 from gpuqueue.estimate.past import ENOUGH_SAMPLES, enough_after, more_than
 from gpuqueue.model.device import PeakSource
 from gpuqueue.model.job_spec import JobSpec
-from gpuqueue.model.mem_retry import NO_LARGER_DEVICE
 from gpuqueue.model.run import Ending, EndingKind, Record, Run
 from gpuqueue.text.units import format_apart, format_bytes
 
@@ -39,6 +38,8 @@ def _not_enough(record: Record, run: Run, each: str) -> str:
     spec, had = record.job.spec, max(device.lease_bytes for device in run.devices)
     if spec.placement.whole:
         return f"asked all of the device{each} and it was not enough: it needs a larger one"
+    from gpuqueue.model.mem_retry import NO_LARGER_DEVICE  # noqa: PLC0415 - only after a lack of memory
+
     asked = f"asked {format_bytes(had)}{each} and it was not enough"
     if spec.mem_bytes > had:
         return f"{asked}: it asks for {format_bytes(spec.mem_bytes)} now"
