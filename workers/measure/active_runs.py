@@ -14,6 +14,7 @@ from typing import Any
 from gpuqueue.errors import Unreadable
 from gpuqueue.model.device import Device, Health, Utilisation
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.run import EndingKind
 from gpuqueue.system.process import ProcessIdentity
 from workers.measure.idle import Stage
 from workers.measure.meter import Meter
@@ -169,6 +170,21 @@ class LiveRun:
             if start is not None:
                 self.warm_asked = False
                 self.notes.append(f"started {start}")
+
+    def ask_end(self, kind: EndingKind, note: str) -> bool:
+        """Ask the shim to end the run, with *note* as the reason for the job's owner. Return whether that worked.
+
+        The note is added first: the run can end, and its notes be sent, before this thread goes on.
+        """
+        self.notes.append(note)
+        try:
+            self.directory.ask_end(kind)
+        except OSError as error:
+            log.warning("%s: its end cannot be requested, it is tried again: %s", self, error)
+            with contextlib.suppress(ValueError):  # it was sent meanwhile
+                self.notes.remove(note)
+            return False
+        return True
 
     def write_to_log(self, words: str) -> None:
         """Append *words* as a line to the job's log. A log that is gone, or cannot be written now, is left alone."""

@@ -77,7 +77,7 @@ class Probes:
             token = run.held.token
             watch = self._watches.setdefault(token, ProbeWatch(_probe_of(run)))
             why = None if token in self._ended else _reason(run, watch, now_s)
-            if why is not None and _asked_to_end(run, why):
+            if why is not None and run.ask_end(EndingKind.TIMED_OUT, f"{ENDED}: {why}"):
                 self._ended.add(token)
 
 
@@ -86,17 +86,6 @@ def _reason(run: LiveRun, watch: ProbeWatch, now_s: float) -> str | None:
     progress = None if watch.probe.steps is None else progress_in(last_bytes(run.directory.log, TAIL_BYTES))
     peak_bytes = sum(meter.peak_bytes or 0 for meter in list(run.meters.values()))
     return watch.reason(peak_bytes, now_s, None if progress is None else steps_of(progress))
-
-
-def _asked_to_end(run: LiveRun, why: str) -> bool:
-    """Ask the shim to end *run*, and note why. Return whether that worked."""
-    try:
-        run.directory.ask_end(EndingKind.TIMED_OUT)
-    except OSError as error:
-        log.warning("%s: its end cannot be requested, it is tried again: %s", run, error)
-        return False
-    run.notes.append(f"{ENDED}: {why}")
-    return True
 
 
 def _probe_of(run: LiveRun) -> Probe:

@@ -67,24 +67,23 @@ def enforce_limit(run: LiveRun, sample: Sample) -> None:
     meter = run.meter(device.uuid)
     # One high sample alone may be a process that is exiting. The score also catches a job that goes up and down.
     meter.excess = meter.excess + 2 if found is Excess.END else max(0, meter.excess - 1)
+    asked = format_bytes(lease_bytes)
+    holds = f"it holds {format_bytes(used_bytes)} on {device.uuid}"
     if found is not Excess.NONE and not meter.warned:
         meter.warned = True
-        limit = format_bytes(limit_bytes(lease_bytes))
-        _report(run, f"it holds {format_bytes(used_bytes)} on {device.uuid}, more than the "
-                     f"{format_bytes(lease_bytes)} it asked for; above {limit} it is ended")  # fmt: skip
+        words = (
+            f"{holds}, more than the {asked} it asked for; above {format_bytes(limit_bytes(lease_bytes))} it is ended"
+        )
+        run.notes.append(words)
+        _log(run, words)
     if meter.excess >= ENOUGH and not meter.ended:
-        try:
-            run.directory.ask_end(EndingKind.OUT_OF_MEMORY)
-        except OSError as error:
-            log.warning("%s: its end cannot be requested, it is tried again: %s", run, error)
-            return
-        meter.ended = True
-        _report(run, f"ended: it holds {format_bytes(used_bytes)} on {device.uuid} and asked for "
-                     f"{format_bytes(lease_bytes)}; give it more with --mem")  # fmt: skip
+        words = f"ended: {holds} and asked for {asked}; give it more with --mem"
+        meter.ended = run.ask_end(EndingKind.OUT_OF_MEMORY, words)
+        if meter.ended:
+            _log(run, words)
 
 
-def _report(run: LiveRun, words: str) -> None:
-    """Write *words* to the job's log, to its notes and to the worker's log."""
+def _log(run: LiveRun, words: str) -> None:
+    """Write *words* to the job's log and to the worker's log."""
     log.warning("%s: %s", run, words)
-    run.notes.append(words)
     run.write_to_log(words)

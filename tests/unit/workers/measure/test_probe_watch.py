@@ -78,6 +78,20 @@ def test_a_run_is_asked_to_end_once_and_notes_why(run: LiveRun) -> None:
     assert ["the probe ended it: it has made 3 steps"] == list(run.taken_notes())
 
 
+def test_the_reason_is_there_before_the_run_ends(run: LiveRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run can end, and its notes be sent, while the sampler still asks for its end.
+
+    Regression: ``gpuqueue probe --flat 1s`` ended with "its time was over" after 1.5 s.
+    """
+    sent: list[str] = []
+    monkeypatch.setattr(RunDir, "ask_end", lambda *_: sent.extend(run.taken_notes()))
+    run.directory.log.write_text("step 3/9\n")
+
+    Probes().check([run], 1.0)
+
+    assert ["the probe ended it: it has made 3 steps"] == sent
+
+
 def test_the_rule_is_kept_for_a_worker_that_adopts_the_run(run: LiveRun) -> None:
     """The claim in the run directory has the rule."""
     kept = run.directory.held()
