@@ -193,10 +193,14 @@ def newest(connection: Connection, job: int | str) -> Record:
 
 
 def _with_current_run(connection: Connection, record: Record) -> Record:
-    """Return *record* with the current run from the queue, if the history lacks that run or its log path."""
+    """Return *record* with the current run from the queue, if the history lacks that run, its log path or its end."""
     last, attempt = record.last_run, record.job.attempt
-    if not attempt or (last is not None and last.attempt == attempt and last.log_path is not None):
+    if not attempt:
         return record
+    if last is not None and last.attempt == attempt and last.log_path is not None:
+        lags = record.job.state.is_end and last.ending is None
+        if not lags:
+            return record
     reported = connection.queue.jobs.record(record.job.id)
     run = reported.last_run if reported is not None else None
     if run is None or run.attempt != attempt:

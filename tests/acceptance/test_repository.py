@@ -52,6 +52,25 @@ def test_a_release_is_built_and_tested_by_commands_of_dev_py() -> None:
     assert "id-token" not in build["permissions"]
 
 
+def test_the_readme_installs_what_exists() -> None:
+    """No package index has the project before its first release, so that a clone is installed.
+
+    Regression: the first command of the README failed with ``pip install gpuqueue-server``.
+    """
+    readme = (ROOT / "README.md").read_text()
+
+    assert "pip install . " in readme
+    assert "pip install gpuqueue" not in readme
+
+
+def test_the_demo_asks_for_what_its_training_uses() -> None:
+    """The first job that a newcomer sees is not above its request.
+
+    Regression: it asked for 1G, and with a CUDA build of torch on Python 3.13 it used 1.2G.
+    """
+    assert "examples/train.py --mem 2G" in (ROOT / "dev.py").read_text()
+
+
 def test_the_version_of_a_tag_is_that_of_the_package() -> None:
     """The release workflow compares the tag with this output."""
     done = subprocess.run([sys.executable, ROOT / "dev.py", "version"], capture_output=True, text=True, check=True)

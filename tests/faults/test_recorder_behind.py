@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
+from bounded import until
 from factories import make_spec
 from site_of_one import Site
 
 from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
 from gpuqueue.text.units import MIB
 
 
@@ -32,3 +35,31 @@ def test_output_and_exit_code_come_from_the_store(site: Site) -> None:
     recorder.send_signal(signal.SIGCONT)
     site.until_recorded(fails)
     assert 7 == site.cli("wait", str(fails), check=False).returncode
+
+
+def test_show_has_the_end_that_the_history_lacks(site: Site, tmp_path: Path) -> None:
+    """The history has the start of the run, and the store its end.
+
+    Regression: ``show`` after ``wait`` showed the run without its ending and without its memory if the recorder was
+    slow.
+    """
+    recorder = site.start_recorder()
+    site.start_worker()
+    flag = tmp_path / "flag"
+    waits = f"until test -e {flag}; do sleep 0.05; done; exit 7"
+    job_id = site.queue.requests.submit(make_spec(argv=("sh", "-c", waits), mem_bytes=MIB)).id
+
+    def has_start() -> bool:
+        record = site.client.database.get(job_id)
+        return record is not None and record.last_run is not None and record.last_run.log_path is not None
+
+    until(has_start, what="the start of the run in the history")
+    recorder.send_signal(signal.SIGSTOP)
+    flag.touch()
+    site.until_state(job_id, JobState.FAILED)
+
+    (run,) = site.client.jobs.show(job_id).runs
+
+    assert Ending.from_status(7) == run.ending
+    assert (run.duration_s or 0) > 0
+    recorder.send_signal(signal.SIGCONT)

@@ -210,6 +210,8 @@ def test_words_after_the_dashes_are_the_arguments_of_the_script(site: Site, tmp_
     again = client.jobs.get(int(output.stdout)).spec
     assert ("train.py", "--epochs", str(other)) == again.argv[1:]
     assert ("1", "2", "any") == (again.env["A"], again.env["B"], str(again.device))
+    too_many = site.cli("retry", str(job), "--gpus", "2", check=False)
+    assert "2 devices asked for, but no host has more than 1" in too_many.stderr
     array = client.jobs.submit("train.py", ["{lr}"], mem="64M", cwd=tmp_path, sweep={"lr": [1, 2]}).id
     site.queue.jobs.cancel(again_id := int(output.stdout))
     ended(site, 1, array + 1)

@@ -170,6 +170,15 @@ def test_devices_that_make_no_sense_are_refused_before_anything_starts(home: Hom
     assert [] == home.ours()
 
 
+def test_up_warns_of_a_variable_that_is_no_setting(home: Home) -> None:
+    """A misspelled setting is reported in one line."""
+    home.environ["GPUQUEUE_SLOT"] = "8"
+
+    reported = home("up", "--devices", "sim:0x1G", code=2)
+
+    assert "warning: GPUQUEUE_SLOT is no setting and has no effect: did you mean" in reported
+
+
 @pytest.mark.full
 def test_up_starts_a_store_that_died_alone(home: Home) -> None:
     """``up`` restarts a dead store while the workers run, as the error messages recommend."""

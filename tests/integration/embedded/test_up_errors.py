@@ -1,0 +1,49 @@
+"""``up`` shows what a worker wrote last if the workers do not come up."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from own_store import OwnStore
+
+from gpuqueue.embedded import machine
+from gpuqueue.embedded.machine import Machine
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.system.process import DetachedProcess
+
+
+@pytest.fixture
+def logs(own_store: OwnStore) -> Path:
+    """Return the directory of the workers' logs. The store is open."""
+    queue = JobQueue(own_store.url)
+    queue.recovery.open(0)
+    queue.close()
+    own_store.settings.logs_dir.mkdir(parents=True, exist_ok=True)
+    return own_store.settings.logs_dir
+
+
+def test_the_last_line_of_a_worker_that_does_not_come_up_is_shown(
+    own_store: OwnStore, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: under a wrong rule of the store, ``up`` said only that the workers did not come up within 60 s."""
+    monkeypatch.setattr(machine, "READY_S", 0.2)
+    (logs / "gpu-0.log").write_text("starting\nNOPERM this user has no permissions to run the 'subscribe' command\n")
+    host = DetachedProcess(["/bin/sleep", "60"], log=logs / "host.log")
+    try:
+        with pytest.raises(GpuQueueError, match=r"did not come up within 0 s: NOPERM this user .*gpu-0\.log"):
+            Machine(own_store.settings).wait_ready(host, ["gpu-0"], since_ms=0)
+    finally:
+        os.kill(host.pid, signal.SIGKILL)
+        host.wait()
+
+
+def test_the_last_line_of_a_host_process_that_ended_is_shown(own_store: OwnStore, logs: Path) -> None:
+    """The workers cannot come up any more, so ``up`` does not wait."""
+    host = DetachedProcess(["/bin/sh", "-c", "echo no such device: gpu-0 >&2; exit 1"], log=logs / "host.log")
+
+    with pytest.raises(GpuQueueError, match="the workers did not start: no such device: gpu-0"):
+        Machine(own_store.settings).wait_ready(host, ["gpu-0"], since_ms=0)
