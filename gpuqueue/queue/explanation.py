@@ -181,6 +181,9 @@ class Explanation:
 
     ``waits_since_ms`` is since when the job has waited for its turn, which decides about reservations. The time on hold
     and the time spent waiting for another job or a start time do not count. None if the job does not wait for its turn.
+
+    ``reserve_from_ms``: no device is reserved for any job before this time, because many were reserved before. None if
+    devices may be reserved now.
     """
 
     job_id: int
@@ -196,6 +199,7 @@ class Explanation:
     room: RoomUnderLimits | None = None
     preemption: Preemption | None = None
     waits_since_ms: int | None = None
+    reserve_from_ms: int | None = None
 
     def behind(self, members: int) -> Explanation:
         """Return the explanation for a member of this array that has *members* other members before it."""

@@ -24,6 +24,7 @@ def why_to_plain(found: Why) -> dict[str, object]:
             {"job_id": job.id, "from": at.isoformat(timespec="milliseconds")} for job, at in runs_below(found)
         ],
         "reserved_for_others": reserved_to_plain(found),
+        "reserve_from": _iso(explanation.reserve_from_ms) if explanation else None,
         "devices": [_verdict_plain(found, each) for each in explanation.devices] if explanation else [],
         "start": _start_plain(found, explanation.start) if explanation and explanation.start else None,
     }

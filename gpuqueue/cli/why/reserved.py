@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from gpuqueue.cli.output import render
-from gpuqueue.cli.why.table import count, label, named
+from gpuqueue.cli.why.table import clock, count, label, named
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.model.job import JobState, WaitReason
@@ -25,20 +25,37 @@ _FOR_ROOM = {None, WaitReason.MEMORY, WaitReason.SLOTS, WaitReason.RESERVATION}
 Holders = Mapping[int, "datetime | None"]
 
 
-def reserved_lines(found: Why) -> Iterator[str]:
-    """Yield a line for each device that is reserved for this job, and for each host of :func:`reserved_for_others`."""
+def reserved_lines(found: Why, now: datetime) -> Iterator[str]:
+    """Yield a line for each device that is reserved for this job, and for each host of :func:`reserved_for_others`.
+
+    If there is neither, yield why nothing is reserved for a job that has waited long enough.
+    """
     own = _ids(found)
     for uuid, status in found.devices.items():
         if status.reservation is not None and status.reservation.job_id in own:
             where = f"{label(found, uuid)}{_since(status.reservation.since)}"
             yield f"reserved for this job: {where}; others start there only if that does not delay it"
-    hosts = reserved_for_others(found, SystemClock().now())
+    hosts = reserved_for_others(found, now)
     rule = f"a host reserves devices for {count(found.reservations, 'job')} at a time (setting reservations)"
     for host, holders in list(hosts.items())[:MOST_HOSTS]:
         jobs = " and ".join(named(found, each) + _since(at) for each, at in holders.items())
         yield f"reserved on {plain(host)} for {jobs}; nothing is reserved for this job yet: {rule}"
     if len(hosts) > MOST_HOSTS:
         yield f"reserved on {len(hosts) - MOST_HOSTS} more hosts: see gpuqueue gpus"
+    if not hosts:
+        yield from _not_reserved(found, now)
+
+
+def _not_reserved(found: Why, now: datetime) -> Iterator[str]:
+    """Yield why no device is reserved for a job that has waited long enough. The rules: docs/explanation/order.md."""
+    explanation = found.explanation
+    start = explanation.start if explanation is not None else None
+    if explanation is None or start is None or start.in_vain or not _may_have_reservation(found, now):
+        return
+    if explanation.reserve_from_ms is not None:
+        yield f"nothing is reserved for any job before {clock(explanation.reserve_from_ms)}: many devices were before"
+    else:
+        yield "nothing is reserved for this job yet: it is not its turn, or it is not likely to start soon enough"
 
 
 def _since(at: datetime | None) -> str:
@@ -51,19 +68,22 @@ def reserved_for_others(found: Why, now: datetime) -> dict[str, Holders]:
     The result is empty if the job has not waited long enough, could start now, or has a reservation.
     """
     explanation = found.explanation
-    if explanation is None or found.reserve_after_s is None or not found.reservations or not _wants_room(found, now):
-        return {}
-    reserved = [
-        (status.host, status.reservation) for status in found.devices.values() if status.reservation is not None
-    ]
-    if any(each.job_id in _ids(found) for _, each in reserved):
+    if explanation is None or not _may_have_reservation(found, now):
         return {}
     possible = {device.host for device in explanation.devices if device.obstacle not in NEVER_THERE}
     hosts: dict[str, dict[int, datetime | None]] = {host: {} for host in sorted(possible)}
-    for host, each in reserved:
-        if host in hosts:
-            hosts[host][each.job_id] = each.since
+    for status in found.devices.values():
+        if status.reservation is not None and status.host in hosts:
+            hosts[status.host][status.reservation.job_id] = status.reservation.since
     return {host: holders for host, holders in hosts.items() if len(holders) >= found.reservations}
+
+
+def _may_have_reservation(found: Why, now: datetime) -> bool:
+    """Return whether the job has waited long enough for a reservation, and has none."""
+    if found.reserve_after_s is None or not found.reservations or not _wants_room(found, now):
+        return False
+    own = _ids(found)
+    return not any(each.reservation and each.reservation.job_id in own for each in found.devices.values())
 
 
 def _ids(found: Why) -> set[int | None]:

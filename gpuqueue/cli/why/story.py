@@ -65,7 +65,7 @@ def _obstacles(found: Why, explanation: Explanation) -> Iterator[str]:
         yield "array limit: the array has reached its concurrency limit; the next member starts when one ends"
     for limit in explanation.limits:
         yield f"limit  {_limit(found, limit)}"
-    yield from reserved_lines(found)
+    yield from reserved_lines(found, SystemClock().now())
 
 
 def in_brief(found: Why) -> str:

@@ -1,4 +1,4 @@
-"""`why` names the jobs with reservations on a host only to a job that has waited as long.
+"""What `why` says about reservations: jobs that have them, and why a job that has waited long enough has none.
 
 The wait is counted in the same way as for reservations.
 """
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 from factories import claim, make_offer, make_spec, must_claim, serve
 
-from gpuqueue.cli.why.reserved import reserved_for_others
+from gpuqueue.cli.why.reserved import reserved_for_others, reserved_lines
+from gpuqueue.cli.why.table import clock
 from gpuqueue.client.why import Why
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
@@ -40,8 +41,8 @@ class Site:
         self.clock.now_ms = EPOCH_MS + round(moment_s * 1000)
         self.queue.devices.heartbeat(make_offer(), (), lease_s=DAY_S)
 
-    def reserved_for(self, job_id: int) -> dict[str, list[int]]:
-        """Return by host the jobs with reservations that `why` names to this job."""
+    def _why(self, job_id: int) -> Why:
+        """Return why a large job waits."""
         waiting = Job(
             id=job_id,
             spec=make_spec(**LARGE),
@@ -49,15 +50,22 @@ class Site:
             submitted_at=from_epoch_ms(EPOCH_MS),
             reason=WaitReason.MEMORY,
         )
-        found = Why(
+        return Why(
             job=waiting,
             explanation=self.queue.jobs.why(job_id),
             devices={each.device.uuid: each for each in self.queue.devices.all()},
             reserve_after_s=AFTER_S,
             reservations=1,
         )
-        now = from_epoch_ms(self.clock.now_ms)
-        return {host: list(holders) for host, holders in reserved_for_others(found, now).items()}
+
+    def reserved_for(self, job_id: int) -> dict[str, list[int]]:
+        """Return by host the jobs with reservations that `why` names to this job."""
+        holders_of = reserved_for_others(self._why(job_id), from_epoch_ms(self.clock.now_ms))
+        return {host: list(holders) for host, holders in holders_of.items()}
+
+    def lines(self, job_id: int) -> list[str]:
+        """Return the lines of `why` on reservations."""
+        return [*reserved_lines(self._why(job_id), from_epoch_ms(self.clock.now_ms))]
 
 
 @pytest.fixture
@@ -101,3 +109,38 @@ def test_the_time_before_a_job_could_start_is_no_waiting(simulated: Site, waits:
     assert simulated.reserved_for(late) == ({"nodeA": [holder]} if waits == "nothing" else {})
     simulated.at(HOUR_S + AFTER_S)
     assert simulated.reserved_for(late) == {"nodeA": [holder]}
+
+
+def test_a_job_that_is_not_likely_to_start_soon_learns_why_nothing_is_reserved(simulated: Site) -> None:
+    """A run that has lasted two hours is expected to last two more, so that no device is kept empty for its end."""
+    queue = simulated.queue
+    queue.requests.submit(make_spec(mem_bytes=6 * GIB))
+    must_claim(queue, lease_s=DAY_S)
+    simulated.at(2 * HOUR_S)
+    late = queue.requests.submit(make_spec(**LARGE)).id
+    assert [] == simulated.lines(late), "it has not waited for long enough"
+    simulated.at(2 * HOUR_S + AFTER_S)
+
+    assert not queue.maintenance.reserve(after_s=AFTER_S, most=1)
+
+    line = "nothing is reserved for this job yet: it is not its turn, or it is not likely to start soon enough"
+    assert [line] == simulated.lines(late)
+
+
+def test_the_end_of_a_pause_after_reservations_is_named(simulated: Site) -> None:
+    """The only device was reserved for four minutes after the free one, so nothing is for seven times as long."""
+    queue = simulated.queue
+    queue.requests.submit(make_spec(mem_bytes=6 * GIB))
+    must_claim(queue, lease_s=DAY_S)
+    holder, next_one = (queue.requests.submit(make_spec(**LARGE)).id for _ in range(2))
+    simulated.at(AFTER_S)
+    assert [holder] == [each.job_id for each in queue.maintenance.reserve(after_s=AFTER_S, most=1)]
+    simulated.at(AFTER_S + 300)
+    queue.jobs.cancel(holder)
+    found = queue.maintenance.check_reservations(after_s=AFTER_S, most=1)
+    assert (found.made, found.again_ms) > ((), simulated.clock.now_ms)
+
+    before = f"nothing is reserved for any job before {clock(found.again_ms or 0)}: many devices were before"
+    assert [before] == simulated.lines(next_one)
+    simulated.at(AFTER_S + 300 + HOUR_S)
+    assert "not likely" in simulated.lines(next_one)[0]

@@ -169,6 +169,8 @@ end
 
 reply.state, reply.priority, reply.devices = job.state, job.priority, list(devices)
 reply.waits_since_ms = time(waits_since(id, now))
+local reserve_from = tonumber(call('HGET', P .. 'meta', 'reserve_at') or '') or 0 -- see reserve.lua, rule 4
+reply.reserve_from_ms = reserve_from > now and time(reserve_from) or nil
 if best and not (job.state == 'queued' and (job.reason or '') ~= '') then reply.start = describe_start() end
 if under then reply.room = {at_ms = time(under.at), reserved_for = under.reserved_for, runs = list(under.ids)} end
 for i, each in ipairs(limits) do
