@@ -53,7 +53,8 @@ def _not_reserved(found: Why, now: datetime) -> Iterator[str]:
     if explanation is None or start is None or start.in_vain or not _may_have_reservation(found, now):
         return
     if explanation.reserve_from_ms is not None:
-        yield f"nothing is reserved for any job before {clock(explanation.reserve_from_ms)}: many devices were before"
+        until = clock(explanation.reserve_from_ms)
+        yield f"nothing is reserved for any job before {until}: many devices were reserved until now"
     else:
         yield "nothing is reserved for this job yet: it is not its turn, or it is not likely to start soon enough"
 

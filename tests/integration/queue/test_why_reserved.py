@@ -140,7 +140,8 @@ def test_the_end_of_a_pause_after_reservations_is_named(simulated: Site) -> None
     found = queue.maintenance.check_reservations(after_s=AFTER_S, most=1)
     assert (found.made, found.again_ms) > ((), simulated.clock.now_ms)
 
-    before = f"nothing is reserved for any job before {clock(found.again_ms or 0)}: many devices were before"
-    assert [before] == simulated.lines(next_one)
+    until = clock(found.again_ms or 0)
+    line = f"nothing is reserved for any job before {until}: many devices were reserved until now"
+    assert [line] == simulated.lines(next_one)
     simulated.at(AFTER_S + 300 + HOUR_S)
     assert "not likely" in simulated.lines(next_one)[0]
