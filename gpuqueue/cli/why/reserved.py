@@ -1,4 +1,4 @@
-"""Part of ``why``: the devices that are reserved for a job, and hosts that reserve none because of other jobs.
+"""Part of ``why``: the devices that are reserved for a job, or why none is.
 
 Pure apart from the clock.
 """
