@@ -7,7 +7,8 @@ trace of any site and length is as busy as any other. What is resampled, with ro
   jobs of one cluster 44 % asked for a share, 55 % for one card (Weng et al., "Beware of Fragmentation", ATC 2023).
 - **Durations**: log-normal, with a mean of several times the median; larger jobs run longer (Hu et al.,
   "Characterization and Prediction of Deep Learning Workloads", SC 2021).
-- **Users**: the user of rank *r* submits in proportion to 1/*r* (Zipf), and some submit sweeps of equal jobs.
+- **Users**: the user of rank *r* submits in proportion to 1/*r* (Zipf), and some submit sweeps: jobs that need the same
+  memory and have the same time limit.
 - **Arrivals**: by day more than by night, few on two days of each week, and one day of each week with several times
   as many: the days before a deadline.
 - **Time limits**: two thirds of the jobs have one. The run uses an evenly distributed part of it (Mu'alem and
@@ -45,12 +46,16 @@ class Kind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """A kind of trace. ``sweeps`` is the share of submissions that are sweeps of ``members`` jobs (least, most)."""
+    """A kind of trace. ``sweeps`` is the share of submissions that are sweeps of ``members`` jobs (least, most).
+
+    ``alike`` is the standard deviation of the logarithm of the durations within a sweep; None: they are independent.
+    """
 
     about: str
     kinds: tuple[Kind, ...]
     sweeps: float
     members: tuple[int, int]
+    alike: float | None = None
 
 
 _SMALL = (
@@ -64,6 +69,7 @@ _WHOLE = (
     Kind(share=1.0, gpus=2, weight=6, median_s=3600),
     Kind(share=1.0, gpus=4, weight=4, median_s=5400),
 )
+_GANGS = (*_SMALL, *_WHOLE, Kind(share=1.0, gpus=8, weight=3, median_s=7200))
 #: All shapes by name, as ``simulate --shape`` takes them.
 SHAPES: Mapping[str, Shape] = {
     "shares": Shape(
@@ -71,9 +77,16 @@ SHAPES: Mapping[str, Shape] = {
     ),
     "gangs": Shape(
         about="also jobs on 8 cards",
-        kinds=(*_SMALL, *_WHOLE, Kind(share=1.0, gpus=8, weight=3, median_s=7200)),
+        kinds=_GANGS,
         sweeps=0.1,
         members=(5, 20),
+    ),
+    "alike": Shape(
+        about="as gangs, but the jobs of a sweep run about as long as each other",
+        kinds=_GANGS,
+        sweeps=0.1,
+        members=(5, 20),
+        alike=0.3,
     ),
     "sweeps": Shape(
         about="many sweeps of up to 100 jobs, few large jobs",
@@ -134,7 +147,7 @@ def _submission(shape: Shape, site: Site, chance: random.Random) -> list[Request
         duration_s=0.0,
         name="sweep" if members > 1 else "job",
     )
-    durations_s = [_duration_s(kind, chance) for _ in range(members)]
+    durations_s = _durations_s(kind, members, shape.alike, chance)
     limit_s = _limit_s(max(durations_s), chance) if is_limited else None
     return [replace(job, duration_s=each, time_limit_s=limit_s) for each in durations_s]
 
@@ -144,7 +157,18 @@ def _with_use(jobs: Sequence[Request], utilisation: float) -> list[Request]:
 
 
 def _duration_s(kind: Kind, chance: random.Random) -> float:
-    return float(round(min(MOST_S, max(LEAST_S, chance.lognormvariate(math.log(kind.median_s), SIGMA)))))
+    return _bounded(chance.lognormvariate(math.log(kind.median_s), SIGMA))
+
+
+def _bounded(duration_s: float) -> float:
+    return float(round(min(MOST_S, max(LEAST_S, duration_s))))
+
+
+def _durations_s(kind: Kind, members: int, alike: float | None, chance: random.Random) -> list[float]:
+    if alike is None:
+        return [_duration_s(kind, chance) for _ in range(members)]
+    usual_s = _duration_s(kind, chance)
+    return [_bounded(usual_s * chance.lognormvariate(0, alike)) for _ in range(members)]
 
 
 def _limit_s(duration_s: float, chance: random.Random) -> float:

@@ -91,11 +91,11 @@ def test_a_job_needs_no_more_devices_than_a_host_has() -> None:
     assert {1, 2} == {each.gpus for shape in SHAPES.values() for each in shaped(shape, small, 400, seed=0)}
 
 
-def test_only_gangs_need_eight_cards() -> None:
-    """Jobs need up to four cards, and in the shape `gangs` up to eight."""
+def test_which_shapes_need_eight_cards() -> None:
+    """Jobs need up to four cards, and in the shapes `gangs` and `alike` up to eight."""
     most = {name: max(each.gpus for each in shaped(shape, SITE, 1000, seed=0)) for name, shape in SHAPES.items()}
 
-    assert {"shares": 4, "gangs": 8, "sweeps": 4} == most
+    assert {"shares": 4, "gangs": 8, "alike": 8, "sweeps": 4} == most
 
 
 def test_jobs_of_a_submission_use_a_card_alike(jobs: tuple[Request, ...]) -> None:
@@ -108,3 +108,16 @@ def test_jobs_of_a_submission_use_a_card_alike(jobs: tuple[Request, ...]) -> Non
     sweeps = [{job.utilisation for job in each} for each in submissions if len(each) > 4]
     assert sweeps
     assert sum(len(each) == 1 for each in sweeps) > 0.9 * len(sweeps), "two submissions may come in the same second"
+
+
+@pytest.mark.parametrize(("name", "is_alike"), [("gangs", False), ("alike", True)])
+def test_jobs_of_a_sweep_run_alike_in_one_shape(name: str, *, is_alike: bool) -> None:
+    """In `alike` the longest run of most sweeps takes less than four times the shortest; in `gangs` more than that."""
+    jobs = shaped(SHAPES[name], SITE, 2000, seed=0)
+    sweeps = [[*each] for _, each in groupby(jobs, lambda job: (job.arrival_s, job.user, job.name, job.mem_bytes))]
+    ratios = [
+        max(job.duration_s for job in each) / min(job.duration_s for job in each) for each in sweeps if len(each) > 4
+    ]
+
+    assert len(ratios) > 50
+    assert (statistics.median(ratios) < 4) is is_alike
