@@ -23,7 +23,7 @@ us:<pr>:<user>         zset    shape -> place of its first job: one user's shape
 ub:<pr>:<user>         hash    device -> ``bytes:beside:reserved:from``: a claim for the device starts its search at the
                                shape at place ``from``. Earlier shapes have no room as long as the device has no more
                                than ``bytes`` free, and no more than ``beside`` free beside the job that the device is
-                               reserved for (``reserved``; see ``lua/acts/claim.lua``)
+                               reserved for (``reserved``; see ``lua/shared/claim_search.lua``)
 ul:<pr>                zset    user -> usage: the users with waiting jobs of this priority, the least served first
 sh:<pr>                zset    shape -> memory: the shapes of waiting jobs of this priority
 su:<pr>:<shape>        set     users with waiting jobs of this shape

@@ -82,7 +82,7 @@ _FIRST_OF_RULES = f"if call('EXISTS', P .. 'rebuilding') == 0 then\n{_FIRST}end\
 SHARED = {
     "claim": (
         *("device_filter", "array_index", "limits", "dependencies", "capacity"),
-        *("topology", "better_device", "array"),
+        *("topology", "better_device", "array", "claim_room", "claim_take", "claim_search"),
     ),
     "reserve": (
         *("device_filter", "array_index", "limits", "capacity", "limit_reservation"),

@@ -31,7 +31,7 @@ RULES = {
     "who is cancelled is not queued again": "finish.lua, lose(), release_claim.lua: cancelling comes to cancelled",
     "who waits no more leaves the line": "leave() in cancel.lua, hold.lua; leave_line() in claim.lua, promote.lua",
     "a job that does not wait has no reservation": "unreserve() in lua/shared/state.lua, by the claim and leave()",
-    "a reservation is for one job": "fits() in claim.lua: a reservation lets others in only beside it",
+    "a reservation is for one job": "fits() in claim_room.lua: a reservation lets others in only beside it",
     "one device is reserved for one": "holder in reserve.lua and preempt.lua: another's is passed over, or given up",
     "what asked for less is not taken back": "is_spec_of() in adopt.lua: the history missed an edit, it is another job",
     "only what waits is edited": "edit.lua: a run keeps what it was promised",

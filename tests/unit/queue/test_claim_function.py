@@ -38,9 +38,19 @@ def _locals(line: str) -> set[str]:
     return {name for found in _LOCAL.findall(line) for names in found for name in words(names)}
 
 
+def is_its_own(act: str, part: str) -> bool:
+    """Return whether a part belongs to one act alone, like `claim_room` to `claim`."""
+    return part.startswith(f"{act}_")
+
+
 def parts(act: str) -> list[str]:
-    """Return the texts that come before an act."""
-    return [*PRELUDE, *(str(part) for part in SHARED[act])]
+    """Return the names of the texts that come before an act and are not its own."""
+    return [*PRELUDE, *(part for part in SHARED[act] if not is_its_own(act, part))]
+
+
+def text_of(act: str) -> str:
+    """Return the text of an act with its own parts before it."""
+    return "".join(map(source, (*(part for part in SHARED[act] if is_its_own(act, part)), act)))
 
 
 @pytest.mark.parametrize("act", sorted(LASTING))
@@ -52,10 +62,10 @@ def test_what_stands_before_an_act_that_lasts_keeps_nothing(act: str) -> None:
 
 def test_a_claim_keeps_only_what_it_parsed() -> None:
     """`claim` keeps only its parsed values. Each call sets the variables above them again."""
-    above, _, below = source("claim").partition("\nlocal parsed, many_parsed, MOST_PARSED = {}, 0, 1000\n")
+    above, _, below = text_of("claim").partition("\nlocal parsed, many_parsed, MOST_PARSED = {}, 0, 1000\n")
 
     assert shared_between_calls(below) == set()
-    assert {"parsed", "many_parsed"} == shared_between_calls(source("claim")) - shared_between_calls(
+    assert {"parsed", "many_parsed"} == shared_between_calls(text_of("claim")) - shared_between_calls(
         f"{above}\n{below}"
     )
 

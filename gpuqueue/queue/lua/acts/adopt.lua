@@ -48,7 +48,7 @@ if job.state == 'queued' or job.state == 'held' then
   if tonumber(attempt) <= job.attempts or not queueable(job) then return '' end
   if spec ~= '' and not is_spec_of(spec, id) then return '' end -- another job that got the same id
   leave(id, job, true)
-  job.mem_bytes = string.match(job.mem_bytes or '', '^%d+$') or whole((parse_shape(job.shape))) -- as in claim.lua
+  job.mem_bytes = string.match(job.mem_bytes or '', '^%d+$') or whole((parse_shape(job.shape))) -- as in claim_take.lua
 elseif job.state then
   return '' -- the job has another run, or has ended
 else

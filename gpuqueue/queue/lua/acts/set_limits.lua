@@ -22,7 +22,7 @@ for field, text in pairs(limits) do
 end
 for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do -- claimed by a version without limits
   local j = call('HMGET', job_key(id), F.state, F.user, F.mem_bytes, F.devices)
-  local mem = j[4] and allocated_to(id, j[4]) or tonumber(j[3] or '') -- may exceed the request; see claim.lua
+  local mem = j[4] and allocated_to(id, j[4]) or tonumber(j[3] or '') -- may exceed the request; see claim_take.lua
   if ACTIVE[j[1]] and j[2] and mem and j[4] then count_run(id, j[2], mem, j[4]) end
 end
 wake('room')

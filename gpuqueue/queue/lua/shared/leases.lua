@@ -75,7 +75,7 @@ local function hold_devices(id, run, mem, shape, now, expires)
     if device == string.match(run.devices, '^[^,]+') then held = bytes end
     call('HSET', key2('dl', device), id, lease_of(bytes, ends, alone, busy, nonce))
   end
-  count_run(id, call('HGET', job_key(id), F.user), allocated_to(id, run.devices) or tonumber(mem), run.devices) -- as in claim.lua
+  count_run(id, call('HGET', job_key(id), F.user), allocated_to(id, run.devices) or tonumber(mem), run.devices) -- as in claim_take.lua
   call('ZADD', P .. 'leases', whole(expires), id)
   return held
 end

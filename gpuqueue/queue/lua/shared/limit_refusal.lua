@@ -15,7 +15,7 @@ local function refusing(user, shape)
   return found
 end
 
--- Return a job's exact time limit in ms (the shape's is rounded up, see claim.lua); nil without one.
+-- Return a job's exact time limit in ms (the shape's is rounded up, see claim_take.lua); nil without one.
 function time_of(spec)
   local seconds = tonumber(string.match(spec, '"time_limit_s":([%d.]+)') or '')
   return seconds and seconds * 1000

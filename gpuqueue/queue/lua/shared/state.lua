@@ -74,7 +74,7 @@ local function first_at(place, priority, user, shape)
 end
 
 -- Drop the notes of claims that skip a new job. A claim starts at the user's first shape that it noted to have room for
--- (see claim.lua); that is wrong once an earlier position is in the queue.
+-- (see claim_search.lua); that is wrong once an earlier position is in the queue.
 local function recall_passed(priority, user, place)
   local noted = key3('ub', priority, user)
   local notes = call('HGETALL', noted) -- device -> bytes:beside:reserved:from, see ub in ../keys.py
