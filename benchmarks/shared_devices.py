@@ -5,7 +5,8 @@ python -m benchmarks.shared_devices [--jobs 400] [--seeds 3] [--sites 8x80G ...]
 Each trace (gpuqueue/simulator/shapes.py) is replayed with the real scripts, and runs that share devices slow each other
 (gpuqueue/simulator/slowdown.py). TURN is the mean time from arrival to end, as a multiple of that with the
 placement `spread` on the same trace; WAIT is the same for the mean wait. STRETCH is how much longer the runs took than
-alone. `least-busy` knows the utilisation of all jobs, of half of the programs, or of none.
+alone. `least-busy` knows the utilisation of all jobs, of half of the programs, or of none. With `2 slots` a device
+takes two jobs at most.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuqueue.embedded.scratch import scratch_store
 from gpuqueue.model.placement import Preference
@@ -33,9 +34,10 @@ LEAST_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A placement, and what it knows of each job."""
+    """A placement, what it knows of each job, and how many jobs a device takes."""
 
     placement: Preference
+    slots: int = SLOTS
     expected: Callable[[Request], float | None] = lambda request: request.utilisation
 
 
@@ -48,6 +50,7 @@ def half_known(request: Request) -> float | None:
 #: Name -> a placement. The first is what the others are compared with.
 CHOICES: Mapping[str, Choice] = {
     "spread": Choice(placement=Preference.SPREAD),
+    "spread, 2 slots": Choice(placement=Preference.SPREAD, slots=2),
     "pack": Choice(placement=Preference.PACK),
     "least-busy": Choice(placement=Preference.LEAST_BUSY),
     "least-busy, half known": Choice(placement=Preference.LEAST_BUSY, expected=half_known),
@@ -58,7 +61,7 @@ CHOICES: Mapping[str, Choice] = {
 def measured(requests: Sequence[Request], site: Site, choice: Choice) -> Served:
     """Return the figures of a replay."""
     with scratch_store() as url:
-        ours = Ours(url, site, Knobs(placement=choice.placement), expected=choice.expected)
+        ours = Ours(url, replace(site, slots=choice.slots), Knobs(placement=choice.placement), expected=choice.expected)
         try:
             return Served.of(replay(requests, ours, slows=True))
         finally:
