@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.sweep_values import sweep_values
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, Unreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import job_ref, times, validation
 from gpuqueue.model.job import JobState
@@ -170,7 +170,16 @@ class History:
         if validation.word("by", by, By) is By.DAY and (end - start).days >= MAX_STEPS:
             raise BadRequest(f"a table by day takes at most {MAX_STEPS} days: choose a shorter period")
         name = validation.text_or_none("user", user)
-        return self._connection.database.statistics(by=validation.word("by", by, By), since=start, until=end, user=name)
+        found = self._connection.database.statistics(
+            by=validation.word("by", by, By), since=start, until=end, user=name
+        )
+        return found if name else replace(found, reserved_idle_device_s=self._reserved_idle_device_s())
+
+    def _reserved_idle_device_s(self) -> float | None:
+        try:
+            return self._connection.queue.maintenance.reserved_idle_device_s()
+        except Unreachable:
+            return None
 
     def course(
         self,

@@ -130,6 +130,9 @@ class Statistics:
     """The groups of a period and the total. A run on two devices, or over two days, is one run in the total.
 
     ``stretch`` is None if no command had runs beside others and runs alone.
+
+    ``reserved_idle_device_s`` is for how long devices were idle because they were reserved, since the store was opened:
+    not only in the period. None for the jobs of one user, or if the store did not answer.
     """
 
     by: By
@@ -138,6 +141,7 @@ class Statistics:
     groups: tuple[Group, ...]
     total: Figures
     stretch: Stretch | None = None
+    reserved_idle_device_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,6 +170,7 @@ def statistics_to_plain(statistics: Statistics) -> dict[str, Any]:
         "until_at": statistics.until.isoformat(timespec="milliseconds"),
         "total": figures_to_plain(statistics.total),
         "stretch": None if statistics.stretch is None else asdict(statistics.stretch),
+        "reserved_idle_device_s": statistics.reserved_idle_device_s,
         "groups": [
             {"key": group.key, "label": group.label, **figures_to_plain(group.figures)} for group in statistics.groups
         ],

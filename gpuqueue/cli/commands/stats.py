@@ -178,6 +178,9 @@ def _notes(reported: Statistics) -> list[str]:
         notes = [f"{period}.", f"{means}; USED is their share."]
     if reported.stretch is not None:
         notes.append(_stretch(reported.stretch))
+    if reported.reserved_idle_device_s:
+        idle = render.hours(reported.reserved_idle_device_s)
+        notes.append(f"Since the store was opened, devices were idle for {idle} h because they were reserved.")
     if total.ended < total.runs:
         notes.append(f"{total.runs - total.ended} of {total.runs} runs ended later or still run.")
     return notes

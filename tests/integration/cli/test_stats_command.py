@@ -25,6 +25,8 @@ from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
 from gpuqueue.model.statistics import By
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
 from gpuqueue.text.units import GIB
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -104,6 +106,22 @@ def test_a_line_says_how_much_longer_shared_runs_took(recorded: Site) -> None:
     assert line in recorded.cli("stats", *PERIOD).stdout.replace("\n", " ")
     plain = json.loads(recorded.cli("stats", *PERIOD, "--json").stdout)
     assert {"factor": 1.25, "commands": 1, "shared_runs": 1, "alone_runs": 1} == plain["stretch"]
+
+
+def test_a_line_says_what_reservations_cost(recorded: Site) -> None:
+    """The hours of idle reserved devices are below the table of all users, and unknown while the store is away."""
+    assert "reserved" not in recorded.cli("stats", *PERIOD).stdout
+    store = connect(recorded.environ["GPUQUEUE_REDIS_URL"])
+    store.hset(keys.META, "reserved_idle_ms", 9_000_500)
+    store.close()
+
+    line = "Since the store was opened, devices were idle for 2.5 h because they were reserved."
+    assert line in recorded.cli("stats", *PERIOD).stdout.replace("\n", " ")
+    plain = [json.loads(recorded.cli("stats", *PERIOD, "--json", *who).stdout) for who in ((), ("-u", "ada"))]
+    assert [9000.5, None] == [each["reserved_idle_device_s"] for each in plain]
+
+    recorded.environ["GPUQUEUE_REDIS_URL"] = "unix:///nowhere"
+    assert json.loads(recorded.cli("stats", *PERIOD, "--json").stdout)["reserved_idle_device_s"] is None
 
 
 @pytest.mark.full
