@@ -27,7 +27,7 @@ from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim, Offer, Stray
+from gpuqueue.queue.lease import Claim, ExternalProcess, Offer, Stray
 from gpuqueue.recovery.reopen import open_queue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
@@ -197,13 +197,23 @@ def test_the_largest_device_that_the_job_may_use_is_the_most(queue: JobQueue) ->
     assert {"mem_refused": "devices", "mem_most": str(9 * GIB + 512 * MIB)} == last_fields(queue)
 
 
-def test_memory_of_external_processes_is_not_given(queue: JobQueue) -> None:
-    """What external processes hold is not asked for: a part of it is the driver's, and the job would wait for ever."""
+def test_memory_of_the_driver_is_not_given(queue: JobQueue) -> None:
+    """External memory of no known process is the driver's: it is not asked for, or the job would wait for ever."""
     serve(queue, make_offer(external_bytes=GIB + MIB))
     job_id = submit(queue, mem_bytes=20 * GIB)
 
     assert JobState.QUEUED is die(queue, must_claim(queue, external_bytes=GIB + MIB))
     assert 23 * GIB - 64 * MIB == job_of(queue, job_id).spec.mem_bytes
+
+
+def test_memory_of_external_processes_is_asked_for(queue: JobQueue) -> None:
+    """A notebook ends some day, so the job waits for its memory. It used to fail: no device gave enough at the time."""
+    notebook = ExternalProcess(pid=1, held_bytes=13 * GIB, user="eve", command="python", counted_bytes=13 * GIB)
+    serve(queue, make_offer(external_bytes=14 * GIB, external_processes=(notebook,)))
+    job_id = submit(queue, mem_bytes=10 * GIB)
+
+    assert JobState.QUEUED is die(queue, must_claim(queue, external_bytes=14 * GIB))
+    assert 20 * GIB == job_of(queue, job_id).spec.mem_bytes
 
 
 def test_several_devices_must_all_give_it(queue: JobQueue) -> None:

@@ -6,9 +6,19 @@ do
 local TIMES = 2 -- as MEM_TIMES in gpuqueue/model/retries.py
 local MIB, STEP, MOST = 2 ^ 20, 2 ^ 26, 2 ^ 50 -- requests are whole steps, where the devices allow it
 
--- Return the most memory that all devices of a job of this shape can give once no other job is there, however much it
--- asks for; 0 without devices. External processes count: a part of their memory is the driver's own, and a request for
--- that would wait for ever. A CPU has no device memory.
+-- Return the external memory of a device that no known process holds: it is the driver's own, and does not go away.
+local function of_driver(device, external)
+  local ok, sample = pcall(cjson.decode, call('HGET', P .. 'seen', device) or '')
+  local processes = ok and type(sample) == 'table' and sample.external_processes
+  for _, each in ipairs(type(processes) == 'table' and processes or {}) do
+    if type(each) == 'table' then external = external - (tonumber(each.counted_bytes) or tonumber(each.held_bytes) or 0) end
+  end
+  return math.max(0, external)
+end
+
+-- Return the most memory that all devices of a job of this shape can give once no other job and no external process is
+-- there, however much it asks for; 0 without devices. A CPU has no device memory. `most_for` in
+-- gpuqueue/client/device_room.py has the same rule.
 local function most_for(shape)
   local _, _, n, pool, wanted_kind, more = parse_shape(shape)
   local want, by_host, most = constraints(more), {}, 0 -- all devices of a job are on one host and of one kind
@@ -18,7 +28,7 @@ local function most_for(shape)
     end
     local row = by_host[host .. ' ' .. kind] or {}
     by_host[host .. ' ' .. kind] = row
-    row[#row + 1] = total - headroom - tonumber(external)
+    row[#row + 1] = total - headroom - of_driver(device, tonumber(external))
   end)
   for _, row in pairs(by_host) do
     table.sort(row, function(a, b) return a > b end)
