@@ -19,12 +19,14 @@ from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:
+    from gpuqueue.client import device_room
     from gpuqueue.learning import advice, program, signature
     from gpuqueue.learning.past_run import PastRun
     from gpuqueue.learning.signature import Lesson
     from gpuqueue.model import mem_source
 else:  # a command without a script needs none of them
     advice = later("gpuqueue.learning.advice")
+    device_room = later("gpuqueue.client.device_room")
     mem_source = later("gpuqueue.model.mem_source")
     program = later("gpuqueue.learning.program")
     signature = later("gpuqueue.learning.signature")
@@ -67,19 +69,21 @@ def with_memory(connection: Connection, spec: JobSpec, open_memory: OpenMemory |
     runs = _runs(connection, spec, needed=True)
     lesson = None if runs is None else _lesson(connection, spec, runs)
     if lesson is not None and (rule is LearnMemory.AUTO or lesson.is_sure):
-        return _learned(spec, lesson, note)
+        return _learned(connection, spec, lesson, note)
     if rule is LearnMemory.DEFAULT:
         return _with(spec, _default_bytes(connection, spec, open_memory), mem_source.MemKind.DEFAULT)
     why = "the history does not answer" if runs is None else f"no earlier run of {plain(spec.name)} shows its memory"
     return _without_history(connection, spec, open_memory, why, note)
 
 
-def _learned(spec: JobSpec, lesson: Lesson, note: Note | None) -> JobSpec:
+def _learned(connection: Connection, spec: JobSpec, lesson: Lesson, note: Note | None) -> JobSpec:
     found = lesson.learned
+    room_bytes = device_room.most_for(connection, spec)
+    mem_bytes = found.within(found.room_bytes if room_bytes is None else room_bytes)
     source = mem_source.MemSource(mem_source.MemKind.LEARNED, found.runs, lesson.signature)
     if note is not None:
-        note(f"asking {format_bytes(found.mem_bytes)}: {advice.reason(lesson)}")
-    return replace(spec, mem_bytes=found.mem_bytes, mem_source=str(source))
+        note(f"asking {format_bytes(mem_bytes)}: {advice.reason(lesson)}")
+    return replace(spec, mem_bytes=mem_bytes, mem_source=str(source))
 
 
 def _without_history(

@@ -14,7 +14,7 @@ The rule, with its sources:
 - A run that died for lack of memory asks for twice what it had, until a larger peak was seen. Of the tries after an
   out-of-memory error, x 2 lost 6.8 % and x 1.5 lost 14.2 % in the same simulation.
 
-The number never exceeds the smallest device that was seen, unless a run needed more.
+The number never exceeds what a device can give, unless a run needed more.
 """
 
 from __future__ import annotations
@@ -41,12 +41,18 @@ DIED_FACTOR = 2
 class Learned:
     """What runs teach: the bytes to ask for, and the evidence.
 
+    ``need_bytes`` follows from the runs alone. ``seen_bytes`` is the least that makes sense: the largest peak and the
+    largest allocation that was not enough or just enough. ``room_bytes`` is what the largest device of the runs can
+    give, None if unknown.
+
     ``runs`` is the number of runs that count. ``low_bytes`` and ``high_bytes`` are the smallest and the largest trusted
     peak, None without one. ``died_bytes`` is the most that was not enough, and ``capped_bytes`` the most that was just
     enough, each None without such a run. ``peaks`` is the number of trusted peaks.
     """
 
     need_bytes: int
+    seen_bytes: int
+    room_bytes: int | None
     runs: int
     peaks: int
     low_bytes: int | None = None
@@ -56,15 +62,19 @@ class Learned:
 
     @property
     def mem_bytes(self) -> int:
-        """Return the need, rounded up to a size that is short to write."""
-        return rounded_up(self.need_bytes)
+        """Return the need within the largest device of the runs, in a size that is short to write."""
+        return self.within(self.room_bytes)
+
+    def within(self, room_bytes: int | None) -> int:
+        """Return the need, at most *room_bytes*, in a size that is short to write. What was seen is never cut."""
+        size_bytes = rounded_up(self.need_bytes)
+        if room_bytes is None or size_bytes <= room_bytes:
+            return size_bytes
+        return max(rounded_up(self.seen_bytes), rounded_down(room_bytes))
 
 
 def learned(runs: Sequence[PastRun], headroom_bytes: int = 0) -> Learned | None:
-    """Return what *runs*, newest first, teach; None without runs. *headroom_bytes* of a device are for no job.
-
-    The result is at least the largest peak and the largest allocation that was not enough or just enough.
-    """
+    """Return what *runs*, newest first, teach; None without runs. *headroom_bytes* of a device are for no job."""
     counted = _newest(runs)
     if not counted:
         return None
@@ -81,7 +91,9 @@ def learned(runs: Sequence[PastRun], headroom_bytes: int = 0) -> Learned | None:
     )
     rooms = [run.room_bytes - headroom_bytes for run in counted if run.room_bytes is not None]
     return Learned(
-        need_bytes=max(seen, min([need, *rooms])),
+        need_bytes=need,
+        seen_bytes=seen,
+        room_bytes=max(rooms, default=None),
         runs=len(counted),
         peaks=len(peaks),
         low_bytes=min(peaks, default=None),
@@ -107,6 +119,13 @@ def rounded_up(size_bytes: int) -> int:
     if size_bytes <= GIB - 64 * MIB:
         return -(-size_bytes // (64 * MIB)) * 64 * MIB
     return math.ceil(-(-size_bytes * 10 // GIB) / 10 * GIB)
+
+
+def rounded_down(size_bytes: int) -> int:
+    """Return *size_bytes* rounded down to such a size. What a device can give must not be rounded up."""
+    if size_bytes < GIB:
+        return size_bytes // (64 * MIB) * 64 * MIB
+    return math.ceil(size_bytes * 10 // GIB / 10 * GIB)
 
 
 def _newest(runs: Sequence[PastRun]) -> Sequence[PastRun]:

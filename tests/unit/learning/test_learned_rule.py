@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.learning.past_run import OnDevice, PastRun, Proof, proof_of
-from gpuqueue.learning.rule import LAST, SEVERAL, Learned, learned, rounded_up
+from gpuqueue.learning.rule import LAST, SEVERAL, Learned, learned, rounded_down, rounded_up
 from gpuqueue.model.device import DeviceKind, PeakSource
 from gpuqueue.text.units import GIB, MIB, format_bytes, parse_bytes
 
@@ -64,8 +64,7 @@ def test_it_is_never_below_a_peak_that_counts(sizes: list[int]) -> None:
 def test_it_is_never_below_what_was_seen(runs: list[PastRun]) -> None:
     """No kind of run gives a number that is below its figure, whatever the size of its device."""
     found = must(learned(runs))
-    assert found.need_bytes >= max(run.bytes for run in runs)
-    assert found.mem_bytes >= found.need_bytes
+    assert min(found.need_bytes, found.mem_bytes) >= max(run.bytes for run in runs)
 
 
 @given(PEAKS, st.data(), st.integers(0, 8 * GIB))
@@ -144,8 +143,22 @@ def test_a_lower_bound_has_the_large_margin() -> None:
 def test_it_never_exceeds_the_device_unless_a_run_did() -> None:
     """A program that nearly fills its device asks for what a job can get there."""
     runs = [a_run(22 * GIB, room_bytes=24 * GIB)] * SEVERAL
-    assert 23 * GIB == must(learned(runs, headroom_bytes=GIB)).need_bytes
-    assert 22 * GIB == must(learned(runs, headroom_bytes=3 * GIB)).need_bytes
+    assert 23 * GIB == must(learned(runs, headroom_bytes=GIB)).mem_bytes
+    assert 22 * GIB == must(learned(runs, headroom_bytes=3 * GIB)).mem_bytes
+
+
+def test_the_largest_device_of_the_runs_counts() -> None:
+    """A run that died on a small card may ask for what the large card of another run gives."""
+    runs = [a_run(5 * GIB, Proof.DIED, room_bytes=8 * GIB), a_run(2 * GIB, room_bytes=24 * GIB)]
+    assert 10 * GIB == must(learned(runs)).mem_bytes
+    assert 8 * GIB == must(learned(runs[:1])).mem_bytes
+    assert 9 * GIB == must(learned(runs[:1])).within(9 * GIB)
+
+
+def test_what_a_device_gives_is_not_rounded_up() -> None:
+    """A card that gives 23.15 GiB is asked for 23.1 GiB: a job that asks for 23.2 would wait for ever."""
+    found = must(learned([a_run(20 * GIB, room_bytes=int(23.15 * GIB))]))
+    assert "23.1G" == format_bytes(found.mem_bytes)
 
 
 @given(SIZES)
@@ -154,6 +167,14 @@ def test_a_request_is_what_its_text_says(size: int) -> None:
     mem = rounded_up(size)
     assert size <= mem <= max(1.1 * size, size + 64 * MIB)
     assert parse_bytes(format_bytes(mem)) == mem
+
+
+@given(SIZES)
+def test_a_request_that_is_rounded_down_is_what_its_text_says(size: int) -> None:
+    """A size that is rounded down is at most a tenth of a GiB smaller, and its text means the same."""
+    mem = rounded_down(size)
+    assert size - GIB / 10 <= mem <= size
+    assert mem == 0 or parse_bytes(format_bytes(mem)) == mem
 
 
 # ---- what a run proves -----------------------------------------------------------------------------------------------
