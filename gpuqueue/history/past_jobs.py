@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from gpuqueue.history.past_runs import MOST_SPEC_BYTES, TELLING, codes_of, is_probe, run_of
+from gpuqueue.history.past_runs import MOST_SPEC_BYTES, TELLING, codes_of, is_probe, runs_of
 from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import jobs, run_devices, runs
 from gpuqueue.learning.past_run import Proof
@@ -99,7 +99,7 @@ def _job(rows: Sequence[sa.Row[Any]], known: Mapping[int, Code]) -> PastJob:
     """Return the job with these *rows*, newest run first, one for each device of each run."""
     attempts = [list(each) for _, each in groupby(rows, key=lambda row: row.attempt)]
     last, first = attempts[0], attempts[-1]
-    proved = [run_of([tuple(row)[:_OF_JOB] for row in each], known) for each in attempts]
+    proved = runs_of([[tuple(row)[:_OF_JOB] for row in each] for each in attempts], known)
     job = last[0]
     return PastJob(
         id=job.id,

@@ -9,7 +9,16 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gpuqueue.learning.past_run import MOST_JOBS, OnDevice, PastRun, code_of, kind_of, proof_of, utilisation_of
+from gpuqueue.learning.past_run import (
+    MOST_JOBS,
+    OnDevice,
+    PastRun,
+    Proof,
+    code_of,
+    kind_of,
+    proof_of,
+    utilisation_of,
+)
 from gpuqueue.model.device import DeviceKind, PeakSource
 from gpuqueue.model.script_args import args_start
 
@@ -59,10 +68,25 @@ def past_runs(rows: Iterable[Sequence[Any]], arrays: Mapping[int, str]) -> tuple
     *arrays* has the request of each array of :func:`arrays_of`, as text.
     """
     known = codes_of(arrays)
-    grouped: dict[tuple[int, int], list[Sequence[Any]]] = {}
+    grouped: dict[int, dict[int, list[Sequence[Any]]]] = {}
     for row in rows:
-        grouped.setdefault((row[0], row[1]), []).append(row)
-    return tuple(run for each in grouped.values() if (run := run_of(each, known)) is not None)
+        grouped.setdefault(row[0], {}).setdefault(row[1], []).append(row)
+    return tuple(run for attempts in grouped.values() for run in runs_of(list(attempts.values()), known) if run)
+
+
+def runs_of(attempts: Sequence[Sequence[Sequence[Any]]], known: Mapping[int, Code]) -> list[PastRun | None]:
+    """Return the runs of one job, newest first. None for each that does not show a need.
+
+    A run that died for lack of memory shows nothing if the next one got no more: then others had taken its memory.
+    """
+    found: list[PastRun | None] = []
+    next_bytes: int | None = None
+    for rows in attempts:
+        run, lease_bytes = run_of(rows, known), max(row[_JOB] for row in rows)
+        is_blamed = run is not None and run.proof is Proof.DIED and next_bytes is not None and next_bytes <= lease_bytes
+        found.append(None if is_blamed else run)
+        next_bytes = lease_bytes
+    return found
 
 
 def codes_of(arrays: Mapping[int, str]) -> Mapping[int, Code]:

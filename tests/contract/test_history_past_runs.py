@@ -73,6 +73,27 @@ def found(database: HistoryDatabase, user: str = "ada", program: str = PROGRAM) 
     return runs
 
 
+@pytest.mark.parametrize(("next_gib", "proofs"), [(6, [Proof.PEAK]), (12, [Proof.PEAK, Proof.DIED])])
+def test_a_run_whose_memory_others_took_shows_nothing(
+    database: HistoryDatabase, outbox: Outbox, next_gib: int, proofs: list[Proof]
+) -> None:
+    """If the next run gets no more memory, others had taken it, and the need was not larger. Else it was."""
+    outbox.submit(1, train())
+    for attempt, (ending, lease_gib) in enumerate([(DIED, 6), (WELL, next_gib)], 1):
+        token = f"{attempt}.a"
+        seen = replace(device(3), lease_bytes=lease_gib * GIB)
+        given = {"token": token, "attempt": attempt}
+        claim = {"host": "nodeA", "worker": "w0", "devices": "GPU-0", "lease": str(lease_gib * GIB)}
+        outbox.report(1, Act.CLAIM, JobState.STARTING, **claim, **given)
+        payload = encode_started(log_path="/log", devices=(seen,))
+        outbox.report(1, Act.STARTED, JobState.RUNNING, started=payload, **given)
+        ended = encode_ended(ending=ending, duration_s=9.0, devices=(seen,))
+        outbox.report(1, Act.FINISH, JobState.QUEUED if attempt == 1 else state_after(ending), ended=ended, **given)
+    outbox.record()
+
+    assert proofs == [run.proof for run in found(database)]
+
+
 def test_runs_have_what_a_signature_needs(database: HistoryDatabase, outbox: Outbox) -> None:
     """A run has its proof, its arguments, its code and its devices. The newest comes first."""
     git = Checkout(commit=COMMIT, dirty=False)
