@@ -25,7 +25,10 @@ def choose(
     tag: str | None,
     since: str | datetime | None,
 ) -> list[Chosen]:
-    """Return the ended jobs that match all criteria and were not retried yet, in the order of their ids."""
+    """Return the ended jobs that match all criteria and were not retried yet, in the order of their ids.
+
+    Probes are not among them: the queue ends most of them, so they are no failures.
+    """
     ends = validation.words_of("states", states, JobState)
     if not ends or not all(state.is_end for state in ends):
         raise BadRequest(
@@ -40,7 +43,7 @@ def choose(
         reverse=True,
         limit=PAGE,
     )
-    found = whole(_all(connection, query))
+    found = [job for job in whole(_all(connection, query)) if job.spec.probe is None]
     over = _retried(connection, found)
     return [Chosen(job.label, job) for job in found if over.isdisjoint(_ids(job))]
 

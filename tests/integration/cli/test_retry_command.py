@@ -17,6 +17,7 @@ from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account, Priority
+from gpuqueue.model.probe import Probe
 from gpuqueue.model.run import Ending
 from gpuqueue.text.units import GIB, MIB
 
@@ -263,6 +264,20 @@ def test_filters_select_what_failed_and_was_not_retried(site: Site) -> None:
         client.jobs.cancel(int(each))
         site.until_recorded(int(each))
     assert "no job matches" in site.cli("retry", "--all", "--yes").stderr  # the history knows the retries too
+
+
+def test_filters_leave_out_probes(site: Site) -> None:
+    """Most probes are ended by the queue. A filter used to submit them again, each with a whole card."""
+    client = quiet(site)
+    probe = site.queue.requests.submit(
+        make_spec(account=client.account, name="a", time_limit_s=60, probe=str(Probe(flat_s=30)))
+    ).id
+    failed = client.jobs.submit(["true"], mem="1M", name="a").id
+    for job in (probe, failed):
+        ended(site, 1, job)
+    site.until_recorded(failed)
+
+    assert [failed] == [each.job.id for each in client.jobs.choose_ended(name="a")]
 
 
 def test_it_says_that_it_waits_for_no_job(site: Site) -> None:
