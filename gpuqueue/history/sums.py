@@ -164,12 +164,16 @@ def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
     took = _seconds(end) - _seconds(start)
     here = (runs.c.ended_at >= step.step_start) & (runs.c.ended_at < step.step_end)
     well = (runs.c.ending == EndingKind.EXITED.value) & (runs.c.exit_code == 0)
+    later = runs.alias("later")
+    ran_again = sa.exists().where(later.c.job_id == runs.c.job_id, later.c.attempt == runs.c.attempt + 1)
+    full = here & (runs.c.ending == EndingKind.OUT_OF_MEMORY.value)
     return (
         sa.select(
             *_key(step, names),
             _once().label("once"),
             runs.c.job_id,
             sa.case((here & well, _WELL), (here, runs.c.ending)).label("ended_as"),
+            sa.case((full, sa.case((ran_again, 1), else_=0)), else_=0).label("repaired"),
             sa.case((run_devices.c.device_uuid.is_not(None) & (took > 0), took), else_=0.0).label("held_s"),
             # A device of unknown kind counts as a GPU: its run was lost before it started.
             sa.case((run_devices.c.kind == DeviceKind.CPU.value, 1), else_=0).label("on_cpu"),
@@ -196,6 +200,7 @@ def _sums(rows: sa.CTE, counts: sa.ColumnElement[int]) -> list[sa.ColumnElement[
         sa.func.sum(counts).label("runs"),
         sa.func.sum(sa.case((rows.c.ended_as.is_not(None), counts), else_=0)).label("ended"),
         *(sa.func.sum(sa.case((rows.c.ended_as == way, counts), else_=0)).label(way) for way in ways),
+        sa.func.sum(rows.c.repaired * counts).label("repaired"),
         time(rows.c.on_cpu == 0, held).label("gpu_s"),
         time(rows.c.on_cpu == 1, held).label("cpu_s"),
         sa.func.sum(held * lease).label("asked_byte_s"),

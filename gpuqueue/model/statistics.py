@@ -38,7 +38,8 @@ class Figures:
     time.
 
     Waits are those of jobs whose first claim lies within the period. ``ended`` counts the runs that ended within it,
-    and the fields after it count the ways in which they ended. ``failed`` are all but succeeded and cancelled.
+    and the fields after it count the ways in which they ended. ``repaired`` are those ``out_of_memory`` after which the
+    job ran again. ``failed`` are all but succeeded, cancelled and repaired.
     """
 
     jobs: int = 0
@@ -58,14 +59,15 @@ class Figures:
     succeeded: int = 0
     cancelled: int = 0
     out_of_memory: int = 0
+    repaired: int = 0
     timed_out: int = 0
     idle: int = 0
     lost: int = 0
 
     @property
     def failed(self) -> int:
-        """Return how many runs ended neither by success nor by cancellation."""
-        return self.ended - self.succeeded - self.cancelled
+        """Return how many runs failed. A run is no failure if the job then ran again with other memory."""
+        return self.ended - self.succeeded - self.cancelled - self.repaired
 
     @property
     def failure_rate(self) -> float | None:

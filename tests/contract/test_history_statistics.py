@@ -12,8 +12,10 @@ from factories import ADA, BOB, make_spec
 from outbox import Outbox
 
 from gpuqueue.codec import encode_ended, encode_started
+from gpuqueue.history.connect import writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.statistics import local_days
+from gpuqueue.history.tables import runs
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery
@@ -207,6 +209,28 @@ def test_rates_are_of_the_runs_that_ended(database: HistoryDatabase, diary: Diar
         figures.failed,
     )
     assert (0.6, 0.2) == (figures.failure_rate, figures.out_of_memory_rate)
+
+
+def test_a_lack_of_memory_that_was_repaired_is_no_failure(database: HistoryDatabase, diary: Diary) -> None:
+    """A job died for lack of memory and ran again with more: it counts as out of memory, and not as a failure."""
+    diary.run(1, ADA, 0, 0, 1, ending=Ending.stopped(EndingKind.OUT_OF_MEMORY, 1))
+    diary.record()
+    again = {"job_id": 1, "attempt": 2, "token": "2.1", "host": "nodeA", "worker": "w"}
+    moments = {"claimed_at": at(2), "ended_at": at(3), "ending": "exited", "exit_code": 0}
+    with writing(database._engine) as connection:
+        connection.execute(runs.insert().values(**again, **moments))
+
+    figures = ask(database).total
+
+    assert (2, 1, 1, 1, 0, 0.0, 0.5) == (
+        figures.ended,
+        figures.succeeded,
+        figures.out_of_memory,
+        figures.repaired,
+        figures.failed,
+        figures.failure_rate,
+        figures.out_of_memory_rate,
+    )
 
 
 def test_a_device_is_found_by_the_name_that_lists_give_it(database: HistoryDatabase, diary: Diary) -> None:

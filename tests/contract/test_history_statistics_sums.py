@@ -43,6 +43,7 @@ class Delivery:
     ending: str | None
     code: int | None
     devices: tuple[dict[str, Any], ...]
+    ran_again: bool
 
     @property
     def way(self) -> str | None:
@@ -60,7 +61,8 @@ def made(seed: int) -> list[Delivery]:
     for job in range(1, 61):
         user, submitted = chance.choice(("ada", "bob", "eve")), chance.randrange(120)
         claimed = submitted + chance.randrange(-1, 6)  # negative if the clock was set back
-        for attempt in range(1, chance.choice((2, 2, 2, 3, 4))):
+        attempts = chance.choice((1, 1, 1, 2, 3))
+        for attempt in range(1, attempts + 1):
             host = chance.choice("AB")
             ended = None if chance.random() < 0.1 else claimed + chance.randrange(30)
             ending = chance.choice(("exited", "exited", "cancelled", "out_of_memory", "timed_out", "lost", "preempted"))
@@ -91,6 +93,7 @@ def made(seed: int) -> list[Delivery]:
                     ending=None if ended is None else ending,
                     code=None if ended is None or ending != "exited" else chance.choice((0, 0, 1)),
                     devices=devices,
+                    ran_again=attempt < attempts,
                 )
             )
             claimed = (ended if ended is not None else claimed) + 1
@@ -123,7 +126,8 @@ def expected(reported: Sequence[Delivery], start: datetime, end: datetime, on: s
         for run in reported
         if run.claimed < end and (run.ended is None or run.ended > start or run.claimed >= start)
     ]
-    ended = [run.way for run in here if run.ended is not None and start <= run.ended < end]
+    done = [run for run in here if run.ended is not None and start <= run.ended < end]
+    ended = [run.way for run in done]
     held = [
         (max(0.0, (min(run.ended or end, end) - max(run.claimed, start)).total_seconds()), device)
         for run in here
@@ -149,6 +153,7 @@ def expected(reported: Sequence[Delivery], start: datetime, end: datetime, on: s
         wait_p95_s=waits[math.ceil(0.95 * len(waits)) - 1] if waits else None,
         wait_max_s=waits[-1] if waits else None,
         ended=len(ended),
+        repaired=sum(run.way == "out_of_memory" and run.ran_again for run in done),
         **{way: ended.count(way) for way in WAYS},
     )
 
