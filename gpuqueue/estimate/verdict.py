@@ -45,8 +45,11 @@ def _not_enough(record: Record, run: Run, each: str) -> str:
         return f"{asked}: it asks for {format_bytes(spec.mem_bytes)} now"
     if any(note.attempt == run.attempt and NO_LARGER_DEVICE in note.text for note in record.notes):
         return f"{asked}, and {NO_LARGER_DEVICE}"
-    most = max(had, *(device.peak.bytes or 0 for device in run.devices))
-    return f"{asked}: try --mem {as_option(rounded_up(more_than(most)))}"
+    wanted_bytes = rounded_up(more_than(max(had, *(device.peak.bytes or 0 for device in run.devices))))
+    sizes = [device.total_bytes for device in run.devices if device.total_bytes is not None]
+    if len(spec.placement.devices) == spec.gpus and sizes and wanted_bytes > min(sizes):
+        return f"{asked}: name a larger device than {format_bytes(min(sizes))}"
+    return f"{asked}: try --mem {as_option(wanted_bytes)}"
 
 
 def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:

@@ -96,7 +96,8 @@ def why_not(record: Record) -> str:
     if run is None or ending is None:
         return f"job {job} ended without a run that the history has yet: gpuqueue show {job}"
     if ending.kind is EndingKind.OUT_OF_MEMORY:
-        return f"job {job} needs more than {_whole(run)}: give it more devices or a smaller batch"
+        needs = f"job {job} needs more than {_whole(run)}"
+        return f"{needs}: name a larger one (--device-type), or give it more devices or a smaller batch"
     if has_failed(record):
         return f"job {job} failed ({ending}): gpuqueue logs {job}"
     if ending.kind in {EndingKind.EXITED, EndingKind.TIMED_OUT}:

@@ -116,3 +116,14 @@ def test_more_than_the_largest_device_is_not_advised() -> None:
 
     words = "asked 4G and it was not enough, and no device that the job may use gives more"
     assert words == asked_and_used(replace(short, notes=(note,)))
+
+
+def test_more_than_the_named_device_has_is_not_advised() -> None:
+    """`show` once advised 14G of a job that had named a device of 8G."""
+    short = record(None, asked_bytes=7 * GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1))
+    run = short.runs[0]
+    run = replace(run, devices=tuple(replace(each, total_bytes=8 * GIB) for each in run.devices))
+    named = replace(short.job.spec, placement=Placement(devices=(run.devices[0].uuid,)))
+    short = replace(short, job=replace(short.job, spec=named), runs=(run,))
+
+    assert "asked 7G and it was not enough: name a larger device than 8G" == asked_and_used(short)
