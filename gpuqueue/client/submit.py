@@ -17,7 +17,7 @@ from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import ASKED, AUTO, Account, JobSpec, tags_of
 from gpuqueue.model.notification import Notification
-from gpuqueue.model.retries import MEM_TIMES
+from gpuqueue.model.retries import MEM_TIMES, Retries
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_umask
 from gpuqueue.system.command_line import STAYS, Travel, command_of, name_of, working_directory
@@ -89,6 +89,14 @@ def spec_of(connection: Connection, request: JobRequest, note: Callable[[str], N
     return memory.with_memory(connection, spec, left_open, note)
 
 
+def _retries(request: JobRequest) -> Retries:
+    """Return the retries of a request. A job that must not run twice is not repaired either."""
+    found = validation.retries(request.retries, request.retry_on, request.mem_retries)
+    if request.mem_retries and not request.requeue:
+        raise BadRequest("a job that must not run twice is not repaired: leave out --mem-retries or --no-requeue")
+    return found
+
+
 def with_mem_retries(spec: JobSpec, settings: Settings) -> JobSpec:
     """Return *spec* with the site's number of runs after a lack of device memory, if the submitter gave none."""
     if spec.retries.mem_times is not None or settings.mem_retries == MEM_TIMES:
@@ -150,7 +158,7 @@ def completed(
         interpreter=interpreter,
         environment=_environment(request, site),
         waits=_waits(request),
-        retries=validation.retries(request.retries, request.retry_on, request.mem_retries),
+        retries=_retries(request),
         array=validation.array(request.array, request.sweep, request.at_once),
         notifications=site.notifications(request),
         tags=tags_of(validation.words("tags", request.tags)),

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.array import Array
@@ -224,7 +224,7 @@ def retries(times: object, on: object, mem_times: object = None) -> Retries:
     *mem_times* is how often it runs again after a lack of device memory, None for the default.
     """
     number = Retries(times=times).times if isinstance(times, int) else count("retries", times)
-    most = None if mem_times is None else count("mem_retries", mem_times)
+    most = _mem_times(mem_times)
     if on is None or on == ():
         return Retries(times=number, mem_times=most)
     if not number:
@@ -233,9 +233,13 @@ def retries(times: object, on: object, mem_times: object = None) -> Retries:
     return Retries(times=number, on=DEFAULT_ON if wanted is None else Retries.parse_on(wanted), mem_times=most)
 
 
+def _mem_times(value: object) -> int | None:
+    return Retries(mem_times=cast("int | None", value)).mem_times  # which checks it
+
+
 def other_retries(now: Retries, times: object, on: object, mem_times: object) -> Retries:
     """Return the retries *now* with changes. None leaves a value unchanged. No retries means no endings either."""
-    most = now.mem_times if mem_times is None else count("mem_retries", mem_times)
+    most = now.mem_times if mem_times is None else _mem_times(mem_times)
     if times is None and on is None:
         return replace(now, mem_times=most)
     if times is None:

@@ -45,8 +45,13 @@ def test_the_site_decides_unless_the_submitter_does(client: Client) -> None:
     assert Retries(times=2, mem_times=7) == client.jobs.edit(job.id, mem_retries=7, retries=2).spec.retries
     assert Retries(mem_times=7) == client.jobs.edit(job.id, retries=0).spec.retries
     for wrong in (-1, 101, "x"):
-        with pytest.raises(BadRequest, match="mem_retries must be a whole number from 0 to"):
+        with pytest.raises(BadRequest, match="mem_retries must be a whole number from 0 to 100, not"):
             client.jobs.submit("/bin/true", mem="1G", mem_retries=wrong)
+        with pytest.raises(BadRequest, match="mem_retries must be a whole number"):
+            client.jobs.edit(job.id, mem_retries=wrong)
+    with pytest.raises(BadRequest, match="leave out --mem-retries or --no-requeue"):
+        client.jobs.submit("/bin/true", mem="1G", mem_retries=1, requeue=False)
+    assert client.jobs.submit("/bin/true", mem="1G", requeue=False, hold=True).id
 
 
 def test_a_job_shows_what_it_got(served: ServedSite, client: Client) -> None:
