@@ -27,7 +27,7 @@ def choose(
 ) -> list[Chosen]:
     """Return the ended jobs that match all criteria and were not retried yet, in the order of their ids.
 
-    Probes are not among them: the queue ends most of them, so they are no failures.
+    Probes are not among them: each would take a whole device again.
     """
     ends = validation.words_of("states", states, JobState)
     if not ends or not all(state.is_end for state in ends):

@@ -24,6 +24,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from gpuqueue.history.column_types import UtcDateTime
 from gpuqueue.history.tables import jobs, run_devices, runs
 from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
 from gpuqueue.model.statistics import Figures
 
@@ -163,7 +164,17 @@ def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
     # The store's clock may have been set back: a negative time counts as 0.
     took = _seconds(end) - _seconds(start)
     here = (runs.c.ended_at >= step.step_start) & (runs.c.ended_at < step.step_end)
-    well = (runs.c.ending == EndingKind.EXITED.value) & (runs.c.exit_code == 0)
+    # A run that reached its time limit succeeded if its job did: it was a probe.
+    its_job = jobs.alias("its_job")
+    was_probe = sa.exists().where(
+        its_job.c.id == runs.c.job_id,
+        its_job.c.attempt == runs.c.attempt,
+        its_job.c.state == JobState.SUCCEEDED.value,
+    )
+    well = sa.or_(
+        (runs.c.ending == EndingKind.EXITED.value) & (runs.c.exit_code == 0),
+        (runs.c.ending == EndingKind.TIMED_OUT.value) & was_probe,
+    )
     later = runs.alias("later")
     ran_again = sa.exists().where(later.c.job_id == runs.c.job_id, later.c.attempt == runs.c.attempt + 1)
     full = here & (runs.c.ending == EndingKind.OUT_OF_MEMORY.value)

@@ -121,9 +121,11 @@ def _signal_name(number: int | None) -> str:
         return f"signal {number}"
 
 
-def state_after(ending: Ending) -> JobState:
-    """Return the final state of a job whose last run had this *ending*."""
+def state_after(ending: Ending, *, is_probe: bool = False) -> JobState:
+    """Return the final state of a job whose last run had this *ending*. A probe has succeeded once its time is over."""
     if ending.kind is EndingKind.EXITED and ending.exit_code == 0:
+        return JobState.SUCCEEDED
+    if ending.kind is EndingKind.TIMED_OUT and is_probe:
         return JobState.SUCCEEDED
     if ending.kind is EndingKind.CANCELLED:
         return JobState.CANCELLED

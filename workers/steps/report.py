@@ -85,6 +85,7 @@ class Report:
     def _finish(self, run: LiveRun, conclusion: Conclusion) -> str:
         held, ending = run.held, conclusion.ending
         again = Again(reason=WaitReason.RETRY) if ending.kind is EndingKind.PREEMPTED else None
+        state = state_after(ending, is_probe=held.probe is not None) if again is None else JobState.QUEUED
         run.hear_start()
         for text in run.taken_notes():
             answered(partial(self._queue.runs.note, held.job_id, held.token, text), self._stopping)
@@ -92,7 +93,7 @@ class Report:
             self._queue.runs.finish,
             held.job_id,
             held.token,
-            state=state_after(ending) if again is None else JobState.QUEUED,
+            state=state,
             ending=ending,
             duration_s=conclusion.duration_s,
             devices=conclusion.devices,

@@ -88,6 +88,9 @@ def test_a_flat_peak_ends_the_probe_and_the_next_job_learns_from_it(site: Site, 
     assert "(nvml_sampled, " in peak
     assert note.startswith("No time is proposed")
     record = site.client.history.search(limit=1)[0]
+    assert JobState.SUCCEEDED is record.job.state, "a probe that did what it was for counted as a failure"
+    total = site.client.history.stats().total
+    assert (1, 0, 0) == (total.succeeded, total.timed_out, total.failed)
     device = record.runs[-1].devices[0]
     assert (True, ("probe",)) == (record.job.spec.placement.whole, record.job.tags)
     assert device.lease_bytes > 23 * GIB

@@ -267,7 +267,7 @@ def test_filters_select_what_failed_and_was_not_retried(site: Site) -> None:
 
 
 def test_filters_leave_out_probes(site: Site) -> None:
-    """Most probes are ended by the queue. A filter used to submit them again, each with a whole card."""
+    """A filter used to submit probes again, each with a whole card."""
     client = quiet(site)
     probe = site.queue.requests.submit(
         make_spec(account=client.account, name="a", time_limit_s=60, probe=str(Probe(flat_s=30)))
