@@ -49,7 +49,8 @@ class Comparison:
     """The outcomes of a trace under each policy.
 
     ``too_large`` jobs fit no device of the site. ``over_limit`` jobs exceed a limit even if no other job runs. If
-    ``slows``, runs on shared devices slowed each other.
+    ``slows``, runs on shared devices slowed each other. ``reserved_idle_device_s`` is for how long devices were idle
+    under gpuqueue's policy because they were reserved.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -58,6 +59,7 @@ class Comparison:
     slows: bool
     too_large: LeftOut
     over_limit: LeftOut
+    reserved_idle_device_s: float
     took_s: float
 
 
@@ -88,6 +90,7 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
         began_s = time.perf_counter()
         try:
             placements = {OURS: replay(fitting, ours, slows=slows)}
+            idle_s = ours.reserved_idle_device_s()
         finally:
             ours.close()
         took_s = time.perf_counter() - began_s
@@ -102,6 +105,7 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
         slows=slows,
         too_large=LeftOut.of(too_large),
         over_limit=LeftOut.of(over_limit),
+        reserved_idle_device_s=idle_s,
         took_s=took_s,
     )
 

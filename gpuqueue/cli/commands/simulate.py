@@ -227,18 +227,15 @@ def simulation_to_plain(reported: Comparison, jobs: Trace) -> dict[str, Any]:
         "too_large": reported.too_large.count,
         "over_limit": reported.over_limit.count,
         "slowdown": reported.slows,
+        "reserved_idle_device_s": reported.reserved_idle_device_s,
         "jobs_per_s": reported.outcomes[0].all.jobs / reported.took_s,
         "policies": [outcome_to_plain(outcome) for outcome in reported.outcomes],
     }
 
 
-# ---- text output -------------------------------------------------------------------------------------------------
-
-
 def _text(reported: Comparison, devices: str) -> str:
     """Return a table of policies, a table of users under our policy, and a legend, for 80 columns."""
     ours = reported.outcomes[0]
-    speed = ours.all.jobs / reported.took_s
     of_users = f"{_counted(ours.all.jobs, 'job')} of {_counted(len(ours.users), 'user')}"
     lines = [
         f"{of_users}, {render.hours(ours.all.gpu_s)} GPU-hours, on {short(devices, 36)}",
@@ -248,10 +245,10 @@ def _text(reported: Comparison, devices: str) -> str:
         f"under {ours.policy}:",
         _users(ours),
         "",
-        _starts(ours),
+        _starts(reported),
         "WAIT from arrival to start. SLOW how many times longer than its run a job took.",
         "MEMORY allocated, of all there is, to the last END. FAIR 1 where all users are",
-        f"slowed down alike. Simulated at {speed:.0f} jobs/s.",
+        f"slowed down alike. Simulated at {ours.all.jobs / reported.took_s:.0f} jobs/s.",
         *(["STRETCH how many times longer a run took beside others than alone."] if reported.slows else []),
     ]
     return "\n".join(lines)
@@ -294,6 +291,7 @@ def _users(outcome: Outcome) -> str:
     return render.table(head, rows, right=range(1, len(head))) + (f"\nand {more} more: see --json" if more > 0 else "")
 
 
-def _starts(outcome: Outcome) -> str:
-    reported = ", ".join(f"{outcome.starts.get(kind, 0)} {kind}" for kind in ("immediate", "backfill", "reserved"))
-    return f'Starts: {reported} (see "Who goes first").'
+def _starts(reported: Comparison) -> str:
+    starts, idle = reported.outcomes[0].starts, render.hours(reported.reserved_idle_device_s)
+    kinds = ", ".join(f"{starts.get(kind, 0)} {kind}" for kind in ("immediate", "backfill", "reserved"))
+    return f'Starts: {kinds} (see "Who goes first").\nDevices were idle for {idle} h because they were reserved.'

@@ -486,6 +486,23 @@ def test_the_table_keeps_to_80_columns_where_waits_are_long() -> None:
     assert "and 5 more" in shown.stdout
 
 
+def test_it_shows_what_reservations_cost() -> None:
+    """Devices are idle while they are reserved for a large job, for as long as the table and the JSON say."""
+    small = "".join(f"{240 * number},bob,11G,600\n" for number in range(30))
+    given = f"arrival_s,user,mem,duration_s\n{small}1,ann,23G,60\n"
+    words = ("-", "--devices", "24G")
+
+    idle_s = json.loads(command(*words, "--json", given=given).stdout)["reserved_idle_device_s"]
+    without = json.loads(command(*words, "--json", "--reserve-after", "none", given=given).stdout)
+
+    assert 60 < idle_s < 600
+    assert 0 == without["reserved_idle_device_s"]
+    assert (
+        f"Devices were idle for {idle_s / 3600:.2f} h because they were reserved."
+        in command(*words, given=given).stdout
+    )
+
+
 def test_json_has_the_same_values_in_full(example: str) -> None:
     """The JSON has every policy and user, and is the same for the same seed."""
     first = json.loads(command(example, "--devices", "2x24G", "--json").stdout)
