@@ -121,6 +121,8 @@ def test_the_start_of_a_terminal_is_in_the_audit_log(site: Site, serve: Callable
         found: list[dict[str, object]] = json.loads(site.cli("audit", "--json").stdout)
         return [each for each in found if each["action"] == "attach"]
 
-    until(entries, what="the entry in the history")
-    assert {"done"} == {str(each["outcome"]) for each in entries()}
+    def are_done() -> bool:  # the outcome comes after the entry
+        return {"done"} == {str(each["outcome"]) for each in entries()}
+
+    until(are_done, what="the outcome in the history")
     assert "over" not in site.cli("audit", "--json").stdout
