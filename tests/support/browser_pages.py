@@ -84,7 +84,7 @@ def open_page(chromium: Browser) -> Iterator[Open]:
         each.close()
     # A refused request is logged by the browser itself: 401 before the sign-in, 403 where the test wants it.
     wrong = [each for each in errors if "Failed to load resource" not in each and "net::ERR" not in each]
-    assert [] == wrong
+    assert not wrong, wrong
 
 
 def sign_in(page: Page, token: str) -> None:

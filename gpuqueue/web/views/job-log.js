@@ -106,7 +106,8 @@ function Output({ view, run, path, isNow }) {
     if (isFollowing && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [version, isFollowing, doesWrap, log]);
   const scrolled = () => {
-    const { scrollTop, scrollHeight, clientHeight } = /** @type {HTMLDivElement} */ (box.current);
+    if (!box.current) return; // the last scroll of a log may be reported after the log was left
+    const { scrollTop, scrollHeight, clientHeight } = box.current;
     setFollowing(scrollHeight - scrollTop - clientHeight <= NEAR);
   };
   /** @param {number} by */
