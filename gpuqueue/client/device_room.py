@@ -27,11 +27,11 @@ def most_for(connection: Connection, spec: JobSpec) -> int | None:
     except Unreachable:
         return None
     gpus_known = any(each.device.kind is not DeviceKind.CPU for each in devices)
-    by_host: dict[str, list[int]] = {}
+    alike: dict[tuple[str, DeviceKind], list[int]] = {}  # all devices of a job are on one host and of one kind
     for each in devices:
         if each.device.kind is not DeviceKind.CPU and _may_use(spec, each, gpus_known=gpus_known):
-            by_host.setdefault(each.host, []).append(_room_bytes(each))
-    enough = [sorted(rooms, reverse=True)[spec.gpus - 1] for rooms in by_host.values() if len(rooms) >= spec.gpus]
+            alike.setdefault((each.host, each.device.kind), []).append(_room_bytes(each))
+    enough = [sorted(rooms, reverse=True)[spec.gpus - 1] for rooms in alike.values() if len(rooms) >= spec.gpus]
     return max(enough, default=None)
 
 

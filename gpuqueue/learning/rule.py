@@ -70,7 +70,9 @@ class Learned:
         size_bytes = rounded_up(self.need_bytes)
         if room_bytes is None or size_bytes <= room_bytes:
             return size_bytes
-        return max(rounded_up(self.seen_bytes), rounded_down(room_bytes))
+        if self.seen_bytes <= room_bytes:  # not rounded beyond what the device can give
+            return max(self.seen_bytes, rounded_down(room_bytes))
+        return rounded_up(self.seen_bytes)
 
 
 def learned(runs: Sequence[PastRun], headroom_bytes: int = 0) -> Learned | None:

@@ -161,6 +161,12 @@ def test_what_a_device_gives_is_not_rounded_up() -> None:
     assert "23.1G" == format_bytes(found.mem_bytes)
 
 
+def test_a_run_that_filled_its_card_asks_for_no_more_than_the_card() -> None:
+    """A run that filled a whole card of 23.15 GiB and ended well asks for that: 23.2 GiB would wait for ever."""
+    room = int(23.15 * GIB)
+    assert room == must(learned([a_run(room, Proof.CAPPED, room_bytes=room)])).mem_bytes
+
+
 @given(SIZES)
 def test_a_request_is_what_its_text_says(size: int) -> None:
     """The number that a message shows is the number that ``--mem`` with it asks for."""
