@@ -29,7 +29,7 @@ RULES = {
     "an end is final": "finish.lua, lose.lua: an end is an end",
     "attempts count on": "lose() and queue_again() leave the attempt as it is: the next claim's is above it",
     "who is cancelled is not queued again": "finish.lua, lose(), release_claim.lua: cancelling comes to cancelled",
-    "who waits no more leaves the line": "leave() in cancel.lua, hold.lua; leave_line() in claim.lua, promote.lua",
+    "who waits no more leaves the line": "leave() in cancel.lua, hold.lua; leave_queue() in the claim, promote.lua",
     "a job that does not wait has no reservation": "unreserve() in lua/shared/state.lua, by the claim and leave()",
     "a reservation is for one job": "fits() in claim_room.lua: a reservation lets others in only beside it",
     "one device is reserved for one": "holder in reserve.lua and preempt.lua: another's is passed over, or given up",

@@ -194,7 +194,7 @@ local function under_way(id) -- whether runs were preempted for the job and are 
 end
 
 -- Return whether the job would start now on a device reserved for another job, without delaying that one. Same rule as
--- claim_room.lua.
+-- fits() in claim_room.lua.
 local function starts_beside(device, user, shape)
   local mem, limit_s, n = parse_shape(shape)
   local found = n == 1 and plan({device}, shape, now, user)
