@@ -47,8 +47,8 @@ def id_of(name: JobName) -> int:
 def show(connection: Connection, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Record:
     """Return the job with all its runs: the current state from the queue, the runs from the history.
 
-    The queue is read first. It deletes a job only after the history has it, so the job is found in one of them. *away*
-    is that of ``Jobs.show``.
+    The queue is read first. It deletes a job only after the history has it, so the job is found in one of them. If the
+    recorder works meanwhile, the history is read again. *away* is that of ``Jobs.show``.
 
     Raises:
         JobNotFound: the job does not exist.
@@ -93,9 +93,20 @@ def _known(connection: Connection, job_id: int) -> Record | None:
     if job is not None:
         job = by_its_members(connection, job)
     record = connection.recorded(job_id)
-    if job is not None:
-        return _with_current_run(connection, replace(record or runs.Record(job=job), job=job))
-    return record
+    if job is None:
+        return record
+    known = _with_current_run(connection, replace(record or runs.Record(job=job), job=job))
+    if not _lacks_end(known):
+        return known
+    # Between these reads the recorder may have moved the end from the store to the history.
+    again = replace(connection.recorded(job_id) or known, job=job)
+    return known if _lacks_end(again) else again
+
+
+def _lacks_end(record: Record) -> bool:
+    """Return whether the newest run of an ended job is missing, or has no ending."""
+    job, last = record.job, record.last_run
+    return job.state.is_end and job.attempt > 0 and (last is None or last.attempt != job.attempt or last.ending is None)
 
 
 def by_its_members(connection: Connection, job: Job) -> Job:
