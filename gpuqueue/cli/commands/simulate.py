@@ -7,35 +7,32 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from gpuqueue.cli.completion.candidates import files
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output import render
+from gpuqueue.cli.output import simulation_table
 from gpuqueue.cli.plots import image_file
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.shares import Shares
 from gpuqueue.settings.settings import Settings
 from gpuqueue.simulator import made, shapes, trace
-from gpuqueue.simulator.figures import Outcome, Served, outcome_to_plain
+from gpuqueue.simulator.figures import outcome_to_plain
 from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Trace
 from gpuqueue.text.sanitize import brief, short
-from gpuqueue.text.units import format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.simulator import comparison
-    from gpuqueue.simulator.comparison import Comparison, LeftOut
+    from gpuqueue.simulator.comparison import Comparison
 else:  # the replay needs the queue and a store
     comparison = later("gpuqueue.simulator.comparison")
 
-#: Most users in the table.
-MOST_USERS = 20
 #: How an error names a setting from the environment. Here the value may come from an option.
 _NAMED = re.compile(r"(\w+) \(environment \w+\)")
 
@@ -101,6 +98,7 @@ def simulate(
     if example or count is not None:
         if file is not None or (example and count is not None):
             raise BadRequest("--example and --make print a trace and take none: choose one")
+        _check_printing(count, shape)
         _print_trace(count, seed, shape, _site(devices, _settings(knobs, "")) if shape and devices else None)
         return
     if file is None:
@@ -114,15 +112,34 @@ def simulate(
     site = _site(devices, settings)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the temporary store is stopped
     reported = comparison.compare(jobs.requests, site, _knobs(settings), seed=seed, slows=slows)
-    for line in _left_out(jobs, reported):
+    for line in simulation_table.left_out(jobs, reported):
         click.echo(line, err=True)
     if plot is not None:
         _plot(reported, devices, plot)
-    click.echo(json.dumps(simulation_to_plain(reported, jobs), indent=2) if as_json else _text(reported, devices))
+    tables = simulation_table.text
+    click.echo(json.dumps(simulation_to_plain(reported, jobs), indent=2) if as_json else tables(reported, devices))
 
 
 def _site(devices: str, settings: Settings) -> Site:
     return Site.parse(devices, slots=settings.slots, headroom_bytes=settings.headroom_bytes)
+
+
+def _check_printing(count: int | None, shape: str | None) -> None:
+    """Refuse options that have no effect on a printed trace.
+
+    Raises:
+        BadRequest: there is one.
+
+    """
+    used = {"example"} if count is None else {"count", "seed"}
+    if shape is not None:
+        used |= {"shape", "devices", "headroom", "slots"}
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = str(option.name)
+        if name not in used and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            what = "--example" if count is None else "--make" if shape is None else "--make with --shape"
+            raise BadRequest(f"{option.opts[0]} has no effect on the trace that {what} prints: leave it out")
 
 
 def _print_trace(count: int | None, seed: int, shape: str | None, site: Site | None) -> None:
@@ -196,26 +213,6 @@ def _read(file: str) -> Trace:
         raise BadRequest(f"cannot read {brief(file)}: {error.strerror}: {remedy}") from error
 
 
-def _left_out(jobs: Trace, reported: Comparison) -> list[str]:
-    left_out = (
-        (jobs.never_ran, "never ran"),
-        (jobs.on_cpu, "ran on a CPU"),
-        (reported.too_large.count, f"fit no device of this site{_in_line(reported.too_large)}"),
-        (reported.over_limit.count, f"beyond a limit even without other jobs{_in_line(reported.over_limit)}"),
-    )
-    return [f"{_counted(count, 'job')} left out: {why}" for count, why in left_out if count]
-
-
-def _in_line(left: LeftOut) -> str:
-    if left.line is None:
-        return ""
-    return f" (line {left.line})" if left.count == 1 else f" (the first in line {left.line})"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def simulation_to_plain(reported: Comparison, jobs: Trace) -> dict[str, Any]:
     """Return *reported* as the plain values of ``simulate --json``; docs/reference/json.md explains them."""
     return {
@@ -231,67 +228,3 @@ def simulation_to_plain(reported: Comparison, jobs: Trace) -> dict[str, Any]:
         "jobs_per_s": reported.outcomes[0].all.jobs / reported.took_s,
         "policies": [outcome_to_plain(outcome) for outcome in reported.outcomes],
     }
-
-
-def _text(reported: Comparison, devices: str) -> str:
-    """Return a table of policies, a table of users under our policy, and a legend, for 80 columns."""
-    ours = reported.outcomes[0]
-    of_users = f"{_counted(ours.all.jobs, 'job')} of {_counted(len(ours.users), 'user')}"
-    lines = [
-        f"{of_users}, {render.hours(ours.all.gpu_s)} GPU-hours, on {short(devices, 36)}",
-        "",
-        _policies(reported.outcomes, slows=reported.slows),
-        "",
-        f"under {ours.policy}:",
-        _users(ours),
-        "",
-        _starts(reported),
-        "WAIT from arrival to start. SLOW how many times longer than its run a job took.",
-        "MEMORY allocated, of all there is, to the last END. FAIR 1 where all users are",
-        f"slowed down alike. Simulated at {ours.all.jobs / reported.took_s:.0f} jobs/s.",
-        *(["STRETCH how many times longer a run took beside others than alone."] if reported.slows else []),
-    ]
-    return "\n".join(lines)
-
-
-def _served(served: Served) -> tuple[str, ...]:
-    waits = (served.wait_mean_s, served.wait_median_s, served.wait_p90_s, served.wait_max_s)
-    return (*map(_wait, waits), f"{served.slowdown:.1f}")
-
-
-def _wait(wait_s: float) -> str:
-    """Return a wait in at most nine characters; from one day on in days and hours."""
-    if wait_s < 86400:  # noqa: PLR2004 - a day
-        return format_duration(wait_s) if wait_s else "0"
-    hours = round(wait_s / 3600)
-    return f"{hours // 24}d {hours % 24}h"
-
-
-def _policies(outcomes: Sequence[Outcome], *, slows: bool) -> str:
-    """Return the table of policies. The run times of jobs differ only if runs slow each other."""
-    stretch = ("STRETCH",) if slows else ()
-    head = ("POLICY", "WAIT", "50 %", "90 %", "MOST", "SLOW", *stretch, "MEMORY", "END", "FAIR")
-    rows = []
-    for each in outcomes:
-        figures = (*_served(each.all), *([f"{each.all.stretch:.2f}"] if slows else []))
-        rows.append(
-            (each.policy, *figures, render.percent(each.memory), _wait(each.makespan_s), f"{each.fairness:.2f}")
-        )
-    return render.table(head, rows, right=range(1, len(head)))
-
-
-def _users(outcome: Outcome) -> str:
-    head = ("USER", "JOBS", "GPU H", "WAIT", "50 %", "90 %", "MOST", "SLOW")
-    by_usage = sorted(outcome.users.items(), key=lambda pair: -pair[1].gpu_s)
-    rows = [
-        (short(user, 14), str(served.jobs), render.hours(served.gpu_s), *_served(served))
-        for user, served in by_usage[:MOST_USERS]
-    ]
-    more = len(by_usage) - MOST_USERS
-    return render.table(head, rows, right=range(1, len(head))) + (f"\nand {more} more: see --json" if more > 0 else "")
-
-
-def _starts(reported: Comparison) -> str:
-    starts, idle = reported.outcomes[0].starts, render.hours(reported.reserved_idle_device_s)
-    kinds = ", ".join(f"{starts.get(kind, 0)} {kind}" for kind in ("immediate", "backfill", "reserved"))
-    return f'Starts: {kinds} (see "Who goes first").\nDevices were idle for {idle} h because they were reserved.'

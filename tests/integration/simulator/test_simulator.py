@@ -659,6 +659,12 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
         (("-", "--devices", "sim:1x1G"), "no job of the trace fits these devices"),
         (("--example", "--make", "5"), "choose one"),
         (("--make", "5", "--shape", "gangs"), "name the devices that the trace is made for: --devices 4x24G"),
+        (("--example", "--devices", "24G"), "--devices has no effect on the trace that --example prints: leave it out"),
+        (("--make", "5", "--slots", "2"), "--slots has no effect on the trace that --make prints: leave it out"),
+        (
+            ("--make", "5", "--shape", "gangs", "--devices", "24G", "--slowdown"),
+            "--slowdown has no effect on the trace that --make with --shape prints: leave it out",
+        ),
         (("t.csv", "--shape", "gangs"), "--shape says what --make prints: add --make 1000"),
         (("t.csv", "--devices", "24G"), "cannot read 't.csv': No such file"),
         (("-", "--devices", "24"), "add the unit: 24M or 24G"),
