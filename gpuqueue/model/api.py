@@ -22,9 +22,6 @@ from gpuqueue.model.run import Record
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.model.warning_signal import EarlySignal
 
-#: Headers of an archive of files: the number of the run, and a FilesSource.
-FILES_RUN, FILES_SOURCE = "gpuqueue-run", "gpuqueue-source"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewJob:
@@ -268,18 +265,6 @@ class LogStream(str, Enum):
     #: Standard output, and standard error unless that is separate.
     LOG = "log"
     STDERR = "stderr"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-class FilesSource(str, Enum):
-    """Where the files of a run come from: the value of the header ``Gpuqueue-Source``."""
-
-    #: The run's copy of the code, as it is now.
-    DIRECTORY = "directory"
-    #: The files that were kept after the run.
-    KEPT = "kept"
 
     def __str__(self) -> str:
         return self.value

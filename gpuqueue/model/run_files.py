@@ -7,6 +7,21 @@ from enum import Enum
 
 from gpuqueue.lazy.frozen import dataclass
 
+#: Headers of an archive of files: the number of the run, and a FilesSource.
+FILES_RUN, FILES_SOURCE = "gpuqueue-run", "gpuqueue-source"
+
+
+class FilesSource(str, Enum):
+    """Where the files of a run come from: the value of the header ``Gpuqueue-Source``."""
+
+    #: The run's copy of the code, as it is now.
+    DIRECTORY = "directory"
+    #: The files that were kept after the run.
+    KEPT = "kept"
+
+    def __str__(self) -> str:
+        return self.value
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFile:

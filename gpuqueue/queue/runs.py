@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from gpuqueue.model.run import Ending, RunDevice
     from gpuqueue.queue import lease as leases
     from gpuqueue.queue import rebuild, replies
-    from gpuqueue.queue.lease import Again, Claim, Evidence, Later, Offer, Stray
+    from gpuqueue.queue.evidence import Evidence
+    from gpuqueue.queue.lease import Again, Claim, Later, Offer, Stray
 else:
     events = later("gpuqueue.model.event")
     leases = later("gpuqueue.queue.lease")

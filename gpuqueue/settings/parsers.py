@@ -143,10 +143,6 @@ def _slots_on(raw: str) -> str:
     return raw
 
 
-def _size_or_zero(raw: str) -> int:
-    return 0 if raw == "0" else parse_bytes(raw)
-
-
 def _log_limit(raw: str) -> int:
     limit_bytes = parse_bytes(raw)
     if limit_bytes < LEAST_LOG_LIMIT_BYTES:
@@ -234,7 +230,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "host": read_host,
     "devices": str,
     "pool": _pool,
-    "headroom_bytes": _size_or_zero,
+    "headroom_bytes": lambda raw: 0 if raw == "0" else parse_bytes(raw),
     "external_half_life_s": _or_none(parse_duration),
     "slots": _COUNT,
     "slots_on": _slots_on,

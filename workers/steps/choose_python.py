@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.python_environments import OF_ANOTHER_PYTHON
-from gpuqueue.queue.lease import NO_EVIDENCE
+from gpuqueue.queue.evidence import NO_EVIDENCE
 from workers.measure.active_runs import LiveRun
 from workers.steps.conclusion import NotStarted
 from workers.threads.timeout import in_time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.mem_retry import Shortage
 from gpuqueue.model.run import Ending, RunDevice
-from gpuqueue.queue.lease import NO_EVIDENCE, Evidence
+from gpuqueue.queue.evidence import NO_EVIDENCE, Evidence
 
 
 class NotStarted(Exception):

@@ -6,7 +6,7 @@ import logging
 
 from gpuqueue.clock import Clock
 from gpuqueue.model.run import Ending
-from gpuqueue.queue.lease import NO_EVIDENCE, Evidence
+from gpuqueue.queue.evidence import NO_EVIDENCE, Evidence
 from workers.measure.active_runs import LiveRun
 from workers.measure.admission import AdmissionCheck
 from workers.run.failure_cause import QUICK_S, clears_devices, device_fault

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.code_snapshot import CodeSnapshot
-from gpuqueue.queue.lease import NO_EVIDENCE
+from gpuqueue.queue.evidence import NO_EVIDENCE
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun
 from workers.shim.code import BUNDLE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuqueue.queue.lease import NO_EVIDENCE
+from gpuqueue.queue.evidence import NO_EVIDENCE
 from workers.measure.active_runs import LiveRun
 from workers.steps.conclusion import NotStarted
 

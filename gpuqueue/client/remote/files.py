@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from gpuqueue.client.fetching import RunArchive, RunFiles
 from gpuqueue.client.remote.link import WARNING, Link, segment
 from gpuqueue.model import job_ref, validation
-from gpuqueue.model.api import FILES_RUN, FILES_SOURCE
 from gpuqueue.model.file_patterns import file_patterns
-from gpuqueue.model.run_files import KeptFiles
+from gpuqueue.model.run_files import FILES_RUN, FILES_SOURCE, KeptFiles
 
 if TYPE_CHECKING:
     from gpuqueue.client.remote.http import Answer

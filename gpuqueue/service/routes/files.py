@@ -13,12 +13,11 @@ from gpuqueue.client.run_logs import own_log
 from gpuqueue.errors import Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
-from gpuqueue.model.api import FILES_RUN, FILES_SOURCE, FilesSource
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import file_patterns, from_directory
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Run
-from gpuqueue.model.run_files import KeptFiles
+from gpuqueue.model.run_files import FILES_RUN, FILES_SOURCE, FilesSource, KeptFiles
 from gpuqueue.results.kept import absence, kept_files, noted
 from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.service.archives import Archive, CutShort, Packed, Source, begun

@@ -12,8 +12,9 @@ from gpuqueue.model.run import Ending
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin, drains
+from gpuqueue.queue.evidence import Evidence
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim, Evidence
+from gpuqueue.queue.lease import Claim
 
 
 def drain(queue: JobQueue, origin: DrainOrigin, why: str = "", *uuids: str) -> None:

@@ -16,9 +16,10 @@ from gpuqueue.model.retries import Retries
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.evidence import Evidence
 from gpuqueue.queue.explanation import Explanation, Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim, Evidence
+from gpuqueue.queue.lease import Claim
 from gpuqueue.text.units import GIB
 
 MISSING = "cannot enter the working directory /home/ann/proj: No such file or directory"

@@ -10,7 +10,7 @@ from factories import make_spec
 
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
-from gpuqueue.queue.lease import NO_EVIDENCE
+from gpuqueue.queue.evidence import NO_EVIDENCE
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import RunDir
 from workers.run.values import Held
