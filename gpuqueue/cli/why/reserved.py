@@ -56,7 +56,9 @@ def _not_reserved(found: Why, now: datetime) -> Iterator[str]:
         until = clock(explanation.reserve_from_ms)
         yield f"nothing is reserved for any job before {until}: many devices were reserved until now"
     else:
-        yield "nothing is reserved for this job yet: it is not its turn, or it is not likely to start soon enough"
+        is_alone = all(each.reservation is None for each in found.devices.values())
+        others = "" if is_alone else "devices are reserved for other jobs, or "
+        yield f"nothing is reserved for this job yet: {others}the runs in its way are not likely to end soon enough"
 
 
 def _since(at: datetime | None) -> str:

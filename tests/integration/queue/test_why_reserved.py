@@ -30,6 +30,9 @@ LARGE = {"mem_bytes": 20 * GIB}
 class Site:
     """A site with one device and a simulated clock."""
 
+    #: The setting ``reservations``.
+    most = 1
+
     def __init__(self, store_url: str) -> None:
         self.clock = SimulatedClock(EPOCH_MS)
         self.queue = SimulatedQueue(store_url, self.clock)
@@ -55,7 +58,7 @@ class Site:
             explanation=self.queue.jobs.why(job_id),
             devices={each.device.uuid: each for each in self.queue.devices.all()},
             reserve_after_s=AFTER_S,
-            reservations=1,
+            reservations=self.most,
         )
 
     def reserved_for(self, job_id: int) -> dict[str, list[int]]:
@@ -123,8 +126,22 @@ def test_a_job_that_is_not_likely_to_start_soon_learns_why_nothing_is_reserved(s
 
     assert not queue.maintenance.reserve(after_s=AFTER_S, most=1)
 
-    line = "nothing is reserved for this job yet: it is not its turn, or it is not likely to start soon enough"
+    line = "nothing is reserved for this job yet: the runs in its way are not likely to end soon enough"
     assert [line] == simulated.lines(late)
+
+
+def test_a_reservation_for_another_job_is_a_possible_reason_for_none(simulated: Site) -> None:
+    """The host has a reservation and may have a second one, so `why` does not blame the setting."""
+    queue, simulated.most = simulated.queue, 2
+    queue.requests.submit(make_spec(mem_bytes=6 * GIB))
+    must_claim(queue, lease_s=DAY_S)
+    holder, late = (queue.requests.submit(make_spec(**LARGE)).id for _ in range(2))
+    simulated.at(AFTER_S)
+
+    assert [holder] == [each.job_id for each in queue.maintenance.reserve(after_s=AFTER_S, most=simulated.most)]
+
+    reason = "devices are reserved for other jobs, or the runs in its way are not likely to end soon enough"
+    assert [f"nothing is reserved for this job yet: {reason}"] == simulated.lines(late)
 
 
 def test_the_end_of_a_pause_after_reservations_is_named(simulated: Site) -> None:
