@@ -165,7 +165,9 @@ def _connected(place: Place, timeout_s: float) -> socket.socket:
     import ssl  # noqa: PLC0415 - slow to import, and only https needs it
 
     try:
-        return ssl.create_default_context().wrap_socket(made, server_hostname=place.host)
+        context = ssl.create_default_context()
+        made.getpeername()  # Python's ssl module would not close the socket of a connection that was reset before this
+        return context.wrap_socket(made, server_hostname=place.host)
     except (OSError, ValueError):
         made.close()
         raise

@@ -19,4 +19,5 @@ def wrapped(plain: socket.socket, host: str, files: Mapping[str, str]) -> socket
         context.load_verify_locations(cafile=files.get("ssl_ca_certs"), capath=files.get("ssl_ca_path"))
     if "ssl_certfile" in files:
         context.load_cert_chain(files["ssl_certfile"], files.get("ssl_keyfile"), files.get("ssl_password"))
+    plain.getpeername()  # Python's ssl module would not close the socket of a connection that was reset before this
     return context.wrap_socket(plain, server_hostname=host)
