@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from bounded import until
 from factories import make_offer, make_spec, serve
+from link import stop_accepting
 from own_store import OwnStore
 from private_store import StartStore
 from relay import Relay
@@ -418,13 +419,14 @@ def test_a_port_that_is_no_store(by: Connect) -> None:
                 met.recv(1000)
                 met.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
-    threading.Thread(target=serve_pages, daemon=True).start()
+    thread = threading.Thread(target=serve_pages, daemon=True)
+    thread.start()
     url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
 
     with pytest.raises(Unreadable, match="gave an unexpected answer"), translated(url):
         by(url).get("x")
 
-    listener.close()
+    stop_accepting(listener, thread)
 
 
 # ---- connection failures ---------------------------------------------------------------------------------------------

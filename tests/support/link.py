@@ -12,6 +12,17 @@ from urllib.parse import urlsplit
 IP = shutil.which("ip") or "/sbin/ip"
 
 
+def stop_accepting(listener: socket.socket, thread: threading.Thread) -> None:
+    """Close *listener* and wait for the thread that accepts its connections.
+
+    Closing alone would not wake the thread. It would accept one more connection, which nobody would close.
+    """
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(timeout=30)
+
+
 class Link:
     """Carries bytes between any number of connections to ``url`` and the store's socket, until it is cut."""
 
@@ -25,7 +36,8 @@ class Link:
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server((address, 0))
         self.url = f"redis://{address}:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def cut(self, *, there: bool = True, back: bool = True) -> None:
         """Stop the traffic to the store, the traffic back, or both, without closing a connection."""
@@ -42,8 +54,9 @@ class Link:
             self._back.set()
 
     def close(self) -> None:
-        """Close every connection."""
-        for each in (self._listener, *self._sockets):
+        """Close every connection, and meet no other."""
+        stop_accepting(self._listener, self._accepting)
+        for each in self._sockets:
             with suppress(OSError):
                 each.close()
         self.heal()

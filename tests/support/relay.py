@@ -8,6 +8,8 @@ import threading
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+from link import stop_accepting
+
 
 class Relay:
     """Carries bytes between its own port and the store's socket; with *tls*, encrypted up to this port."""
@@ -24,11 +26,13 @@ class Relay:
         self.left: int | None = None
         #: The number of connections that were made.
         self.met = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def close(self) -> None:
-        """Close every connection."""
-        for each in (self._listener, *self._sockets):
+        """Close every connection, and meet no other."""
+        stop_accepting(self._listener, self._accepting)
+        for each in self._sockets:
             with suppress(OSError):
                 each.close()
 
