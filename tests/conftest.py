@@ -16,6 +16,7 @@ from site_of_one import Site
 
 from gpuqueue.embedded import server
 from gpuqueue.embedded.store import EmbeddedStore
+from gpuqueue.queue import connect as connections
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
@@ -28,6 +29,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup: whatever w
 # `dev.py test --full` tests each server on PATH. Read here, before the environment is wiped.
 if other := os.environ.get("STORE_SERVER"):
     server._bundled = lambda: other
+
+# A test machine may stand still for some seconds. A test of a store that does not answer sets its own limit.
+connections.COMMAND_TIMEOUT_S = 30.0
 
 # No test is judged by its time: an example takes long on a machine that does other work.
 hypothesis.settings.register_profile("gpuqueue", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

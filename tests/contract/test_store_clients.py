@@ -589,12 +589,13 @@ def test_a_child_does_not_talk_on_its_parents_line(resp_client: Any) -> None:
 
 @pytest.mark.full
 def test_a_fault_of_a_secure_connection_is_reported(
-    by: Connect, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path
+    by: Connect, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TLS problems are reported as such.
 
     Regression: each was reported as a store that does not run, with the advice to start one.
     """
+    monkeypatch.setattr("gpuqueue.queue.connect.COMMAND_TIMEOUT_S", 5)  # one answer never comes
     made, key = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made, key)
