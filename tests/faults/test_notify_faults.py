@@ -26,6 +26,12 @@ from gpuqueue.model.run import Ending
 WITH_CONSTANT = Path(__file__).parents[1] / "support" / "with_constant.py"
 #: Retries follow each other at once. With the real pauses they take a whole evening.
 HASTY = ("workers.services.sender:PAUSE_S=0.2", "workers.services.sender:PAUSE_FACTOR=1")
+#: What the sender says about a target that does not answer within 5 s. Apprise itself waits for 4 s.
+NO_ANSWER = {
+    "it took longer than 5 s",
+    "A Connection error occurred sending JSON notification to localhost.",
+    "its target did not answer in time a moment ago",
+}
 
 
 @pytest.fixture
@@ -128,7 +134,7 @@ def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_si
     assert recorded_s < 8
     until(lambda: outcome(open_site, last) == "sent", what="that it was sent")
     troubles = {reported(open_site, job)[0]["trouble"] for job in hanging}
-    assert "it took longer than 5 s" in troubles
+    assert set() < troubles - {None} <= NO_ANSWER
     assert all(JobState.SUCCEEDED is open_site.client.jobs.get(job).state for job in hanging)
 
 
