@@ -54,6 +54,8 @@ for each in /run /opt /home /var/lib /sys/fs/cgroup; do mount -t tmpfs -o mode=7
 sed -i -E 's/^#?\s*(SYS_[UG]ID_MIN)\s.*/\1 310/; s/^#?\s*(SYS_[UG]ID_MAX)\s.*/\1 390/' /etc/login.defs
 exec "$@"
 """
+#: How the paths of the PAM services begin that tests write (see tests/integration/workers/launcher/test_session.py).
+PAM_FILES = "/etc/pam.d/gpuqueue-test-"
 #: The first process: reaps, and ends with its standard input.
 INIT = """
 import os, select
@@ -152,9 +154,12 @@ class PrivateMachine:
         return self.root("cat", path).stdout
 
     def listing(self, *paths: str) -> list[str]:
-        """Return owner, mode and path of everything below *paths*."""
+        """Return owner, mode and path of everything below *paths*.
+
+        The files that useradd leaves are not among them, nor those that other tests write to the real /etc at the time.
+        """
         found = self.root("find", *paths, "-printf", "%u:%g %m %y %p\n").stdout.splitlines()
-        return sorted(line for line in found if not line.endswith((".pwd.lock", "-")))  # files of useradd
+        return sorted(line for line in found if not line.endswith((".pwd.lock", "-")) and PAM_FILES not in line)
 
     def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
