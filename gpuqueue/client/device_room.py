@@ -47,6 +47,5 @@ def _may_use(spec: JobSpec, status: DeviceStatus, *, gpus_known: bool) -> bool:
 
 
 def _room_bytes(status: DeviceStatus) -> int:
-    of_processes = sum(each.counted_bytes or each.held_bytes or 0 for each in status.external_processes)
-    of_driver = max(0, (status.external_bytes or 0) - of_processes)
-    return status.device.total_bytes - status.headroom_bytes - of_driver
+    of_driver = status.external_bytes if status.driver_bytes is None else status.driver_bytes
+    return status.device.total_bytes - status.headroom_bytes - (of_driver or 0)

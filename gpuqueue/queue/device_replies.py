@@ -65,6 +65,7 @@ def device_status(
             utilisation=sample.utilisation,
             temperature_c=sample.temperature_c,
             power_w=sample.power_w,
+            driver_bytes=sample.driver_bytes,
             environments=plain.texts("environments") if plain.has("environments") else None,
         )
 
@@ -114,7 +115,7 @@ def _is_alone(lease: str) -> bool:
 
 
 class _Sample(NamedTuple):
-    """The trouble of a device, whether it gives no reading, its external processes, and its load."""
+    """What a worker reports with a heartbeat, where it is no part of the device's record."""
 
     trouble: str | None = None
     blind: bool = False
@@ -122,6 +123,7 @@ class _Sample(NamedTuple):
     utilisation: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
+    driver_bytes: int | None = None
 
 
 def _last_sample(text: str | None) -> _Sample:
@@ -130,7 +132,13 @@ def _last_sample(text: str | None) -> _Sample:
         sample = loaded(text, "a sample of a device")
         external_processes = tuple(_external(each) for each in sample.each("external_processes"))
         load = [sample.number_or_none(name) for name in ("utilisation", "temperature_c", "power_w")]
-        return _Sample(sample.text_or_none("trouble"), sample.flag("blind"), external_processes, *load)
+        return _Sample(
+            sample.text_or_none("trouble"),
+            sample.flag("blind"),
+            external_processes,
+            *load,
+            sample.whole_or_none("driver_bytes"),
+        )
     except Unreadable:
         return _Sample()
 

@@ -214,7 +214,7 @@ class Devices:
         return {int(job_id): JobState(state) for job_id, state in zip(reply[::2], reply[1::2], strict=True)}
 
     def _report_seen(self, offer: Offer) -> None:
-        """Report the external processes on the device, its trouble and its load, if they have changed."""
+        """Report the external memory of the device, its trouble and its load, if they have changed."""
         external_processes = [device_replies.external_to_plain(each) for each in offer.external_processes]
         blind = offer.external_bytes is None
         health = offer.health
@@ -222,6 +222,7 @@ class Devices:
             "utilisation": _rounded(health.utilisation, 2),
             "temperature_c": _rounded(health.temperature_c),
             "power_w": _rounded(health.power_w),
+            "driver_bytes": offer.driver_bytes,
         }
         known = {name: figure for name, figure in load.items() if figure is not None}
         seen = json.dumps({"trouble": offer.trouble, "blind": blind, "external_processes": external_processes, **known})

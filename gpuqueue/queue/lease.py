@@ -110,6 +110,14 @@ class Offer:
         return self.device.total_bytes if self.external_bytes is None else self.external_bytes
 
     @property
+    def driver_bytes(self) -> int | None:
+        """Return the external memory that no process holds. It is the driver's own. None if it is unknown."""
+        if self.external_bytes is None:
+            return None
+        of_processes = sum(each.counted_bytes or each.held_bytes or 0 for each in self.external_processes)
+        return max(0, self.external_bytes - of_processes)
+
+    @property
     def kind_word(self) -> str:
         """Return the device kind in the store; ``mig`` for a MIG instance, which no job on several devices can use."""
         return "mig" if self.device.mig_parent is not None else self.device.kind.value
@@ -270,6 +278,8 @@ class DeviceStatus:
     utilisation: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
+    #: As in :class:`Offer`, at the last heartbeat; None if the worker does not say (an older version).
+    driver_bytes: int | None = None
     #: Names of the Python environments of its host; None if the worker does not say (an older version).
     environments: tuple[str, ...] | None = None
 

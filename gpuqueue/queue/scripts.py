@@ -114,8 +114,7 @@ SHARED = {
     ),
     "lose": ("dependencies", "array_index", "array", "drains"),
     "finish": (
-        *("device_filter", "array_index", "limits", "limit_refusal", "dependencies", "array", "drains"),
-        "memory_retry",
+        *("device_filter", "array_index", "limits", "dependencies", "array", "drains", "memory_retry"),
     ),
     **dict.fromkeys(("drain", "resume"), ("drains",)),
     **dict.fromkeys(

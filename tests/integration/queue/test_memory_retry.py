@@ -216,6 +216,29 @@ def test_memory_of_external_processes_is_asked_for(queue: JobQueue) -> None:
     assert 20 * GIB == job_of(queue, job_id).spec.mem_bytes
 
 
+def test_external_processes_that_ended_are_not_subtracted_twice(queue: JobQueue) -> None:
+    """The worker lists external processes with a heartbeat; the memory itself is newer.
+
+    A job that died just after a process had ended got the driver's own memory as well, and waited for ever.
+    """
+    notebook = ExternalProcess(pid=1, held_bytes=20 * GIB, user="eve", command="python", counted_bytes=20 * GIB)
+    serve(queue, make_offer(external_bytes=21 * GIB, external_processes=(notebook,)))
+    job_id = submit(queue, mem_bytes=12 * GIB)
+
+    assert JobState.QUEUED is die(queue, must_claim(queue, external_bytes=GIB))
+    assert 23 * GIB == job_of(queue, job_id).spec.mem_bytes
+
+
+def test_a_worker_of_an_older_version_does_not_tell_the_drivers_memory(queue: JobQueue, store: redis.Redis) -> None:
+    """Then the external memory of the moment is not asked for: a job must not wait for memory that never comes."""
+    serve(queue)
+    store.hset(keys.SEEN, "GPU-0", '{"trouble": null, "blind": false, "external_processes": []}')
+    job_id = submit(queue, mem_bytes=12 * GIB)
+
+    assert JobState.QUEUED is die(queue, must_claim(queue, external_bytes=GIB))
+    assert 23 * GIB == job_of(queue, job_id).spec.mem_bytes
+
+
 def test_several_devices_must_all_give_it(queue: JobQueue) -> None:
     """A job on two devices gets what the second largest of one host can give."""
     serve(queue, card("GPU-0", 24), card("GPU-1", 10), card("GPU-2", 40, host="nodeB"))
@@ -265,6 +288,39 @@ def test_limits_hold_for_the_next_run(queue: JobQueue) -> None:
 
     assert JobState.QUEUED is die(queue, must_claim(queue))
     assert 9 * GIB == job_of(queue, job_id).spec.mem_bytes
+    assert JobState.FAILED is die(queue, must_claim(queue))
+    assert {"mem_refused": "limit"} == last_fields(queue)
+
+
+def test_the_lowest_of_several_limits_holds(queue: JobQueue) -> None:
+    """The limits of the pool, the user and the group may all be lower. With three of them the job used to fail."""
+    serve(queue)
+    job_id = submit(queue, mem_bytes=12 * GIB)
+    limits = "ada: running_mem=18G; @lab: running_mem=14G"
+    queue.rules.set_limits(Limits.parse(limits, "*: max_mem=20G", {"lab": ("ada", "bob")}))
+
+    assert JobState.QUEUED is die(queue, must_claim(queue))
+    assert 14 * GIB == job_of(queue, job_id).spec.mem_bytes
+
+
+def test_a_limit_that_refuses_jobs_does_not_refuse_the_next_run(queue: JobQueue) -> None:
+    """The next run waits until the user's other runs leave room. It used to be refused, so the job failed."""
+    serve(queue, card("GPU-0", 24), card("GPU-1", 24))
+    queue.rules.set_limits(Limits.parse("*: running_mem=30G/refuse", "", {}))
+    submit(queue, mem_bytes=10 * GIB)
+    must_claim(queue, "GPU-1")
+    job_id = submit(queue, mem_bytes=12 * GIB)
+
+    assert JobState.QUEUED is die(queue, must_claim(queue))
+    assert 24 * GIB == job_of(queue, job_id).spec.mem_bytes
+
+
+def test_an_exclusive_job_is_charged_for_its_whole_device(queue: JobQueue) -> None:
+    """A larger device than a limit allows is not asked for."""
+    serve(queue, make_offer(), card("GPU-1", 80))
+    queue.rules.set_limits(Limits.parse("*: running_mem=60G", "", {}))
+    submit(queue, placement=Placement(exclusive=True))
+
     assert JobState.FAILED is die(queue, must_claim(queue))
     assert {"mem_refused": "limit"} == last_fields(queue)
 

@@ -1,19 +1,17 @@
 -- Another run for a job that died for lack of device memory. It asks for more, up to what its devices can give; or for
 -- the same where others had taken memory that was allocated to it. The worker reports facts, and this decides. Goes
--- after limit_refusal.lua and array.lua, before finish.lua.
+-- after limits.lua and array.lua, before finish.lua.
 local memory_retry
 do
 local TIMES = 2 -- as MEM_TIMES in gpuqueue/model/retries.py
 local MIB, STEP, MOST = 2 ^ 20, 2 ^ 26, 2 ^ 50 -- requests are whole steps, where the devices allow it
 
--- Return the external memory of a device that no known process holds: it is the driver's own, and does not go away.
+-- Return the external memory of a device that no process holds: it is the driver's own, and does not go away. The
+-- worker's last sample tells it. `external` is newer, so the processes of that sample cannot be subtracted from it. A
+-- worker of an older version does not tell it; then no external memory goes away.
 local function of_driver(device, external)
   local ok, sample = pcall(cjson.decode, call('HGET', P .. 'seen', device) or '')
-  local processes = ok and type(sample) == 'table' and sample.external_processes
-  for _, each in ipairs(type(processes) == 'table' and processes or {}) do
-    if type(each) == 'table' then external = external - (tonumber(each.counted_bytes) or tonumber(each.held_bytes) or 0) end
-  end
-  return math.max(0, external)
+  return ok and type(sample) == 'table' and tonumber(sample.driver_bytes) or external
 end
 
 -- Return the most memory that all devices of a job of this shape can give once no other job and no external process is
@@ -39,18 +37,20 @@ end
 
 local function shape_with(shape, mem) return (string.gsub(shape, '^%d+', whole(mem))) end
 
--- Return the most memory that limits let the job ask for, at most `mem`; nil if they refuse it whatever it asks for.
+-- Return the most memory that limits let the job ask for, at most `mem`; 0 if they let it have no device. Only limits
+-- that it exceeds on its own count: it waits for room under the others, as any job that is queued again.
 local function most_by_limits(job, mem)
-  for _ = 1, 3 do -- the limits of the pool, the user and a group may all be lower
-    local beyond = beyond_a_limit(job.user, shape_with(job.shape, mem), mem, 0, true) -- its time limit is not new
-    if not beyond then return mem end
-    local limit, _, _, n = cjson.decode(beyond[2]), parse_shape(job.shape)
-    local is_of_all = limit.measure == 'running_mem' -- of all devices together
-    if not is_of_all and limit.measure ~= 'max_mem' then return nil end
-    mem = math.floor((tonumber(limit.most) or 0) / (is_of_all and n or 1))
-    mem = mem - mem % MIB
-    if mem <= 0 then return nil end
+  if not limits_set() then return mem end
+  local _, _, n, pool = parse_shape(job.shape)
+  local of_pool, of_users = most_alone(pool) or math.huge, math.huge
+  for _, bound in ipairs(bounds_of(job.user)) do
+    local limit = bound.figures.running_mem -- of all devices together
+    if limit then of_users = math.min(of_users, math.floor(limit.most / n)) end
   end
+  mem = math.min(mem, of_pool, of_users)
+  mem = mem - mem % MIB
+  local least, most = charge_of(shape_with(job.shape, mem)) -- an exclusive job is charged for whole devices
+  return (most > of_pool or least > of_users) and 0 or mem
 end
 
 local function bytes_in(fact)
@@ -80,7 +80,7 @@ function memory_retry(id, job, had, facts)
   local mem = math.min(math.ceil(wanted / STEP) * STEP, most)
   if mem <= had then return false, {'mem_refused', 'devices', 'mem_most', whole(most)} end
   mem = most_by_limits(job, mem)
-  if not mem or mem <= had then return false, {'mem_refused', 'limit'} end
+  if mem <= had then return false, {'mem_refused', 'limit'} end
   job.shape, job.mem_bytes = shape_with(job.shape, mem), whole(mem)
   call('HSET', job_key(id), F.mem_retries, times + 1, F.mem_bytes, job.mem_bytes, F.shape, job.shape)
   return true, {'mem', job.mem_bytes, unpack(counted)}
