@@ -123,12 +123,19 @@ def _default_bytes(connection: Connection, spec: JobSpec, open_memory: OpenMemor
 
 
 def _suggest(connection: Connection, spec: JobSpec, note: Note | None) -> None:
-    """Call *note* if earlier runs show that *spec* asks for too much or too little."""
-    if note is None or not program.names_a_file(spec.argv, spec.script):
+    """Call *note* if earlier runs show that *spec* asks for too much or too little.
+
+    An exclusive job gets all of a device, whatever it asks for.
+    """
+    if note is None or spec.placement.exclusive or not program.names_a_file(spec.argv, spec.script):
         return
     runs = _runs(connection, spec, needed=False)
     lesson = _lesson(connection, spec, runs) if runs else None
-    line = None if lesson is None else advice.suggestion(spec.mem_bytes, lesson)
+    if lesson is None:
+        return
+    asks_too_little = lesson.learned.mem_bytes > spec.mem_bytes
+    room_bytes = device_room.most_for(connection, spec) if asks_too_little else None
+    line = advice.suggestion(spec.mem_bytes, lesson, room_bytes)
     if line is not None:
         note(line)
 

@@ -9,20 +9,27 @@ from gpuqueue.text.units import GIB, format_bytes
 
 #: A smaller request is suggested if it saves this share of it and this many bytes: less is not worth a line.
 WORTH_FACTOR, WORTH_BYTES = 1.25, GIB // 2
+#: What follows a number that no device can give.
+NO_DEVICE = "no device that the job may use gives enough"
 
 
-def suggestion(asked_bytes: int, lesson: Lesson) -> str | None:
-    """Return where the history knows better than the request *asked_bytes*, or None."""
+def suggestion(asked_bytes: int, lesson: Lesson, room_bytes: int | None = None) -> str | None:
+    """Return where the history knows better than the request *asked_bytes*, or None.
+
+    *room_bytes* is the most that a device of the job can give; None if it is unknown.
+    """
     found, asked = lesson.learned, format_bytes(asked_bytes)
-    would_do = format_bytes(found.mem_bytes)
+    would_do_bytes = found.mem_bytes if room_bytes is None else found.within(room_bytes)
+    would_do = format_bytes(would_do_bytes)
+    is_there = would_do_bytes > asked_bytes and (room_bytes is None or would_do_bytes <= room_bytes)
     if found.died_bytes is not None and asked_bytes <= found.died_bytes:
         had = format_bytes(found.died_bytes)
-        if found.mem_bytes <= asked_bytes:
-            return f"asking {asked}, but a run{_which(lesson)} ran out of memory with {had}: its device gives no more"
-        return f"asking {asked}, but a run{_which(lesson)} ran out of memory with {had}: try {would_do}"
-    if found.high_bytes is not None and asked_bytes < found.high_bytes:
-        return f"asking {asked}, but {_peaked(lesson)}: the job may die, {would_do} would do"
-    is_large = asked_bytes >= WORTH_FACTOR * found.mem_bytes and asked_bytes - found.mem_bytes >= WORTH_BYTES
+        advice = f": try {would_do}" if is_there else f", and {NO_DEVICE}"
+        return f"asking {asked}, but a run{_which(lesson)} ran out of memory with {had}{advice}"
+    if asked_bytes < max(found.high_bytes or 0, found.least_bytes or 0):
+        advice = f"{would_do} would do" if is_there else f"and {NO_DEVICE}"
+        return f"asking {asked}, but {_used(lesson)}: the job may die, {advice}"
+    is_large = asked_bytes >= WORTH_FACTOR * would_do_bytes and asked_bytes - would_do_bytes >= WORTH_BYTES
     if is_large and found.peaks >= SEVERAL:
         return f"{_peaked(lesson)}: {would_do} would do; asking {asked}"
     return None
@@ -33,11 +40,17 @@ def reason(lesson: Lesson) -> str:
     found = lesson.learned
     if found.died_bytes is not None:
         return f"a run{_which(lesson)} ran out of memory with {format_bytes(found.died_bytes)}"
-    if found.high_bytes is not None:
-        return _peaked(lesson)
-    if found.capped_bytes is not None:
+    if found.high_bytes is None and found.capped_bytes is not None:
         return f"{_last(found.runs, lesson)} filled {format_bytes(found.capped_bytes)} and did not need more"
-    return f"{_last(found.runs, lesson)} could not be measured well"
+    return _used(lesson)
+
+
+def _used(lesson: Lesson) -> str:
+    """Return the runs and their peaks, or what they needed at least if that is more or if no peak is trusted."""
+    found = lesson.learned
+    if found.least_bytes is None or found.least_bytes <= (found.high_bytes or 0):
+        return _peaked(lesson)
+    return f"{_last(found.runs, lesson)} needed at least {format_bytes(found.least_bytes)}"
 
 
 def _peaked(lesson: Lesson) -> str:

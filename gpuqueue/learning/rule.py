@@ -46,8 +46,9 @@ class Learned:
     give, None if unknown.
 
     ``runs`` is the number of runs that count. ``low_bytes`` and ``high_bytes`` are the smallest and the largest trusted
-    peak, None without one. ``died_bytes`` is the most that was not enough, and ``capped_bytes`` the most that was just
-    enough, each None without such a run. ``peaks`` is the number of trusted peaks.
+    peak, None without one. ``died_bytes`` is the most that was not enough, ``capped_bytes`` the most that was just
+    enough, and ``least_bytes`` the largest lower bound of a need, each None without such a run. ``peaks`` is the number
+    of trusted peaks.
     """
 
     need_bytes: int
@@ -59,6 +60,7 @@ class Learned:
     high_bytes: int | None = None
     died_bytes: int | None = None
     capped_bytes: int | None = None
+    least_bytes: int | None = None
 
     @property
     def mem_bytes(self) -> int:
@@ -102,6 +104,7 @@ def learned(runs: Sequence[PastRun], headroom_bytes: int = 0) -> Learned | None:
         high_bytes=max(peaks, default=None),
         died_bytes=died or None,
         capped_bytes=bounds[Proof.CAPPED] or None,
+        least_bytes=bounds[Proof.AT_LEAST] or None,
     )
 
 

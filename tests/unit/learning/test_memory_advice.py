@@ -49,6 +49,31 @@ def test_a_size_that_was_not_enough_is_named() -> None:
     assert suggestion(8 * GIB, died) is None
 
 
+def test_a_size_that_no_device_gives_is_not_advised() -> None:
+    """The line says that instead. It used to advise a size with which a job waits for ever."""
+    died = lesson(23, proof=Proof.DIED)
+    assert suggestion(23 * GIB, died, 23 * GIB) == (
+        "asking 23G, but a run ran out of memory with 23G, and no device that the job may use gives enough"
+    )
+    assert suggestion(12 * GIB, died, 16 * GIB) == (
+        "asking 12G, but a run ran out of memory with 23G, and no device that the job may use gives enough"
+    )
+    assert suggestion(12 * GIB, lesson(20, 20, 20), 16 * GIB) == (
+        "asking 12G, but the last 3 runs peaked at 20G: the job may die, and no device that the job may use gives enough"
+    )
+    assert suggestion(12 * GIB, died, 80 * GIB) == "asking 12G, but a run ran out of memory with 23G: try 46G"
+
+
+def test_a_request_below_a_lower_bound_gets_a_line() -> None:
+    """A probe that ended early shows that a job needs at least as much."""
+    probe = lesson(5.3, proof=Proof.AT_LEAST)
+    assert suggestion(4 * GIB, probe) == (
+        "asking 4G, but the last run needed at least 5.3G: the job may die, 6.9G would do"
+    )
+    assert suggestion(6 * GIB, probe) is None
+    assert suggestion(20 * GIB, probe) is None
+
+
 def test_a_line_says_if_the_arguments_were_others() -> None:
     """The reader can judge how far other runs are like the job."""
     known = suggestion(12 * GIB, lesson(5, 5, 5, signature=Signature.SCRIPT))
@@ -63,7 +88,7 @@ def test_a_line_says_if_the_arguments_were_others() -> None:
         (Proof.PEAK, "the last 2 runs peaked at 5G to 6G"),
         (Proof.DIED, "a run ran out of memory with 6G"),
         (Proof.CAPPED, "the last 2 runs filled 6G and did not need more"),
-        (Proof.AT_LEAST, "the last 2 runs could not be measured well"),
+        (Proof.AT_LEAST, "the last 2 runs needed at least 6G"),
     ],
 )
 def test_a_learned_number_has_a_reason(proof: Proof, words: str) -> None:
