@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_REPLAYED = 2000
 
 #: The number of leading columns that a single run needs, those of QUERY. The others are about the job.
-_OF_JOB = 15
+_OF_JOB = 17
 
 
 def past_jobs(
@@ -63,7 +63,10 @@ def _with_runs(newest: sa.Subquery) -> sa.Select[Any]:
     """Return a query whose rows begin with the columns of :data:`gpuqueue.history.past_runs.QUERY`, in its order."""
     spec = sa.case((sa.func.length(jobs.c.spec) <= MOST_SPEC_BYTES, jobs.c.spec), else_="")
     of_run = jobs.c.id, runs.c.attempt, runs.c.ending, runs.c.exit_code
-    of_job = jobs.c.command, jobs.c.interpreter, spec.label("spec"), jobs.c.array_id
+    of_job = (
+        *(jobs.c.command, jobs.c.interpreter, spec.label("spec"), jobs.c.array_id),
+        *(jobs.c.mem_bytes, jobs.c.mem_retries),
+    )
     device = (
         *(run_devices.c.lease_bytes, run_devices.c.peak_bytes, run_devices.c.peak_source, run_devices.c.samples),
         *(run_devices.c.kind, run_devices.c.name, run_devices.c.total_bytes),

@@ -35,10 +35,10 @@ MOST_SPEC_BYTES = 65536
 #: a member is with its array. The program is given as a range, and the rows are ordered by it, because of PostgreSQL:
 #: for one program in the order of the ids it may walk the primary key past all newer jobs, if the program is frequent.
 QUERY = f"""
-SELECT j.id, r.attempt, r.ending, r.exit_code, j.command, j.interpreter, j.spec, j.array_id,
+SELECT j.id, r.attempt, r.ending, r.exit_code, j.command, j.interpreter, j.spec, j.array_id, j.mem_bytes, j.mem_retries,
        d.lease_bytes, d.peak_bytes, d.peak_source, d.samples, d.kind, d.name, d.total_bytes, d.shared,
        d.own_utilisation_mean
-FROM (SELECT id, command, interpreter, spec, array_id FROM jobs
+FROM (SELECT id, command, interpreter, spec, array_id, mem_bytes, mem_retries FROM jobs
       WHERE user_name = :user AND program >= :program AND program <= :program AND ({TELLING})
       ORDER BY program DESC, id DESC LIMIT {MOST_JOBS}) j
 JOIN runs r ON r.job_id = j.id
@@ -51,8 +51,9 @@ ARRAYS = f"SELECT id, spec FROM jobs WHERE id = :id AND length(spec) <= {MOST_SP
 
 #: The code of a job and the name of its Python environment. Each is None if it is not known.
 Code: TypeAlias = "tuple[str | None, str | None]"
-#: The number of columns of the job and the run, before those of the device.
-_JOB = 8
+#: The columns of the ending and of the job's memory, and the number of columns before those of the device.
+_ENDING, _MEM = 2, slice(8, 10)
+_JOB = 10
 _SOURCES = {each.value: each for each in PeakSource}
 _KINDS = {each.value: each for each in DeviceKind}
 
@@ -77,10 +78,13 @@ def past_runs(rows: Iterable[Sequence[Any]], arrays: Mapping[int, str]) -> tuple
 def runs_of(attempts: Sequence[Sequence[Sequence[Any]]], known: Mapping[int, Code]) -> list[PastRun | None]:
     """Return the runs of one job, newest first. None for each that does not show a need.
 
-    A run that died for lack of memory shows nothing if the next one got no more: then others had taken its memory.
+    A run that died for lack of memory shows nothing if the job asked for no more after it: then others had taken its
+    memory. While the job waits for its next run, its own request tells that.
     """
     found: list[PastRun | None] = []
-    next_bytes: int | None = None
+    mem_bytes, mem_retries = attempts[0][0][_MEM]
+    died = sum(rows[0][_ENDING] == "out_of_memory" for rows in attempts)
+    next_bytes: int | None = mem_bytes if died <= mem_retries else None
     for rows in attempts:
         run, lease_bytes = run_of(rows, known), max(row[_JOB] for row in rows)
         is_blamed = run is not None and run.proof is Proof.DIED and next_bytes is not None and next_bytes <= lease_bytes
@@ -99,7 +103,7 @@ def run_of(rows: Sequence[Sequence[Any]], known: Mapping[int, Code]) -> PastRun 
 
     *known* has the codes of arrays.
     """
-    _, _, ending, exit_code, command, interpreter, spec, array_id = rows[0][:_JOB]
+    _, _, ending, exit_code, command, interpreter, spec, array_id, *_ = rows[0][:_JOB]
     devices = [_on_device(*row[_JOB:]) for row in rows]
     ended_well = ending == "timed_out" or (ending == "exited" and exit_code == 0)
     is_cut = ending == "timed_out" and is_probe(spec)
@@ -117,6 +121,7 @@ def run_of(rows: Sequence[Sequence[Any]], known: Mapping[int, Code]) -> PastRun 
         code=code,
         interpreter=interpreter,
         environment=environment,
+        gpus=len(devices),
         models=tuple([each.name for each in devices if each.name is not None]),
         room_bytes=min([each.total_bytes for each in devices if each.total_bytes is not None], default=None),
         utilisation=utilisation_of(devices) if ended_well and not is_cut else None,

@@ -45,8 +45,8 @@ class PastRun:
 
     ``bytes`` is the peak, or for ``CAPPED`` and ``DIED`` the larger of peak and allocation. ``kind`` is the kind of the
     device. ``words`` are the arguments. ``code`` is the address of the snapshot or the clean commit, None if the code
-    is not known. ``environment`` is the name of the Python environment, if the job named one. ``models`` are the names
-    of the devices, and ``room_bytes`` is the size of the smallest one, None if unknown. ``utilisation`` is that of
+    is not known. ``environment`` is the name of the Python environment, if the job named one. ``gpus`` is the number of
+    devices, ``models`` are their names, and ``room_bytes`` is the size of the smallest one, None if unknown. ``utilisation`` is that of
     :func:`utilisation_of`.
     """
 
@@ -57,6 +57,7 @@ class PastRun:
     code: str | None = None
     interpreter: str | None = None
     environment: str | None = None
+    gpus: int = 1
     models: tuple[str, ...] = ()
     room_bytes: int | None = None
     utilisation: float | None = None

@@ -127,6 +127,7 @@ def _wanted(run: PastRun) -> Wanted:
         code=run.code,
         interpreter=run.interpreter,
         environment=run.environment,
+        gpus=run.gpus,
         device=DeviceFilter.CPU if run.kind is DeviceKind.CPU else DeviceFilter.GPU,
     )
 

@@ -22,6 +22,8 @@ from gpuqueue.model.script_args import words_before_args
 STILL = SEVERAL_FACTOR
 #: The most arguments with several values for which runs can show that they do not count. With more, all count.
 MOST_ARGUMENTS = 12
+#: The name of the number of devices among the arguments. No argument has a name that begins with a space.
+_GPUS = " gpus"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +39,7 @@ class Wanted:
     code: str | None = None
     interpreter: str | None = None
     environment: str | None = None
+    gpus: int = 1
     models: tuple[str, ...] = ()
     device: DeviceFilter | None = None
 
@@ -51,6 +54,7 @@ class Wanted:
             code=code_of(spec.snapshot, git.commit if git else None, dirty=git.dirty if git else None),
             interpreter=spec.interpreter,
             environment=spec.environment,
+            gpus=spec.gpus,
             models=spec.placement.models,
             device=spec.device,
         )
@@ -103,15 +107,23 @@ def of_one_kind(wanted: Wanted, runs: Sequence[PastRun]) -> Sequence[PastRun]:
 def levels(wanted: Wanted, runs: Sequence[PastRun]) -> Iterator[tuple[Signature, Sequence[PastRun]]]:
     """Yield each signature with the runs that have it. Those with all arguments may come twice."""
     if not wanted.open:  # the usual case needs no reading of arguments
-        same = [run for run in runs if run.words == wanted.words]
+        same = [run for run in runs if (run.words, run.gpus) == (wanted.words, wanted.gpus)]
         yield from _with_all_arguments(wanted, same)
-    asked = arguments_of(wanted.words)
-    read = [(run, arguments_of(run.words)) for run in runs]
+    asked = _arguments(wanted)
+    read = [(run, _arguments(run)) for run in runs]
     anything = frozenset(name for name, value in asked.items() if any(each in value for each in wanted.open))
     yield from _with_all_arguments(wanted, [run for run, args in read if _agree(asked, args, anything)])
     still = still_arguments([(args, run.bytes) for run, args in read if run.proof is Proof.PEAK])
     yield Signature.MOVING, [run for run, args in read if _agree(asked, args, anything | still)]
     yield Signature.SCRIPT, runs
+
+
+def _arguments(job: Wanted | PastRun) -> Mapping[str, str]:
+    """Return the arguments of *job* by name. The number of its devices is one of them.
+
+    A model that is split over its devices needs less on each if there are more, and a copied model the same on each.
+    """
+    return {**arguments_of(job.words), _GPUS: str(job.gpus)}
 
 
 def _with_all_arguments(wanted: Wanted, same: Sequence[PastRun]) -> Iterator[tuple[Signature, Sequence[PastRun]]]:

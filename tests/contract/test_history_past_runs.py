@@ -94,6 +94,25 @@ def test_a_run_whose_memory_others_took_shows_nothing(
     assert proofs == [run.proof for run in found(database)]
 
 
+@pytest.mark.parametrize(("asks_gib", "proofs"), [(6, []), (12, [Proof.DIED])])
+def test_a_run_whose_memory_others_took_shows_nothing_before_the_next_one(
+    database: HistoryDatabase, outbox: Outbox, asks_gib: int, proofs: list[Proof]
+) -> None:
+    """While the job waits, its request tells it. The next job of the script used to ask for twice as much."""
+    seen = replace(device(3), lease_bytes=6 * GIB)
+    outbox.submit(1, train())
+    given = {"token": "1.a", "attempt": 1}
+    claim = {"host": "nodeA", "worker": "w0", "devices": "GPU-0", "lease": str(6 * GIB)}
+    outbox.report(1, Act.CLAIM, JobState.STARTING, **claim, **given)
+    outbox.report(1, Act.STARTED, JobState.RUNNING, started=encode_started(log_path="/log", devices=(seen,)), **given)
+    ended = encode_ended(ending=DIED, duration_s=9.0, devices=(seen,))
+    again = {"again": "out_of_memory", "mem": str(asks_gib * GIB), "mem_retries": "1", "mem_allowed": "2"}
+    outbox.report(1, Act.FINISH, JobState.QUEUED, ended=ended, **again, **given)
+    outbox.record()
+
+    assert proofs == [run.proof for run in found(database)]
+
+
 def test_runs_have_what_a_signature_needs(database: HistoryDatabase, outbox: Outbox) -> None:
     """A run has its proof, its arguments, its code and its devices. The newest comes first."""
     git = Checkout(commit=COMMIT, dirty=False)
@@ -106,7 +125,7 @@ def test_runs_have_what_a_signature_needs(database: HistoryDatabase, outbox: Out
     same["room_bytes"] = 24 * GIB
     words = ("--name", 'it\'s; a \\ "name"', "")
     assert first == PastRun(**same, bytes=5 * GIB, words=("--lr", "1"), code=COMMIT, models=("A10",))
-    assert second == PastRun(**same, bytes=7 * GIB, words=words, models=("A10", "A10"))
+    assert second == PastRun(**same, bytes=7 * GIB, words=words, gpus=2, models=("A10", "A10"))
 
 
 def test_a_run_shows_its_utilisation_if_it_was_alone(database: HistoryDatabase, outbox: Outbox) -> None:

@@ -51,6 +51,20 @@ def test_the_most_exact_signature_with_three_runs_is_used() -> None:
     assert (Signature.EXACT, 3, 5.0) == used("--lr 1", *others[0], *others[1], *[a_run("--lr 1", 5)] * 3)
 
 
+def test_the_number_of_devices_is_an_argument() -> None:
+    """A model that is split over two devices needs twice as much on one; the number of devices moves its peak."""
+    split = [a_run("--lr 1", 4, gpus=2)] * 3
+    assert (Signature.ARGUMENTS, 3, 4.0) == used("--lr 1", *split, gpus=2, code=None)
+    assert (Signature.SCRIPT, 3, 4.0) == used("--lr 1", *split, gpus=1, code=None)
+    assert (Signature.ARGUMENTS, 3, 8.0) == used("--lr 1", *split, *[a_run("--lr 1", 8)] * 3, gpus=1, code=None)
+
+
+def test_the_number_of_devices_of_a_copied_model_does_not_count() -> None:
+    """A model that is copied to each device has the same peak on one and on two, so four are like them."""
+    copied = [a_run("--lr 1", 4, gpus=2), a_run("--lr 1", 4, gpus=1), a_run("--lr 1", 4, gpus=2)]
+    assert (Signature.MOVING, 3, 4.0) == used("--lr 1", *copied, gpus=4, code=None)
+
+
 @pytest.mark.parametrize(
     "change", [{"code": "d" * 40}, {"code": None}, {"interpreter": "/other"}, {"environment": "jax"}]
 )
