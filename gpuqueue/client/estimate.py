@@ -95,7 +95,7 @@ class Estimator:
             return estimate.noted(f"the history could not be asked: {error}")
         if past is None:
             return estimate.noted(
-                "the history knows no run of this script whose peak can be trusted (on simulated devices none can)"
+                "the history knows no run of this script that shows its need on a GPU (simulated devices do not count)"
             )
         return replace(estimate, past=past)
 
@@ -152,7 +152,8 @@ def _nothing_yet(request: Request) -> Estimate:
 def _with_dry_runs(estimate: Estimate, request: Request, sizes: Sequence[int], batch_option: str) -> Estimate:
     """Return *estimate* with the dry run *request*, and one more for each batch size of *sizes*."""
     from gpuqueue.estimate.dry_run import dry_run  # noqa: PLC0415 - lazy import for startup time
-    from gpuqueue.estimate.figures import Batch, rounded_up  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.estimate.figures import Batch  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.learning.rule import rounded_up  # noqa: PLC0415 - lazy import for startup time
 
     counted = dry_run(request)
     estimates.remember(Path(request.cwd, request.script), request.args, rounded_up(counted.need_bytes))

@@ -2,7 +2,7 @@
 
 An allowance of 10 % stands for what a dry run cannot count: fragmentation of the caching allocator, and the workspaces
 of cuDNN and cuBLAS. The CUDA context and the libraries' kernels take 250 to 600 MiB of a device before the first
-tensor. The estimate adds 500 MiB, as in docs/explanation/peak-memory.md.
+tensor. The estimate adds 500 MiB, as docs/howto/estimate-memory.md says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from gpuqueue.estimate.past import Past
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.text.units import GIB, MIB
+from gpuqueue.learning.rule import rounded_up
+from gpuqueue.text.units import MIB
 
 ALLOWANCE = 0.10
 CONTEXT_BYTES = 500 * MIB
@@ -111,25 +112,14 @@ class Estimate:
 
     @property
     def mem_bytes(self) -> int | None:
-        """Return the bytes to request: the need, rounded up. None if unknown."""
+        """Return the bytes to request: as with ``--mem auto``, else the need, rounded up. None if unknown."""
+        if self.past is not None and self.past.suffices:
+            return self.past.mem_bytes
         return None if self.need_bytes is None else rounded_up(self.need_bytes)
 
     def noted(self, *notes: str) -> Estimate:
         """Return the same estimate with more notes."""
         return replace(self, notes=(*self.notes, *notes))
-
-
-def rounded_up(size_bytes: int) -> int:
-    """Return *size_bytes* rounded up for a request: to 64 MiB below 2 GiB, else to half a GiB."""
-    step = 64 * MIB if size_bytes < 2 * GIB else GIB // 2
-    return -(-size_bytes // step) * step
-
-
-def as_option(mem_bytes: int) -> str:
-    """Return a rounded size in the form of ``--mem``, without loss: ``960M``, ``6G``, ``6.5G``."""
-    if mem_bytes >= GIB and mem_bytes % (GIB // 2) == 0:
-        return f"{mem_bytes / GIB:g}G"
-    return f"{-(-mem_bytes // MIB)}M"
 
 
 def estimate_to_plain(estimate: Estimate) -> dict[str, Any]:
@@ -151,8 +141,22 @@ def estimate_to_plain(estimate: Estimate) -> dict[str, Any]:
 
 def past_to_plain(past: Past) -> dict[str, Any]:
     """Return *past* as a JSON object."""
-    runs = [{**asdict(run), "ended_at": run.ended_at.isoformat(timespec="milliseconds")} for run in past.runs]
-    return {"whose": past.whose.value, "rule": past.rule.value, "need_bytes": past.need_bytes, "runs": runs}
+    runs = [
+        {
+            "job_id": run.job_id,
+            "ended_at": run.ended_at.isoformat(timespec="milliseconds"),
+            "bytes": run.bytes,
+            "shows": run.proof.value,
+            "same_args": run.same_args,
+        }
+        for run in past.runs
+    ]
+    return {
+        "whose": past.whose.value,
+        "signature": past.lesson.signature.value,
+        "need_bytes": past.need_bytes,
+        "runs": runs,
+    }
 
 
 def dry_run_to_plain(run: DryRun) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuqueue.model.mem_retry import NO_LARGER_DEVICE, OUT_OF_MEMORY
+from gpuqueue.model.mem_retry import LIMITED, NO_LARGER_DEVICE, OUT_OF_MEMORY, TAKEN_BY_OTHERS
 from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _REFUSED = {
     "times": "it was queued again {times} already (--mem-retries)",
     "devices": f"{NO_LARGER_DEVICE} than {{most}} now",
-    "limit": "a limit of the site lets it ask for no more",
+    "limit": LIMITED,
 }
 
 
@@ -28,9 +28,7 @@ def note_of(event: Event) -> str:
     size = format_bytes(_number(event, "mem"))
     which = f"time {_number(event, 'mem_retries')} of at most {_number(event, 'mem_allowed')}"
     if fields.get("blamed"):
-        return (
-            f"{OUT_OF_MEMORY}, because others took its memory: {fields['blamed']}; queued again with {size} ({which})"
-        )
+        return f"{OUT_OF_MEMORY}, {TAKEN_BY_OTHERS}: {fields['blamed']}; queued again with {size} ({which})"
     return f"{OUT_OF_MEMORY}: queued again with {size} ({which})"
 
 

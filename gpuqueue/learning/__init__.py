@@ -5,6 +5,6 @@ into values of :mod:`gpuqueue.learning.past_run`. :mod:`gpuqueue.learning.signat
 job, :mod:`gpuqueue.learning.rule` computes a number from them, and :mod:`gpuqueue.learning.advice` puts it into words.
 :mod:`gpuqueue.client.memory` decides what a submit does with it.
 
-Start with ``rule.py``. ``gpuqueue estimate`` has rules of its own (:mod:`gpuqueue.estimate.past`): it also uses runs of
-other users and of other files with the same name, and it leaves the decision to a person.
+Start with ``rule.py``. :mod:`gpuqueue.estimate.past` applies the same rule to runs of other users and of other files
+with the same name, for a person who asks.
 """

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind, PeakSource
+
+if TYPE_CHECKING:
+    from gpuqueue.model.run import Run
 
 #: The number of newest jobs of a program whose runs are considered. The rule uses 20 runs of one signature. Each job
 #: costs a submit some hundredths of a millisecond.
@@ -46,8 +50,8 @@ class PastRun:
     ``bytes`` is the peak, or for ``CAPPED`` and ``DIED`` the larger of peak and allocation. ``kind`` is the kind of the
     device. ``words`` are the arguments. ``code`` is the address of the snapshot or the clean commit, None if the code
     is not known. ``environment`` is the name of the Python environment, if the job named one. ``gpus`` is the number of
-    devices, ``models`` are their names, and ``room_bytes`` is the size of the smallest one, None if unknown. ``utilisation`` is that of
-    :func:`utilisation_of`.
+    devices. ``models`` are the names of the devices, and ``room_bytes`` is the size of the smallest one, None if
+    unknown. ``utilisation`` is that of :func:`utilisation_of`.
     """
 
     proof: Proof
@@ -79,6 +83,22 @@ class OnDevice:
     total_bytes: int | None = None
     shared: bool | int | None = None
     use: float | None = None
+
+
+def on_devices(run: Run) -> list[OnDevice]:
+    """Return the memory of *run* on its devices. Whether others were there, and how much it used them, is left out."""
+    return [
+        OnDevice(
+            each.lease_bytes,
+            each.peak.bytes,
+            each.peak.source,
+            each.peak.samples,
+            each.kind,
+            each.name,
+            each.total_bytes,
+        )
+        for each in run.devices
+    ]
 
 
 def proof_of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.learning.past_run import OnDevice, PastRun, Proof, kind_of, proof_of
+from gpuqueue.learning.past_run import OnDevice, PastRun, Proof, kind_of, on_devices, proof_of
 from gpuqueue.learning.rule import learned
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import EndingKind, Run
@@ -42,18 +42,7 @@ def probed(run: Run, progress: Progress | None, headroom_bytes: int = 0) -> Prob
     ending = run.ending
     is_whole = ending is not None and ending.kind is EndingKind.EXITED and ending.exit_code == 0
     is_cut = ending is not None and ending.kind is EndingKind.TIMED_OUT
-    devices = [
-        OnDevice(
-            each.lease_bytes,
-            each.peak.bytes,
-            each.peak.source,
-            each.peak.samples,
-            each.kind,
-            each.name,
-            each.total_bytes,
-        )
-        for each in run.devices
-    ]
+    devices = on_devices(run)
     proved = proof_of(devices, ended_well=is_whole or is_cut, out_of_memory=False, is_cut=is_cut) if devices else None
     if proved is None:
         return Probed(is_whole=is_whole)

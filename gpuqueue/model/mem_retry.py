@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY = "out of memory"
 #: What a note says where a job cannot ask for more.
 NO_LARGER_DEVICE = "no device that the job may use gives more"
+LIMITED = "a limit of the site lets it ask for no more"
+#: What a note says where the job was not short of its own request.
+TAKEN_BY_OTHERS = "because others took its memory"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -131,13 +131,14 @@ def _last_sample(text: str | None) -> _Sample:
     try:
         sample = loaded(text, "a sample of a device")
         external_processes = tuple(_external(each) for each in sample.each("external_processes"))
-        load = [sample.number_or_none(name) for name in ("utilisation", "temperature_c", "power_w")]
         return _Sample(
-            sample.text_or_none("trouble"),
-            sample.flag("blind"),
-            external_processes,
-            *load,
-            sample.whole_or_none("driver_bytes"),
+            trouble=sample.text_or_none("trouble"),
+            blind=sample.flag("blind"),
+            external_processes=external_processes,
+            utilisation=sample.number_or_none("utilisation"),
+            temperature_c=sample.number_or_none("temperature_c"),
+            power_w=sample.number_or_none("power_w"),
+            driver_bytes=sample.whole_or_none("driver_bytes"),
         )
     except Unreadable:
         return _Sample()

@@ -54,11 +54,14 @@ from gpuqueue.doctor.examination import EXIT_CODES, ORDER
 from gpuqueue.doctor.examination import ROOMS as OUR_ROOMS
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.estimate.figures import Batch, DryRun, Estimate, Part, estimate_to_plain
-from gpuqueue.estimate.past import Past, PastRun, Rule, Whose
+from gpuqueue.estimate.past import Past, PastRun, Whose
 from gpuqueue.history.revision import REVISION
 from gpuqueue.history.tables import metadata
+from gpuqueue.learning.past_run import Proof
 from gpuqueue.learning.probed import Probed
 from gpuqueue.learning.replay import replay
+from gpuqueue.learning.rule import Learned
+from gpuqueue.learning.signature import Lesson
 from gpuqueue.model.access import AccessPolicy, Me
 from gpuqueue.model.access_token import AccessToken
 from gpuqueue.model.array import Array
@@ -73,6 +76,7 @@ from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.learning_report import ReplayFigures, ReplayGroup, group_to_plain, report_to_plain
 from gpuqueue.model.limits import Bound, LimitsInUse
 from gpuqueue.model.measures import Limit, Measure, PoolLimits
+from gpuqueue.model.mem_source import Signature
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.model.run_files import Fetched, KeptFiles, KeptState, RunFile
 from gpuqueue.model.statistics import By, Figures, Statistics, Stretch, figures_to_plain, statistics_to_plain
@@ -298,7 +302,10 @@ def a_wait(job: Job) -> Why:
 def an_estimate() -> Estimate:
     """Return an estimate with both a history and a dry run."""
     moment = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    run = PastRun(job_id=1, ended_at=moment, bytes=1, same_args=True)
+    run = PastRun(job_id=1, ended_at=moment, bytes=1, proof=Proof.DIED, same_args=True)
+    lesson = Lesson(
+        signature=Signature.ARGUMENTS, learned=Learned(need_bytes=2, seen_bytes=1, room_bytes=None, runs=1, peaks=0)
+    )
     counted = DryRun(
         parts=(Part(name="parameters", largest_bytes=1, at_peak_bytes=1),),
         peak_bytes=1,
@@ -313,7 +320,7 @@ def an_estimate() -> Estimate:
     return Estimate(
         script="train.py",
         args=(),
-        past=Past(whose=Whose.OWN, rule=Rule.MORE_THAN, runs=(run,), need_bytes=1),
+        past=Past(whose=Whose.OWN, lesson=lesson, runs=(run,)),
         dry_run=counted,
         batches=(Batch(size=1, dry_run=counted),),
     )

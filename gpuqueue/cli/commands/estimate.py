@@ -22,11 +22,12 @@ from gpuqueue.estimate.figures import (
     Batch,
     DryRun,
     Estimate,
-    as_option,
     estimate_to_plain,
-    rounded_up,
 )
-from gpuqueue.estimate.past import Past, Rule, Whose
+from gpuqueue.estimate.past import Past, Whose
+from gpuqueue.learning.advice import reason
+from gpuqueue.learning.past_run import Proof
+from gpuqueue.learning.rule import rounded_up
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes, format_duration
 
@@ -45,10 +46,11 @@ _WHOSE = {
     Whose.ANYBODY: "of this file by others",
     Whose.OWN_ELSEWHERE: "of a file of this name elsewhere, by you",
 }
-_RULES = {
-    Rule.SAME_ARGUMENTS: "the largest of the last 5 with the same arguments, 5 % and 256M more",
-    Rule.SAME_SCRIPT: "95 of 100 with other arguments stayed within, 15 % more",
-    Rule.MORE_THAN: "out of memory with the same arguments: more than that",
+_SHOWS = {
+    Proof.PEAK: "",
+    Proof.AT_LEAST: "at least ",
+    Proof.CAPPED: "at most ",
+    Proof.DIED: "more than ",
 }
 #: Most earlier runs that are shown.
 SHOWN = 5
@@ -157,7 +159,7 @@ def _lines(found: Estimate) -> list[str]:
     if found.dry_run is not None:
         lines += ["", *LIMITS]
     if found.mem_bytes is not None:
-        lines += ["", f"ask for  --mem {as_option(found.mem_bytes)}"]
+        lines += ["", f"ask for  --mem {format_bytes(found.mem_bytes)}"]
     return lines
 
 
@@ -171,7 +173,7 @@ def _of_past(past: Past) -> list[str]:
         (
             str(run.job_id),
             render.when(run.ended_at),
-            ("more than " if run.out_of_memory else "") + format_bytes(run.bytes),
+            _SHOWS[run.proof] + format_bytes(run.bytes),
             "same" if run.same_args else "other",
         )
         for run in runs
@@ -180,9 +182,9 @@ def _of_past(past: Past) -> list[str]:
     return [
         f"history: runs {_WHOSE[past.whose]}",
         "",
-        render.table(("JOB", "ENDED", "PEAK", "ARGUMENTS"), rows, right=(0, 2)) + more,
+        render.table(("JOB", "ENDED", "NEED", "ARGUMENTS"), rows, right=(0, 2)) + more,
         "",
-        f"needs {format_bytes(past.need_bytes)}: {_RULES[past.rule]}",
+        f"needs {format_bytes(past.need_bytes)}: {reason(past.lesson)}",
     ]
 
 
@@ -255,7 +257,7 @@ def _of_batches(batches: Sequence[Batch]) -> str:
             format_bytes(each.dry_run.largest("activations")),
             format_bytes(each.dry_run.peak_bytes),
             format_bytes(each.dry_run.need_bytes),
-            as_option(rounded_up(each.dry_run.need_bytes)),
+            format_bytes(rounded_up(each.dry_run.need_bytes)),
         )
         for each in batches
     ]

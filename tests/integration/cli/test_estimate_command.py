@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import re
 import sys
@@ -23,7 +24,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Ending
 from gpuqueue.system.account import current_account
-from gpuqueue.text.units import GIB, MIB, format_bytes, parse_bytes
+from gpuqueue.text.units import MIB, format_bytes, parse_bytes
 
 #: Read at import, because the tests clear the environment.
 IN_CI = bool(os.environ.get("CI"))
@@ -77,19 +78,21 @@ def test_history_answers_and_nothing_is_run(site: Site, tmp_path: Path) -> None:
     """If the history has runs of the script, it is neither run nor read. This script would fail."""
     path = tmp_path / "train.py"
     path.write_text("raise SystemExit('it was run')")
-    remember(site, path, 3 * GIB, 2 * GIB)
+    remember(site, path, 600 * MIB, 400 * MIB)
 
     reported = site.cli("estimate", str(path)).stdout
     plain = json.loads(site.cli("estimate", str(path), "--history-only", "--json").stdout)
 
     assert "runs of this file by you" in reported
-    assert reported.endswith("ask for  --mem 3.5G\n")
-    assert ("same_arguments", [2, 1], None) == (
-        plain["past"]["rule"],
+    assert reported.endswith("ask for  --mem 832M\n")
+    assert ("arguments", [2, 1], None) == (
+        plain["past"]["signature"],
         [run["job_id"] for run in plain["past"]["runs"]],
         plain["dry_run"],
     )
-    assert -(-3 * GIB * 105 // 100) + 256 * MIB == plain["need_bytes"]
+    assert math.ceil(600 * MIB * 1.3) == plain["need_bytes"]
+    learned = site.cli("submit", "--mem", "auto", str(path)).stderr
+    assert "gpuqueue: asking 832M: the last 2 runs peaked at 400M to 600M" in learned  # the two agree
 
 
 @pytest.mark.full
@@ -101,11 +104,11 @@ def test_runs_of_others_help_where_there_are_none_of_ones_own(
     path.write_text("")
     now = datetime.now(timezone.utc)
     monkeypatch.setattr("outbox.T0", now - timedelta(days=1))
-    remember(site, path, GIB, account=BOB)
+    remember(site, path, 600 * MIB, account=BOB)
 
     plain = json.loads(site.cli("estimate", str(path), "--json", "--history-only").stdout)
 
-    assert ("anybody", "same_script") == (plain["past"]["whose"], plain["past"]["rule"])
+    assert ("anybody", "arguments") == (plain["past"]["whose"], plain["past"]["signature"])
 
 
 @pytest.mark.full
@@ -116,7 +119,7 @@ def test_a_history_that_has_no_answer_is_no_success(site: Site, script: Path, wo
 
     done = site.cli("estimate", str(script), "--history-only", *words, check=False)
 
-    line = "the history knows no run of this script whose peak can be trusted (on simulated devices none can)"
+    line = "the history knows no run of this script that shows its need on a GPU (simulated devices do not count)"
     assert (1, f"gpuqueue: {line}\n") == (done.returncode, done.stderr)
     assert [line] == (json.loads(done.stdout)["notes"] if words else [line])
     assert words or not done.stdout
@@ -129,7 +132,7 @@ def test_without_history_the_parts_of_a_dry_run_are_shown(site: Site, script: Pa
 
     reported = site.cli("estimate", str(script), "--python", sys.executable, "--", "--optimizer", "Adam").stdout
 
-    assert "note: the history knows no run of this script whose peak can be trusted" in reported
+    assert "note: the history knows no run of this script that shows its need on a GPU" in reported
     assert "optimizer states (Adam)" in reported
     assert "2 x parameters" in reported
     formula = next(line for line in reported.splitlines() if line.startswith("formula: "))

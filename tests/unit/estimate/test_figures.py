@@ -1,16 +1,24 @@
-"""Tests of the memory that an estimate recommends, and of its text as an option."""
+"""Tests of the memory that an estimate recommends."""
 
 from __future__ import annotations
 
 import ast
+import math
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from gpuqueue.estimate import dry_run
-from gpuqueue.estimate.figures import CONTEXT_BYTES, DryRun, Estimate, Part, as_option, rounded_up
-from gpuqueue.estimate.past import Past, Rule, Whose
-from gpuqueue.text.units import GIB, KIB, MIB, parse_bytes
+from gpuqueue.estimate.figures import CONTEXT_BYTES, DryRun, Estimate, Part
+from gpuqueue.estimate.past import Past, PastRun, Whose
+from gpuqueue.learning import past_run
+from gpuqueue.learning.past_run import Proof
+from gpuqueue.learning.rule import learned, rounded_up
+from gpuqueue.learning.signature import Lesson
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.mem_source import Signature
+from gpuqueue.text.units import GIB, KIB, MIB
 
 INSIDE = Path(dry_run.__file__).with_name("inside")
 
@@ -30,8 +38,12 @@ def a_dry_run(peak_bytes: int = 100 * MIB) -> DryRun:
     )
 
 
-def a_past(rule: Rule, need_bytes: int) -> Past:
-    return Past(whose=Whose.OWN, rule=rule, runs=(), need_bytes=need_bytes)
+def a_past(proof: Proof, size_bytes: int) -> Past:
+    """Return what one run teaches."""
+    found = learned([past_run.PastRun(proof=proof, bytes=size_bytes, kind=DeviceKind.GPU)])
+    assert found is not None
+    run = PastRun(job_id=1, ended_at=datetime.now(timezone.utc), bytes=size_bytes, proof=proof, same_args=True)
+    return Past(whose=Whose.OWN, lesson=Lesson(signature=Signature.ARGUMENTS, learned=found), runs=(run,))
 
 
 def test_a_dry_run_needs_its_peak_a_tenth_more_and_the_context() -> None:
@@ -54,29 +66,19 @@ def test_history_comes_first_where_it_answers() -> None:
     def need(past: Past | None, counted: DryRun | None) -> int | None:
         return Estimate(script="a.py", args=(), past=past, dry_run=counted).need_bytes
 
-    assert GIB == need(a_past(Rule.SAME_SCRIPT, GIB), run)
-    assert run.need_bytes == need(a_past(Rule.MORE_THAN, GIB), run)
-    assert 20 * GIB == need(a_past(Rule.MORE_THAN, 20 * GIB), run)
+    assert math.ceil(GIB * 1.3) == need(a_past(Proof.PEAK, GIB), run)
+    assert run.need_bytes == need(a_past(Proof.DIED, GIB), run)
+    assert 20 * GIB == need(a_past(Proof.DIED, 10 * GIB), run)
     assert need(None, None) is None
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (1, "64M"),
-        (512 * MIB, "512M"),
-        (512 * MIB + 1, "576M"),
-        (GIB, "1G"),
-        (GIB + 1, "1088M"),
-        (2 * GIB, "2G"),
-        (2 * GIB + 1, "2.5G"),
-        (40 * GIB - 1, "40G"),
-    ],
-)
-def test_what_is_asked_for_is_never_less_than_what_is_needed(size: int, text: str) -> None:
-    """The recommended size is never less than the need, and its text means exactly the rounded size."""
-    assert text == as_option(rounded_up(size))
-    assert rounded_up(size) == parse_bytes(text)
+def test_what_is_asked_for_is_rounded_up() -> None:
+    """The recommended size is that of ``--mem auto``; after a dry run it is the need, rounded up."""
+    past = a_past(Proof.PEAK, GIB)
+    assert past.mem_bytes == Estimate(script="a.py", args=(), past=past).mem_bytes
+    counted = a_dry_run(8 * GIB)
+    assert rounded_up(counted.need_bytes) == Estimate(script="a.py", args=(), dry_run=counted).mem_bytes
+    assert Estimate(script="a.py", args=()).mem_bytes is None
 
 
 def test_the_hosts_memory_is_read_or_not_known(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import pytest
 from factories import ADA, BOB, make_spec
 
-from gpuqueue.estimate.past import Past, Rule, Script, Whose, past_of
+from gpuqueue.estimate.past import Past, Script, Whose, past_of
+from gpuqueue.learning.past_run import Proof
+from gpuqueue.learning.rule import rounded_up
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Account
+from gpuqueue.model.mem_source import Signature
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.text.units import GIB, MIB
 
@@ -69,57 +73,37 @@ def output(*records: Record, **changes: Any) -> Past:
     return past
 
 
-def test_two_runs_with_the_same_arguments_give_the_largest_and_a_little_more() -> None:
-    """Two runs with the same arguments give the largest peak plus 5 % and 256 MiB.
+def test_the_number_is_that_of_learned_memory() -> None:
+    """`estimate` and `--mem auto` agree: three runs have the small margin, two the large one.
 
     The fullest device of a run counts, because --mem is for each device.
     """
-    past = output(a_record(sampled(2 * GIB), sampled(3 * GIB)), a_record(sampled(GIB)))
+    two = output(a_record(sampled(2 * GIB), sampled(3 * GIB)), a_record(sampled(GIB), sampled(GIB)))
+    three = output(*[a_record(sampled(3 * GIB))] * 3)
 
-    assert (Whose.OWN, Rule.SAME_ARGUMENTS, 2, True) == (past.whose, past.rule, len(past.runs), past.suffices)
-    assert -(-3 * GIB * 105 // 100) + 256 * MIB == past.need_bytes
-
-
-def test_only_the_last_five_runs_count() -> None:
-    """Only the last five runs count, because a script may have changed since older runs."""
-    new = [a_record(sampled(GIB), job_id=number) for number in range(9, 4, -1)]
-
-    assert output(*new).need_bytes == output(*new, a_record(sampled(20 * GIB))).need_bytes
-    assert output(*new).need_bytes < output(*new[:4], a_record(sampled(20 * GIB))).need_bytes
+    assert (Whose.OWN, Signature.ARGUMENTS, 2, True) == (two.whose, two.lesson.signature, len(two.runs), two.suffices)
+    assert math.ceil(3 * GIB * 1.3) == two.need_bytes
+    assert (math.ceil(3 * GIB * 1.1) + 256 * MIB, rounded_up(three.need_bytes)) == (three.need_bytes, three.mem_bytes)
 
 
-def test_other_arguments_give_a_high_percentile_in_which_the_young_weigh_more() -> None:
-    """Other arguments give a high percentile with more weight on recent runs.
+def test_other_arguments_count_where_there_are_three_runs_with_them() -> None:
+    """One run with the same arguments counts with the others. All runs are listed then."""
+    others = [a_record(sampled(size * GIB), args=("--size", str(size))) for size in (4, 6)]
 
-    A run loses half its weight in two weeks, so that recent small runs outvote a large run of last year.
-    """
-    old = a_record(sampled(20 * GIB), days=365, args=())
-    young = [a_record(sampled(size * MIB), args=("--epochs", str(size))) for size in (1000, 1010, 1020)]
+    past = output(a_record(sampled(2 * GIB)), *others)
 
-    past = output(*young, old)
-
-    assert (Rule.SAME_SCRIPT, 4) == (past.rule, len(past.runs))
-    assert -(-1020 * MIB * 115 // 100) == past.need_bytes
-    assert -(-20 * GIB * 115 // 100) == output(*young, replace_days(old)).need_bytes
-
-
-def replace_days(record: Record) -> Record:
-    """Return *record* as if it had ended today."""
-    return replace(record, runs=tuple(replace(run, ended_at=NOW) for run in record.runs))
-
-
-def test_one_run_with_the_same_arguments_is_judged_with_the_others() -> None:
-    """A single run with the same arguments counts with the runs with other arguments."""
-    assert Rule.SAME_SCRIPT is output(a_record(sampled(GIB)), a_record(sampled(2 * GIB), args=())).rule
+    assert (Signature.SCRIPT, 3, [True, False, False]) == (
+        past.lesson.signature,
+        past.lesson.learned.peaks,
+        [run.same_args for run in past.runs],
+    )
+    assert math.ceil(6 * GIB * 1.1) + 256 * MIB == past.need_bytes
 
 
 @pytest.mark.parametrize(
-    "untrusted",
+    "silent",
     [
         a_record(Peak.unknown()),
-        a_record(sampled(GIB, samples=9)),
-        a_record(Peak(bytes=GIB, source=PeakSource.TORCH, samples=50)),
-        a_record(Peak(bytes=GIB, source=PeakSource.DEVICE_DELTA, samples=50)),
         a_record(Peak(bytes=GIB, source=PeakSource.HOST_RSS, samples=50)),
         a_record(Peak(bytes=GIB, source=PeakSource.SIMULATED, samples=50)),
         a_record(sampled(GIB), Peak.unknown()),
@@ -128,54 +112,45 @@ def test_one_run_with_the_same_arguments_is_judged_with_the_others() -> None:
         a_record(sampled(GIB), ending=Ending.lost("gone")),
     ],
 )
-def test_what_cannot_be_trusted_says_nothing(untrusted: Record) -> None:
-    """Untrusted peaks give no estimate.
-
-    Such a peak is a lower bound, the memory of another device kind, or comes from a run that may have ended before its
-    peak.
-    """
-    assert past_of(ASKED, [untrusted, untrusted, untrusted]) is None
+def test_what_shows_no_need_says_nothing(silent: Record) -> None:
+    """The memory of another device kind, and a run that may have ended before its peak, give no estimate."""
+    assert past_of(ASKED, [silent, silent, silent]) is None
 
 
 @pytest.mark.parametrize(
-    "trusted",
+    ("record", "proof"),
     [
-        a_record(Peak(bytes=GIB, source=PeakSource.NVML_ACCOUNTING)),
-        a_record(sampled(GIB), ending=Ending.stopped(EndingKind.TIMED_OUT, -15)),
+        (a_record(Peak(bytes=GIB, source=PeakSource.NVML_ACCOUNTING)), Proof.PEAK),
+        (a_record(sampled(GIB), ending=Ending.stopped(EndingKind.TIMED_OUT, -15)), Proof.PEAK),
+        (a_record(sampled(GIB, samples=9)), Proof.AT_LEAST),
+        (a_record(Peak(bytes=GIB, source=PeakSource.TORCH, samples=50)), Proof.AT_LEAST),
+        (a_record(sampled(8 * GIB)), Proof.CAPPED),
+        (a_record(sampled(2 * GIB), ending=OUT_OF_MEMORY), Proof.DIED),
     ],
 )
-def test_the_drivers_own_maximum_and_a_run_that_used_its_time_count(trusted: Record) -> None:
-    """The driver's own maximum counts, because it misses nothing.
+def test_each_run_shows_something_of_its_own(record: Record, proof: Proof) -> None:
+    """The driver's own maximum and enough samples show the need, other sources a lower bound."""
+    past = output(record)
 
-    A run that reached its time limit counts, because it ran as long as allowed.
-    """
-    assert Rule.SAME_ARGUMENTS is output(trusted, trusted).rule
-
-
-def test_out_of_memory_says_more_than_that() -> None:
-    """A run out of memory gives a lower bound: twice its lease.
-
-    It is not a sufficient size.
-    """
-    past = output(a_record(sampled(2 * GIB), ending=OUT_OF_MEMORY, lease_bytes=4 * GIB))
-
-    assert (Rule.MORE_THAN, False, 8 * GIB) == (past.rule, past.suffices, past.need_bytes)
+    assert ([proof], proof is not Proof.DIED) == ([run.proof for run in past.runs], past.suffices)
 
 
-def test_out_of_memory_raises_what_went_well_before() -> None:
-    """A run out of memory with the same arguments counts among the last five.
+def test_out_of_memory_asks_for_twice_as_much() -> None:
+    """A run out of memory shows that its allocation is not enough. Alone it is no usable estimate."""
+    short = a_record(sampled(2 * GIB), ending=OUT_OF_MEMORY, lease_bytes=4 * GIB)
 
-    One with other arguments does not count.
-    """
-    well = [a_record(sampled(GIB)), a_record(sampled(GIB))]
-    short = a_record(sampled(4 * GIB), ending=OUT_OF_MEMORY, lease_bytes=4 * GIB)
-    elsewhere = a_record(sampled(4 * GIB), ending=OUT_OF_MEMORY, lease_bytes=4 * GIB, args=("--big",))
-    others = [a_record(sampled(GIB), args=()), a_record(sampled(GIB), args=())]
+    assert 8 * GIB == output(short).need_bytes
+    assert 8 * GIB == output(short, a_record(sampled(GIB)), a_record(sampled(GIB))).need_bytes
 
-    assert (Rule.SAME_ARGUMENTS, 8 * GIB) == (output(short, *well).rule, output(short, *well).need_bytes)
-    assert output(*well).need_bytes == output(elsewhere, *well).need_bytes
-    assert output(*others).need_bytes == output(elsewhere, *others).need_bytes
-    assert Rule.MORE_THAN is output(short, *others).rule
+
+def test_a_run_whose_memory_others_took_says_nothing() -> None:
+    """The job was queued again with the same, so its allocation was not too small."""
+    short = a_record(sampled(2 * GIB), ending=OUT_OF_MEMORY)
+    spec = replace(short.job.spec, mem_bytes=8 * GIB)
+
+    assert past_of(ASKED, [replace(short, job=replace(short.job, spec=spec, mem_retries=1))]) is None
+    more = replace(short.job, spec=replace(spec, mem_bytes=16 * GIB), mem_retries=1)
+    assert 16 * GIB == output(replace(short, job=more)).need_bytes
 
 
 def test_own_runs_go_first_then_anybodys_of_this_file_then_own_ones_elsewhere() -> None:
@@ -197,4 +172,4 @@ def test_own_runs_go_first_then_anybodys_of_this_file_then_own_ones_elsewhere() 
 def test_the_same_file_by_another_way_of_writing_is_the_same() -> None:
     """The path is compared after normalization. The arguments are compared word by word."""
     assert Whose.OWN is output(*[a_record(sampled(GIB))] * 2, path="/home/ada/./train.py").whose
-    assert Rule.SAME_SCRIPT is output(*[a_record(sampled(GIB))] * 2, args=("--lr", "1e-4")).rule
+    assert Signature.SCRIPT is output(*[a_record(sampled(GIB))] * 2, args=("--lr", "1e-4")).lesson.signature

@@ -52,16 +52,12 @@ def test_a_size_that_was_not_enough_is_named() -> None:
 def test_a_size_that_no_device_gives_is_not_advised() -> None:
     """The line says that instead. It used to advise a size with which a job waits for ever."""
     died = lesson(23, proof=Proof.DIED)
-    assert suggestion(23 * GIB, died, 23 * GIB) == (
-        "asking 23G, but a run ran out of memory with 23G, and no device that the job may use gives enough"
-    )
-    assert suggestion(12 * GIB, died, 16 * GIB) == (
-        "asking 12G, but a run ran out of memory with 23G, and no device that the job may use gives enough"
-    )
-    assert suggestion(12 * GIB, lesson(20, 20, 20), 16 * GIB) == (
-        "asking 12G, but the last 3 runs peaked at 20G: the job may die, and no device that the job may use gives enough"
-    )
-    assert suggestion(12 * GIB, died, 80 * GIB) == "asking 12G, but a run ran out of memory with 23G: try 46G"
+    gone = "a run ran out of memory with 23G, and no device that the job may use gives enough"
+    assert f"asking 23G, but {gone}" == suggestion(23 * GIB, died, 23 * GIB)
+    assert f"asking 12G, but {gone}" == suggestion(12 * GIB, died, 16 * GIB)
+    assert "asking 12G, but a run ran out of memory with 23G: try 46G" == suggestion(12 * GIB, died, 80 * GIB)
+    high = "the last 3 runs peaked at 20G: the job may die, and no device that the job may use gives enough"
+    assert f"asking 12G, but {high}" == suggestion(12 * GIB, lesson(20, 20, 20), 16 * GIB)
 
 
 def test_a_request_below_a_lower_bound_gets_a_line() -> None:
