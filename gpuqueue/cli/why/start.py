@@ -138,6 +138,7 @@ def _no_start(found: Why, explanation: Explanation) -> str:
         resume_words(found, possible)
         or _when_open(found, possible)
         or _when_freed_memory_counts(found, possible)
+        or _when_external_ends(found, possible)
         or "unknown: no device that is served now will ever have enough room"
     )
 
@@ -171,6 +172,19 @@ def _when_freed_memory_counts(found: Why, possible: Sequence[Verdict]) -> str:
     wait_s, device = sorted(waits)[found.job.spec.gpus - 1]
     when = f"in about {format_duration(max(1.0, wait_s))} on {label(found, device)}"
     return f"{when}, if the external processes there do not take again what they have just freed"
+
+
+def _when_external_ends(found: Why, possible: Sequence[Verdict]) -> str:
+    """Return which devices have room once external processes there have ended; empty if too few have."""
+    spec, devices = found.job.spec, []
+    for each in possible:
+        status = found.devices.get(each.device)
+        if each.obstacle in {Obstacle.MEMORY, Obstacle.OCCUPIED} and status is not None and status.external_processes:
+            room_bytes = status.device.total_bytes - status.headroom_bytes - (status.driver_bytes or 0)
+            devices += [label(found, each.device)] if spec.mem_bytes <= room_bytes else []
+    if len(devices) < spec.gpus:
+        return ""
+    return f"unknown: there is room once the external processes on {' or '.join(devices)} have ended"
 
 
 def _reserved_from(found: Why, possible: Sequence[Verdict]) -> set[int]:

@@ -395,7 +395,10 @@ def test_memory_that_was_just_freed_is_no_reason_to_say_never() -> None:
 
 
 def test_a_notebook_in_use_is_no_memory_that_comes_back() -> None:
-    """What an external process uses now is not promised to anybody."""
+    """What an external process uses now is not promised to anybody, and it may end.
+
+    Regression: ``why`` said that no device would ever have enough room.
+    """
     notebook = ExternalProcess(pid=7, held_bytes=17 * GIB, counted_bytes=17 * GIB, user="eve", command="notebook")
     card = replace(device("a", 0), external_bytes=17 * GIB, external_processes=(notebook,))
     explanation = replace(EXPLANATION, devices=(verdict("a", 0, Obstacle.MEMORY),), start=None)
@@ -403,7 +406,10 @@ def test_a_notebook_in_use_is_no_memory_that_comes_back() -> None:
 
     (line,) = start_lines(found, explanation)
 
-    assert "ever have enough room" in line
+    assert line == "unknown: there is room once the external processes on a:0 have ended"
+    full = replace(card, driver_bytes=20 * GIB)
+    (line,) = start_lines(replace(found, devices={"a-0": full}), explanation)
+    assert "ever have enough room" in line  # the driver's own memory does not go away
 
 
 def test_every_obstacle_has_a_word() -> None:
