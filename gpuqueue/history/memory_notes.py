@@ -26,7 +26,7 @@ def note_of(event: Event) -> str:
     if fields.get("again") != "out_of_memory":
         return ""
     size = format_bytes(_number(event, "mem"))
-    which = f"time {_number(event, 'mem_retries')} of at most {_number(event, 'mem_allowed')}"
+    which = f"memory retry {_number(event, 'mem_retries')} of {_number(event, 'mem_allowed')}"
     if fields.get("blamed"):
         return f"{OUT_OF_MEMORY}, {TAKEN_BY_OTHERS}: {fields['blamed']}; queued again with {size} ({which})"
     return f"{OUT_OF_MEMORY}: queued again with {size} ({which})"

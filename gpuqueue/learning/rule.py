@@ -3,16 +3,15 @@
 The rule, with its sources:
 
 - From three runs on: the largest of the last 20 trusted peaks x 1.1 + 256 MiB. The window of 20 and the factor come
-  from a simulation of candidates (150 synthetic programs with 40 runs each: steady, two sizes, lognormal). The maximum
-  of 20 lost 0, 4.4 and 7.0 % of the tries; that of 5 runs 0, 13.6 and 14.4 %; a decaying 90th percentile + 15 %, as in
-  the Kubernetes Vertical Pod Autoscaler, 0, 10.4 and 8.7 %. The 256 MiB are for the context of another device model and
-  for spikes between two samples; the autoscaler's floor is 250 MiB.
+  from a simulation of candidates; ``python -m benchmarks.bench_learning`` compares this rule with others, such as a
+  high percentile, which the Kubernetes Vertical Pod Autoscaler uses. The 256 MiB are for the context of another device
+  model and for spikes between two samples; the autoscaler's floor is 250 MiB.
 - From one run on: the largest peak x 1.3, since one or two runs say little about how peaks vary.
 - A peak that is only a lower bound counts x 1.3: its source misses up to 600 MiB of a GPU.
 - A run that filled its allocation and ended well shows that the allocation is enough. It asks for no more: with a
   margin each run would fill its larger cap again, and the number would grow up to the whole device.
-- A run that died for lack of memory asks for twice what it had, until a larger peak was seen. Of the tries after an
-  out-of-memory error, x 2 lost 6.8 % and x 1.5 lost 14.2 % in the same simulation.
+- A run that died for lack of memory asks for twice what it had, unless a run peaked at as much. After an
+  out-of-memory error, x 1.5 lost twice as many tries as x 2 in the simulation.
 
 The number never exceeds what a device can give, unless a run needed more.
 """

@@ -12,6 +12,7 @@ import click
 
 from gpuqueue.cli.options.job_request import WithRest, probe_options, submit_job
 from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.placement import warn_if_alone
 from gpuqueue.client import Client
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
@@ -89,6 +90,7 @@ def probe(ctx: click.Context, /, seconds: str, flat: str, *, steps: int | None, 
         job = submit_job(client, ctx.obj, {**options, **_request(options["env"], str(rule), limit_s)})
         where = "a device" if options["gpus"] == 1 else f"{options['gpus']} devices"
         print_message("gpuqueue", f"job {job.id} queued: alone on {where}, for at most {format_duration(limit_s)}")
+        warn_if_alone(client, job)
     try:
         interrupt.check()
         with Client() as client:

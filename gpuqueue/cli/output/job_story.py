@@ -153,7 +153,7 @@ def _wait_lines(job: Job) -> list[str]:
     if job.requeues:
         lines.append(f"  requeues   {job.requeues}, asked for by exit 75")
     if job.mem_retries:
-        lines.append(f"  mem tries  {job.mem_retries} of {spec.retries.most_mem_times}, after out of memory")
+        lines.append(f"  mem retry  {job.mem_retries} of {spec.retries.most_mem_times}, after out of memory")
     return lines
 
 

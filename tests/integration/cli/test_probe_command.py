@@ -171,6 +171,21 @@ def test_ctrl_c_cancels_the_probe(site: Site, tmp_path: Path) -> None:
     assert JobState.CANCELLED is site.until_recorded(job_id).job.state
 
 
+@pytest.mark.full
+def test_a_probe_that_no_device_can_run_says_so(site: Site, tmp_path: Path) -> None:
+    """It used to wait for ever without a hint, where `submit` says what to do."""
+    command = [str(BIN / "gpuqueue"), *words_of(tmp_path, "sleeps", "--device", "cpu")]
+    process = subprocess.Popen(command, env=site.environ, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+
+    lines = [process.stderr.readline() for _ in range(2)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+    assert "queued: alone on a device" in lines[0]
+    assert lines[1].startswith("gpuqueue: no CPU is served: the job waits. Serve one with gpuqueue up")
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [

@@ -453,8 +453,8 @@ def test_the_history_records_it_and_restores_it_to_a_lost_store(
     )
     assert [6 * GIB, 6 * GIB] == [run.devices[0].lease_bytes for run in known(job_id).runs]
     assert [
-        f"out of memory, because others took its memory: {BLAMED.blamed}; queued again with 6G (time 1 of at most 2)",
-        "out of memory: queued again with 12G (time 2 of at most 2)",
+        f"out of memory, because others took its memory: {BLAMED.blamed}; queued again with 6G (memory retry 1 of 2)",
+        "out of memory: queued again with 12G (memory retry 2 of 2)",
     ] == [note.text for note in known(job_id).notes]
     before = [job_of(queue, each) for each in (job_id, member.job_id)]
 

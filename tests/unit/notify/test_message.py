@@ -163,7 +163,7 @@ def test_what_is_not_known_or_not_allowed_says_what_is() -> None:
 
 def test_runs_that_lacked_memory_are_in_the_message() -> None:
     """Each decision about a lack of device memory has a line. Other notes have none."""
-    texts = ("started warm", "out of memory: queued again with 12G (time 1 of at most 2)")
+    texts = ("started warm", "out of memory: queued again with 12G (memory retry 1 of 2)")
     notes = tuple(Note(at=NOW, attempt=1, text=text) for text in texts)
     record = replace(a_record(JobState.SUCCEEDED, Ending.from_status(0)), notes=notes)
 

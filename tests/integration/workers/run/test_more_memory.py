@@ -72,8 +72,8 @@ def test_a_script_that_needs_more_succeeds_on_its_second_run(gpu_site: Site, tmp
     assert ["Fake 8G", "Fake 24G"] == [run.devices[0].name for run in record.runs]
     shown = gpu_site.cli("show", str(record.job.id)).stdout
     assert "asked      12G (after out of memory)" in shown
-    assert "mem tries  1 of 2, after out of memory" in shown
-    assert "out of memory: queued again with 12G (time 1 of at most 2)" in shown
+    assert "mem retry  1 of 2, after out of memory" in shown
+    assert "out of memory: queued again with 12G (memory retry 1 of 2)" in shown
 
     killed = int(gpu_site.cli("submit", "--mem", "6G", "--", sys.executable, "-c", "raise MemoryError").stdout)
     host = gpu_site.until_recorded(killed)

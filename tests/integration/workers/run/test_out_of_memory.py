@@ -113,4 +113,4 @@ def test_an_out_of_memory_names_what_was_free_and_who_had_the_rest(
     assert (JobState.QUEUED, 6 * GIB, 1) == (record.job.state, record.job.spec.mem_bytes, record.job.mem_retries)
     (note,) = [note.text for note in record.notes if note.text.startswith("out of memory")]
     assert note.startswith(f"out of memory, because others took its memory: pid {os.getpid()} of {user} (")
-    assert note.endswith(", 9.5G); queued again with 6G (time 1 of at most 2)")
+    assert note.endswith(", 9.5G); queued again with 6G (memory retry 1 of 2)")
