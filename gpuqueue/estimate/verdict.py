@@ -42,8 +42,8 @@ def _not_enough(record: Record, run: Run, each: str) -> str:
     spec, had = record.job.spec, max(device.lease_bytes for device in run.devices)
     from gpuqueue.model import mem_retry  # noqa: PLC0415 - only after a lack of memory
 
-    told = " ".join(note.text for note in record.notes if note.attempt == run.attempt)
-    if mem_retry.TAKEN_BY_OTHERS in told:
+    noted = " ".join(note.text for note in record.notes if note.attempt == run.attempt)
+    if mem_retry.TAKEN_BY_OTHERS in noted:
         return f"asked {format_bytes(had)}{each}, and others took its memory: the same size may do"
     if spec.placement.whole:
         return f"asked all of the device{each} and it was not enough: it needs a larger one"
@@ -51,7 +51,7 @@ def _not_enough(record: Record, run: Run, each: str) -> str:
     if spec.mem_bytes > had:
         return f"{asked}: it asks for {format_bytes(spec.mem_bytes)} now"
     for refusal in (mem_retry.NO_LARGER_DEVICE, mem_retry.LIMITED):
-        if refusal in told:
+        if refusal in noted:
             return f"{asked}, and {refusal}"
     wanted_bytes = rounded_up(DIED_FACTOR * max(had, *(device.peak.bytes or 0 for device in run.devices)))
     sizes = [device.total_bytes for device in run.devices if device.total_bytes is not None]

@@ -79,7 +79,7 @@ def runs_of(attempts: Sequence[Sequence[Sequence[Any]]], known: Mapping[int, Cod
     """Return the runs of one job, newest first. None for each that does not show a need.
 
     A run that died for lack of memory shows nothing if the job asked for no more after it: then others had taken its
-    memory. While the job waits for its next run, its own request tells that.
+    memory. While the job waits for its next run, its own request shows that.
     """
     found: list[PastRun | None] = []
     mem_bytes, mem_retries = attempts[0][0][_MEM]

@@ -229,7 +229,7 @@ def test_external_processes_that_ended_are_not_subtracted_twice(queue: JobQueue)
     assert 23 * GIB == job_of(queue, job_id).spec.mem_bytes
 
 
-def test_a_worker_of_an_older_version_does_not_tell_the_drivers_memory(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_worker_of_an_older_version_does_not_report_the_drivers_memory(queue: JobQueue, store: redis.Redis) -> None:
     """Then the external memory of the moment is not asked for: a job must not wait for memory that never comes."""
     serve(queue)
     store.hset(keys.SEEN, "GPU-0", '{"trouble": null, "blind": false, "external_processes": []}')

@@ -7,8 +7,8 @@ local TIMES = 2 -- as MEM_TIMES in gpuqueue/model/retries.py
 local MIB, STEP, MOST = 2 ^ 20, 2 ^ 26, 2 ^ 50 -- requests are whole steps, where the devices allow it
 
 -- Return the external memory of a device that no process holds: it is the driver's own, and does not go away. The
--- worker's last sample tells it. `external` is newer, so the processes of that sample cannot be subtracted from it. A
--- worker of an older version does not tell it; then no external memory goes away.
+-- worker's last sample has it. `external` is newer, so the processes of that sample cannot be subtracted from it. A
+-- worker of an older version does not report it; then no external memory goes away.
 local function of_driver(device, external)
   local ok, sample = pcall(cjson.decode, call('HGET', P .. 'seen', device) or '')
   return ok and type(sample) == 'table' and tonumber(sample.driver_bytes) or external
