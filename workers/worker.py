@@ -31,7 +31,7 @@ from workers.run import process_tree
 from workers.run.submitters import prepare
 from workers.runner import Runner
 from workers.services.adoption import Adoption
-from workers.services.heartbeats import Heartbeats
+from workers.services.heartbeats import Heartbeats, ask_preempt
 from workers.services.prune import Pruner
 from workers.services.reaper import Reaper
 from workers.steps.report import NOT_STARTED
@@ -190,7 +190,7 @@ class Worker:
         run = self.runs.get(wake.token or "")
         if run is not None and wake.by is not None and wake.left_s is not None:
             with contextlib.suppress(OSError):  # the next heartbeat asks again
-                self._heartbeats.ask_preempt(run, PreemptRequest(by=wake.by, left_s=wake.left_s))
+                ask_preempt(run, PreemptRequest(by=wake.by, left_s=wake.left_s))
 
     # ---- stop ----------------------------------------------------------------------------------------------------
 

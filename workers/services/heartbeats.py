@@ -26,6 +26,26 @@ from workers.services.idle_watch import IdleWatch
 log = logging.getLogger(__name__)
 
 
+def ask_preempt(run: LiveRun, place: PreemptRequest) -> None:
+    """Preempt the run through its run directory, and add a note for the job's owner.
+
+    The note is added first: the run can end, and its notes be sent, before this thread goes on.
+
+    Raises:
+        OSError: The run directory cannot be written now.
+
+    """
+    note = f"preemption requested for job {place.by}, in {format_duration(place.left_s)} at the latest"
+    run.notes.append(note)
+    is_first = False
+    try:
+        is_first = run.directory.ask_preempt(place.by, place.left_s)
+    finally:
+        if not is_first:
+            with contextlib.suppress(ValueError):  # it was sent meanwhile
+                run.notes.remove(note)
+
+
 class Heartbeats:
     """Renews the leases in the store, and passes each verdict on to the shim of its run."""
 
@@ -145,22 +165,10 @@ class Heartbeats:
             if run.held.token in verdicts.cancelled:
                 run.directory.ask_end(EndingKind.CANCELLED)
             elif run.held.token in verdicts.preemptions:
-                self.ask_preempt(run, verdicts.preemptions[run.held.token])
+                ask_preempt(run, verdicts.preemptions[run.held.token])
             run.directory.keep_meters(run.figures())
         except OSError as error:
             log.warning("%s: its run directory cannot be written: %s", run, error)
-
-    def ask_preempt(self, run: LiveRun, place: PreemptRequest) -> None:
-        """Preempt the run through its run directory, and add a note for the job's owner.
-
-        Raises:
-            OSError: The run directory cannot be written now.
-
-        """
-        if run.directory.ask_preempt(place.by, place.left_s):
-            run.notes.append(
-                f"preemption requested for job {place.by}, in {format_duration(place.left_s)} at the latest"
-            )
 
     def _send_notes(self, run: LiveRun) -> None:
         run.hear_start()
