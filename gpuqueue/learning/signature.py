@@ -155,7 +155,8 @@ def still_arguments(runs: Sequence[tuple[Mapping[str, str], int]]) -> frozenset[
 
     At first no argument that changed counts. While runs that agree in all that count have peaks apart, the argument
     that separates them best begins to count. In the end each argument that does not count must have changed between
-    two runs that agree in all that count; else nothing is known about it, and it counts as well.
+    two runs that agree in all that count; else nothing is known about it, and it counts as well. If the only such runs
+    differ in two arguments whose effects cancel, these are taken for ones that do not count.
     """
     changed = _changed([args for args, _ in runs])
     if len(changed) > MOST_ARGUMENTS:
