@@ -133,7 +133,7 @@ def _suggest(connection: Connection, spec: JobSpec, note: Note | None) -> None:
     lesson = _lesson(connection, spec, runs) if runs else None
     if lesson is None:
         return
-    asks_too_little = lesson.learned.mem_bytes > spec.mem_bytes
+    asks_too_little = lesson.learned.need_bytes > spec.mem_bytes
     room_bytes = device_room.most_for(connection, spec) if asks_too_little else None
     line = advice.suggestion(spec.mem_bytes, lesson, room_bytes)
     if line is not None:

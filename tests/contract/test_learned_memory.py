@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import BOB, make_spec, serve
+from factories import BOB, make_device, make_offer, make_spec, serve
 from outbox import Outbox
 from service_fixtures import ServedSite, serving
 
@@ -170,6 +170,18 @@ def test_a_run_that_died_counts_as_at_least(learner: Learner) -> None:
     learner.ran(peak=3.9, lease=4, died=True)
     assert ("4G", "asked", "asking 4G, but a run ran out of memory with 4G: try 8G") == learner.asked(mem="4G")
     assert ("8G", "learned 1 arguments", "asking 8G: a run ran out of memory with 4G") == learner.asked(mem="auto")
+
+
+def test_a_size_is_advised_that_a_larger_device_gives(learner: Learner) -> None:
+    """A run died with all of a device. The devices of the site decide what is advised, not those of the run."""
+    learner.ran(peak=23.9, lease=24, died=True)
+    line = "asking 24G, but a run ran out of memory with 24G, and no device that the job may use gives enough"
+    assert ("24G", "asked", line) == learner.asked(mem="24G")
+    serve(learner.site.queue, make_offer("GPU-large", device=make_device("GPU-large", total_bytes=80 * GIB)))
+    try:
+        assert "asking 24G, but a run ran out of memory with 24G: try 48G" == learner.asked(mem="24G")[2]
+    finally:
+        learner.site.queue.devices.withdraw("nodeA", "GPU-large")
 
 
 def test_without_runs_auto_asks_for_the_default(learner: Learner) -> None:
