@@ -6,7 +6,6 @@ agree. This module chooses the runs: those of the account come first, then those
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from enum import Enum
@@ -121,14 +120,13 @@ def _whose(script: Script, job: Job) -> Whose | None:
 def _telling(script: Script, record: Record) -> Iterator[tuple[past_run.PastRun, PastRun]]:
     """Yield the runs on GPUs that show a need, newest first, for the rule and for the reader."""
     died = sum(run.ending is not None and run.ending.kind is EndingKind.OUT_OF_MEMORY for run in record.runs)
-    next_bytes = record.job.spec.mem_bytes if died <= record.job.mem_retries else None
+    next_bytes = past_run.next_request(record.job.spec.mem_bytes, died=died, mem_retries=record.job.mem_retries)
     for run in reversed(record.runs):
         found = _of_rule(record, run)
         had_bytes = max((each.lease_bytes for each in run.devices), default=0)
-        # The job asked for no more afterwards: others had taken its memory.
-        is_blamed = found is not None and found.proof is Proof.DIED and (next_bytes or math.inf) <= had_bytes
+        is_lost = past_run.lost_to_others(None if found is None else found.proof, had_bytes, next_bytes)
         next_bytes = had_bytes
-        if found is not None and not is_blamed and run.ended_at is not None:
+        if found is not None and not is_lost and run.ended_at is not None:
             yield (
                 found,
                 PastRun(

@@ -13,9 +13,10 @@ from gpuqueue.learning.past_run import (
     MOST_JOBS,
     OnDevice,
     PastRun,
-    Proof,
     code_of,
     kind_of,
+    lost_to_others,
+    next_request,
     proof_of,
     utilisation_of,
 )
@@ -84,11 +85,11 @@ def runs_of(attempts: Sequence[Sequence[Sequence[Any]]], known: Mapping[int, Cod
     found: list[PastRun | None] = []
     mem_bytes, mem_retries = attempts[0][0][_MEM]
     died = sum(rows[0][_ENDING] == "out_of_memory" for rows in attempts)
-    next_bytes: int | None = mem_bytes if died <= mem_retries else None
+    next_bytes = next_request(mem_bytes, died=died, mem_retries=mem_retries)
     for rows in attempts:
         run, lease_bytes = run_of(rows, known), max(row[_JOB] for row in rows)
-        is_blamed = run is not None and run.proof is Proof.DIED and next_bytes is not None and next_bytes <= lease_bytes
-        found.append(None if is_blamed else run)
+        proof = None if run is None else run.proof
+        found.append(None if lost_to_others(proof, lease_bytes, next_bytes) else run)
         next_bytes = lease_bytes
     return found
 

@@ -129,6 +129,23 @@ def proof_of(
     return (Proof.PEAK if is_sure else Proof.AT_LEAST), most
 
 
+def next_request(mem_bytes: int, *, died: int, mem_retries: int) -> int | None:
+    """Return what a job asked for after its newest run, if that run died for lack of memory and was not the last one.
+
+    *mem_bytes* is its request now. *died* is the number of its runs that died so, *mem_retries* that of its memory
+    retries. None if no run followed.
+    """
+    return mem_bytes if died <= mem_retries else None
+
+
+def lost_to_others(proof: Proof | None, had_bytes: int, next_bytes: int | None) -> bool:
+    """Return whether a run that had *had_bytes* died because others had taken its memory.
+
+    The job asked for no more afterwards: *next_bytes*, None if it did not run again.
+    """
+    return proof is Proof.DIED and next_bytes is not None and next_bytes <= had_bytes
+
+
 def _is_trusted(source: PeakSource, samples: int) -> bool:
     return source is PeakSource.NVML_ACCOUNTING or (source in _SAMPLED and samples >= ENOUGH_SAMPLES)
 

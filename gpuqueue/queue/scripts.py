@@ -113,7 +113,7 @@ SHARED = {
         *("drains", "exclusions"),
     ),
     "lose": ("dependencies", "array_index", "array", "drains"),
-    "finish": (*("device_filter", "array_index", "limits", "dependencies", "array", "drains", "memory_retry"),),
+    "finish": ("device_filter", "array_index", "limits", "dependencies", "array", "drains", "memory_retry"),
     **dict.fromkeys(("drain", "resume"), ("drains",)),
     **dict.fromkeys(
         ("cancel", "hold", "lose_host"),

@@ -98,7 +98,7 @@ def test_a_run_whose_memory_others_took_shows_nothing(
 def test_a_run_whose_memory_others_took_shows_nothing_before_the_next_one(
     database: HistoryDatabase, outbox: Outbox, asks_gib: int, proofs: list[Proof]
 ) -> None:
-    """While the job waits, its request tells it. The next job of the script used to ask for twice as much."""
+    """While the job waits, its request shows that. The next job of the script used to ask for twice as much."""
     seen = replace(device(3), lease_bytes=6 * GIB)
     outbox.submit(1, train())
     given = {"token": "1.a", "attempt": 1}
