@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
+from gpuqueue.cli.why import external
 from gpuqueue.cli.why.drained import resume_words
 from gpuqueue.cli.why.table import called, clock, count, label, named, trouble_on
 from gpuqueue.client.why import Why
@@ -137,8 +137,8 @@ def _no_start(found: Why, explanation: Explanation) -> str:
     return (
         resume_words(found, possible)
         or _when_open(found, possible)
-        or _when_freed_memory_counts(found, possible)
-        or _when_external_ends(found, possible)
+        or external.when_freed_memory_counts(found, possible)
+        or external.when_external_ends(found, possible)
         or "unknown: no device that is served now will ever have enough room"
     )
 
@@ -151,40 +151,6 @@ def _when_open(found: Why, possible: Sequence[Verdict]) -> str:
         if closed
         else ""
     )
-
-
-def _when_freed_memory_counts(found: Why, possible: Sequence[Verdict]) -> str:
-    """Return when a job has room that lacks only memory which external processes freed recently; else empty.
-
-    Of that memory a half counts after each half-life (see :mod:`workers.measure.external_processes`).
-    """
-    half_life_s, waits = found.external_half_life_s, []
-    if half_life_s is None:
-        return ""
-    for each in possible:
-        status = found.devices.get(each.device)
-        freed_bytes = sum(other.freed_bytes for other in status.external_processes) if status is not None else 0
-        lacking_bytes = found.job.spec.mem_bytes - each.available_bytes
-        if each.obstacle is Obstacle.MEMORY and 0 < lacking_bytes < freed_bytes:
-            waits.append((math.log2(freed_bytes / (freed_bytes - lacking_bytes)) * half_life_s, each.device))
-    if len(waits) < found.job.spec.gpus:
-        return ""
-    wait_s, device = sorted(waits)[found.job.spec.gpus - 1]
-    when = f"in about {format_duration(max(1.0, wait_s))} on {label(found, device)}"
-    return f"{when}, if the external processes there do not take again what they have just freed"
-
-
-def _when_external_ends(found: Why, possible: Sequence[Verdict]) -> str:
-    """Return which devices have room once external processes there have ended; empty if too few have."""
-    spec, devices = found.job.spec, []
-    for each in possible:
-        status = found.devices.get(each.device)
-        if each.obstacle in {Obstacle.MEMORY, Obstacle.OCCUPIED} and status is not None and status.external_processes:
-            room_bytes = status.device.total_bytes - status.headroom_bytes - (status.driver_bytes or 0)
-            devices += [label(found, each.device)] if spec.mem_bytes <= room_bytes else []
-    if len(devices) < spec.gpus:
-        return ""
-    return f"unknown: there is room once the external processes on {' or '.join(devices)} have ended"
 
 
 def _reserved_from(found: Why, possible: Sequence[Verdict]) -> set[int]:

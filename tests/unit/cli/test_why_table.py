@@ -10,7 +10,6 @@ import pytest
 from factories import BOB, make_device, make_spec
 
 from gpuqueue.cli.why.nearest import WORDS, nearest, rest_line
-from gpuqueue.cli.why.start import start_lines
 from gpuqueue.cli.why.story import in_brief, story
 from gpuqueue.cli.why.table import clock, table
 from gpuqueue.client.why import Why
@@ -18,7 +17,7 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.measures import Measure
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, RoomUnderLimits, Start, Verdict
-from gpuqueue.queue.lease import DeviceStatus, ExternalProcess
+from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.text.sanitize import cells
 from gpuqueue.text.units import GIB
 
@@ -374,42 +373,6 @@ def test_a_dropped_reservation_names_the_run_that_outlasted_it() -> None:
         "nothing is reserved for it there before: the end of job 3 took too long, so the reservation was dropped; "
         "other jobs start there" in printed
     )
-
-
-def test_memory_that_was_just_freed_is_no_reason_to_say_never() -> None:
-    """An external process of 18 GB fell to 1 GB. The job fits in a few minutes, if that memory stays free.
-
-    Regression: ``why`` showed 18 GB as its size for minutes, and said that no device would ever have the room.
-    """
-    notebook = ExternalProcess(pid=7, held_bytes=GIB, counted_bytes=17 * GIB, user="eve", command="notebook")
-    card = replace(device("a", 0), external_bytes=17 * GIB, external_processes=(notebook,))
-    waits = replace(WAITS, spec=make_spec(mem_bytes=14 * GIB))
-    lacks = replace(verdict("a", 0, Obstacle.MEMORY), available_bytes=6 * GIB)
-    explanation = replace(EXPLANATION, devices=(lacks,), start=None)
-    found = Why(job=waits, explanation=explanation, devices={"a-0": card}, external_half_life_s=60.0)
-
-    (line,) = start_lines(found, explanation)
-
-    assert "in about 1:00 on a:0, if the external processes there do not take again" in line
-    assert "external 17G, 16G of it freed a moment ago (eve notebook)" in table(found, explanation.devices, 200)
-
-
-def test_a_notebook_in_use_is_no_memory_that_comes_back() -> None:
-    """What an external process uses now is not promised to anybody, and it may end.
-
-    Regression: ``why`` said that no device would ever have enough room.
-    """
-    notebook = ExternalProcess(pid=7, held_bytes=17 * GIB, counted_bytes=17 * GIB, user="eve", command="notebook")
-    card = replace(device("a", 0), external_bytes=17 * GIB, external_processes=(notebook,))
-    explanation = replace(EXPLANATION, devices=(verdict("a", 0, Obstacle.MEMORY),), start=None)
-    found = Why(job=WAITS, explanation=explanation, devices={"a-0": card}, external_half_life_s=60.0)
-
-    (line,) = start_lines(found, explanation)
-
-    assert line == "unknown: there is room once the external processes on a:0 have ended"
-    full = replace(card, driver_bytes=20 * GIB)
-    (line,) = start_lines(replace(found, devices={"a-0": full}), explanation)
-    assert "ever have enough room" in line  # the driver's own memory does not go away
 
 
 def test_every_obstacle_has_a_word() -> None:
