@@ -112,13 +112,13 @@ function is_leaving(state, by, deadline, now)
   return (state == 'cancelling' or by ~= false) and not is_late
 end
 
--- Return what a job of this shape asks for on each device; nil for a damaged shape. `most`: see most_alone.
+-- Return what a job of this shape asks for on each device; nil for a damaged shape. `most`: see max_mem_of.
 function asks_of(shape)
   local mem, limit_s, n, pool, wanted_kind, more = parse_shape(shape)
   if not mem then return nil end
   local want = constraints(more)
   return {mem = mem, limit_s = limit_s, n = n, pool = pool, wanted_kind = wanted_kind, want = want,
-    most = want.alone and most_alone(pool) or math.huge}
+    most = want.alone and max_mem_of(pool) or math.huge}
 end
 
 -- Return whether the job may use this device, and would fit if none of our runs were there.

@@ -125,7 +125,7 @@ local function most_here(asks)
   local most = kinds[asks.rest]
   if most == nil then
     most = belongs(asks.pool, asks.wanted_kind, asks.want, host, device, pool, kind) and alone_there(asks.want, runs, external_bytes, total)
-      and (asks.want.alone and are_limited() and most_alone(asks.pool) or math.huge) -- most_alone: limits.lua
+      and (asks.want.alone and are_limited() and max_mem_of(asks.pool) or math.huge) -- max_mem_of: limits.lua
     if not most or capacity + external_bytes > most then most = false end
     kinds[asks.rest] = most
   end

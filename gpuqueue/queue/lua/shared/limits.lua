@@ -9,7 +9,7 @@
 -- limits for a job that has waited too long, and what its run will hold. `start` is when the job has the room and its
 -- devices, 0 if unknown. `since` is when the reservation began, or when a run it waits for last ended. `runs` are the
 -- runs without a time limit that it waits for. See limit_reservation.lua.
-local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, bounds_of, asked_for, least_kind,
+local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, max_mem_of, bounds_of, asked_for, least_kind,
   charge_of, figures_of_pool, beyond, passed_alone, reserved_rooms, reserve_room, drop_reserved_room, RUNNING
 do
 RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order of the reports
@@ -106,9 +106,9 @@ function figures_of_pool(pool)
   return pools[pool]
 end
 
--- Return the most that a device may give, without external processes, to an exclusive job of this pool; nil without a
--- limit. A device that gives more may be newer than the job.
-function most_alone(pool)
+-- Return the most memory that a job of this pool may have on a device; nil without a limit. An exclusive job has what
+-- the device gives without external processes. A device that gives more may be newer than the job.
+function max_mem_of(pool)
   local limit = limits_set() and figures_of_pool(pool).max_mem
   return limit and limit.most or nil
 end

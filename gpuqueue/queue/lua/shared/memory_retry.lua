@@ -42,8 +42,7 @@ local function shape_with(shape, mem) return (string.gsub(shape, '^%d+', whole(m
 local function most_by_limits(job, mem)
   if not limits_set() then return mem end
   local _, _, n, pool = parse_shape(job.shape)
-  local of_pool, of_users = figures_of_pool(pool).max_mem, math.huge
-  of_pool = of_pool and of_pool.most or math.huge
+  local of_pool, of_users = max_mem_of(pool) or math.huge, math.huge
   for _, bound in ipairs(bounds_of(job.user)) do
     local limit = bound.figures.running_mem -- of all devices together
     if limit then of_users = math.min(of_users, math.floor(limit.most / n)) end
