@@ -152,19 +152,19 @@ def test_what_cuda_says_counts_unless_the_device_s_trouble_explains_it(
 
     A lost card recovers by itself, and must not need a `resume`.
     """
-    gate = tmp_path / "gate"
-    code = (
-        "import pathlib, sys, time\n"
-        f"while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.02)\n"
-        f"sys.exit({line!r})"
-    )
+    code = "import sys; open(sys.argv[1]).read(); sys.exit(sys.argv[2])"
+    gates = [tmp_path / f"gate-{number}" for number in range(3)]
+    for gate in gates:
+        os.mkfifo(gate)  # a job waits until it is written to
     jobs = [
-        gpu_site.queue.requests.submit(make_spec(argv=(sys.executable, "-c", code), mem_bytes=MIB)) for _ in range(3)
+        gpu_site.queue.requests.submit(make_spec(argv=(sys.executable, "-c", code, str(gate), line), mem_bytes=MIB))
+        for gate in gates
     ]
     for job in jobs:
         gpu_site.until_state(job.id, JobState.RUNNING)
     gpu.state.gpus[0].error = GPU_IS_LOST if lost else 0
-    gate.touch()
+    for gate in gates:
+        gate.write_text("")
     for job in jobs:
         assert JobState.FAILED is gpu_site.until_recorded(job.id).job.state
 

@@ -39,7 +39,7 @@ def test_a_process_in_the_middle_of_exec_is_not_missed(tmp_path: Path) -> None:
 def test_a_process_without_any_environment_is_no_riddle(tmp_path: Path) -> None:
     """A process without any environment, as after `env -i`, is not waited for and belongs to no run."""
     ready = tmp_path / "ready"
-    words = f"open({str(ready)!r}, 'w').close(); import time; time.sleep(1000)"
+    words = f"open({str(ready)!r}, 'w').close(); import signal; signal.pause()"
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", words], env={}) as process:
         until(ready.exists)
 

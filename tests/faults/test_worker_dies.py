@@ -192,10 +192,11 @@ def test_the_peak_outlives_the_worker_that_saw_it(site: Site, tmp_path: Path) ->
     site.start_recorder()
     worker = site.start_worker()
     shrink, gate = tmp_path / "shrink", tmp_path / "gate"
+    os.mkfifo(shrink)  # the job waits until it is written to
     script = (
-        "import os, pathlib, time\n"
+        "import os\n"
         "data = bytearray(200 * 2**20)\n"
-        f"while not pathlib.Path({str(shrink)!r}).exists(): time.sleep(0.02)\n"
+        f"open({str(shrink)!r}).read()\n"
         # exec frees all memory and resets the kernel's own maximum
         f"os.execv('/bin/sh', ['sh', '-c', 'while [ ! -e {gate} ]; do sleep 0.05; done'])\n"
     )
@@ -209,7 +210,7 @@ def test_the_peak_outlives_the_worker_that_saw_it(site: Site, tmp_path: Path) ->
 
     until(seen, what="the peak is kept")
     site.end(worker, signal.SIGKILL)
-    shrink.touch()
+    shrink.write_text("")
     site.start_worker()
     gate.touch()
 

@@ -187,7 +187,7 @@ def test_what_goes_wrong_is_one_line(
     site: Site, tmp_path: Path, words: tuple[str, ...], code: int, printed: str
 ) -> None:
     """Each error is one line with a documented exit code."""
-    (tmp_path / "job.py").write_text("import time; time.sleep(600)")
+    (tmp_path / "job.py").write_text("import signal; signal.pause()")
     given = [str(tmp_path / word) if word == "job.py" else word for word in words]
 
     done = site.cli("estimate", *given, check=False)

@@ -21,9 +21,9 @@ from gpuqueue.text.units import GIB
 
 TOP = [str(BIN / "gpuqueue"), "top", "--interval", "0.2"]
 BAR = (
-    "import sys, time, pathlib; "
+    "import sys; "
     "print(' 25%|##5       | 25/100 [00:10<00:30,  2.5it/s]', end='', file=sys.stderr, flush=True); "
-    "[time.sleep(0.05) for _ in iter(lambda: pathlib.Path(sys.argv[1]).exists(), True)]"
+    "open(sys.argv[1]).read()"
 )
 
 
@@ -33,6 +33,7 @@ def test_a_running_jobs_progress_is_seen_live(site: Site, tmp_path: Path) -> Non
     site.start_recorder()
     site.start_worker()
     done = tmp_path / "done"
+    os.mkfifo(done)  # the job waits until it is written to
     job_id = int(site.cli("submit", "--mem", "1G", "--name", "mine", "--", "python3", "-c", BAR, str(done)).stdout)
 
     with Terminal(TOP, site.environ) as terminal:
@@ -41,7 +42,7 @@ def test_a_running_jobs_progress_is_seen_live(site: Site, tmp_path: Path) -> Non
         terminal.shows("25%|##5")
         terminal.press("d")
         terminal.shows(f"job {job_id}  mine")
-        done.touch()
+        done.write_text("")
         terminal.shows("0 running, 0 waiting")
         terminal.press("q")
         assert 0 == terminal.ended()
@@ -58,10 +59,8 @@ def test_a_pane_is_scrolled_by_its_own_keys(site: Site, tmp_path: Path) -> None:
     site.start_recorder()
     site.start_worker()
     done = tmp_path / "done"
-    lines = (
-        "import sys, time, pathlib; print(*(f'line {n}.' for n in range(40)), sep='\\n', flush=True); "
-        "[time.sleep(0.05) for _ in iter(lambda: pathlib.Path(sys.argv[1]).exists(), True)]"
-    )
+    os.mkfifo(done)  # the job waits until it is written to
+    lines = "import sys; print(*(f'line {n}.' for n in range(40)), sep='\\n', flush=True); open(sys.argv[1]).read()"
     job_id = int(site.cli("submit", "--mem", "1G", "--name", "mine", "--", "python3", "-c", lines, str(done)).stdout)
 
     with Terminal(TOP, site.environ) as terminal:
@@ -83,7 +82,7 @@ def test_a_pane_is_scrolled_by_its_own_keys(site: Site, tmp_path: Path) -> None:
         terminal.hides("run 1 on")
         terminal.press("d")
         terminal.shows(f"job {job_id}  mine")
-        done.touch()
+        done.write_text("")
         terminal.press("q")
         assert 0 == terminal.ended()
 

@@ -402,8 +402,8 @@ def test_a_scratch_store_is_gone_with_its_directory() -> None:
 def test_a_scratch_store_dies_with_who_started_it() -> None:
     """A scratch store ends with the process that started it, even if that was killed."""
     text = (
-        "import sys, time; from gpuqueue.embedded.scratch import scratch_store\n"
-        "with scratch_store() as url: print(url, flush=True); time.sleep(600)"
+        "import signal; from gpuqueue.embedded.scratch import scratch_store\n"
+        "with scratch_store() as url: print(url, flush=True); signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None

@@ -21,7 +21,7 @@ from workers.run.environment import TOKEN
 
 #: A subreaper, like the shim, with a child and a daemon that left its session twice. Prints all three pids.
 FAMILY = """
-import ctypes, os, sys, time
+import ctypes, os, signal
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 out, told = os.pipe()
 if os.fork() == 0:
@@ -30,16 +30,16 @@ if os.fork() == 0:
         if os.fork() == 0:
             os.setsid()
             os.write(told, f"{os.getpid()} ".encode())
-            time.sleep(600)
+            signal.pause()
         os._exit(0)
     os.wait()
     os.write(told, f"{os.getpid()} ".encode())
-    time.sleep(600)
+    signal.pause()
 words = b""
 while words.count(b" ") < 2:
     words += os.read(out, 100)
 print(os.getpid(), *sorted(map(int, words.split())), flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 
