@@ -130,18 +130,18 @@ def proof_of(
 
 
 def next_request(mem_bytes: int, *, died: int, mem_retries: int) -> int | None:
-    """Return what a job asked for after its newest run, if that run died for lack of memory and was not the last one.
+    """Return the next request of a job whose newest run died for lack of memory, in bytes; None if no run follows.
 
-    *mem_bytes* is its request now. *died* is the number of its runs that died so, *mem_retries* that of its memory
-    retries. None if no run followed.
+    *mem_bytes* is the job's request now. *died* is the number of its runs that died for lack of memory, *mem_retries*
+    the number of its memory retries.
     """
     return mem_bytes if died <= mem_retries else None
 
 
 def lost_to_others(proof: Proof | None, had_bytes: int, next_bytes: int | None) -> bool:
-    """Return whether a run that had *had_bytes* died because others had taken its memory.
+    """Return whether a run died because others had taken its memory: then the job did not ask for more afterwards.
 
-    The job asked for no more afterwards: *next_bytes*, None if it did not run again.
+    *had_bytes* is what the run had, *next_bytes* the job's next request; None if no run follows.
     """
     return proof is Proof.DIED and next_bytes is not None and next_bytes <= had_bytes
 

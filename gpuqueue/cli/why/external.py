@@ -10,6 +10,7 @@ from gpuqueue.client.why import Why
 from gpuqueue.queue.explanation import Obstacle, Verdict
 from gpuqueue.text.units import format_duration
 
+#: Obstacles of a device that takes no jobs.
 _CLOSED = {Obstacle.DRAINED, Obstacle.SILENT}
 
 
@@ -20,8 +21,9 @@ def when_freed_memory_counts(found: Why, possible: Sequence[Verdict]) -> str:
     waits = {each.device: _counts_after_s(found, each, found.external_half_life_s) for each in possible}
     starts: list[tuple[float, str]] = []
     for group in found.together(possible):
-        known = ((wait_s, each.device) for each in group if (wait_s := waits[each.device]) is not None)
-        starts += sorted(known)[found.job.spec.gpus - 1 :][:1]
+        known = sorted((wait_s, each.device) for each in group if (wait_s := waits[each.device]) is not None)
+        if len(known) >= found.job.spec.gpus:
+            starts.append(known[found.job.spec.gpus - 1])
     if not starts:
         return ""
     wait_s, device = min(starts)
@@ -30,7 +32,7 @@ def when_freed_memory_counts(found: Why, possible: Sequence[Verdict]) -> str:
 
 
 def _counts_after_s(found: Why, device: Verdict, half_life_s: float) -> float | None:
-    """Return when *device* has room because memory that was freed recently counts, in seconds; None if it has not.
+    """Return after how many seconds *device* has room, if memory that was freed recently is enough; None if it is not.
 
     Freed memory still counts as used, half as much after each half-life (:mod:`workers.measure.external_processes`).
     """
@@ -64,7 +66,7 @@ def _some(names: Sequence[str], number: int) -> str:
 
 
 def _is_ready(found: Why, device: Verdict) -> bool:
-    """Return whether *device* needs no end of an external process: it has room, or has it when its runs have ended."""
+    """Return whether *device* has room for the job, now or once its runs have ended."""
     has_room = found.job.spec.mem_bytes <= device.capacity_bytes
     return has_room and device.obstacle not in _CLOSED and not _is_held(found, device)
 

@@ -1,4 +1,4 @@
-"""Tests of what ``why`` says about external processes that keep a job from starting."""
+"""Tests of the answer of ``why`` about external processes that keep a job from starting."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def waiting(on: Sequence[tuple[DeviceStatus, Verdict]], mem_gib: int = 20, gpus:
     )
 
 
-def said(found: Why) -> str:
+def start_line(found: Why) -> str:
     """Return the line about the start."""
     assert found.explanation is not None
     (line,) = start_lines(found, found.explanation)
@@ -100,14 +100,14 @@ def runs_a_job(name: str) -> tuple[DeviceStatus, Verdict]:
     return (status := card(name)), verdict(status, Obstacle.MEMORY, runs_gib=20)
 
 
-def test_memory_that_was_just_freed_is_no_reason_to_say_never() -> None:
+def test_memory_that_was_just_freed_has_a_time() -> None:
     """An external process of 18 GB fell to 1 GB. The job fits in a few minutes, if that memory stays free.
 
     Regression: ``why`` showed 18 GB as its size for minutes, and said that no device would ever have the room.
     """
     found = waiting([lacks("a:0", notebook(1, counted_gib=17))], mem_gib=14)
 
-    assert "in about 1:00 on a:0, if the external processes there do not take again" in said(found)
+    assert "in about 1:00 on a:0, if the external processes there do not take again" in start_line(found)
     assert found.explanation is not None
     shown = table(found, found.explanation.devices, 200)
     assert "external 17G, 16G of it freed a moment ago (eve notebook)" in shown
@@ -122,21 +122,21 @@ def test_freed_memory_of_two_hosts_is_not_counted_together() -> None:
     apart = waiting([lacks("a:0", freed), lacks("b:0", freed)], mem_gib=14, gpus=2)
     beside = waiting([lacks("a:0", freed), has_room("a:1")], mem_gib=14, gpus=2)
 
-    assert said(apart) == NEVER
-    assert said(beside).startswith("in about 1:00 on a:0, if the external processes")
+    assert start_line(apart) == NEVER
+    assert start_line(beside).startswith("in about 1:00 on a:0, if the external processes")
 
 
-def test_a_notebook_in_use_is_no_memory_that_comes_back() -> None:
-    """What an external process uses now is not promised to anybody, and it may end.
+def test_memory_that_a_notebook_uses_has_no_time() -> None:
+    """It becomes free once the external process has ended, and nobody knows when.
 
     Regression: ``why`` said that no device would ever have enough room.
     """
-    assert said(waiting([lacks("a:0", notebook(17))])) == "not before the external processes on a:0 have ended"
+    assert start_line(waiting([lacks("a:0", notebook(17))])) == "not before the external processes on a:0 have ended"
 
 
 def test_the_drivers_own_memory_does_not_go_away() -> None:
     """Only processes can end."""
-    assert said(waiting([lacks("a:0", notebook(17), driver_gib=5)])) == NEVER
+    assert start_line(waiting([lacks("a:0", notebook(17), driver_gib=5)])) == NEVER
 
 
 @pytest.mark.parametrize(
@@ -156,15 +156,15 @@ def test_the_devices_are_named_that_external_processes_must_leave(
 ) -> None:
     """The devices of a job are on one host, and those that have room, or will have it, count.
 
-    Regression: with one device free and one in use by a notebook, ``why`` told a job on two devices that no device
-    would ever have enough room. With one notebook on each of two hosts, it named both.
+    Regression: with one device free and one in use by a notebook, ``why`` answered for a job on two devices that
+    no device would ever have enough room. With one notebook on each of two hosts, it named both.
     """
-    assert said(waiting(devices, gpus=gpus)) == f"not before the external processes on {where} have ended"
+    assert start_line(waiting(devices, gpus=gpus)) == f"not before the external processes on {where} have ended"
 
 
 def test_two_hosts_with_one_device_each_never_run_a_job_on_two() -> None:
     """No end of an external process helps there."""
-    assert said(waiting([lacks("a:0", notebook(17)), lacks("b:0", notebook(17))], gpus=2)) == NEVER
+    assert start_line(waiting([lacks("a:0", notebook(17)), lacks("b:0", notebook(17))], gpus=2)) == NEVER
 
 
 def test_a_job_that_wants_a_whole_device_waits_for_the_notebook_there() -> None:
@@ -172,4 +172,4 @@ def test_a_job_that_wants_a_whole_device_waits_for_the_notebook_there() -> None:
     status = card("a:0", notebook(3))
     found = waiting([(status, verdict(status, Obstacle.OCCUPIED))], mem_gib=10)
 
-    assert said(found) == "not before the external processes on a:0 have ended"
+    assert start_line(found) == "not before the external processes on a:0 have ended"
