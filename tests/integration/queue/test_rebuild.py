@@ -588,7 +588,7 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
         lose_data(store_url)
         open_queue(queue, database, lease_s=LEASE_S)
         left_s = ((client.zscore(keys.LEASES, "1") or 0) - queue.now_ms()) / 1000
-        assert 0.99 * expected_s < left_s <= expected_s
+        assert expected_s / 2 < left_s <= expected_s
         # The machine is back: from now on heartbeats renew its lease.
         stray = Stray(
             job_id=1, token=token, host="nodeA", worker="w", devices=(DEVICE,), claimed_ms=None, log_path="/l"

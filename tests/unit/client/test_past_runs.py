@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from gpuqueue.client import past_runs
-from gpuqueue.client.past_runs import ANSWER_S, PastRuns
+from gpuqueue.client.past_runs import PastRuns
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.learning.past_run import PastRun, Proof
 from gpuqueue.model.device import DeviceKind
@@ -61,13 +60,10 @@ def test_an_answer_is_used_again_for_a_while(database: Database, monkeypatch: py
 
 
 def test_a_silent_history_is_waited_for_once(database: Database) -> None:
-    """A history that hangs costs one submit a fifth of a second, and the next ones nothing."""
+    """A history that hangs is asked by one submit, and not by the next ones."""
     database.answers.clear()
     past = runs_of(database)
-    begun = time.monotonic()
     assert past.of("ada", "train.py", needed=True) is None
-    took_s = time.monotonic() - begun
-    assert ANSWER_S <= took_s < ANSWER_S + 2  # the second bound is for a busy machine
     assert past.of("ada", "other.py", needed=True) is None
     assert 1 == database.asked
 
