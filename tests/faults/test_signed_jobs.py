@@ -40,7 +40,7 @@ def site(people: People) -> Iterator[ServiceSite]:
     key = folder / "key"
     key.touch(0o400)
     key.write_text(KEY.hex())
-    launcher = Launcher(folder, people.service.pw_name, people.group, "--ticket-key", str(key))
+    launcher = Launcher(folder, people, "--ticket-key", str(key))
     made = ServiceSite(folder, people, launcher)
     try:
         made.up()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +35,7 @@ class Pair:
             state.mkdir(mode=0o700)
             os.chown(state, account.pw_uid, account.pw_gid)
         self.environ = {
-            "PATH": f"{BIN}:/usr/bin:/bin",
+            "PATH": f"{people.installation}/bin:/usr/bin:/bin",
             "GPUQUEUE_CONFIG": os.devnull,
             "GPUQUEUE_REDIS_URL": url,
             "GPUQUEUE_HOST": f"test-{os.getpid()}",
@@ -45,7 +44,7 @@ class Pair:
         }
         self.queue = JobQueue(url)
         self.queue.recovery.open(0)
-        words = as_account(people.alice, self._mounts, str(BIN / "gpuqueue-worker"), "run", "--plain")
+        words = as_account(people, people.alice, self._mounts, "gpuqueue-worker", "run", "--plain")
         self.worker = subprocess.Popen(words, env=self.of(people.alice), start_new_session=True)
 
     def of(self, account: pwd.struct_passwd) -> dict[str, str]:
@@ -54,7 +53,7 @@ class Pair:
 
     def cli(self, account: pwd.struct_passwd, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
         """Run ``gpuqueue`` as an account."""
-        command = as_account(account, self._mounts, str(BIN / "gpuqueue"), *words)
+        command = as_account(self.people, account, self._mounts, "gpuqueue", *words)
         environ = {**self.of(account), **changes}
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=100)
         skip_without_mounts(done)
@@ -120,12 +119,12 @@ def test_root_of_a_user_namespace_has_no_special_rights(pair: Pair) -> None:
     alice, bob = pair.people.alice, pair.people.bob
     job = pair.cli(alice, "submit", "--mem", "1G", "--cwd", "/", "--", "sleep", "1000").stdout.strip()
     probe = "print(__import__('os').getuid())"
-    inside = as_account(bob, pair._mounts, "unshare", "-Ur", sys.executable, "-c", probe)
+    inside = as_account(pair.people, bob, pair._mounts, "unshare", "-Ur", "python", "-c", probe)
     tried = subprocess.run(inside, env=pair.of(bob), capture_output=True, text=True, check=False, timeout=60)
     if tried.stdout != "0\n":
         pytest.skip(f"no user namespaces here: {tried.stderr.strip()}")
 
-    command = as_account(bob, pair._mounts, "unshare", "-Ur", str(BIN / "gpuqueue"), "cancel", job)
+    command = as_account(pair.people, bob, pair._mounts, "unshare", "-Ur", "gpuqueue", "cancel", job)
     done = subprocess.run(command, env=pair.of(bob), capture_output=True, text=True, check=False, timeout=60)
 
     assert REFUSED == done.returncode

@@ -13,47 +13,32 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+from installed_copy import MOUNT, PYTHON, ROOT, mounts
 from link import IP
-from service_site import _closed
 
-ROOT = Path(__file__).parents[2]
 HOME = Path("/opt/gpuqueue")
 #: Where the programs are. People have it on their PATH.
 BIN = HOME / "bin"
 PATH = f"{BIN}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-#: Makes the mounts: BASE CLOSED... -- NEEDED... -- COMMAND. What is needed stays, although a directory above is closed.
-MOUNTS = r"""
-set -e
-mount --make-rprivate /
-base=$1; shift
-mount -t tmpfs -o mode=755 none "$base"
+#: Makes the mounts of a machine, as MOUNT does, before its command.
+MOUNTS = rf"""
+base=$1
+{MOUNT}
 mkdir "$base/etc" "$base/work"
 mount -t overlay overlay -o "lowerdir=/etc,upperdir=$base/etc,workdir=$base/work" /etc
-closed=
-while [ "$1" != -- ]; do closed="$closed $1"; shift; done
-shift
-number=0
-for needed; do
-    [ "$needed" != -- ] || break
-    number=$((number + 1)); mkdir "$base/$number"; mount --rbind "$needed" "$base/$number"
-done
-for each in $closed; do mount -t tmpfs -o mode=755 none "$each"; done
-number=0
-while [ "$1" != -- ]; do
-    number=$((number + 1)); mkdir -p "$1"; mount --rbind "$base/$number" "$1"; shift
-done
-shift
-for each in /run /opt /home /var/lib /sys/fs/cgroup; do mount -t tmpfs -o mode=755 none "$each"; done
 [ -z "$OWN_TMP" ] || mount -t tmpfs -o mode=1777 none /tmp
 sed -i -E 's/^#?\s*(SYS_[UG]ID_MIN)\s.*/\1 310/; s/^#?\s*(SYS_[UG]ID_MAX)\s.*/\1 390/' /etc/login.defs
 exec "$@"
 """
+#: Directories of the real machine that are covered by empty ones.
+COVERED = ("/run", "/opt", "/home", "/var/lib", "/sys/fs/cgroup")
+#: Where the tests are on the machine.
+CHECKOUT = Path("/opt/checkout")
 #: How the paths of the PAM services begin that tests write (see tests/integration/workers/launcher/test_session.py).
 PAM_FILES = "/etc/pam.d/gpuqueue-test-"
 #: The first process: reaps, and ends with its standard input.
@@ -67,21 +52,6 @@ while not select.select([0], [], [], 0.05)[0]:
     except ChildProcessError:
         pass
 """
-#: Installs the checkout: ROOT HOME SITE-PACKAGES...
-INSTALL = """
-import shutil, sys, venv
-from pathlib import Path
-root, home, *packages = map(Path, sys.argv[1:])
-venv.create(home, symlinks=True)
-lib = next((home / "lib").glob("python*/site-packages"))
-for source, name in (("gpuqueue", "gpuqueue"), ("workers", "workers"), ("migrations", "gpuqueue/migrations")):
-    shutil.copytree(root / source, lib / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-(lib / "zz.pth").write_text("".join(f"{each}\\n" for each in packages))
-for program, module in (("gpuqueue", "gpuqueue.__main__"), ("gpuqueue-worker", "workers.cli")):
-    script = home / "bin" / program
-    script.write_text(f"#!{home}/bin/python\\nfrom {module} import main\\nmain()\\n")
-    script.chmod(0o755)
-"""
 
 
 class PrivateMachine:
@@ -89,14 +59,11 @@ class PrivateMachine:
 
     def __init__(self, base: Path, network: str | None = None) -> None:
         """Make the machine. *base* is an empty directory, *network* the name of a network namespace."""
-        packages = [each for each in sys.path if each.endswith("-packages") and Path(each).is_dir()]
-        needed = [sys.base_prefix, str(ROOT), *packages]
-        closed = {str(found) for each in needed if (found := _closed(Path(each))) is not None}
         inside = [] if network is None else [IP, "netns", "exec", network]
         command = [*inside, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        mounts = ["/bin/sh", "-c", MOUNTS, "sh", str(base), *sorted(closed), "--", *needed, "--"]
+        make = ["/bin/sh", "-c", MOUNTS, "sh", *mounts(base, HOME, (ROOT, CHECKOUT), covered=COVERED)]
         self._process = subprocess.Popen(
-            [*command, *mounts, sys.executable, "-I", "-S", "-c", INIT],
+            [*command, *make, str(PYTHON), "-I", "-S", "-c", INIT],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "OWN_TMP": "" if network is None else "yes"},
         )  # fmt: skip
@@ -108,7 +75,7 @@ class PrivateMachine:
             pytest.skip(f"this machine permits no mounts: {reason}")
         pid = self._process.pid
         self._init = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
-        done = self.root(sys.executable, "-I", "-c", INSTALL, str(ROOT), str(HOME), *packages)
+        done = self.root(str(PYTHON), "-I", f"{CHECKOUT}/tests/support/installed_copy.py", str(HOME))
         assert 0 == done.returncode, done.stderr
 
     def enter(self, *words: str) -> list[str]:

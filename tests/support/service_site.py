@@ -8,7 +8,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,7 +15,7 @@ from tempfile import mkdtemp
 import pytest
 from bounded import until
 from factories import make_spec
-from forked_command import BIN
+from installed_copy import MOUNT, mounts
 from submitters import Launcher, People
 
 from gpuqueue.client import Client
@@ -26,21 +25,6 @@ from gpuqueue.model.run import Record
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
 from workers.run.directory import RunDir, unsettled
-
-#: Gives the service account the interpreter of these tests, if that lies in a closed directory such as /root. The
-#: mounts are private to the process and its children.
-OPEN = """
-set -e
-mount --make-rprivate /
-mount -t tmpfs -o mode=755 none "$1"
-mkdir "$1/python"
-mount --bind "$3" "$1/python"
-mount -t tmpfs -o mode=755 none "$2"
-mkdir -p "$3"
-mount --bind "$1/python" "$3"
-shift 3
-exec "$@"
-"""
 
 
 class ServiceSite:
@@ -57,7 +41,7 @@ class ServiceSite:
             made.mkdir(mode=0o700)
             os.chown(made, service.pw_uid, service.pw_gid)
         self.environ = {
-            "PATH": f"{BIN}:/usr/bin:/bin",
+            "PATH": f"{people.installation}/bin:/usr/bin:/bin",
             "GPUQUEUE_CONFIG": os.devnull,
             "GPUQUEUE_STATE_DIR": str(state),
             "GPUQUEUE_RUNS_DIR": str(runs),
@@ -76,15 +60,13 @@ class ServiceSite:
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a program as the service account."""
-        command = as_account(self.service, self._mounts, *words)
+        command = as_account(self.people, self.service, self._mounts, *words)
         return subprocess.run(command, env=self.environ, capture_output=True, text=True, check=False, timeout=100)
 
     def up(self) -> None:
         """Start everything with ``gpuqueue up``."""
-        done = self.command(str(BIN / "gpuqueue"), "up")
+        done = self.command("gpuqueue", "up")
         skip_without_mounts(done)
-        if "failed to execute" in done.stderr:
-            pytest.skip(f"this checkout is closed to other accounts: {done.stderr.strip()}")
         assert 0 == done.returncode, done.stderr
 
     def submit(self, account: pwd.struct_passwd, words: str, **changes: object) -> int:
@@ -133,30 +115,23 @@ class ServiceSite:
 
     def stop(self) -> None:
         """End every process of the service account and of its users."""
-        self.command(str(BIN / "gpuqueue"), "down", "--cancel-jobs")
+        self.command("gpuqueue", "down", "--cancel-jobs")
         self.client.close()
         for account in (self.service, self.people.alice, self.people.bob):
             for pid in self.people.running(account):
                 os.kill(pid, signal.SIGKILL)
 
 
-def as_account(account: pwd.struct_passwd, mounts: Path, *words: str) -> list[str]:
-    """Return the command that runs *words* as *account*, with access to this interpreter. *mounts* is a directory."""
+def as_account(people: People, account: pwd.struct_passwd, base: Path, *words: str) -> list[str]:
+    """Return the command that runs *words* as *account* of *people*. *base* is an empty directory for mounts."""
     own = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--", *words]
-    closed = _closed(Path(sys.base_prefix))
-    opened = ["unshare", "-m", "/bin/sh", "-c", OPEN, "sh", str(mounts), str(closed), sys.base_prefix]
-    return [*(opened if closed is not None else []), *own]
+    return ["unshare", "-m", "/bin/sh", "-c", f'{MOUNT}exec "$@"', "sh", *mounts(base, people.installation), *own]
 
 
 def skip_without_mounts(done: subprocess.CompletedProcess[str]) -> None:
     """Skip the test if this machine permits no mounts."""
     if "unshare failed" in done.stderr or "mount: " in done.stderr:
-        pytest.skip(f"other accounts cannot be given this interpreter: {done.stderr.strip()}")
-
-
-def _closed(path: Path) -> Path | None:
-    """Return the highest directory above *path* that other accounts cannot enter, None if there is none."""
-    return next((each for each in [*reversed(path.parents), path] if not each.stat().st_mode & 0o001), None)
+        pytest.skip(f"this machine permits no mounts: {done.stderr.strip()}")
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +141,7 @@ def service_site(people: People) -> Iterator[ServiceSite]:
         pytest.skip("setpriv and unshare are not installed")
     folder = Path(mkdtemp(prefix="gpuqueue-service-"))
     folder.chmod(0o755)
-    launcher = Launcher(folder, people.service.pw_name, people.group)
+    launcher = Launcher(folder, people)
     made = ServiceSite(folder, people, launcher)
     try:
         made.up()

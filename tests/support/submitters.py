@@ -9,24 +9,29 @@ import pwd
 import secrets
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
 from bounded import until
+from installed_copy import PYTHON, install, site_packages
 
 from workers.launcher import cgroup_place
 
-LAUNCHER = Path(__file__).parents[2] / "workers" / "launcher" / "main.py"
+#: Where only root can write on any Linux system. It is empty again after a reboot.
+ROOTS_PLACE = "/run"
 
 
 class People:
-    """Accounts with random names, their private homes, and the group whose members may run jobs."""
+    """Accounts with random names, their private homes, and the group whose members may run jobs.
 
-    def __init__(self, base: Path) -> None:
-        self.base = base
+    In *installation* is a copy of gpuqueue for them (installed_copy.py).
+    """
+
+    def __init__(self, base: Path, installation: Path) -> None:
+        self.base, self.installation = base, installation
+        self.launcher = site_packages(installation) / "workers" / "launcher" / "main.py"
         self._mark = secrets.token_hex(3)
         self._names: list[str] = []
         self.group = f"gq{self._mark}"
@@ -113,22 +118,21 @@ def _change(*words: str) -> None:
 
 
 class Launcher:
-    """A launcher of this checkout for one service account."""
+    """A launcher for the service account *account*, by default that of *people*."""
 
-    def __init__(self, folder: Path, account: str, group: str, *words: str) -> None:
+    def __init__(self, folder: Path, people: People, *words: str, account: str | None = None) -> None:
         self.socket = str(folder / "launcher.sock")
-        self._words = ["--account", account, "--group", group, "--socket", self.socket, *words]
+        account = account or people.service.pw_name
+        self._command = [str(PYTHON), "-I", "-S", "-X", "utf8", str(people.launcher)]
+        self._command += ["--account", account, "--group", people.group, "--socket", self.socket, *words]
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[str]:
         """Start the process, and wait until it listens."""
-        command = [sys.executable, "-I", "-S", "-X", "utf8", str(LAUNCHER), *self._words]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True, start_new_session=True)
         assert process.stderr is not None
         line = process.stderr.readline()
-        if "can be changed by others than root" in line:
-            pytest.skip(line)
-        assert "for jobs of the group" in line
+        assert "for jobs of the group" in line, line
         self.process = process
         return process
 
@@ -150,12 +154,16 @@ def people() -> Iterator[People]:
     """Return real accounts of this machine, which are removed at the end."""
     if os.geteuid() != 0 or shutil.which("useradd") is None:
         pytest.skip("only root can add accounts and run the launcher, and useradd must be installed")
-    base = Path(mkdtemp(prefix="gpuqueue-people-"))
+    base, code = Path(mkdtemp(prefix="gpuqueue-people-")), Path(mkdtemp(prefix="gpuqueue-test-", dir=ROOTS_PLACE))
     base.chmod(0o755)
-    found = People(base)
-    yield found
-    found.remove()
-    shutil.rmtree(base, ignore_errors=True)
+    try:
+        install(code)
+        found = People(base, code)
+        yield found
+        found.remove()
+    finally:
+        for each in (base, code):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 @pytest.fixture
@@ -173,7 +181,7 @@ def launch(people: People, open_dir: Path) -> Iterator[Callable[..., Launcher]]:
     started: list[Launcher] = []
 
     def start(*words: str, account: str = "root") -> Launcher:
-        started.append(Launcher(open_dir, account, people.group, *words))
+        started.append(Launcher(open_dir, people, *words, account=account))
         return started[-1]
 
     yield start

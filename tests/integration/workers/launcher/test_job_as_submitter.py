@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from bounded import until
 from one_shim import RUN_TOKEN, Shim
-from submitters import LAUNCHER, Launcher, People
+from submitters import Launcher, People
 
 from gpuqueue.model.run import EndingKind
 from workers.run.environment import TOKEN
@@ -228,14 +228,23 @@ def test_the_reports_of_the_job_are_read_and_removed(as_user: Start) -> None:
 
 def test_an_open_installation_is_refused(people: People, open_dir: Path) -> None:
     """A launcher whose code belongs to a user does not start, because that user would become root."""
-    code = open_dir / "workers"
-    shutil.copytree(Path(LAUNCHER).parents[1], code)
-    shutil.copytree(Path(LAUNCHER).parents[2] / "gpuqueue", open_dir / "gpuqueue")
-    os.chown(code / "shim", people.alice.pw_uid, -1)
-    words = ["--account", "root", "--group", people.group, "--socket", str(open_dir / "socket")]
+    code = open_dir / "installation"
+    shutil.copytree(people.installation, code, symlinks=True)
+    launcher = code / people.launcher.relative_to(people.installation)
+    os.chown(launcher.parents[1] / "shim", people.alice.pw_uid, -1)
+    words = [
+        "--account",
+        "root",
+        "--group",
+        people.group,
+        "--socket",
+        str(open_dir / "socket"),
+        "--runs",
+        str(open_dir),
+    ]
 
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(code / "launcher" / "main.py"), *words],
+        [sys.executable, "-I", "-S", str(launcher), *words],
         capture_output=True,
         text=True,
         check=False,
@@ -259,7 +268,7 @@ def test_a_directory_that_others_can_change_gets_no_socket(people: People, open_
     words = ["--account", people.service.pw_name, "--group", people.group, "--socket", str(place / "launcher.sock")]
 
     done = subprocess.run(
-        [sys.executable, "-I", "-S", LAUNCHER, *words], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-I", "-S", people.launcher, *words], capture_output=True, text=True, check=False, timeout=60
     )
 
     assert (1, 1) == (done.returncode, len(done.stderr.splitlines()))
