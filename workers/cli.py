@@ -33,6 +33,8 @@ else:  # few sites use it
 
 #: The socket of the launcher, as in the settings.
 SOCKET = "/run/gpuqueue-launcher/launcher.sock"
+#: The run directories of system mode.
+RUNS = "/var/lib/gpuqueue-runs"
 #: The control group of the unit that holds the runs, as `gpuqueue install` makes it.
 RUNS_GROUP = "/system.slice/gpuqueue-runs.service"
 #: How often a process checks that its parent is still alive, in seconds.
@@ -140,6 +142,7 @@ def left(*, end: bool) -> None:
 @click.option("--account", default="gpuqueue", show_default=True, help="Account of the workers.")
 @click.option("--group", default="gpuqueue-users", show_default=True, help="Group whose members' jobs are started.")
 @click.option("--socket", default=SOCKET, show_default=True, help="Where workers find it.")
+@click.option("--runs", default=RUNS, show_default=True, help="Directory of the workers' run directories (runs_dir).")
 @click.option("--allow-setuid", is_flag=True, envvar="GPUQUEUE_ALLOW_SETUID", help="Let jobs run set-user-ID programs.")
 @click.option("--runs-group", default=RUNS_GROUP, show_default=True, help="Control group of the runs' unit.")
 @click.option("--run-memory", metavar="SIZE", envvar="GPUQUEUE_RUN_MEMORY", help="Most host memory of one run.")

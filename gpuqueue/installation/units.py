@@ -72,7 +72,7 @@ Before={host_unit}.service
 [Service]
 {checks}RuntimeDirectory={launcher_run}
 RuntimeDirectoryPreserve=yes
-ExecStart={programs}/gpuqueue-worker launcher --account {runner} --group {group}{pam}
+ExecStart={programs}/gpuqueue-worker launcher --account {runner} --group {group} --runs {runs}{pam}
 Restart=always
 # For control groups of the runs here, where gpuqueue-runs cannot have them.
 Delegate=yes
@@ -204,7 +204,7 @@ def by_hand(site: SystemSite) -> tuple[str, ...]:
     programs = site.programs
     own = _become(site.account, STATE, CONFIG)
     signs, checks = (f" {_SIGNS}", f"{_CHECKS} ") if site.has_ticket_key else ("", "")
-    words = f"--account {site.runner} --group {site.group}{_pam_words(site)}"
+    words = f"--account {site.runner} --group {site.group} --runs {RUNS}{_pam_words(site)}"
     service = (
         f"{own} {programs}/gpuqueue up --foreground {_APART}",
         f"install -d -o {site.account} {RUN}",

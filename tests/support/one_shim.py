@@ -77,9 +77,10 @@ class Shim:
         before: Callable[[], object] = lambda: None,
         by: Shims,
         entered: bool = False,
+        job_id: int = 1,
         **changes: Any,
     ) -> None:
-        held = Held(job_id=1, token=RUN_TOKEN, devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
+        held = Held(job_id=job_id, token=RUN_TOKEN, devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
         self.directory = RunDir.create(runs, held, entered=entered)
         lock = self.directory.try_lock()
         assert lock is not None

@@ -121,10 +121,11 @@ class Launcher:
     """A launcher for the service account *account*, by default that of *people*."""
 
     def __init__(self, folder: Path, people: People, *words: str, account: str | None = None) -> None:
-        self.socket = str(folder / "launcher.sock")
+        self.socket, self.runs = str(folder / "launcher.sock"), folder / "runs"
         account = account or people.service.pw_name
         self._command = [str(PYTHON), "-I", "-S", "-X", "utf8", str(people.launcher)]
-        self._command += ["--account", account, "--group", people.group, "--socket", self.socket, *words]
+        self._command += ["--account", account, "--group", people.group, "--socket", self.socket]
+        self._command += ["--runs", str(self.runs), *words]
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[str]:

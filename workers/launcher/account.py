@@ -33,6 +33,8 @@ class Rules(NamedTuple):
     group: str
     #: The smallest user id of a person (UID_MIN).
     least_uid: int
+    #: The directory with the run directories.
+    runs: str
     #: Whether programs of a job may gain privileges (set-user-ID programs, file capabilities).
     allow_setuid: bool = False
     #: The directory for the control groups of runs; None if they have none.

@@ -109,6 +109,7 @@ class Request(NamedTuple):
 def become(
     request: Request,
     files: list[int],
+    run_dir: int,
     rules: Rules,
     answer: int,
     guard: int,
@@ -117,8 +118,8 @@ def become(
 ) -> None:
     """Become the job's first process as its submitter. Write the reason into the pipe *answer* if that fails.
 
-    *files* are the bundle and the run directory, if the request has code, and the job's output. An answer is an errno,
-    or -1 if there is none, and the reason.
+    *files* are the bundle, if the request has code, and the job's output. *run_dir* is the open run directory. An
+    answer is an errno, or -1 if there is none, and the reason.
     """
     step, program = "cannot prepare the process", ""
     try:
@@ -129,7 +130,7 @@ def become(
         reset_limits(session)
         bundle = -1
         if request.code is not None:
-            bundle, run_dir, *files = files
+            bundle, *files = files
             request = with_code_directory(request, run_dir, account.pw_uid, rules)
         take(files, request, account.pw_uid)
         drop(account, session)
@@ -166,8 +167,11 @@ def become(
 
 def with_code_directory(request: Request, run_dir: int, uid: int, rules: Rules) -> Request:
     """Make the directory for the code of *request* in the open *run_dir*, and return the request with its place."""
-    code_directory.make_code_directory(run_dir, uid, rules)
-    return request if rules.code_place is None else pinned(request, run_dir, rules.code_place)
+    made = code_directory.make_code_directory(run_dir, uid)
+    try:
+        return request if rules.code_place is None else pinned(request, made, rules.code_place)
+    finally:
+        os.close(made)
 
 
 def reset_limits(session: Session | None) -> None:

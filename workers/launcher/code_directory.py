@@ -11,6 +11,7 @@ import signal
 import stat
 
 from workers.launcher.account import NOBODY, Refused, Rules
+from workers.launcher.run_directory import open_below
 from workers.shim.code import DIRECTORY
 from workers.shim.tree import PR_SET_PDEATHSIG, prctl
 
@@ -20,31 +21,30 @@ PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 DELETE_S = 600.0
 #: The group id of ``nogroup``.
 NO_GROUP = 65534
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def make_code_directory(run_dir: int, uid: int, rules: Rules) -> None:
-    """Make the directory ``code`` in the open *run_dir* for the account *uid*.
+def make_code_directory(run_dir: int, uid: int) -> int:
+    """Make the directory ``code`` in the open *run_dir* for the account *uid*, and return its descriptor.
 
     Raises:
-        Refused: *run_dir* is no directory of the account of the workers.
+        Refused: the account of the workers has put another directory into its place meanwhile.
         OSError: the directory cannot be made.
 
     """
-    _check(run_dir, rules)
     os.mkdir(DIRECTORY, 0o700, dir_fd=run_dir)
-    fd = os.open(DIRECTORY, _FOLDER, dir_fd=run_dir)
-    try:
-        os.fchown(fd, uid, -1)
-    finally:
+    fd = open_below(run_dir, DIRECTORY)
+    if os.fstat(fd).st_uid != os.geteuid() or os.listdir(fd):
         os.close(fd)
+        raise Refused("the directory for its code was replaced")
+    os.fchown(fd, uid, -1)
+    return fd
 
 
 def empty_code_directory(run_dir: int, rules: Rules) -> None:
     """Delete the content of ``code`` in the open *run_dir*, in a child process that has become the owner of ``code``.
 
     Raises:
-        Refused: *run_dir* is no directory of the account of the workers, or the owner is no person.
+        Refused: the owner is no person.
         OSError: there is no directory ``code``, something in it could not be deleted, or that took too long.
 
     """
@@ -78,12 +78,11 @@ def open_code_directory(run_dir: int, rules: Rules) -> tuple[int, int]:
     """Open the directory ``code`` in the open *run_dir*, and return it with the user id of its owner.
 
     Raises:
-        Refused: *run_dir* is no directory of the account of the workers, or the owner is no person.
+        Refused: the owner is no person.
         OSError: there is no directory ``code``.
 
     """
-    _check(run_dir, rules)
-    fd = os.open(DIRECTORY, _FOLDER, dir_fd=run_dir)
+    fd = open_below(run_dir, DIRECTORY)
     uid = os.fstat(fd).st_uid
     if uid < rules.least_uid or uid in NOBODY:
         os.close(fd)
@@ -120,9 +119,3 @@ def delete_below(fd: int) -> None:
                 shutil.rmtree(f"/proc/self/fd/{fd}/{name}", ignore_errors=True)
             else:
                 os.unlink(name, dir_fd=fd)
-
-
-def _check(run_dir: int, rules: Rules) -> None:
-    found = os.fstat(run_dir)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != rules.service_uid:
-        raise Refused("the run directory does not belong to the account of the queue")

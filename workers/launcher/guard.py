@@ -19,6 +19,7 @@ from workers.launcher import code_directory, results
 from workers.launcher.account import Refused, Rules
 from workers.launcher.become import Request, become
 from workers.launcher.cgroup import RunGroup
+from workers.launcher.run_directory import open_run
 from workers.launcher.session import Session, session_of
 from workers.launcher.ticket import admitted
 from workers.run import process_tree
@@ -54,18 +55,18 @@ def serve(shim: socket.socket, rules: Rules) -> None:
         found = (RunGroup.find(base, rest.decode()) for base in (rules.cgroups, rules.earlier_cgroups))
         ended = sum(group.end() for group in found if group is not None)
         shim.send(b"swept %d" % (ended + process_tree.sweep(TOKEN, rest.decode())))
-    elif verb == REMOVE and fds:
-        shim.send(removal(fds[0], rules))
-    elif verb == PACK and len(fds) == 3:  # noqa: PLR2004 - the run directory, the request and the output
-        results.pack(shim, fds[0], fds[1], fds[2], rules)
+    elif verb == REMOVE:
+        shim.send(removal(rest.decode(errors="replace"), rules))
+    elif verb == PACK and len(fds) == 2:  # noqa: PLR2004 - the request and the output
+        results.pack(shim, rest.decode(errors="replace"), fds[0], fds[1], rules)
     elif verb == START and len(fds) >= 2:  # noqa: PLR2004 - the spec and an output
-        start(shim, fds[0], fds[1:], rules)
+        start(shim, rest.decode(errors="replace"), fds[0], fds[1:], rules)
 
 
-def removal(run_dir: int, rules: Rules) -> bytes:
-    """Delete the content of ``code`` in the open *run_dir*, and return the answer: ``removed`` only if it is empty."""
+def removal(name: str, rules: Rules) -> bytes:
+    """Delete the content of ``code`` in the run directory *name*, and return the answer: ``removed`` if it is empty."""
     try:
-        code_directory.empty_code_directory(run_dir, rules)
+        code_directory.empty_code_directory(open_run(name, rules), rules)
     except Refused as refusal:
         return f"no -1 {refusal}".encode()[:MOST_BYTES]
     except OSError as error:
@@ -73,13 +74,17 @@ def removal(run_dir: int, rules: Rules) -> bytes:
     return b"removed"
 
 
-def start(shim: socket.socket, spec: int, files: list[int], rules: Rules) -> None:
-    """Start the job of the open file *spec* with its other *files*, and stay until its last process is gone."""
+def start(shim: socket.socket, name: str, spec: int, files: list[int], rules: Rules) -> None:
+    """Start the job of the open file *spec* with its other *files*, and stay until its last process is gone.
+
+    *name* is that of its run directory.
+    """
     number = -1
     try:
         request = Request.read(spec)
         number = errno.EPERM  # it counts as this host's: another host may have the account
-        request = admitted(request, rules.ticket_key, files[1] if request.code is not None and files[1:] else None)
+        run_dir = open_run(name, rules) if request.code is not None else -1
+        request = admitted(request, rules.ticket_key, run_dir)
         session = session_of(shim, request.name, request.uid, rules)
     except Refused as refusal:
         shim.send(f"no {number} {refusal}".encode()[:MOST_BYTES])
@@ -88,13 +93,15 @@ def start(shim: socket.socket, spec: int, files: list[int], rules: Rules) -> Non
         shim.send(f"no {error.errno} cannot make a process: {error.strerror}".encode())
         return
     try:
-        run(shim, request, [spec, *files], rules, session)
+        run(shim, request, [spec, *files], run_dir, rules, session)
     finally:
         if session is not None:
             session.close()
 
 
-def run(shim: socket.socket, request: Request, files: list[int], rules: Rules, session: Session | None) -> None:
+def run(
+    shim: socket.socket, request: Request, files: list[int], run_dir: int, rules: Rules, session: Session | None
+) -> None:
     """Start the job of *request* with the open *files*, and stay until its last process is gone."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -115,10 +122,10 @@ def run(shim: socket.socket, request: Request, files: list[int], rules: Rules, s
         return
     if pid == 0:
         try:
-            become(request, files[1:], rules, answer, me, group, session)
+            become(request, files[1:], run_dir, rules, answer, me, group, session)
         finally:
             os._exit(127)
-    for fd in (answer, *files):
+    for fd in (answer, *files, *([] if run_dir < 0 else [run_dir])):
         os.close(fd)
     if session is not None:
         session.restore()

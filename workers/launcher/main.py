@@ -62,6 +62,7 @@ def main(words: list[str]) -> None:
         service_uid,
         asked.group,
         least_uid(),
+        runs_of(asked),
         asked.allow_setuid,
         cgroups=place_of_groups(asked),
         earlier_cgroups=cgroup_place.of_launcher(asked.socket),
@@ -85,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--account", required=True)
     found.add_argument("--group", required=True)
     found.add_argument("--socket", required=True)
+    found.add_argument("--runs", required=True)
     found.add_argument("--allow-setuid", action="store_true")
     found.add_argument("--runs-group")
     found.add_argument("--run-memory-bytes", type=int)
@@ -92,6 +94,14 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--ticket-key")
     found.add_argument("--pam-service")
     return found
+
+
+def runs_of(asked: argparse.Namespace) -> str:
+    """Return the directory with the run directories. End if others than root could replace it."""
+    path: str = os.path.realpath(asked.runs)
+    for above in changeable([os.path.dirname(path)], sticky=True):
+        sys.exit(f"gpuqueue launcher: {above} can be changed by others than root: name another directory with --runs")
+    return path
 
 
 def limits_of(asked: argparse.Namespace) -> Limits:

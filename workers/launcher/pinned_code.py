@@ -12,7 +12,7 @@ import errno
 import os
 
 from workers.launcher.account import Refused
-from workers.shim.code import DIRECTORY, TREE
+from workers.shim.code import TREE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def pinned(request: Request, run_dir: int, place: str) -> Request:
+def pinned(request: Request, made: int, place: str) -> Request:
     """Return *request* with its code at *place*, an empty directory of root, in a new mount namespace of this process.
 
-    *run_dir* is the open run directory, in which the directory of the code has just been made.
+    *made* is the open directory of the code.
 
     Raises:
         Refused: somebody has replaced the directory meanwhile.
@@ -34,7 +34,6 @@ def pinned(request: Request, run_dir: int, place: str) -> Request:
 
     """
     code = request.code or {}
-    made = os.open(DIRECTORY, _FOLDER, dir_fd=run_dir)
     libc = ctypes.CDLL(None, use_errno=True)
     _call(libc.unshare(CLONE_NEWNS))
     _call(libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None))  # what the host mounts later still arrives
@@ -44,7 +43,6 @@ def pinned(request: Request, run_dir: int, place: str) -> Request:
         raise Refused("the directory of its code was replaced")
     _call(libc.mount(f"/proc/self/fd/{found}".encode(), os.fsencode(place), None, MS_BIND, None))
     os.close(found)
-    os.close(made)
     cwd = os.path.normpath(os.path.join(place, TREE, code["cwd"]))
     return request._replace(cwd=cwd, code={**code, "directory": place}, env={**request.env, "PWD": cwd})
 

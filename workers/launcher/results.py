@@ -14,6 +14,7 @@ import socket
 
 from workers.launcher.account import Refused, Rules
 from workers.launcher.code_directory import become_owner, open_code_directory
+from workers.launcher.run_directory import open_run
 from workers.results.errors import NoCopy, PackFailed
 from workers.results.pack import pack as pack_code
 from workers.results.progress import STALL_S, Progress, stalled
@@ -24,10 +25,11 @@ from workers.shim.launch_protocol import MOST_BYTES
 STEP = b"\0"
 
 
-def pack(asker: socket.socket, run_dir: int, request: int, output: int, rules: Rules) -> None:
-    """Pack the results in the open *run_dir* into *output*, and send the answer to *asker*."""
+def pack(asker: socket.socket, name: str, request: int, output: int, rules: Rules) -> None:
+    """Pack the results in the run directory *name* into *output*, and send the answer to *asker*."""
     guard = os.getpid()
     try:
+        run_dir = open_run(name, rules)
         code, uid = open_code_directory(run_dir, rules)
         reader, answer = os.pipe()
         pid = os.fork()

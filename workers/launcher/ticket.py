@@ -39,10 +39,10 @@ CAPS = frozenset(
 SHOWN = 3
 
 
-def admitted(request: Request, key: bytes | None, run_dir: int | None) -> Request:
+def admitted(request: Request, key: bytes | None, run_dir: int) -> Request:
     """Return *request* if the service has signed it, with the PATH that the job has here.
 
-    Without *key* any request passes. *run_dir* is the open run directory of a job whose code came with it.
+    Without *key* any request passes. *run_dir* is the open run directory of a job whose code came with it, else -1.
 
     Raises:
         Refused: it was not signed, or differs from what was signed.
@@ -124,7 +124,7 @@ _CHECKS: tuple[tuple[str, Callable[[Request, Mapping[str, Any], int, str | None]
 )
 
 
-def _has_code(request: Request, statement: Mapping[str, Any], run_dir: int | None) -> bool:
+def _has_code(request: Request, statement: Mapping[str, Any], run_dir: int) -> bool:
     """Return whether the job has the signed code, in its own run directory, or none if none was signed.
 
     The code is unpacked by the address, which is its digest.
@@ -138,7 +138,6 @@ def _has_code(request: Request, statement: Mapping[str, Any], run_dir: int | Non
         [code.get("address"), code.get("cwd")] == statement["code"]
         and request.cwd == where
         and os.path.basename(directory) == DIRECTORY
-        and run_dir is not None
         and _is_same(os.path.dirname(directory), run_dir)
     )
 

@@ -47,7 +47,7 @@ def pack_results(asked: PackRequest, launcher: str | None, output: int) -> list[
         owner = _owner(run)
         if owner != os.geteuid():
             signal.alarm(0)  # the launcher ends what makes no progress
-            return _by_launcher(launcher, run, request, output, owner)
+            return _by_launcher(launcher, asked.directory, request, output, owner)
         with _code(run) as code:
             return pack(code, request, output, progress)
 
@@ -118,7 +118,7 @@ def _archive(run: int, source: str) -> Iterator[int]:
         os.close(found[0])
 
 
-def _by_launcher(launcher: str | None, run: int, request: Request, output: int, owner: int) -> list[str]:
+def _by_launcher(launcher: str | None, run_dir: str, request: Request, output: int, owner: int) -> list[str]:
     """Have the launcher pack as the *owner* of the copy."""
     if launcher is None:
         raise PackFailed(
@@ -129,7 +129,7 @@ def _by_launcher(launcher: str | None, run: int, request: Request, output: int, 
     try:
         with open(written, "wb", closefd=False) as file:
             file.write(request.text())
-        number, text = pack_code(launcher, run, written, output)
+        number, text = pack_code(launcher, run_dir, written, output)
     except OSError as error:
         raise PackFailed(f"the launcher {launcher} cannot be used: {error.strerror or error}") from None
     finally:

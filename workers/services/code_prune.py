@@ -57,7 +57,7 @@ def _delete_of(run: int, before_s: float, launcher: str | None, name: str, repor
     owner = os.stat(DIRECTORY, dir_fd=run, follow_symlinks=False).st_uid
     try:
         if owner != os.geteuid() and launcher is not None:
-            remove_code(launcher, run)
+            remove_code(launcher, name)
         else:
             _empty(run)
         os.rmdir(DIRECTORY, dir_fd=run)

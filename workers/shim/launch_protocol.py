@@ -7,15 +7,16 @@ the shim sends    with                                                    the an
 ================  ======================================================  ==========================================
 ``hello``                                                                 ``hello``
 ``sweep TOKEN``                                                           ``swept N``: no process of the run is left
-``start``         descriptors: the spec; the bundle and the run           ``ok PID GUARD``, or ``no ERRNO REASON``
-                  directory if the job's code came with it; standard
-                  output and, if it is another file, standard error
-``remove``        a descriptor: a run directory                           ``removed``: its ``code`` is empty, or
+``start RUN``     descriptors: the spec; the bundle if the job's code     ``ok PID GUARD``, or ``no ERRNO REASON``
+                  came with it; standard output and, if it is another
+                  file, standard error
+``remove RUN``                                                            ``removed``: its ``code`` is empty, or
                                                                           ``no ERRNO REASON``
-``pack``          descriptors: a run directory, a file with the request,  ``packed NOTES``: the archive is complete, or
-                  and where to write the archive                          ``no ERRNO REASON``
+``pack RUN``      descriptors: a file with the request, and where to      ``packed NOTES``: the archive is complete, or
+                  write the archive                                       ``no ERRNO REASON``
 ================  ======================================================  ==========================================
 
+RUN is the name of a run directory, JOB/TOKEN. The launcher opens it itself, below the directory that root has named.
 After ``ok`` the connection stays open as long as a process of the run is left. The shim sends ``signal N`` for all
 processes, or ``first N`` for the first one. The guard sends ``ended STATUS CAUSE`` when the first process has ended
 (negative for a signal; the cause is empty, or says that host memory ran short), and ``gone MAXRSS_KB CPU_S`` when the
@@ -40,6 +41,11 @@ TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
 #: Longest message, in bytes, and most descriptors in one.
 MOST_BYTES = 4096
 MOST_DESCRIPTORS = 5
+
+
+def run_name(path: str) -> bytes:
+    """Return the name of the run directory at *path*, as the launcher takes it."""
+    return os.fsencode("/".join(path.rstrip("/").split("/")[-2:]))
 
 
 def wake_on(connection: socket.socket) -> None:

@@ -14,7 +14,7 @@ import struct
 import time
 
 from workers.shim import code
-from workers.shim.launch_protocol import GREETING, MOST_BYTES, PACK, REMOVE, START, SWEEP, TOKEN, wake_on
+from workers.shim.launch_protocol import GREETING, MOST_BYTES, PACK, REMOVE, START, SWEEP, TOKEN, run_name, wake_on
 from workers.shim.not_started import TOO_LATE, NotStarted, no_start
 from workers.shim.tree import Tree
 
@@ -149,8 +149,8 @@ def sweep(launcher: str, token: str) -> int:
     return int(answer.split()[1])
 
 
-def remove_code(launcher: str, run_dir: int) -> None:
-    """Delete the files in the code directory of the open *run_dir*, as their owner.
+def remove_code(launcher: str, run_dir: str) -> None:
+    """Delete the files in the code directory of the run directory *run_dir*, as their owner.
 
     Raises:
         OSError: files may be left: not all could be deleted, the launcher refused, or it does not answer.
@@ -158,7 +158,7 @@ def remove_code(launcher: str, run_dir: int) -> None:
     """
     with connect(launcher) as connection:
         connection.settimeout(ANSWER_S)
-        socket.send_fds(connection, [REMOVE], [run_dir])
+        connection.send(REMOVE + b" " + run_name(run_dir))
         answer = connection.recv(MOST_BYTES)
     word, _, rest = answer.decode(errors="replace").partition(" ")
     if word == "no":
@@ -168,18 +168,19 @@ def remove_code(launcher: str, run_dir: int) -> None:
         raise ConnectionError(None, "the launcher ended the connection")
 
 
-def pack_code(launcher: str, run_dir: int, request: int, output: int) -> tuple[int, str]:
-    """Have the results in the open *run_dir* packed as their owner, and wait for the end. All arguments are open files.
+def pack_code(launcher: str, run_dir: str, request: int, output: int) -> tuple[int, str]:
+    """Have the results in the run directory *run_dir* packed as their owner, and wait for the end.
 
-    *request* has a :class:`workers.results.wanted.Request`, and the archive is written to *output*. Return 0 and lines
-    for the caller's user, or another number, which is an errno or -1, and the reason why the archive is not complete.
+    *request* and *output* are open files: one has a :class:`workers.results.wanted.Request`, and the archive is written
+    to the other. Return 0 and lines for the caller's user, or an errno (-1: none) and the reason why the archive
+    is not complete.
 
     Raises:
         OSError: the launcher does not answer.
 
     """
     with connect(launcher) as connection:
-        socket.send_fds(connection, [PACK], [run_dir, request, output])
+        socket.send_fds(connection, [PACK + b" " + run_name(run_dir)], [request, output])
         answer = connection.recv(MOST_BYTES)  # the guard bounds the time without progress
     word, _, rest = answer.decode(errors="replace").partition(" ")
     if word == "packed":
@@ -206,10 +207,10 @@ def launch(
     launcher = spec["launcher"]
     try:
         guard = connect(launcher)
-        names = ["spec"] if spec["code"] is None else ["spec", code.BUNDLE, "."]
+        names = ["spec"] if spec["code"] is None else ["spec", code.BUNDLE]
         files = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names]
         try:
-            socket.send_fds(guard, [START], [*files, *output.descriptors()])
+            socket.send_fds(guard, [START + b" " + run_name(os.getcwd())], [*files, *output.descriptors()])
         finally:
             for each in files:
                 os.close(each)

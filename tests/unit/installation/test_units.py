@@ -17,7 +17,7 @@ from unit_files import service_of
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.installation.files import File
 from gpuqueue.installation.services import Part
-from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS_UNIT, WORKERS_CONFIG, SystemSite
+from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS, RUNS_UNIT, WORKERS_CONFIG, SystemSite
 from gpuqueue.installation.steps import steps_of
 from gpuqueue.installation.units import by_hand, config_text, unit_texts, workers_config_text
 from gpuqueue.model.joining import SHARED
@@ -51,9 +51,9 @@ def test_the_launcher_opens_sessions_where_a_service_is_named() -> None:
     site.check()
 
     assert unit_texts(site)["gpuqueue-launcher"] == unit_texts(SITE)["gpuqueue-launcher"].replace(
-        "--group lab\n", "--group lab --pam-service queue\n"
+        f"--runs {RUNS}\n", f"--runs {RUNS} --pam-service queue\n"
     )
-    assert "--group lab --pam-service queue &" in by_hand(site)[1]
+    assert f"--runs {RUNS} --pam-service queue &" in by_hand(site)[1]
     assert "--pam-service" not in "".join((*unit_texts(SITE).values(), *by_hand(SITE)))
 
 

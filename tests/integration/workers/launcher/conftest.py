@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,14 +16,14 @@ def launcher(launch: Callable[..., Launcher]) -> Launcher:
 
 
 @pytest.fixture
-def as_user(shims: Any, people: People, open_dir: Path, launcher: Launcher) -> Iterator[Callable[..., Shim]]:
+def as_user(shims: Any, people: People, launcher: Launcher) -> Iterator[Callable[..., Shim]]:
     """Return a function that starts a run as a submitter, by default alice, in her home."""
-    number = count()
+    number = count(1)
 
     def start(*argv: str, name: str = people.alice.pw_name, uid: int = people.alice.pw_uid, **changes: Any) -> Shim:
         user = {"name": name, "uid": uid}
         fields = {"cwd": people.alice.pw_dir, "launcher": launcher.socket, "user": user, **changes}
-        started: Shim = shims(*argv, runs=open_dir / f"runs{next(number)}", entered=True, **fields)
+        started: Shim = shims(*argv, runs=launcher.runs, job_id=next(number), entered=True, **fields)
         return started
 
     yield start

@@ -92,31 +92,22 @@ def test_the_code_is_deleted_as_its_owner(start: Start, launcher: Launcher) -> N
     run = start("/bin/sh", "-c", "./go.sh; ln -s /etc/passwd link; ln -s .. up; mkdir -p deep/er; echo > deep/er/file")
     run.ended()
 
-    fd = os.open(run.directory.path, os.O_RDONLY)
-    try:
-        remove_code(launcher.socket, fd)
-    finally:
-        os.close(fd)
+    remove_code(launcher.socket, str(run.directory.path))
 
     assert [] == [*run.directory.code.iterdir()]
     assert Path("/etc/passwd").exists()
 
 
-def test_only_run_directories_of_the_service_are_emptied(
-    launch: Callable[..., Launcher], open_dir: Path, people: People
-) -> None:
+def test_only_run_directories_of_the_service_are_emptied(launch: Callable[..., Launcher], people: People) -> None:
     """The launcher touches no directory of a user, whatever the service account names."""
     launcher = launch()
-    (open_dir / "own" / "code").mkdir(parents=True)
-    (open_dir / "own" / "code" / "kept").touch()
-    for path in ("own/code", "own"):
-        os.chown(open_dir / path, people.bob.pw_uid, -1)
+    own = launcher.runs / "1" / "1.own"
+    (own / "code").mkdir(parents=True)
+    (own / "code" / "kept").touch()
+    for path in (own / "code", own):
+        os.chown(path, people.bob.pw_uid, -1)
 
-    fd = os.open(open_dir / "own", os.O_RDONLY)
-    try:
-        with pytest.raises(OSError, match="does not belong to the account of the queue"):
-            remove_code(launcher.socket, fd)
-    finally:
-        os.close(fd)
+    with pytest.raises(OSError, match="does not belong to the account of the queue"):
+        remove_code(launcher.socket, str(own))
 
-    assert ["kept"] == [each.name for each in (open_dir / "own" / "code").iterdir()]
+    assert ["kept"] == [each.name for each in (own / "code").iterdir()]

@@ -266,6 +266,7 @@ def test_a_directory_that_others_can_change_gets_no_socket(people: People, open_
     os.chown(place, people.service.pw_uid if open_to == "its owner" else 0, people.service.pw_gid)
     place.chmod(0o755 if open_to == "its owner" else 0o775)
     words = ["--account", people.service.pw_name, "--group", people.group, "--socket", str(place / "launcher.sock")]
+    words += ["--runs", str(open_dir)]
 
     done = subprocess.run(
         [sys.executable, "-I", "-S", people.launcher, *words], capture_output=True, text=True, check=False, timeout=60

@@ -39,7 +39,7 @@ from workers.launcher.account import Rules
 from workers.launcher.pam import Service
 service, name, uid, group, shim, seconds = sys.argv[1:]
 session.SESSION_S = int(seconds)
-rules = Rules(0, group, 1000, pam=Service(service))
+rules = Rules(0, group, 1000, "/runs", pam=Service(service))
 opened = session.session_of(socket.socket(fileno=int(shim)), name, int(uid), rules)
 print("opened", flush=True)
 opened.close()
@@ -295,7 +295,7 @@ def test_pam_is_loaded_only_where_it_is_wanted(launch: Callable[..., Launcher], 
 def test_a_launcher_without_its_service_does_not_start(people: People, open_dir: Path, name: str, reason: str) -> None:
     """One line says what is wrong with the service of PAM."""
     words = ["--account", "root", "--group", people.group, "--socket", str(open_dir / "socket")]
-    words += ["--pam-service", name]
+    words += ["--runs", str(open_dir), "--pam-service", name]
 
     done = subprocess.run(
         [sys.executable, "-I", "-S", people.launcher, *words], capture_output=True, text=True, check=False, timeout=60

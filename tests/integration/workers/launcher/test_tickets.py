@@ -37,13 +37,13 @@ def key(open_dir: Path) -> Path:
 
 
 @pytest.fixture
-def start(shims: Any, open_dir: Path, launch: Callable[..., Launcher], key: Path) -> Callable[..., Shim]:
+def start(shims: Any, launch: Callable[..., Launcher], key: Path) -> Callable[..., Shim]:
     """Return a function that starts a run of a job, as the worker's fields say after a *change*."""
-    launcher, number = launch("--ticket-key", str(key)), count()
+    launcher, number = launch("--ticket-key", str(key)), count(1)
 
     def started(spec: JobSpec, job_id: int = 7, *, change: Change = dict, bundle: bytes | None = None) -> Shim:
-        runs = open_dir / f"runs{next(number)}"
-        run_dir = runs / "1" / RUN_TOKEN
+        run = next(number)
+        run_dir = launcher.runs / str(run) / RUN_TOKEN
         fields = change(fields_of(spec, run_dir, CPU, job_id=job_id, token=RUN_TOKEN))
         argv = fields.pop("argv")
 
@@ -51,7 +51,8 @@ def start(shims: Any, open_dir: Path, launch: Callable[..., Launcher], key: Path
             if bundle is not None:
                 (run_dir / "bundle").write_bytes(bundle)
 
-        made: Shim = shims(*argv, runs=runs, entered=True, launcher=launcher.socket, before=write_bundle, **fields)
+        more = {"runs": launcher.runs, "job_id": run, "launcher": launcher.socket, "before": write_bundle}
+        made: Shim = shims(*argv, entered=True, **more, **fields)
         return made
 
     return started

@@ -12,7 +12,7 @@ import pytest
 
 from workers.launcher.account import Refused, Rules, least_uid, permitted
 
-RULES = Rules(service_uid=990, group="users-of-the-queue", least_uid=1000)
+RULES = Rules(service_uid=990, group="users-of-the-queue", least_uid=1000, runs="/runs")
 #: Name, user id, group id and shell of the accounts of these tests.
 ACCOUNTS = {
     name: pwd.struct_passwd((name, "x", uid, gid, "", f"/home/{name}", shell))

@@ -139,7 +139,7 @@ def test_a_run_from_before_an_upgrade_is_swept(group: Path) -> None:
     now.mkdir()
     before.mkdir()
     assert RunGroup.create(str(before), "1.abc") is not None
-    rules = Rules(os.geteuid(), "lab", 1000, cgroups=str(now), earlier_cgroups=str(before))
+    rules = Rules(os.geteuid(), "lab", 1000, "/runs", cgroups=str(now), earlier_cgroups=str(before))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, start_in(before / "1.abc", "sleep", "600") as sleeper:
         until(lambda: "sleep" in Path(f"/proc/{sleeper.pid}/comm").read_text(), what="the process of the run")
@@ -221,7 +221,9 @@ def test_a_job_lowers_the_limits_of_its_run_and_never_raises_them(
     """The smaller one of the host's limit and the job's is written."""
     (tmp_path / "cgroup.subtree_control").write_text("cpu memory")
 
-    assert guard.group_of(request(asked), Rules(0, "lab", 1000, cgroups=str(tmp_path), limits=ours)) is not None
+    assert (
+        guard.group_of(request(asked), Rules(0, "lab", 1000, "/runs", cgroups=str(tmp_path), limits=ours)) is not None
+    )
 
     written = {each.name: each.read_text() for each in (tmp_path / "1.abc").iterdir()}
     assert (memory_max, cpu_max) == (written["memory.max"], written.get("cpu.max"))
@@ -234,5 +236,5 @@ def test_a_host_that_cannot_set_the_limits_of_a_job_does_not_start_it(
     """Without the controller the run is refused as one that another host may start."""
     for cgroups in (None, str(tmp_path)):
         with pytest.raises(PermissionError, match=f"this host cannot limit the {lacking} of a run"):
-            guard.group_of(request(asked), Rules(0, "lab", 1000, cgroups=cgroups))
+            guard.group_of(request(asked), Rules(0, "lab", 1000, "/runs", cgroups=cgroups))
     assert [] == [*tmp_path.iterdir()]

@@ -19,7 +19,7 @@ from workers.shim.launched import remove_code
 
 #: A user id of a person. No account needs to have it. Tests that run at the same time need different ones.
 OWNER = 5_000_000 + os.getpid()
-RULES = Rules(service_uid=0, group="lab", least_uid=1000)
+RUN = "1/1.a"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another account")
 
@@ -34,7 +34,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[str, int]]:
     pid = os.fork()
     if pid == 0:
         try:
-            guard.serve(listener.accept()[0], RULES)
+            guard.serve(listener.accept()[0], Rules(0, "lab", 1000, str(tmp_path)))
         finally:
             os._exit(0)
     yield path, pid
@@ -44,22 +44,14 @@ def guarded(tmp_path: Path) -> Iterator[tuple[str, int]]:
 
 @pytest.fixture
 def remove(tmp_path: Path, guarded: tuple[str, int]) -> Callable[[], None]:
-    """Return a function that asks a guard to empty ``code`` in the run directory ``tmp_path / "run"``."""
-
-    def ask() -> None:
-        fd = os.open(tmp_path / "run", os.O_RDONLY)
-        try:
-            remove_code(guarded[0], fd)
-        finally:
-            os.close(fd)
-
-    return ask
+    """Return a function that asks a guard to empty ``code`` in the run directory RUN."""
+    return lambda: remove_code(guarded[0], f"{tmp_path}/{RUN}")
 
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
     """Return the directory ``code`` of a person, with a tree that the person can delete."""
-    found = tmp_path / "run" / "code"
+    found = tmp_path / RUN / "code"
     (found / "tree" / "deep").mkdir(parents=True)
     (found / "tree" / "deep" / "file").touch()
     for each in (found, *found.rglob("*")):

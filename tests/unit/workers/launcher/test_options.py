@@ -30,6 +30,6 @@ def test_options_and_variables_of_root_reach_the_launcher(
 
     assert (0, 1) == (done.exit_code, len(commands)), done.output
     given = commands[0][next(n for n, word in enumerate(commands[0]) if word.endswith("main.py")) + 1 :]
-    defaults = {"--account", "--group", "--socket", "--runs-group"}
+    defaults = {"--account", "--group", "--socket", "--runs", "--runs-group"}
     pairs = [(given[each], given[each + 1]) for each in range(0, len(given), 2)]
     assert passed == [word for name, value in sorted(pairs) if name not in defaults for word in (name, value)]

@@ -24,7 +24,7 @@ from workers.shim.launched import connect, pack_code
 
 #: A user id of a person. No account needs to have it. Tests that run at the same time need different ones.
 OWNER = 100_000 + os.getpid()
-RULES = Rules(service_uid=0, group="lab", least_uid=1000)
+RUN = "1/1.a"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another account")
 
@@ -48,7 +48,7 @@ def listener(tmp_path: Path) -> Iterator[str]:
     pid = os.fork()
     if pid == 0:
         try:
-            guard.serve(listening.accept()[0], RULES)
+            guard.serve(listening.accept()[0], Rules(0, "lab", 1000, str(tmp_path)))
         finally:
             os._exit(0)
     yield path
@@ -59,7 +59,7 @@ def listener(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def copy(tmp_path: Path) -> Copy:
     """Return a copy of code that belongs to a person, with one file of the job."""
-    made = Copy(tmp_path / "run" / "code")
+    made = Copy(tmp_path / RUN / "code")
     made.take()
     made.write("out/file", b"x")
     give(made)
@@ -75,17 +75,16 @@ def give(copy: Copy) -> None:
 
 @pytest.fixture
 def ask(tmp_path: Path, listener: str) -> Ask:
-    """Return a function that asks the guard to pack ``tmp_path / "run"`` into ``tmp_path / "archive.tar"``."""
+    """Return a function that asks the guard to pack the run RUN into ``tmp_path / "archive.tar"``."""
 
     def asked(*patterns: str, text: bytes | None = None, output: int | None = None) -> tuple[int, str]:
-        run = os.open(tmp_path / "run", os.O_RDONLY)
         request = os.memfd_create("request")
         os.write(request, Request.of(patterns, rules_of(patterns)).text() if text is None else text)
         archive = os.open(tmp_path / "archive.tar", os.O_WRONLY | os.O_CREAT) if output is None else output
         try:
-            return pack_code(listener, run, request, archive)
+            return pack_code(listener, f"{tmp_path}/{RUN}", request, archive)
         finally:
-            for fd in {run, request, archive} - {output}:
+            for fd in {request, archive} - {output}:
                 os.close(fd)
 
     return asked

@@ -58,7 +58,7 @@ def request(spec: JobSpec, run_dir: Path = Path("/runs/7/1.a"), *, devices: Any 
     )
 
 
-def refusal(asked: Request, key: bytes = KEY, run_dir: int | None = None) -> str:
+def refusal(asked: Request, key: bytes = KEY, run_dir: int = -1) -> str:
     """Return why the launcher does not start *asked*; empty if it does."""
     try:
         admitted(asked, key, run_dir)
@@ -317,7 +317,7 @@ def test_a_key_that_cannot_be_used_ends_the_launcher(tmp_path: Path, content: st
     if content is not None:
         path.write_text(content)
         path.chmod(mode)
-    words = ["--account", "a", "--group", "g", "--socket", "s", "--ticket-key", str(path)]
+    words = ["--account", "a", "--group", "g", "--socket", "s", "--runs", "/r", "--ticket-key", str(path)]
 
     with pytest.raises(SystemExit, match=says):
         key_of(parser().parse_args(words))
@@ -328,7 +328,7 @@ def test_a_key_is_read(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(f"{KEY.hex()}\n")
     path.chmod(0o400)
-    words = ["--account", "a", "--group", "g", "--socket", "s"]
+    words = ["--account", "a", "--group", "g", "--socket", "s", "--runs", "/r"]
 
     assert KEY == key_of(parser().parse_args([*words, "--ticket-key", str(path)]))
     assert key_of(parser().parse_args(words)) is None
