@@ -23,6 +23,33 @@ _SIGNS, _CHECKS = f"GPUQUEUE_TICKET_KEY_FILE={TICKET_KEY}", f"GPUQUEUE_TICKET_KE
 #: could type commands for root (TIOCSTI).
 _APART = "</dev/null >/dev/null 2>&1 &"
 
+#: What no process of the queue's own accounts needs. It stands in no unit whose settings jobs inherit.
+_SANDBOX = """\
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+RestrictNamespaces=yes
+RestrictSUIDSGID=yes
+RestrictRealtime=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+LockPersonality=yes
+ProtectSystem=full
+ProtectHome=read-only
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+SystemCallArchitectures=native
+SystemCallFilter=~@clock @cpu-emulation @debug @module @mount @obsolete @raw-io @reboot @swap
+SystemCallErrorNumber=EPERM
+"""
+#: What only the workers need: the devices, and files in /tmp, where the pipes of an MPS daemon may be.
+_WITHOUT_DEVICES = """\
+PrivateDevices=yes
+PrivateTmp=yes
+ProtectClock=yes
+ProtectHostname=yes
+"""
+
 _CONFIG = """\
 # Settings of gpuqueue's store, recorder and service. The workers of this machine have others, in workers.toml.
 # Written once by `gpuqueue install`, then yours. After a change: systemctl restart gpuqueue-store gpuqueue-serve
@@ -80,6 +107,8 @@ Delegate=yes
 KillMode=process
 OOMPolicy=continue
 TasksMax=infinity
+# Jobs inherit all of this, so it is only what no job needs (docs/internals/threat-model.md).
+CapabilityBoundingSet=~CAP_SYS_MODULE CAP_SYS_RAWIO CAP_SYS_BOOT CAP_SYS_TIME CAP_MAC_ADMIN CAP_MAC_OVERRIDE
 
 [Install]
 WantedBy=multi-user.target
@@ -104,7 +133,7 @@ RestartSec=2
 KillMode=mixed
 TimeoutStopSec=120
 TasksMax=infinity
-
+{sandbox}{without_devices}
 [Install]
 WantedBy=multi-user.target
 """
@@ -128,7 +157,7 @@ KillMode=process
 OOMPolicy=continue
 TimeoutStopSec=120
 TasksMax=infinity
-
+{sandbox}
 [Install]
 WantedBy=multi-user.target
 """
@@ -150,10 +179,7 @@ RuntimeDirectoryPreserve=yes
 ExecStart={programs}/gpuqueue serve
 Restart=always
 RestartSec=1
-NoNewPrivileges=yes
-ProtectSystem=full
-ProtectHome=read-only
-
+{sandbox}{without_devices}
 [Install]
 WantedBy=multi-user.target
 """
@@ -194,6 +220,8 @@ def _words(site: SystemSite) -> dict[str, object]:
         "host_unit": HOST_UNIT,
         "after": " gpuqueue-store.service gpuqueue-serve.service" if site.serves else "",
         "pam": _pam_words(site),
+        "sandbox": _SANDBOX,
+        "without_devices": _WITHOUT_DEVICES,
         "checks": f"Environment={_CHECKS}\n" if site.has_ticket_key else "",
         "signs": f"Environment={_SIGNS}\n" if site.has_ticket_key else "",
     }

@@ -1,4 +1,4 @@
-"""A copy of this checkout that only root can change and every account can run, whoever owns the checkout.
+"""A copy of this checkout that only root can change and every account can run.
 
 The checkout may be below /tmp, in a home that other accounts cannot enter, or have files that only its owner can read.
 The copy has only the code of gpuqueue. Libraries are mounted into it from the environment of the tests, in the mount

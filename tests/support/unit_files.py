@@ -25,7 +25,13 @@ LATER = {
     "TimeoutStopSec",
     "Delegate",
 }
-SANDBOX = {"NoNewPrivileges", "ProtectSystem", "ProtectHome"}
+SANDBOX = {
+    *("NoNewPrivileges", "CapabilityBoundingSet", "LockPersonality", "PrivateDevices", "PrivateTmp"),
+    *("ProtectClock", "ProtectControlGroups", "ProtectHome", "ProtectHostname", "ProtectKernelLogs"),
+    *("ProtectKernelModules", "ProtectKernelTunables", "ProtectSystem", "RestrictAddressFamilies"),
+    *("RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID"),
+    *("SystemCallArchitectures", "SystemCallErrorNumber", "SystemCallFilter"),
+}
 
 
 class Unit:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from unit_files import service_of
+from unit_files import SANDBOX, service_of
 
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.installation.files import File
@@ -86,6 +86,28 @@ def test_only_the_launcher_is_root() -> None:
     directories = [service.get("RuntimeDirectory") for service in services.values()]
     assert [None, [LAUNCHER_RUN.name], None, [RUN.name], None] == directories
     assert "--account gpuqueue-workers --group lab" in services["gpuqueue-launcher"]["ExecStart"][0]
+
+
+@pytest.mark.parametrize("name", ["gpuqueue-store", "gpuqueue-serve", "gpuqueue"])
+def test_systemd_finds_little_that_a_unit_could_do_without(name: str, tmp_path: Path) -> None:
+    """The exposure of each unit of the queue's accounts is below 4 of 10, as systemd itself judges it."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    file = tmp_path / f"{name}.service"
+    file.write_text(unit_texts(SITE)[name])
+    words = ["security", "--offline=true", "--threshold=39", "--no-pager", file]
+
+    done = subprocess.run([analyze, *words], capture_output=True, text=True, check=False, timeout=60)
+
+    assert "Overall exposure level" in done.stdout, done.stderr
+    assert 0 == done.returncode, done.stdout
+
+
+def test_a_sandbox_of_the_launcher_takes_nothing_from_jobs() -> None:
+    """What jobs inherit restricts neither namespaces, devices, /tmp nor set-user-ID programs."""
+    for name in (RUNS_UNIT, "gpuqueue-launcher"):
+        assert {"CapabilityBoundingSet"} >= SANDBOX & service_of(unit_texts(SITE)[name]).keys()
 
 
 def _settings(text: str, path: Path) -> Settings:
