@@ -48,6 +48,7 @@ NEEDS = ("flower", "hypothesis", "psycopg[binary]", "pytest", "pytest-timeout", 
 def main(words: list[str]) -> int:
     """Run one of the verbs above."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the tests start hundreds of processes of the same code
+    os.umask(0o022)  # the tests run programs of .venv as other accounts
     verbs = {
         "demo": demo,
         "test": test,
@@ -252,7 +253,7 @@ def set_up(*extras: str) -> None:
     if not (BIN / "python").exists():
         print(f"making {VENV}", flush=True)
         try:
-            venv.create(VENV, with_pip=True)
+            venv.create(VENV, symlinks=True, with_pip=True)  # as `python -m venv` does
         except subprocess.CalledProcessError:
             shutil.rmtree(VENV, ignore_errors=True)
             print("this Python cannot make environments: on Debian and Ubuntu, apt install python3-venv")

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Where the code is in the checkout, and below site-packages in an installation.
 TREES = {"gpuqueue": "gpuqueue", "workers": "workers", "migrations": "gpuqueue/migrations"}
 PROGRAMS = {"gpuqueue": "gpuqueue.__main__", "gpuqueue-worker": "workers.cli"}
-#: The same interpreter without the environment of the tests, which other accounts may not be able to enter.
-PYTHON = Path(sys.executable).resolve()
+#: The interpreter of which the environment of the tests has a link or a copy. Others may not reach or trust that one.
+PYTHON = Path(sys._base_executable).resolve()  # type: ignore[attr-defined] # as venv does
 #: Covers directories and mounts others: BASE SOURCE... -- COVERED... -- TARGET... -- COMMAND. BASE is empty.
 MOUNT = r"""
 set -e
