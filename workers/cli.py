@@ -154,6 +154,13 @@ def left(*, end: bool) -> None:
     help="Most processors that one run may keep busy.",
 )
 @click.option(
+    "--run-processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    envvar="GPUQUEUE_RUN_PROCESSES",
+    help="Most processes and threads of one run.",
+)
+@click.option(
     "--ticket-key",
     metavar="FILE",
     envvar="GPUQUEUE_TICKET_KEY",

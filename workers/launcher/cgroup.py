@@ -26,6 +26,8 @@ GONE_S = 5.0
 POLL_S = 0.01
 #: The period over which the kernel measures processor time, in microseconds.
 PERIOD_US = 100_000
+#: More processes and threads than a program needs at a time.
+MAX_PROCESSES = 32_768
 #: More processors than any host has.
 MOST_CPUS = 1_000_000
 
@@ -37,6 +39,8 @@ class Limits(NamedTuple):
     memory_bytes: int | None = None
     #: Processors that it keeps busy, on average.
     cpus: float | None = None
+    #: Processes and threads that it has at a time.
+    processes: int | None = None
 
     @property
     def are_set(self) -> bool:
@@ -46,18 +50,22 @@ class Limits(NamedTuple):
     @property
     def are_valid(self) -> bool:
         """Whether the values have the types of limits, and could be some."""
-        memory_bytes, cpus = self
-        memory_fits = memory_bytes is None or (type(memory_bytes) is int and memory_bytes > 0)
-        return memory_fits and (cpus is None or (type(cpus) in {int, float} and 0 < cpus < MOST_CPUS))
+        memory_bytes, cpus, processes = self
+        whole = all(number is None or (type(number) is int and number > 0) for number in (memory_bytes, processes))
+        return whole and (cpus is None or (type(cpus) in {int, float} and 0 < cpus < MOST_CPUS))
 
     def within(self, others: Limits) -> Limits:
         """Return the smaller one of each of these limits and *others*."""
-        return Limits(_smaller(self.memory_bytes, others.memory_bytes), _smaller(self.cpus, others.cpus))
+        return Limits(
+            _smaller(self.memory_bytes, others.memory_bytes),
+            _smaller(self.cpus, others.cpus),
+            _smaller(self.processes, others.processes),
+        )
 
     def unsupported(self, directory: str | None) -> str | None:
         """Return the controller that a limit needs and the groups in *directory* lack, or None if they have all."""
         there = set() if directory is None else limitable(directory)
-        wanted = (("memory", self.memory_bytes), ("cpu", self.cpus))
+        wanted = (("memory", self.memory_bytes), ("cpu", self.cpus), ("pids", self.processes))
         return next((name for name, limit in wanted if limit is not None and name not in there), None)
 
 
@@ -125,6 +133,11 @@ class RunGroup:
             return f"it needed more host memory than the {most} that it may use on this host"
         return "the host ran out of memory"
 
+    def kill(self) -> None:
+        """Kill all processes of the group at once, also those that begin meanwhile."""
+        with contextlib.suppress(OSError):
+            self._write("cgroup.kill", "1")
+
     def end(self) -> int:
         """Kill all processes of the group, wait until they are gone, remove the group; return how many there were."""
         try:
@@ -140,7 +153,9 @@ class RunGroup:
         return found
 
     def _limit(self) -> None:
-        memory_bytes, cpus = self._limits
+        memory_bytes, cpus, processes = self._limits
+        if processes is not None or "pids" in limitable(os.path.dirname(self._directory)):
+            self._write("pids.max", str(processes or default_processes()))
         if memory_bytes is not None:
             self._write("memory.max", str(memory_bytes))
             # A run that has lost some of its processes rarely goes on, and often hangs.
@@ -155,6 +170,12 @@ class RunGroup:
     def _write(self, name: str, text: str) -> None:
         with open(os.path.join(self._directory, name), "w", encoding="ascii") as file:
             file.write(text)
+
+
+def default_processes(pid_max: str = "/proc/sys/kernel/pid_max") -> int:
+    """Return how many processes and threads a run may have by default: at most a quarter of those of the host."""
+    with open(pid_max, encoding="ascii") as file:
+        return min(MAX_PROCESSES, int(file.read()) // 4)
 
 
 def _smaller(one: N | None, other: N | None) -> N | None:

@@ -14,8 +14,8 @@ import os
 DELEGATED = ("user.delegate", "trusted.delegate")
 #: Longest name of a directory, in bytes.
 MOST_NAME_BYTES = 255
-#: The parts of the kernel that share and limit the memory and the processor time of groups.
-CONTROLLERS = ("memory", "cpu")
+#: The parts of the kernel that share and limit the memory, the processor time and the processes of groups.
+CONTROLLERS = ("memory", "cpu", "pids")
 #: The group of the processes that systemd has put into the unit of the runs.
 ASIDE = "unit"
 

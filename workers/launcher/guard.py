@@ -190,17 +190,19 @@ def follow(shim: socket.socket, tree: Tree, group: RunGroup | None) -> None:
             message = b""
         if not message:
             return
-        obey(message, tree)
+        obey(message, tree, group)
     reported = reported or report_end(shim, tree, group)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     send_to(shim, b"gone %d %f" % (usage.ru_maxrss, usage.ru_utime + usage.ru_stime))
 
 
-def obey(message: bytes, tree: Tree) -> None:
+def obey(message: bytes, tree: Tree, group: RunGroup | None) -> None:
     """Send the signal that *message* names to all processes of the run, or to the first one."""
     target, _, number = message.partition(b" ")
     if number.isdigit() and int(number) in signal.valid_signals():
         if target == b"signal":
+            if int(number) == signal.SIGKILL and group is not None:
+                group.kill()
             signal_all(int(number))
         elif target == b"first" and tree.status is None:
             os.kill(tree.pid, int(number))  # not reaped yet, so the pid is still its own

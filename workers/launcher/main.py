@@ -91,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--runs-group")
     found.add_argument("--run-memory-bytes", type=int)
     found.add_argument("--run-cpus", type=float)
+    found.add_argument("--run-processes", type=int)
     found.add_argument("--ticket-key")
     found.add_argument("--pam-service")
     return found
@@ -106,7 +107,7 @@ def runs_of(asked: argparse.Namespace) -> str:
 
 def limits_of(asked: argparse.Namespace) -> Limits:
     """Return the most that one run may use of this host."""
-    return Limits(asked.run_memory_bytes, asked.run_cpus)
+    return Limits(asked.run_memory_bytes, asked.run_cpus, asked.run_processes)
 
 
 def key_of(asked: argparse.Namespace) -> bytes | None:

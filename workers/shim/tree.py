@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 POLL_S = 1.0
 #: Time between two SIGKILLs, in seconds. A process that is stuck in the driver can outlive SIGKILL.
 KILL_STEP_S = 0.05
+#: More processes than this are stopped before they are killed, in at most so many rounds.
+MANY, MAX_STOPS = 20, 50
 #: prctl(2): sets the signal that a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
 #: Loaded once, in the fork server. Otherwise each shim would load the C library twice.
@@ -70,42 +72,76 @@ def slurp(name: str, most: int = CHUNK_BYTES) -> bytes:
 
 def start_ticks(pid: int) -> str:
     """Return when *pid* started, in clock ticks since boot (the 22nd field of /proc/PID/stat)."""
-    return slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()[19].decode()
+    return parent_and_start(pid)[1]
 
 
-def children_of() -> dict[int, list[int]]:
-    """Return the pids of all processes of the host, by the pid of their parent."""
-    found: dict[int, list[int]] = {}
+def parent_and_start(pid: int) -> tuple[int, str]:
+    """Return the parent of *pid*, and when *pid* started, in clock ticks since boot."""
+    fields = slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]), fields[19].decode()
+
+
+def descendants() -> dict[int, tuple[int, str]]:
+    """Return the pids of all processes below this one, each with its parent and its start.
+
+    Raises:
+        OSError: the processes cannot be listed now.
+
+    """
+    there: dict[int, tuple[int, str]] = {}
+    children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
-                parent = int(slurp(f"/proc/{name}/stat").rpartition(b")")[2].split()[1])
-                found.setdefault(parent, []).append(int(name))
-    return found
-
-
-def descendants() -> list[int]:
-    """Return the pids of all processes below this one."""
-    children = children_of()
+                there[int(name)] = parent_and_start(int(name))
+                children.setdefault(there[int(name)][0], []).append(int(name))
     found: list[int] = []
     todo = [os.getpid()]
     while todo:
         below = children.get(todo.pop(), [])
         found += below
         todo += below
-    return found
+    return {pid: there[pid] for pid in found}
 
 
 def signal_all(number: int) -> bool:
-    """Send a signal to every process below this one; return False if the processes cannot be listed now."""
+    """Send a signal to every process below this one; return False if the processes cannot be listed now.
+
+    Before many processes are killed, all are stopped: else those that are left use the room for new ones.
+    """
     try:
-        pids = descendants()
+        found = descendants()
+        if number == signal.SIGKILL and len(found) > MANY:
+            found = _stopped(found)
     except OSError:  # for example, no free file descriptor on the host
         return False
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
+    for pid, known in found.items():
+        _send(pid, known, number)
     return True
+
+
+def _stopped(found: dict[int, tuple[int, str]]) -> dict[int, tuple[int, str]]:
+    """Stop the processes *found* and those that they start meanwhile, and return all that are there then."""
+    for _ in range(MAX_STOPS):
+        for pid, known in found.items():
+            _send(pid, known, signal.SIGSTOP)
+        now = descendants()
+        if now.keys() <= found.keys():
+            return now
+        found = now
+    return found
+
+
+def _send(pid: int, known: tuple[int, str], number: int) -> None:
+    """Send a signal to the process *pid*, unless the kernel has given the pid to another process meanwhile."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        handle = os.pidfd_open(pid)
+        try:
+            parent, start = parent_and_start(pid)
+            if start == known[1] and parent in {known[0], os.getpid()}:  # this process adopts orphans
+                signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
 
 
 class Tree:

@@ -19,8 +19,9 @@ from bounded import until
 from workers.launcher import cgroup_place, guard
 from workers.launcher.account import Rules
 from workers.launcher.become import Request
-from workers.launcher.cgroup import Limits, RunGroup
+from workers.launcher.cgroup import Limits, RunGroup, default_processes
 from workers.shim.launch_protocol import SWEEP, TOKEN
+from workers.shim.tree import Tree
 
 FIND = "import sys; from workers.launcher.cgroup_place import of_launcher; print(of_launcher(sys.argv[1]))"
 SOCKET = "/run/gpuqueue/launcher.sock"
@@ -208,25 +209,45 @@ def request(limits: Limits) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("ours", "asked", "memory_max", "cpu_max"),
+    ("ours", "asked", "memory_max", "cpu_max", "pids_max"),
     [
-        (Limits(), Limits(2 * MIB), str(2 * MIB), None),
-        (Limits(3 * MIB, 4), Limits(2 * MIB, 8), str(2 * MIB), "400000 100000"),
-        (Limits(3 * MIB), Limits(9 * MIB, 0.5), str(3 * MIB), "50000 100000"),
+        (Limits(), Limits(2 * MIB), str(2 * MIB), None, str(default_processes())),
+        (Limits(3 * MIB, 4), Limits(2 * MIB, 8), str(2 * MIB), "400000 100000", str(default_processes())),
+        (Limits(3 * MIB, None, 50), Limits(9 * MIB, 0.5, 60), str(3 * MIB), "50000 100000", "50"),
     ],
 )
 def test_a_job_lowers_the_limits_of_its_run_and_never_raises_them(
-    tmp_path: Path, ours: Limits, asked: Limits, memory_max: str, cpu_max: str | None
+    tmp_path: Path, ours: Limits, asked: Limits, memory_max: str, cpu_max: str | None, pids_max: str
 ) -> None:
     """The smaller one of the host's limit and the job's is written."""
-    (tmp_path / "cgroup.subtree_control").write_text("cpu memory")
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids")
 
     assert (
         guard.group_of(request(asked), Rules(0, "lab", 1000, "/runs", cgroups=str(tmp_path), limits=ours)) is not None
     )
 
     written = {each.name: each.read_text() for each in (tmp_path / "1.abc").iterdir()}
-    assert (memory_max, cpu_max) == (written["memory.max"], written.get("cpu.max"))
+    assert (memory_max, cpu_max, pids_max) == (written["memory.max"], written.get("cpu.max"), written["pids.max"])
+
+
+def test_a_run_has_at_most_a_quarter_of_the_pids_of_its_host(tmp_path: Path) -> None:
+    """A fork bomb leaves room for the processes of others, also on a host with few pids."""
+    for pid_max, expected in ((32_768, 8192), (4_194_304, 32_768)):
+        (tmp_path / "pid_max").write_text(f"{pid_max}\n")
+        assert expected == default_processes(str(tmp_path / "pid_max"))
+
+
+def test_a_group_is_killed_before_its_processes_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel kills all of a control group at once, also what begins meanwhile. Other signals need the search."""
+    order: list[str] = []
+    (tmp_path / "1.abc").mkdir()
+    monkeypatch.setattr(RunGroup, "_write", lambda _, name, text: order.append(f"{name} {text}"))
+    monkeypatch.setattr(guard, "signal_all", lambda number: order.append(str(int(number))))
+
+    for message in (b"signal 15", b"signal 9"):
+        guard.obey(message, Tree(os.getpid()), RunGroup(str(tmp_path / "1.abc")))
+
+    assert ["15", "cgroup.kill 1", "9"] == order
 
 
 @pytest.mark.parametrize(("asked", "lacking"), [(Limits(2 * MIB), "memory"), (Limits(cpus=1), "cpu")])
