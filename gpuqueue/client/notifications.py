@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Refused
@@ -56,6 +57,18 @@ def judge(connection: Connection, notifications: Sequence[Notification]) -> None
         _judge(connection, notification)
 
 
+def made_anew(notifications: Sequence[Notification]) -> tuple[Notification, ...]:
+    """Return *notifications* of an account that does not send them itself, with URLs that are made of their fields.
+
+    Raises:
+        BadRequest: a URL has a part that is not permitted.
+
+    """
+    from gpuqueue.notify.user_urls import made_of  # noqa: PLC0415 - lazy import: rarely needed
+
+    return tuple(each if each.target is not None else replace(each, to=made_of(each.to)) for each in notifications)
+
+
 def _judge(connection: Connection, notification: Notification) -> None:
     from gpuqueue.notify import sending, targets  # noqa: PLC0415 - lazy import: rarely needed, and imports much
 
@@ -64,6 +77,10 @@ def _judge(connection: Connection, notification: Notification) -> None:
         urls = [each for each in senders if each.urls]
         if not connection.settings.notify_urls or (senders and not urls):
             raise Refused("this site takes no URLs of jobs (notify_urls): name one of its targets")
+        if targets.networks_of(notification, connection.settings) is not None:
+            targets.url_of(notification, connection.settings)
+            if not sending.has_notifier():
+                raise Refused(sending.NO_NOTIFIER)
         schemes = {scheme for each in urls for scheme in each.schemes}
         if not senders and sending.is_there():  # no recorder has announced its schemes
             schemes = set(sending.schemes())

@@ -6,19 +6,19 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.notification import MAIL, Notification, NotificationKind
+from gpuqueue.notify.user_urls import made_of
 from gpuqueue.settings.settings import Settings
 
 #: Schemes of mail accounts, which can send to any mail address.
 _MAIL_SCHEMES = frozenset({"mailto", "mailtos"})
-#: Parameters of URLs that name files, which the account of the sender would open.
-_FILES = frozenset({"template", "keyfile", "subfile", "pgpkey", "pgppub", "pgpprv"})
 
 
 def url_of(notification: Notification, settings: Settings) -> str:
-    """Return the URL for *notification* by *settings*.
+    """Return the URL for *notification* by *settings*. Where jobs have other accounts, a URL of a job is made anew.
 
     Raises:
-        BadRequest: the settings have no such target, or the target ``mail`` is no mail account.
+        BadRequest: the settings have no such target, the target ``mail`` is no mail account, or the URL of a job has
+            parts that are not permitted.
         Refused: the settings do not allow URLs in jobs.
 
     """
@@ -27,26 +27,21 @@ def url_of(notification: Notification, settings: Settings) -> str:
     if name is None:
         if not settings.notify_urls:
             raise Refused("this site takes no URLs of jobs (notify_urls): name one of its targets")
-        _refuse_files(notification.to)
-        return notification.to
+        return notification.to if networks_of(notification, settings) is None else made_of(notification.to)
     if name not in known:
         raise BadRequest(no_such_target(notification, sorted(known)))
     is_address = notification.kind is NotificationKind.ADDRESS
     return _mail_to(notification.to, known[name]) if is_address else known[name]
 
 
-def _refuse_files(url: str) -> None:
-    """Check that *url*, which a job has named, opens no file of the account that sends.
+def networks_of(notification: Notification, settings: Settings) -> tuple[str, ...] | None:
+    """Return the networks that *notification* may reach besides public addresses, if the notifier must send it.
 
-    Raises:
-        Refused: it names a file.
-
+    None is a notification that this account sends itself, without such a limit.
     """
-    query = urlsplit(url).query
-    found = sorted({name.lower() for name, _ in parse_qsl(query, keep_blank_values=True)} & _FILES)
-    if found:
-        names = ", ".join(found)
-        raise Refused(f"a URL of a job cannot name a file ({names}): a target of the site can (setting notify)")
+    if notification.target is not None or settings.launcher_in_use is None:
+        return None
+    return tuple(settings.notify_networks.split(",")) if settings.notify_networks else ()
 
 
 def no_such_target(notification: Notification, known: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -94,7 +95,9 @@ def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:
         values["name"] = name_of(wanted.argv, wanted.script) if wanted.argv else "job"
     if wanted.device is None and not wanted.placement.devices:
         values["device"] = call.connection.settings.default_device
-    notifications.judge(call.connection, wanted.notifications)
+    if call.account.uid != os.geteuid():
+        values["notifications"] = notifications.made_anew(wanted.notifications)
+    notifications.judge(call.connection, values["notifications"])
     if wanted.environment is not None:
         check_known(wanted.environment, environments_of(call.connection.queue.devices.all()))
     if call.connection.settings.run_as is RunAs.SUBMITTER and call.account.uid == 0:

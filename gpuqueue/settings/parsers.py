@@ -17,6 +17,7 @@ from gpuqueue.text.sanitize import brief, is_name, name_of
 from gpuqueue.text.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
+    import ipaddress
     from typing import TypeVar
 
     from gpuqueue.model import access, python_environments
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     _Value = TypeVar("_Value")
     _Choice = TypeVar("_Choice", bound=Enum)
 else:  # few sites set what needs these
+    ipaddress = later("ipaddress")
     access = later("gpuqueue.model.access")
     addresses = later("gpuqueue.settings.addresses")
     credentials = later("gpuqueue.settings.credentials")
@@ -191,6 +193,15 @@ def _modules(raw: str) -> str:
     return ",".join(names)
 
 
+def _networks(raw: str) -> str:
+    names = [name.strip() for name in raw.split(",")] if raw.strip() else []
+    try:
+        return ",".join(str(ipaddress.ip_network(name)) for name in names)
+    except ValueError as error:
+        example = "write 10.1.0.0/16, or 10.1.2.3,fd00::/8"
+        raise BadRequest(f"{brief(raw)} names no networks ({error}): {example}") from error
+
+
 def _directory(raw: str) -> Path:
     try:
         path = Path(raw).expanduser()
@@ -287,6 +298,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "keep_audit_s": _or_none(parse_duration),
     "notify": targets,
     "notify_urls": _flag,
+    "notify_networks": _networks,
     "git": _flag,
     "warm_interpreters": _whole(0, 99, "no number from 0 to 99"),
     "warm_modules": _modules,

@@ -188,6 +188,9 @@ class Settings:
     notify: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: Whether jobs may also name URLs of their own.
     notify_urls: bool = True
+    #: With ``run_as = submitter``: the networks that URLs of jobs may reach besides public addresses,
+    #: separated by commas.
+    notify_networks: str = ""
     #: Whether a job records the commit that its directory had checked out at submission.
     git: bool = True
     #: How many warm interpreters each worker keeps for jobs with ``--warm``.

@@ -22,7 +22,7 @@ from gpuqueue.model.notification import Notification, Outcome, is_about_idle, ta
 from gpuqueue.model.run import Record
 from gpuqueue.notify import sending
 from gpuqueue.notify.message import idle_message_of, message_of
-from gpuqueue.notify.targets import url_of
+from gpuqueue.notify.targets import networks_of, url_of
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.senders import ANNOUNCE_S
 from gpuqueue.settings.settings import Settings
@@ -158,7 +158,8 @@ class Sender:
         message = idle_message_of(record) if is_idle else message_of(record, host=self._settings.host)
         began_s = time.monotonic()
         note = partial(self._on_the_way.__setitem__, (due.job_id, due.number))
-        trouble = sending.send(url, message, limit_s=LIMIT_S, started=note)
+        networks = networks_of(notification, self._settings)
+        trouble = sending.send(url, message, networks=networks, limit_s=LIMIT_S, started=note)
         if trouble is not None and time.monotonic() - began_s >= LIMIT_S:
             self._resting[notification.to] = time.monotonic() + PAUSE_S
         return trouble

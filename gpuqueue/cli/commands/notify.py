@@ -90,7 +90,7 @@ def _test(notification: Notification) -> int:
     """Send a test message and return the exit code."""
     from gpuqueue.notify import sending  # noqa: PLC0415 - only for a test message
     from gpuqueue.notify.message import Message  # noqa: PLC0415 - as above
-    from gpuqueue.notify.targets import url_of  # noqa: PLC0415 - as above
+    from gpuqueue.notify.targets import networks_of, url_of  # noqa: PLC0415 - as above
 
     with Client() as client:
         settings = client.settings
@@ -100,7 +100,7 @@ def _test(notification: Notification) -> int:
     body = f"If you can read this, {notification.shown} can be notified of the ends of jobs.\n\ngpuqueue notify --test"
     message = Message(title=f"a test from gpuqueue on {settings.host}", body=body, good=True)
     began_s = time.monotonic()
-    trouble = sending.send(url, message)
+    trouble = sending.send(url, message, networks=networks_of(notification, settings))
     where = notification.shown if notification.target is None else f"{notification.shown} ({masked(url)})"
     if trouble == sending.NO_SCHEME:
         raise BadRequest(f"nothing can be sent to {where}: {trouble}")
