@@ -100,6 +100,14 @@ def record(parent: int | None) -> None:
 
 
 @worker_commands.command()
+@click.option("--account", default="gpuqueue", show_default=True, help="Account of the service.")
+def notify(account: str) -> None:
+    """Send messages to URLs of users, on behalf of the service of this machine, with an account that has no file."""
+    # A new interpreter: isolated from the variables of this one, and with nothing of it in its memory.
+    os.execv(sys.executable, [sys.executable, "-I", "-m", "gpuqueue.notify.notifier", "--account", account])  # noqa: S606
+
+
+@worker_commands.command()
 @parent_option
 def relay(parent: int | None) -> None:
     """Send logs and kept files to the service, and serve its requests. Without a service: pack kept files."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import GpuQueueError, Unreachable
 from gpuqueue.installation.accounts import has_account
-from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS_UNIT, STATE, SystemSite
+from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, NOTIFIER_RUN, RUN, RUNS_UNIT, STATE, SystemSite
 from gpuqueue.installation.step import State
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.settings.settings import Settings
@@ -21,8 +21,12 @@ from gpuqueue.settings.settings import Settings
 _BOOTED = Path("/run/systemd/system")
 #: The name of the running units in the record.
 STARTED = "started"
-#: The sockets of launcher and service.
-SOCKETS = {"the launcher": LAUNCHER_RUN / "launcher.sock", "the service": RUN / "api.sock"}
+#: The sockets of launcher, notifier and service.
+SOCKETS = {
+    "the launcher": LAUNCHER_RUN / "launcher.sock",
+    "the notifier": NOTIFIER_RUN / "notify.sock",
+    "the service": RUN / "api.sock",
+}
 
 
 def has_systemd() -> bool:
@@ -85,7 +89,7 @@ def forget_units() -> None:
 
 
 def listening() -> list[str]:
-    """Return which of launcher and service accept connections."""
+    """Return which of launcher, notifier and service accept connections."""
     return [name for name, path in SOCKETS.items() if _accepts(path)]
 
 
@@ -170,5 +174,5 @@ class Part:
 
 def remove_sockets() -> None:
     """Remove the directories of the sockets. A socket without a service would keep commands waiting."""
-    for path in (RUN, LAUNCHER_RUN):
+    for path in (RUN, LAUNCHER_RUN, NOTIFIER_RUN):
         shutil.rmtree(path, ignore_errors=True)

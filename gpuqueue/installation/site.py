@@ -26,6 +26,8 @@ RUNS = Path("/var/lib/gpuqueue-runs")
 #: The sockets of the service and of the launcher are apart: only root may change the directory of the launcher's.
 RUN = Path("/run/gpuqueue")
 LAUNCHER_RUN = Path("/run/gpuqueue-launcher")
+#: The socket of the notifier, and its account. The account has no file.
+NOTIFIER_RUN, NOTIFIER_ACCOUNT, NO_HOME = Path("/run/gpuqueue-notify"), "gpuqueue-notify", Path("/nonexistent")
 UNITS = Path("/etc/systemd/system")
 #: The units that hold the control groups of the runs, and that serve this machine's devices.
 RUNS_UNIT, HOST_UNIT = "gpuqueue-runs", "gpuqueue"
@@ -60,7 +62,7 @@ class SystemSite:
     @property
     def units(self) -> tuple[str, ...]:
         """Return the units of this machine, in the order of their start."""
-        service = ("gpuqueue-store", "gpuqueue-serve") if self.serves else ()
+        service = ("gpuqueue-notify", "gpuqueue-store", "gpuqueue-serve") if self.serves else ()
         return (RUNS_UNIT, "gpuqueue-launcher", *service, HOST_UNIT)
 
     @property
@@ -95,6 +97,8 @@ class SystemSite:
                 )
         if self.group in {self.account, self.runner}:
             raise BadRequest(f"--group {self.group} is the name of an account of the queue, which runs no jobs")
+        if self.serves and NOTIFIER_ACCOUNT in {self.account, self.runner, self.group}:
+            raise BadRequest(f"{NOTIFIER_ACCOUNT} is the name of the account of the notifier: choose another one")
         if self.serves and self.account == self.workers_account:
             raise BadRequest(
                 "--account and --workers-account must differ: workers must not read the key of the tickets"

@@ -9,7 +9,17 @@ from gpuqueue.installation import joined, ticket_key
 from gpuqueue.installation.accounts import ServiceAccount, UsersGroup
 from gpuqueue.installation.files import Directory, File, Owned
 from gpuqueue.installation.joined import SERVICE_CA, STORE_CA, TOKEN, Joining
-from gpuqueue.installation.site import CONFIG, RUNS, STATE, STORE, UNITS, WORKERS_CONFIG, SystemSite
+from gpuqueue.installation.site import (
+    CONFIG,
+    NO_HOME,
+    NOTIFIER_ACCOUNT,
+    RUNS,
+    STATE,
+    STORE,
+    UNITS,
+    WORKERS_CONFIG,
+    SystemSite,
+)
 from gpuqueue.installation.step import Step
 from gpuqueue.installation.units import config_text, unit_texts, workers_config_text
 
@@ -64,6 +74,8 @@ def _accounts_and_places(site: SystemSite) -> list[Step]:
         own, shared = Owned(owner=account, group=account, mode=0o700), Owned(owner=account, group=runner, mode=0o750)
         steps += [
             ServiceAccount(account, STATE, "store, recorder and service"),
+            # It owns nothing, so uninstall removes it.
+            ServiceAccount(NOTIFIER_ACCOUNT, NO_HOME, "messages to URLs of users", lasting=False),
             Directory(path=STATE, owned=own, purpose="store, history, logs of the services"),
             Directory(path=STORE, owned=shared, purpose="socket of the store, for the workers"),
         ]

@@ -8,6 +8,8 @@ from gpuqueue.installation.site import (
     CONFIG,
     HOST_UNIT,
     LAUNCHER_RUN,
+    NOTIFIER_ACCOUNT,
+    NOTIFIER_RUN,
     RUN,
     RUNS,
     STATE,
@@ -114,6 +116,59 @@ CapabilityBoundingSet=~CAP_SYS_MODULE CAP_SYS_RAWIO CAP_SYS_BOOT CAP_SYS_TIME CA
 WantedBy=multi-user.target
 """
 
+_NOTIFIER = """\
+# Written by `gpuqueue install`. For changes: systemctl edit gpuqueue-notify
+[Unit]
+Description=gpuqueue: sends messages to URLs of users
+After=network-online.target
+Wants=network-online.target
+Before=gpuqueue-store.service
+StartLimitIntervalSec=0
+
+[Service]
+User={notifier}
+RuntimeDirectory={notifier_run}
+ExecStart={programs}/gpuqueue-worker notify --account {account}
+Restart=always
+RestartSec=1
+# It has no file: Python and its libraries are all that it can read of the queue.
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+InaccessiblePaths=-/etc/gpuqueue -{state} -{store} -{runner_state} -{runs}
+PrivateTmp=yes
+PrivateDevices=yes
+PrivateIPC=yes
+# The program checks addresses by the setting notify_networks. IPAddressDeny cannot: it would often cut off the name
+# server, too. PrivateUsers would hide the uid of the service, which the program checks.
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+CapabilityBoundingSet=
+KeyringMode=private
+LockPersonality=yes
+ProcSubset=pid
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+RemoveIPC=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged @resources
+SystemCallErrorNumber=EPERM
+UMask=0077
+MemoryMax=1G
+TasksMax=64
+
+[Install]
+WantedBy=multi-user.target
+"""
+
 _STORE = """\
 # Written by `gpuqueue install`. For changes: systemctl edit gpuqueue-store
 [Unit]
@@ -197,7 +252,7 @@ def workers_config_text(site: SystemSite) -> str:
 
 def unit_texts(site: SystemSite) -> dict[str, str]:
     """Return the text of each unit of this machine by its name."""
-    texts = (_RUNS, _LAUNCHER, *((_STORE, _SERVICE) if site.serves else ()), _HOST)
+    texts = (_RUNS, _LAUNCHER, *((_NOTIFIER, _STORE, _SERVICE) if site.serves else ()), _HOST)
     return {name: text.format(**_words(site)) for name, text in zip(site.units, texts, strict=True)}
 
 
@@ -217,6 +272,9 @@ def _words(site: SystemSite) -> dict[str, object]:
         "runs": RUNS,
         "run": RUN.name,
         "launcher_run": LAUNCHER_RUN.name,
+        "notifier": NOTIFIER_ACCOUNT,
+        "notifier_run": NOTIFIER_RUN.name,
+        "store": STORE,
         "host_unit": HOST_UNIT,
         "after": " gpuqueue-store.service gpuqueue-serve.service" if site.serves else "",
         "pam": _pam_words(site),
@@ -233,7 +291,10 @@ def by_hand(site: SystemSite) -> tuple[str, ...]:
     own = _become(site.account, STATE, CONFIG)
     signs, checks = (f" {_SIGNS}", f"{_CHECKS} ") if site.has_ticket_key else ("", "")
     words = f"--account {site.runner} --group {site.group} --runs {RUNS}{_pam_words(site)}"
+    notifier = f"setsid setpriv --reuid={NOTIFIER_ACCOUNT} --regid={NOTIFIER_ACCOUNT} --init-groups env -i"
     service = (
+        f"install -d -o {NOTIFIER_ACCOUNT} {NOTIFIER_RUN}",
+        f"{notifier} {programs}/gpuqueue-worker notify --account {site.account} {_APART}",
         f"{own} {programs}/gpuqueue up --foreground {_APART}",
         f"install -d -o {site.account} {RUN}",
         f"{own}{signs} {programs}/gpuqueue serve {_APART}",

@@ -136,7 +136,7 @@ def report_done(site: SystemSite) -> None:
     """Print what is left to do."""
     click.echo("done")
     if not has_systemd():
-        number = "four" if site.serves else "two"
+        number = "five" if site.serves else "two"
         click.echo(f"systemd does not run here. After each boot, start the {number} processes as root with:")
         for line in by_hand(site):
             click.echo(f"  {line}")

@@ -43,12 +43,16 @@ def test_install_makes_what_it_says_and_only_once(machine: PrivateMachine) -> No
         "root:root 644 f /etc/systemd/system/gpuqueue-launcher.service",
         "root:root 644 f /etc/systemd/system/gpuqueue-runs.service",
         f"root:root 644 f {UNIT}",
+        "root:root 644 f /etc/systemd/system/gpuqueue-notify.service",
         "root:root 644 f /etc/systemd/system/gpuqueue-store.service",
         "root:root 644 f /etc/systemd/system/gpuqueue-serve.service",
     ):
         assert expected in made
     account = machine.root("getent", "passwd", "gpuqueue").stdout.strip().split(":")
     assert ("/var/lib/gpuqueue", "/usr/sbin/nologin") == (account[5], account[6])
+    notifier = machine.root("getent", "passwd", "gpuqueue-notify").stdout.strip().split(":")
+    assert ("/nonexistent", "/usr/sbin/nologin") == (notifier[5], notifier[6])
+    assert "gpuqueue-notify\n" == machine.root("id", "-Gn", "gpuqueue-notify").stdout
     assert "gpuqueue-users" == machine.root("getent", "group", "gpuqueue-users").stdout.split(":")[0]
     assert "systemd does not run here" in done.stdout
 
@@ -78,6 +82,7 @@ def test_what_the_site_has_changed_is_kept(machine: PrivateMachine) -> None:
     assert 0 == machine.gpuqueue("uninstall", "--yes").returncode
     assert "slots = 2" in machine.text("/etc/gpuqueue/config.toml")
     assert "" == machine.text(UNIT)
+    assert [0, 2] == [machine.root("getent", "passwd", f"gpuqueue{each}").returncode for each in ("", "-notify")]
     again = machine.gpuqueue("uninstall", "--yes")
     assert 0 == again.returncode
     assert "nothing to do: to remove state, logs and accounts, give --purge" == again.stdout.splitlines()[-1]

@@ -104,8 +104,8 @@ def test_launcher_and_service_are_given_the_key() -> None:
     assert "TICKET" not in "".join(unit_texts(replace(SITE, has_ticket_key=False)).values())
     typed = by_hand(SITE)
     assert typed[1].startswith(f"GPUQUEUE_TICKET_KEY={TICKET_KEY} /opt/gpuqueue/bin/gpuqueue-worker launcher ")
-    assert f" GPUQUEUE_TICKET_KEY_FILE={TICKET_KEY} /opt/gpuqueue/bin/gpuqueue serve <" in typed[4]
-    assert [1, 4] == [number for number, line in enumerate(typed) if str(TICKET_KEY) in line]
+    assert f" GPUQUEUE_TICKET_KEY_FILE={TICKET_KEY} /opt/gpuqueue/bin/gpuqueue serve <" in typed[6]
+    assert [1, 6] == [number for number, line in enumerate(typed) if str(TICKET_KEY) in line]
     named = {"GPUQUEUE_TICKET_KEY_FILE": str(TICKET_KEY), "GPUQUEUE_CONFIG": os.devnull}
     assert TICKET_KEY == Settings.load(named).ticket_key_file
 

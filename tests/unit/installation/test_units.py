@@ -15,12 +15,23 @@ import pytest
 from unit_files import SANDBOX, service_of
 
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.installation.files import File
+from gpuqueue.installation.files import Directory, File
 from gpuqueue.installation.services import Part
-from gpuqueue.installation.site import CONFIG, LAUNCHER_RUN, RUN, RUNS, RUNS_UNIT, WORKERS_CONFIG, SystemSite
+from gpuqueue.installation.site import (
+    CONFIG,
+    LAUNCHER_RUN,
+    NOTIFIER_ACCOUNT,
+    NOTIFIER_RUN,
+    RUN,
+    RUNS,
+    RUNS_UNIT,
+    WORKERS_CONFIG,
+    SystemSite,
+)
 from gpuqueue.installation.steps import steps_of
 from gpuqueue.installation.units import by_hand, config_text, unit_texts, workers_config_text
 from gpuqueue.model.joining import SHARED
+from gpuqueue.notify import sending
 from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
 from workers.cli import RUNS_GROUP
 
@@ -81,22 +92,24 @@ def test_only_the_launcher_is_root() -> None:
     """The directory of the launcher's socket is root's, and no other unit has that directory. One unit only sleeps."""
     services = {name: service_of(text) for name, text in unit_texts(SITE).items()}
 
-    own, workers = ["gpuqueue"], ["gpuqueue-workers"]
-    assert [None, None, own, own, workers] == [service.get("User") for service in services.values()]
+    own, workers, notifier = ["gpuqueue"], ["gpuqueue-workers"], ["gpuqueue-notify"]
+    assert [None, None, notifier, own, own, workers] == [service.get("User") for service in services.values()]
     directories = [service.get("RuntimeDirectory") for service in services.values()]
-    assert [None, [LAUNCHER_RUN.name], None, [RUN.name], None] == directories
+    assert [None, [LAUNCHER_RUN.name], [NOTIFIER_RUN.name], None, [RUN.name], None] == directories
     assert "--account gpuqueue-workers --group lab" in services["gpuqueue-launcher"]["ExecStart"][0]
 
 
-@pytest.mark.parametrize("name", ["gpuqueue-store", "gpuqueue-serve", "gpuqueue"])
-def test_systemd_finds_little_that_a_unit_could_do_without(name: str, tmp_path: Path) -> None:
-    """The exposure of each unit of the queue's accounts is below 4 of 10, as systemd itself judges it."""
+@pytest.mark.parametrize(
+    ("name", "most"), [("gpuqueue-store", 3.0), ("gpuqueue-serve", 3.0), ("gpuqueue", 3.9), ("gpuqueue-notify", 1.5)]
+)
+def test_systemd_finds_little_that_a_unit_could_do_without(name: str, most: float, tmp_path: Path) -> None:
+    """The exposure of each unit of the queue's accounts is at most this much of 10, as systemd itself judges it."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("systemd-analyze is not installed")
     file = tmp_path / f"{name}.service"
     file.write_text(unit_texts(SITE)[name])
-    words = ["security", "--offline=true", "--threshold=39", "--no-pager", file]
+    words = ["security", "--offline=true", f"--threshold={most * 10:.0f}", "--no-pager", file]
 
     done = subprocess.run([analyze, *words], capture_output=True, text=True, check=False, timeout=60)
 
@@ -108,6 +121,22 @@ def test_a_sandbox_of_the_launcher_takes_nothing_from_jobs() -> None:
     """What jobs inherit restricts neither namespaces, devices, /tmp nor set-user-ID programs."""
     for name in (RUNS_UNIT, "gpuqueue-launcher"):
         assert {"CapabilityBoundingSet"} >= SANDBOX & service_of(unit_texts(SITE)[name]).keys()
+
+
+def test_the_notifier_has_no_file_of_the_queue() -> None:
+    """Its account owns nothing, its unit closes all directories of the queue, and ``uninstall`` removes it."""
+    (notifier,) = (step for step in steps_of(SITE) if step.name == f"account {NOTIFIER_ACCOUNT}")
+    owned = [step for step in steps_of(SITE) if NOTIFIER_ACCOUNT in str(getattr(step, "owned", ""))]
+    service = service_of(unit_texts(SITE)["gpuqueue-notify"])
+
+    assert (False, []) == (notifier.lasting, owned)
+    directories = [step.path for step in steps_of(SITE) if isinstance(step, Directory)]
+    closed = service["InaccessiblePaths"][0].split()
+    assert {f"-{each}" for each in (CONFIG.parent, *directories)} == set(closed)
+    assert "Environment" not in service
+    assert sending.SOCKET.parent == NOTIFIER_RUN
+    with pytest.raises(BadRequest, match="gpuqueue-notify is the name of the account of the notifier"):
+        replace(SITE, account=NOTIFIER_ACCOUNT).check()
 
 
 def _settings(text: str, path: Path) -> Settings:
