@@ -34,6 +34,8 @@ class Facts:
     closed: str | None
     #: Whether Apprise is installed in this Python, so that it can send messages.
     apprise: bool
+    #: Whether URLs of users can be sent: by this account where jobs are its own, else by the notifier.
+    notifier: bool
 
 
 def outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
@@ -62,6 +64,7 @@ def facts_of(environ: Mapping[str, str]) -> Facts:
         there=there,
         closed=closed,
         apprise=sending.is_there(),
+        notifier=settings.launcher_in_use is None or sending.has_notifier(),
     )
 
 
@@ -103,6 +106,16 @@ def targets(facts: Facts) -> Findings:
     return ok(f"messages can be sent to {named}")
 
 
+def notifier(facts: Facts) -> Iterator[Finding]:
+    """Check that messages to URLs of users can be sent, where the recorder runs and the site takes them."""
+    settings = facts.settings
+    if settings.record and settings.notify_urls and facts.apprise and not facts.notifier:
+        remedy = (
+            "gpuqueue install --force makes it, systemctl start gpuqueue-notify starts it; else notify_urls = false"
+        )
+        yield warning("messages to URLs of users are not sent: the unit gpuqueue-notify does not run", remedy)
+
+
 def values(facts: Facts) -> Iterator[Finding]:
     """Report each setting's value and its origin."""
     for name, origin in facts.settings.origins.items():
@@ -132,4 +145,4 @@ def _in_one_line(entries: str) -> str:
 #: Settings in which a newline and a semicolon are equivalent.
 _BY_LINES = frozenset({"limits", "pool_limits"})
 
-CHECKS = (file, reading, variables, targets, values)
+CHECKS = (file, reading, variables, targets, notifier, values)

@@ -41,6 +41,20 @@ def test_a_list_on_several_lines_is_printed_on_one() -> None:
     assert "*: running_jobs=4; ann: running_gpus=2 (environment GPUQUEUE_LIMITS)" == reported["limits"]
 
 
+@pytest.mark.parametrize("given", [{}, {"NOTIFY_URLS": "false"}, {"RECORD": "false"}, {"RUN_AS": "worker"}])
+def test_a_missing_notifier_is_reported_where_urls_of_users_need_it(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    """The check warns where jobs have other accounts, and is silent where nobody's URL is sent by another account."""
+    monkeypatch.setattr("gpuqueue.notify.sending.is_there", lambda: True)
+    more = {f"GPUQUEUE_{name}": value for name, value in {"RUN_AS": "submitter", **given}.items()}
+
+    reported = [each for each in found({**HERE, **more}) if each.check == "notifier"]
+
+    assert ([] if given else [Grade.WARNING]) == [each.grade for each in reported]
+    assert given or "the unit gpuqueue-notify does not run" in reported[0].seen
+
+
 @pytest.mark.parametrize("apprise", [True, False])
 def test_targets_are_named_without_secrets(monkeypatch: pytest.MonkeyPatch, *, apprise: bool) -> None:
     """Targets are shown without their secret addresses.
