@@ -38,7 +38,7 @@ NO_NOTIFIER = (
     "gpuqueue install --force, or starts the unit; targets of the site work without it"
 )
 #: Most bytes of a request to the notifier, and of its answer.
-MAX_BYTES = 2**16
+MAX_BYTES = 2**18
 #: How long the notifier may take beyond the time limit of a message, in seconds.
 GRACE_S = 5.0
 #: Longest reason of a failure that the notifier gives, in columns.
