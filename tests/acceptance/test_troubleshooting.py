@@ -114,6 +114,7 @@ def test_every_explained_message_exists() -> None:
     assert [] == [message for message in explained() if not is_said(message)]
 
 
+@pytest.mark.full
 def test_the_judge_knows_a_message_from_its_like() -> None:
     """The comparison accepts other values and shortened ends, and rejects other words."""
     assert is_said("there is no job 17: see gpuqueue queue and gpuqueue history")

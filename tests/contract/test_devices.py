@@ -79,6 +79,7 @@ class TestNvmlOnTheFake(DeviceConformance):
             yield bench
 
 
+@pytest.mark.full  # the parts of it are tested one by one above
 @pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
 class TestNvmlWithCpuOnTheFake(DeviceConformance):
     """The conformance suite on GPUs with the CPU, as on a host with ``--devices gpu,cpu``."""
