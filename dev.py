@@ -209,7 +209,7 @@ def pythons() -> int:
         if not (home / "bin" / "python").exists():
             run(interpreter, "-m", "venv", home)
         python = home / "bin" / "python"
-        code = run(python, "-m", "pip", "install", "-q", "-e", f"{ROOT}[service]", f"celery[redis]~={celery}.0", *NEEDS)
+        code = install(python, "-e", f"{ROOT}[service]", f"celery[redis]~={celery}.0", *NEEDS)
         tests = ("tests/unit", "tests/integration/workers/test_celery.py")
         codes.append(code or run(python, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider", *IN_PARALLEL))
     return worst(*codes)
@@ -260,10 +260,23 @@ def set_up(*extras: str) -> None:
             sys.exit(1)
     wanted = f"{ROOT}[{','.join(extras)}]"
     # Python compiles a module at its first import. Most modules of torch are never imported, so pip compiles none.
-    quietly = ("-q", "--disable-pip-version-check", "--no-compile")
-    code = run(BIN / "python", "-m", "pip", "install", *quietly, "-e", wanted)
+    code = install(BIN / "python", "--no-compile", "-e", wanted)
     if code:
         sys.exit(code)
+
+
+def install(python: str | Path, *words: str) -> int:
+    """Install with pip, and return its exit code. What pip prints is shown only if it fails."""
+    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *words]
+    shown = shlex.join(command).replace(f"{ROOT}{os.sep}", "")
+    print(f"\n$ {shown}", flush=True)
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
+    )
+    if done.returncode:
+        print(done.stdout, end="", flush=True)
+        FAILED.append(shown)
+    return done.returncode
 
 
 def run(*command: str | Path) -> int:

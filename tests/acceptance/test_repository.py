@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from importlib.metadata import version
@@ -76,6 +77,28 @@ def test_the_version_of_a_tag_is_that_of_the_package() -> None:
     done = subprocess.run([sys.executable, ROOT / "dev.py", "version"], capture_output=True, text=True, check=True)
 
     assert version("gpuqueue-server") == done.stdout.strip()
+
+
+def test_output_of_pip_is_shown_only_if_pip_fails(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``dev.py`` prints what pip says, with its warnings, only with the error of pip.
+
+    Regression: with a package index that was not there, the demo printed hundreds of warnings.
+    """
+    monkeypatch.syspath_prepend(ROOT)
+    dev = runpy.run_path(str(ROOT / "dev.py"))
+    nowhere = ("--no-index", "--find-links", "/nowhere")
+
+    assert 0 == dev["install"](sys.executable, *nowhere, "--requirement", "/dev/null")
+    quiet = capfd.readouterr()
+    assert 0 != dev["install"](sys.executable, *nowhere, "no-such-package")
+    failed = capfd.readouterr()
+
+    assert (1, "") == (len(quiet.out.strip().splitlines()), quiet.err)  # only the command itself
+    assert "Looking in links: " in failed.out
+    assert "No matching distribution found for no-such-package" in failed.out
+    assert 1 == len(dev["FAILED"])
 
 
 def test_the_hooks_are_the_linters_of_dev_py() -> None:
