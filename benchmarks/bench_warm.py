@@ -28,6 +28,7 @@ from benchmarks.measure.place import private_machine
 from benchmarks.measure.rounds import alternate
 from benchmarks.measure.table import report
 from gpuqueue.client import Client
+from gpuqueue.errors import install_extra
 
 ROUNDS, QUICK_ROUNDS = 7, 2
 #: The moments of each start, in the order in which a way returns them.
@@ -152,7 +153,7 @@ def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
     """Yield how soon torch is there through the queue, cold and warm, compared with ``python train.py``."""
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     if importlib.util.find_spec("torch") is None:
-        yield Absent(name="warm", why="no torch here: pip install -e '.[examples]' brings it")
+        yield Absent(name="warm", why=f"no torch here: {install_extra('examples')}")
         return
     with private_machine() as machine:
         ways = Ways(machine.client, machine.place)

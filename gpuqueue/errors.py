@@ -151,6 +151,11 @@ class WaitTimeout(GpuQueueError):
     exit_code = 124
 
 
+def install_extra(name: str) -> str:
+    """Return the command that installs the libraries of the extra *name* beside gpuqueue."""
+    return f"pip install 'gpuqueue-server[{name}]'"
+
+
 def unusable(state_dir: Path, error: OSError) -> GpuQueueError:
     """Return the error for a state directory that cannot be written to."""
     return GpuQueueError(

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.errors import BadRequest, Refused, install_extra
 from gpuqueue.model import validation
 from gpuqueue.model.notification import Notification, When
-
-#: Advice for a site whose senders cannot send messages.
-EXTRA = "pip install '.[notify]' in a clone where the recorder runs"
 
 
 def notifications_of(
@@ -96,5 +93,6 @@ def nobody_sends(connection: Connection) -> str | None:
     """Return why no notification can be sent now, or None if no reason is known."""
     senders = connection.queue.senders.all()
     if senders and not any(each.schemes for each in senders):
-        return f"Apprise is not installed on {senders[0].host}: nobody is notified. {EXTRA}"
+        host, remedy = senders[0].host, install_extra("notify")
+        return f"Apprise is not installed on {host}: nobody is notified. There, {remedy}"
     return None

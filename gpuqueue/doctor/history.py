@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 
 from gpuqueue.doctor.state import free_bytes, room
-from gpuqueue.errors import HistoryUnreachable
+from gpuqueue.errors import HistoryUnreachable, install_extra
 from gpuqueue.history.diagnostics import Contents, DatabaseFacts, database_facts
 from gpuqueue.history.error_text import silent
 from gpuqueue.history.revision import REVISION
@@ -136,7 +136,7 @@ def messages(contents: Contents) -> Finding:
     late, job_id, trouble = contents.late
     if late:
         why = f": {short(trouble, MAX_WHY)}" if trouble else ""
-        remedy = "does a recorder run, with pip install '.[notify]'? gpuqueue notify lists its targets"
+        remedy = f"does a recorder run, with {install_extra('notify')}? gpuqueue notify lists its targets"
         what = "1 message is" if late == 1 else f"{late} messages are"
         return warning(f"{what} still to be sent, the first about job {job_id}{why}", remedy)
     gone, job_id, trouble = contents.given_up

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, install_extra
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.model.notification import masked
@@ -102,7 +102,7 @@ def targets(facts: Facts) -> Findings:
         return ok("no notification target is configured here")
     if not facts.apprise:
         seen = f"{named}: Apprise is not installed here, and nobody is notified of the end of a job from here"
-        return warning(seen, "pip install '.[notify]' in a clone, if the recorder runs here")
+        return warning(seen, f"{install_extra('notify')}, if the recorder runs here")
     return ok(f"messages can be sent to {named}")
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from gpuqueue.errors import HistoryUnreachable
+from gpuqueue.errors import HistoryUnreachable, install_extra
 from gpuqueue.history import pg_timeout
 from gpuqueue.history.error_text import is_of_the_row, silent, unreachable
 from gpuqueue.history.revision import REVISION
@@ -61,7 +61,7 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
         engine.dialect.create_connect_args(parsed)  # validates the rest of the address now, not at the first connection
     except (ImportError, exc.NoSuchModuleError) as error:
         raise HistoryUnreachable(
-            f"no driver for the history database at {shown(parsed)}: pip install 'gpuqueue-server[postgres]'"
+            f"no driver for the history database at {shown(parsed)}: {install_extra('postgres')}"
         ) from error
     except (exc.ArgumentError, ValueError) as error:
         why = next(iter(str(error).splitlines()), "")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.errors import GpuQueueError, Refused, install_extra
 from gpuqueue.installation.files import File, Owned
 from gpuqueue.installation.services import (
     STARTED,
@@ -65,9 +65,7 @@ def refuse_without_libraries() -> None:
     """
     missing = [name for name in SERVICE_LIBRARIES if find_spec(name) is None]
     if missing:
-        raise Refused(
-            f"the service needs {', '.join(missing)}: install gpuqueue with its extra: pip install '.[service]'"
-        )
+        raise Refused(f"the service needs {', '.join(missing)}: {install_extra('service')}")
 
 
 def refuse_other_settings() -> None:

@@ -22,6 +22,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from gpuqueue.errors import install_extra
+
 #: The error for a URL that no plugin handles.
 NO_SCHEME = "Apprise knows no such scheme"
 #: The error for the URL of a user that leads to an address which is neither public nor permitted by the site.
@@ -59,7 +61,7 @@ def _sent(asked: dict[str, Any]) -> str | None:
     try:
         import apprise  # noqa: PLC0415 - an optional and slow dependency
     except ImportError:
-        return "Apprise is not installed here: pip install '.[notify]' in a clone"
+        return f"Apprise is not installed here: {install_extra('notify')}"
     output = io.StringIO()
     handler = logging.StreamHandler(output)
     logger = logging.getLogger("apprise")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import metadata, version
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,23 @@ def test_the_readme_installs_what_exists() -> None:
 
     assert "pip install . " in readme
     assert "pip install gpuqueue" not in readme
+
+
+def test_extras_are_named_in_one_form() -> None:
+    """A message or page installs an extra by the name of the package, which works without the repository.
+
+    The code makes this sentence in one place.
+    """
+    python = [path for part in ("gpuqueue", "workers", "benchmarks") for path in (ROOT / part).rglob("*.py")]
+    texts = {path: path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *python)}
+    form = re.compile(r"""(?:gpuqueue-server\[|install_extra\(["'])(\w+)""")
+    extras = {extra for text in texts.values() for extra in form.findall(text)}
+
+    assert [] == [path for path, text in texts.items() if re.search(r"in a clone|pip install[^\n]*\.\[", text)]
+    assert {"all", "examples", "notify", "plot", "postgres", "service"} == extras
+    assert extras <= set(metadata("gpuqueue-server").get_all("Provides-Extra", []))
+    made = [path for path, text in texts.items() if "'gpuqueue-server[" in text and path in python]
+    assert [ROOT / "gpuqueue" / "errors.py"] == made
 
 
 def test_the_demo_asks_for_what_its_training_uses() -> None:

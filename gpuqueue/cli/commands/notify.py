@@ -16,7 +16,7 @@ from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.console import print_message, sentence
-from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.errors import BadRequest, GpuQueueError, install_extra
 from gpuqueue.model.notification import Notification, masked
 from gpuqueue.text.sanitize import plain
 
@@ -59,9 +59,8 @@ def notify(to: str | None, *, as_json: bool) -> None:
     else:
         click.echo("no targets: name some in the settings where the recorder runs (setting notify)")
     if senders and not any(each.schemes for each in senders):
-        print_message(
-            "gpuqueue", f"Apprise is not installed on {senders[0].host}: pip install '.[notify]' in a clone there"
-        )
+        why = f"Apprise is not installed on {senders[0].host}: there, {install_extra('notify')}"
+        print_message("gpuqueue", why)
 
 
 def target_to_plain(name: str, host: str, *, sends: bool) -> dict[str, Any]:

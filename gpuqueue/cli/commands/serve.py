@@ -7,11 +7,9 @@ from pathlib import Path
 import click
 
 from gpuqueue.console import print_message
-from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.errors import BadRequest, GpuQueueError, install_extra
 from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
 
-#: Advice for a host without the libraries of the service.
-EXTRA = "the service needs more libraries: pip install '.[service]' in a clone here"
 PORTS = range(65536)
 
 
@@ -49,7 +47,7 @@ def serve(
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("gpuqueue"):
             raise
-        raise GpuQueueError(EXTRA) from error
+        raise GpuQueueError(f"the service needs more libraries: {install_extra('service')}") from error
     where = server.Listen(
         path=None if no_socket else Path(path or SYSTEM_SOCKET),
         host=host,

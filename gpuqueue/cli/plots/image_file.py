@@ -17,7 +17,7 @@ import click
 
 from gpuqueue.cli.completion.candidates import files
 from gpuqueue.console import print_message
-from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.errors import BadRequest, GpuQueueError, install_extra
 from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _checked(_context: click.Context, _parameter: click.Parameter, path: str | N
     if not directory.is_dir() or not os.access(directory, os.W_OK):
         raise BadRequest(_refusal(path, errno.EACCES if directory.is_dir() else errno.ENOENT))
     if find_spec("matplotlib") is None:
-        raise GpuQueueError("--plot needs matplotlib, which is not installed: in a clone, pip install '.[plot]'")
+        raise GpuQueueError(f"--plot needs matplotlib, which is not installed: {install_extra('plot')}")
     return path
 
 

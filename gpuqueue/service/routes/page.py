@@ -15,7 +15,7 @@ _YEAR_S = 365 * 86400
 #: The answer for a browser at a service without the files of the page.
 NO_PAGE = """This service has no web page, because its third-party parts are not installed.
 
-In a clone, with Node.js installed:  python3 page_parts.py
+Install a released wheel of gpuqueue, or install gpuqueue again where Node.js 20 or newer is.
 The command line and the API at /api/v1 work without them.
 """
 

@@ -233,7 +233,7 @@ def test_without_the_library_it_says_what_to_install(recorded: Site, tmp_path: P
             check=False,
         )
         assert expected == done.returncode, done.stderr
-    assert "in a clone, pip install '.[plot]'" in done.stderr
+    assert "pip install 'gpuqueue-server[plot]'" in done.stderr
 
 
 @pytest.fixture
