@@ -216,13 +216,18 @@ def pythons() -> int:
 
 
 def dist() -> int:
-    """Build what a release publishes, and check that a package index will take it."""
+    """Build what a release publishes, and check that it has the web page and that a package index will take it."""
+    try:
+        page_parts.bring()
+    except page_parts.NoParts as error:
+        print(f"nothing is built: {error}", flush=True)
+        return 1
     set_up("test")
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     code = run(BIN / "python", "-m", "build", "--outdir", "dist")
     for wheel in (ROOT / "dist").glob("*.whl"):
         if "gpuqueue/web/vendor/preact.js" not in zipfile.ZipFile(wheel).namelist():
-            print(f"{wheel.name} has no web page: install Node.js, and build again", flush=True)
+            print(f"{wheel.name} has no web page: the source archive lacks its parts", flush=True)
             code = 1
     return code or run(BIN / "twine", "check", "--strict", *sorted((ROOT / "dist").iterdir()))
 
