@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from gpuqueue.embedded.machine import Machine
@@ -51,6 +54,9 @@ class ProcessFacts:
     environ: Mapping[str, str] | None
     #: Whether the settings file was changed after the host process had started.
     file_changed: bool
+    #: How many modules this command had to compile because their bytecode is missing, and where they are.
+    uncompiled: int = 0
+    code: tuple[Path, ...] = ()
     #: The devices of this machine from the store. None if the store does not answer.
     devices: tuple[DeviceFacts, ...] | None = None
 
@@ -80,6 +86,7 @@ def process_facts(settings: Settings, environ: Mapping[str, str]) -> ProcessFact
     machine = Machine(settings)
     host = machine.host_running()
     words = list(_children(host.pid)) if host is not None else []
+    uncompiled = [_directory_of(each) for each in _without_bytecode()]
     return ProcessFacts(
         settings=settings,
         expected=(settings.state_dir / "host.pid").exists(),
@@ -89,7 +96,23 @@ def process_facts(settings: Settings, environ: Mapping[str, str]) -> ProcessFact
         reported=machine.served(host) if host is not None else None,
         environ=_environ(host.pid) if host is not None else None,
         file_changed=host is not None and _changed_since(host, settings_file(environ)),
+        uncompiled=len(uncompiled),
+        code=tuple(sorted(set(uncompiled))),
     )
+
+
+def _without_bytecode() -> Iterator[ModuleSpec]:
+    """Yield the modules of this process that have no bytecode even now, since this account cannot write it."""
+    for module in list(sys.modules.values()):
+        spec = getattr(module, "__spec__", None)
+        if isinstance(spec, ModuleSpec) and spec.cached and not os.access(spec.cached, os.R_OK):
+            yield spec
+
+
+def _directory_of(spec: ModuleSpec) -> Path:
+    """Return the directory in which Python found the outermost package of a module."""
+    depth = spec.name.count(".") + (spec.submodule_search_locations is not None)
+    return Path(str(spec.origin)).parents[depth]
 
 
 def _children(pid: int) -> Iterator[list[str]]:
@@ -218,4 +241,13 @@ def settings(facts: ProcessFacts) -> Findings:
     return ok("the workers have the same")
 
 
-CHECKS = (host, workers, recorder, version, settings)
+def bytecode(facts: ProcessFacts) -> Findings:
+    """Check that commands find their modules compiled."""
+    if not facts.uncompiled:
+        return ok("the modules of this command are compiled")
+    seen = f"{facts.uncompiled} modules are not compiled here: each command of this account compiles them again"
+    command = shlex.join([sys.executable, "-m", "compileall", "-qq", *map(str, facts.code)])
+    return warning(seen, f"as the owner of these files: {command}")
+
+
+CHECKS = (host, workers, recorder, version, settings, bytecode)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpuqueue.installation import joined, ticket_key
 from gpuqueue.installation.accounts import ServiceAccount, UsersGroup
+from gpuqueue.installation.bytecode import Bytecode
 from gpuqueue.installation.files import Directory, File, Owned
 from gpuqueue.installation.joined import SERVICE_CA, STORE_CA, TOKEN, Joining
 from gpuqueue.installation.site import (
@@ -23,6 +24,9 @@ from gpuqueue.installation.site import (
 from gpuqueue.installation.step import Step
 from gpuqueue.installation.units import config_text, unit_texts, workers_config_text
 
+#: The directory in which gpuqueue is installed.
+SITE = Path(__file__).resolve().parents[2]
+
 
 def steps_of(site: SystemSite, *, force: bool = False) -> list[Step]:
     """Return what a site in system mode consists of, in the order in which it is made, without the running units."""
@@ -35,7 +39,8 @@ def steps_of(site: SystemSite, *, force: bool = False) -> list[Step]:
     configs = [
         File(path=path, text=text, owned=owned, purpose=purpose, editable=True) for path, text, owned, purpose in files
     ]
-    return [*_accounts_and_places(site), *configs, ticket_key.of_site(site.account), *_units(site, force=force)]
+    key = ticket_key.of_site(site.account)
+    return [*_accounts_and_places(site), *configs, key, Bytecode(SITE), *_units(site, force=force)]
 
 
 def steps_of_host(site: SystemSite, joining: Joining | None, *, force: bool = False) -> list[Step]:
@@ -63,7 +68,7 @@ def steps_of_host(site: SystemSite, joining: Joining | None, *, force: bool = Fa
     )
     has_key = joining is None or site.has_ticket_key
     key = [ticket_key.of_host(None if joining is None else joining.ticket_key)] if has_key else []
-    return [*steps, config, *key, *_units(site, force=force)]
+    return [*steps, config, *key, Bytecode(SITE), *_units(site, force=force)]
 
 
 def _accounts_and_places(site: SystemSite) -> list[Step]:

@@ -43,7 +43,7 @@ def install(home: Path) -> None:
     venv.create(home, symlinks=True)
     modules = site_packages(home)
     for source, name in TREES.items():
-        shutil.copytree(ROOT / source, modules / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+        shutil.copytree(ROOT / source, modules / name, dirs_exist_ok=True)  # with the bytecode: install would make it
     places = sorted((home / "libraries").iterdir()) if (home / "libraries").exists() else list(libraries(home))
     (modules / "zz.pth").write_text("".join(f"{place}\n" for place in places))
     for name, module in PROGRAMS.items():

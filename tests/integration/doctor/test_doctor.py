@@ -28,6 +28,8 @@ from gpuqueue.system.process import ProcessIdentity
 
 #: Checks that depend on the machine that runs the tests: the fill level of its disk.
 NOT_OURS = {"disk"}
+#: Variables of the caller that a finding depends on.
+NOT_FOR_DOCTOR = {"VIRTUAL_ENV", "NO_COLOR", "PYTHONDONTWRITEBYTECODE"}
 
 
 class Home:
@@ -36,7 +38,7 @@ class Home:
     def __init__(self, state: Path) -> None:
         self.state = state
         self.environ = {
-            **{name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "NO_COLOR"}},
+            **{name: value for name, value in os.environ.items() if name not in NOT_FOR_DOCTOR},
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
             "GPUQUEUE_STATE_DIR": str(state),
             "GPUQUEUE_KILL_GRACE": "2s",

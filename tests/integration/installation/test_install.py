@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from private_machine import HOME, PrivateMachine
 
@@ -22,6 +24,7 @@ def machine(machine_of_its_own: PrivateMachine) -> PrivateMachine:
 @pytest.mark.full
 def test_install_makes_what_it_says_and_only_once(machine: PrivateMachine) -> None:
     """A dry run and a refusal change nothing; install makes all; a second one changes nothing."""
+    machine.root("sh", "-c", f"rm -r {HOME}/lib/python3*/site-packages/gpuqueue/cli/commands/__pycache__")
     before = machine.listing(*PLACES)
     dry, unasked = machine.gpuqueue("install", "--dry-run"), machine.gpuqueue("install")
     assert (0, USAGE) == (dry.returncode, unasked.returncode)
@@ -55,6 +58,10 @@ def test_install_makes_what_it_says_and_only_once(machine: PrivateMachine) -> No
     assert "gpuqueue-notify\n" == machine.root("id", "-Gn", "gpuqueue-notify").stdout
     assert "gpuqueue-users" == machine.root("getent", "group", "gpuqueue-users").stdout.split(":")[0]
     assert "systemd does not run here" in done.stdout
+    commands = [Path(line.split()[-1]) for line in machine.listing(f"{HOME}/lib") if "/gpuqueue/cli/commands/" in line]
+    assert {each.stem for each in commands if each.suffix == ".py"} == {
+        each.name.partition(".")[0] for each in commands if each.suffix == ".pyc"
+    }
 
     state = machine.listing(*PLACES), machine.text("/etc/passwd")
     again = machine.gpuqueue("install", "--yes")

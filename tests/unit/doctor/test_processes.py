@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from factories import make_device
 
+from gpuqueue.doctor import processes
 from gpuqueue.doctor.processes import CHECKS, ProcessFacts, is_meant
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.finding import Finding, Grade, examined
@@ -174,3 +178,32 @@ def test_a_host_that_has_joined_needs_no_recorder() -> None:
 
     assert Grade.OK is found(make_facts(settings=joined, recorder=False), "recorder").grade
     assert Grade.NOTE is found(make_facts(recorder=False), "recorder").grade
+
+
+def test_modules_without_bytecode_are_a_warning_with_the_command() -> None:
+    """An installation by uv as root has no bytecode, and no other account can write it."""
+    bare = make_facts(uncompiled=231, code=(Path("/opt/a b/site-packages"),))
+
+    assert Grade.OK is found(make_facts(), "bytecode").grade
+    finding = found(bare, "bytecode")
+    assert (Grade.WARNING, True) == (finding.grade, finding.seen.startswith("231 modules are not compiled here"))
+    assert finding.remedy.endswith("python -m compileall -qq '/opt/a b/site-packages'")
+
+
+@pytest.mark.parametrize("dont_write", ["1", ""])
+def test_missing_bytecode_is_found_where_it_cannot_be_written(tmp_path: Path, dont_write: str) -> None:
+    """A module that Python has just compiled and kept does not count."""
+    code = (
+        "from gpuqueue.doctor import processes\n"
+        "specs = list(processes._without_bytecode())\n"
+        "print(len(specs), *{processes._directory_of(each) for each in specs}, sep='\\n')\n"
+    )
+    environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": dont_write}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+
+    number, *places = done.stdout.splitlines()
+    if dont_write:
+        assert int(number) > 50
+        assert str(Path(processes.__file__).parents[2]) in places
+    else:
+        assert ("0", []) == (number, places)
