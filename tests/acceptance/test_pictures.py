@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from itertools import groupby
@@ -10,15 +11,18 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from browser_pages import PROGRAMS
 
 from gpuqueue.cli.output import device_table, history_columns, queue_table
 from gpuqueue.cli.top.lines import device_columns
 from gpuqueue.cli.why.table import HEAD as WHY_HEAD
 from gpuqueue.history.revision import REVISION
+from gpuqueue.service.web.files import NoPage, PageFiles
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "docs" / "pictures"
 MOST_BYTES = 200_000
+OF_PAGE = {f"page-{view}.png" for view in ("devices", "queue", "job", "statistics")}
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -98,11 +102,26 @@ def test_the_charts_are_drawn(tmp_path: Path) -> None:
     assert all(entry.read_bytes().startswith(PNG) for entry in tmp_path.iterdir())
 
 
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_the_pictures_of_the_page_are_taken(tmp_path: Path) -> None:
+    """The script takes them in a browser, of a lab with a month of jobs and a full queue."""
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not any(map(shutil.which, PROGRAMS)):
+        pytest.skip("no Chromium here to show the page: apt install chromium")
+    try:
+        PageFiles().current()
+    except NoPage:
+        pytest.skip("the third-party parts of the page are missing: python3 page_parts.py")
+
+    assert OF_PAGE == made("page.py", tmp_path)
+    assert all(entry.read_bytes().startswith(PNG) for entry in tmp_path.iterdir())
+
+
 def test_each_picture_is_small_and_shown() -> None:
     """Every picture is used by a page, and is small enough for a slow connection."""
     pages = "".join(page.read_text() for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
     pictures = {entry.name: entry.stat().st_size for entry in PICTURES.iterdir() if entry.suffix in {".svg", ".png"}}
 
-    of_page = {f"page-{view}.png" for view in ("devices", "queue", "job", "statistics")}
-    assert {"first-steps.svg", "top.svg", "stats.png", "memory.png"} | of_page == set(pictures)
+    assert {"first-steps.svg", "top.svg", "stats.png", "memory.png"} | OF_PAGE == set(pictures)
     assert [] == [name for name, size in pictures.items() if f"pictures/{name})" not in pages or size > MOST_BYTES]

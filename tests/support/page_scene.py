@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from factories import BOB, make_device, make_offer, make_spec, must_claim, serve
@@ -32,38 +33,54 @@ BAR = b"\repoch 3:  45%|####5     | 45/100 [00:12<00:15,  3.60it/s]"
 def offers() -> list[Offer]:
     """Return the devices: four cards of one host, of which one is hot and one drained, and two of another."""
     cards = [
-        _card("nodeA", 0, 0.93, 71.0, 288.0),
+        card("nodeA", 0, 0.93, 71.0, 288.0),
         replace(
-            _card("nodeA", 1, 0.41, 58.0, 164.0),
+            card("nodeA", 1, 0.41, 58.0, 164.0),
             external_bytes=5 * GIB,
             external_processes=(
                 ExternalProcess(pid=4711, held_bytes=4 * GIB, user="mia", command="python notebook.py"),
                 ExternalProcess(pid=4712, held_bytes=1 * GIB, user="mia", command="<b>python</b>"),
             ),
         ),
-        _card("nodeA", 2, 0.99, 88.0, 301.0),
-        _card("nodeA", 3, 0.0, 34.0, 21.0),
+        card("nodeA", 2, 0.99, 88.0, 301.0),
+        card("nodeA", 3, 0.0, 34.0, 21.0),
     ]
-    return [*cards, _card("nodeB", 0, 0.0, None, None), _card("nodeB", 1, 0.6, 61.0, 140.0)]
+    return [*cards, card("nodeB", 0, 0.0, None, None), card("nodeB", 1, 0.6, 61.0, 140.0)]
 
 
-def _card(host: str, index: int, load: float, temperature_c: float | None, power_w: float | None) -> Offer:
-    device = make_device(f"GPU-{host}-{index}", index=index, name="NVIDIA RTX A5000")
+def card(
+    host: str,
+    index: int,
+    load: float,
+    temperature_c: float | None,
+    power_w: float | None,
+    *,
+    name: str = "NVIDIA RTX A5000",
+    gib: int = 24,
+) -> Offer:
+    """Return a card of *host* with *gib* GiB."""
+    device = make_device(f"GPU-{host}-{index}", index=index, name=name, total_bytes=gib * GIB)
     health = Health(utilisation=load, temperature_c=temperature_c, power_w=power_w)
     return make_offer(device=device, host=host, headroom_bytes=GIB // 2, health=health, slots=4)
 
 
 def run_job(queue: JobQueue, offer: Offer, log: Path, **fields: Any) -> Claim:
     """Submit a job and let it run on the device of *offer*, without a process."""
-    job = queue.requests.submit(make_spec(**fields))
+    return start_run(queue, queue.requests.submit(make_spec(**fields)).id, offer, log)
+
+
+def start_run(
+    queue: JobQueue, job_id: int, offer: Offer, log: Path, *, text: bytes = BAR, lease_s: int = 3600
+) -> Claim:
+    """Let the next job, which must be this one, run on the device of *offer*. It has written *text*."""
     uuid = offer.device.uuid
-    claim = must_claim(queue, uuid, host=offer.host, external_bytes=offer.counted_bytes)
-    assert job.id == claim.job_id
-    path = log / str(job.id) / claim.token / "log"
+    claim = must_claim(queue, uuid, host=offer.host, external_bytes=offer.counted_bytes, lease_s=lease_s)
+    assert job_id == claim.job_id
+    path = log / str(job_id) / claim.token / "log"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(BAR)
+    path.write_bytes(text)
     device = RunDevice(uuid=uuid, lease_bytes=claim.lease_bytes)
-    queue.runs.started(job.id, claim.token, lease_s=3600, log_path=str(path), devices=(device,))
+    queue.runs.started(job_id, claim.token, lease_s=lease_s, log_path=str(path), devices=(device,))
     return claim
 
 
@@ -101,17 +118,24 @@ def fill(queue: JobQueue, log: Path, waiting: int = 40) -> list[tuple[int, Claim
 
 
 @contextmanager
-def alive(queue: JobQueue, runs: Sequence[tuple[int, Claim]]) -> Iterator[None]:
-    """Send the heartbeats of all devices, so that none becomes silent, with what the runs use."""
+def alive(
+    queue: JobQueue,
+    runs: Sequence[tuple[int, Claim]],
+    cards: Sequence[Offer] = (),
+    shares: Mapping[int, float] = MappingProxyType({}),
+) -> Iterator[None]:
+    """Send the heartbeats of all devices, so that none becomes silent, with what the runs use.
+
+    *runs* have the numbers of their devices among *cards*. *shares* are the shares of their memory that jobs use.
+    """
     over = threading.Event()
 
     def send() -> None:
-        for number, each in enumerate(offers()):
-            used = {run.job_id: run.lease_bytes * 3 // 4 for card, run in runs if card == number}
+        for number, each in enumerate(cards or offers()):
+            here = [run for place, run in runs if place == number]
+            used = {run.job_id: int(run.lease_bytes * shares.get(run.job_id, 0.75)) for run in here}
             reports = [
-                Alive(job_id=run.job_id, token=run.token, observed={each.device.uuid: used[run.job_id]})
-                for card, run in runs
-                if card == number
+                Alive(job_id=run.job_id, token=run.token, observed={each.device.uuid: used[run.job_id]}) for run in here
             ]
             queue.devices.heartbeat(replace(each, observed=used), reports, lease_s=3600)
 
