@@ -1,3 +1,3 @@
 """The version of gpuqueue, in a module that every layer may import."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
