@@ -119,17 +119,20 @@ def relay(parent: int | None) -> None:
 @worker_commands.command()
 @devices_option
 @click.option("--no-recorder", is_flag=True, help="Do not start a recorder: one runs on another host (setting record).")
-def host(spec: str | None, *, no_recorder: bool) -> None:
+@click.option("--needs-store", is_flag=True, help="End with exit code 4 if the store cannot be started again.")
+def host(spec: str | None, *, no_recorder: bool, needs_store: bool) -> None:
     """Serve every device of this machine: a worker for each, the recorder, and the relay when there is work for it.
 
-    With --devices none, only the recorder: the workers of this machine have another account.
+    It also starts the store again that `gpuqueue up` has started, if it dies. With --devices none, there are no
+    workers: those of this machine have another account.
     """
     from workers.services.host import Host  # noqa: PLC0415 - only here
 
     settings = Settings.load()
     spec = spec or settings.devices
     devices = () if spec == "none" else choose(spec, settings.host, settings.runs_dir).devices()
-    Host(settings, devices, spec, record=settings.record and not no_recorder).serve(_stop_signal(None))
+    record = settings.record and not no_recorder
+    Host(settings, devices, spec, record=record, needs_store=needs_store).serve(_stop_signal(None))
 
 
 @worker_commands.command()

@@ -179,7 +179,10 @@ def _what(environ: list[bytes], words: list[str]) -> tuple[Role, str]:
 
 
 class Operator:
-    """Runs ``gpuqueue up`` whenever the store or the host process is gone, as an operator or systemd would."""
+    """Runs ``gpuqueue up`` whenever the host process is gone, as an operator or systemd would.
+
+    The host process starts everything else again.
+    """
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -223,9 +226,6 @@ class Operator:
                     continue
                 self.failures += code != 0
                 self._running = None
-            if time.monotonic() >= self._leave_down_until_s and self._something_is_gone():
+            if time.monotonic() >= self._leave_down_until_s and self._site.identity_of("host.pid") is None:
                 self.calls += 1
                 self._running = self._site.command("up")
-
-    def _something_is_gone(self) -> bool:
-        return self._site.identity_of("store/pid") is None or self._site.identity_of("host.pid") is None

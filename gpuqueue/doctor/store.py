@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuqueue.doctor.state import free_bytes, room
+from gpuqueue.embedded.machine import Machine
+from gpuqueue.embedded.supervision import StoreState, StoreTrouble
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.queue.safety import exposures, is_too_old, may_evict
 from gpuqueue.queue.server_info import ServerFacts, server_facts
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.redact import without_password
 from gpuqueue.text.units import format_bytes
@@ -30,6 +31,8 @@ class StoreFacts:
     server: ServerFacts
     #: Free bytes on the disk of the store's data. None unless the store is on this machine and the disk is readable.
     free_bytes: int | None
+    #: The last death of the embedded store, if there was one.
+    trouble: StoreTrouble | None = None
 
 
 # ---- gathering facts -------------------------------------------------------------------------------------------------
@@ -38,7 +41,8 @@ class StoreFacts:
 def store_facts(settings: Settings) -> StoreFacts:
     """Return the facts about the store."""
     server = server_facts(settings.redis_url)
-    return StoreFacts(settings=settings, server=server, free_bytes=_free_bytes(settings, server))
+    trouble = StoreTrouble.read(settings) if settings.embedded else None
+    return StoreFacts(settings=settings, server=server, free_bytes=_free_bytes(settings, server), trouble=trouble)
 
 
 def _free_bytes(settings: Settings, server: ServerFacts) -> int | None:
@@ -66,15 +70,20 @@ def away(settings: Settings, why: CallFailed) -> Finding:
 
 
 def _embedded_away(settings: Settings) -> Finding:
-    try:
-        text = (settings.state_dir / "store" / "pid").read_text(encoding="ascii")
-        server = ProcessIdentity.parse(text)
-    except OSError:
-        server = None
+    machine = Machine(settings)
+    server = machine.store.server()
     if server is not None and server.alive():
         seen = f"the store (pid {server.pid}) runs and does not answer: it reads its data, or hangs"
-        return problem(seen, f"wait a moment; then see {settings.logs_dir / 'store.log'}")
-    return problem(f"no store runs at {settings.socket_path}", "gpuqueue up")
+        return problem(seen, f"wait a moment; then see {machine.store.log}")
+    trouble = StoreTrouble.read(settings)
+    seen = f"no store runs at {settings.socket_path}"
+    if server is None or trouble is None or machine.host_running() is None:
+        return problem(seen, "gpuqueue up")
+    remedy = {
+        StoreState.NO_ROOM: "make room on that disk: the store starts then",
+        StoreState.GIVEN_UP: "it is not started again: repair its files, then gpuqueue up",
+    }.get(trouble.state, "wait a moment: the host process starts it again")
+    return problem(f"{seen}: {trouble.text}", remedy)
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
@@ -91,6 +100,15 @@ def answers(facts: StoreFacts) -> Findings:
     if server.replica:
         return problem(f"{seen} is a replica", "point GPUQUEUE_REDIS_URL at the primary")
     return ok(seen)
+
+
+def deaths(facts: StoreFacts) -> Findings:
+    """Check whether the embedded store died within the last day. The host process starts it again."""
+    if not facts.settings.embedded:
+        return ()
+    if facts.trouble is None or not facts.trouble.is_recent:
+        return ok("none within a day")
+    return warning(facts.trouble.text, f"no job was lost; more is in {facts.settings.logs_dir / 'host.log'}")
 
 
 def persistence(facts: StoreFacts) -> Findings:
@@ -185,4 +203,4 @@ def clock(facts: StoreFacts) -> Findings:
     )
 
 
-CHECKS = (answers, access, persistence, writes, eviction, memory, disk, clock)
+CHECKS = (answers, deaths, access, persistence, writes, eviction, memory, disk, clock)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.embedded.store import EmbeddedStore
+from gpuqueue.embedded.supervision import StoreTrouble
 from gpuqueue.errors import GpuQueueError, Refused, StoreUnreachable, unusable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue.drains import DrainOrigin
@@ -47,6 +48,8 @@ class MachineStatus:
     store: str
     store_answers: bool
     host_pid: int | None
+    #: The last death of the embedded store, if there was one.
+    store_trouble: StoreTrouble | None = None
     devices: tuple[DeviceStatus, ...] = ()
     waiting: int = 0
     active: int = 0
@@ -63,7 +66,7 @@ class Machine:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._pid_file = settings.state_dir / "host.pid"
-        self._log = settings.logs_dir / "host.log"
+        self.host_log = settings.logs_dir / "host.log"
         self.store = EmbeddedStore(settings)
         self._queue: JobQueue | None = None
 
@@ -166,9 +169,14 @@ class Machine:
         machine = machine_id(self.settings.state_dir)
         self.queue.devices.name_host(self.settings.host, machine, lease_s=self.settings.lease_s)
 
-    def start_host(self, devices: str) -> DetachedProcess:
-        """Start the host process of this machine, detached from this terminal. ``none``: only the recorder."""
-        host = DetachedProcess([installed("gpuqueue-worker"), "host", "--devices", devices], log=self._log)
+    def start_host(self, devices: str, *, needs_store: bool = False) -> DetachedProcess:
+        """Start the host process of this machine, detached from this terminal. ``none``: only the recorder.
+
+        With *needs_store* it ends with the exit code of :class:`StoreUnreachable` if the embedded store dies and cannot
+        be started again. Otherwise it goes on, because the workers keep the running jobs alive.
+        """
+        words = [installed("gpuqueue-worker"), "host", "--devices", devices]
+        host = DetachedProcess([*words, *(["--needs-store"] if needs_store else [])], log=self.host_log)
         self._pid_file.write_text(f"{ProcessIdentity.of(host.pid)}\n", encoding="ascii")
         return host
 
@@ -182,7 +190,7 @@ class Machine:
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
             if host.poll() is not None:
-                raise GpuQueueError(f"the workers did not start: {_last_line(self._log)} ({self._log})")
+                raise GpuQueueError(f"the workers did not start: {last_line(self.host_log)} ({self.host_log})")
             age_s = (self.queue.now_ms() - since_ms) / 1000
             here = self.queue.devices.all(self.settings.host)
             fresh = tuple(each for each in here if each.device.uuid in wanted and each.seen_s_ago < age_s)
@@ -195,7 +203,7 @@ class Machine:
         """Return the last line that the first worker of the devices *wanted* without a heartbeat wrote to its log."""
         here = {each.device.uuid for each in self.queue.devices.all(self.settings.host)}
         log = self.settings.logs_dir / f"{next((each for each in wanted if each not in here), 'host')}.log"
-        return f"{_last_line(log)} ({log})" if log.exists() else f"see {self.settings.logs_dir}"
+        return f"{last_line(log)} ({log})" if log.exists() else f"see {self.settings.logs_dir}"
 
     # ---- status --------------------------------------------------------------------------------------------------
 
@@ -204,17 +212,19 @@ class Machine:
         host = self.host_running()
         store = without_password(self.settings.redis_url)
         pid = host.pid if host else None
+        trouble = StoreTrouble.read(self.settings) if self.settings.embedded else None
         try:
             waiting, active = self.queue.jobs.counts()
             devices = tuple(self.queue.devices.all())
             unrecorded, unrecorded_s = self.queue.outbox.backlog()
             reserved_idle_device_s = self.queue.maintenance.reserved_idle_device_s()
         except StoreUnreachable:
-            return MachineStatus(store=store, store_answers=False, host_pid=pid)
+            return MachineStatus(store=store, store_answers=False, host_pid=pid, store_trouble=trouble)
         return MachineStatus(
             store=store,
             store_answers=True,
             host_pid=pid,
+            store_trouble=trouble,
             devices=devices,
             waiting=waiting,
             active=active,
@@ -254,7 +264,7 @@ class Machine:
             return False
         host.send(signal.SIGTERM)
         if not host.wait(LEAVE_S):
-            raise GpuQueueError(f"the workers (pid {host.pid}) do not stop: see {self._log}")
+            raise GpuQueueError(f"the workers (pid {host.pid}) do not stop: see {self.host_log}")
         self._pid_file.unlink(missing_ok=True)
         return True
 
@@ -274,6 +284,7 @@ class Machine:
         return self.store.stop() if self.settings.embedded else False
 
 
-def _last_line(path: Path) -> str:
+def last_line(path: Path) -> str:
+    """Return the last line of a log."""
     lines = path.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "no reason given"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -14,7 +16,10 @@ from gpuqueue.embedded.allocator import environment_for
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.process import DetachedProcess, ProcessIdentity, age_s, of_ours_with
+from gpuqueue.system.disk_room import Room
+from gpuqueue.system.process import DetachedProcess, ProcessIdentity, age_s, ending_of, of_ours_with
+from gpuqueue.text.sanitize import in_one_line
+from gpuqueue.text.units import MIB, format_bytes
 
 #: Longest time without an answer from a starting server, and for its stop, in seconds. A server that reports that it
 #: is loading its data counts as answering.
@@ -22,6 +27,17 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 #: Age of a server above which a missing socket means that the socket was deleted, in seconds.
 UNREACHABLE_S = 5.0
+#: Size of the reserve, in bytes. It is the room for the store's log of its writes while a full disk is cleared.
+RESERVE_BYTES = 64 * MIB
+#: Room below which the store is not started, in bytes, and at most a twentieth of a small disk. A store that cannot
+#: write ends at its first write.
+ROOM_BYTES = 4 * MIB
+#: Number of lines from the end of the store's log that explain its end, and the most bytes that are read for them.
+LAST_LINES, LAST_BYTES = 3, 65536
+#: The start of a line in the store's log, up to the mark of its level: the pid and the role, and the time.
+_LOG_PREFIX = re.compile(r"^\d+:\S+ (?:\d+ \w+ \d+ [\d:.]+ [.*#-] )?")
+#: What the log of a server says that ended by itself, or after a signal that it could handle.
+_LAST_WORDS = re.compile(r"exiting|ready to exit|crash|bug report|assert|abort|fatal", re.IGNORECASE)
 #: The access rule of a store that other accounts use: all that gpuqueue needs, and no administration of the server. The
 #: documentation has the same for a store of one's own (docs/explanation/identity.md).
 SHARED_RULE = (
@@ -39,6 +55,51 @@ def taken(lock: int) -> bool:
     return True
 
 
+class StoreFilesDamaged(GpuQueueError):
+    """The store cannot read its files, and was not started. Nothing was changed."""
+
+
+class StoreDiskFull(GpuQueueError):
+    """The disk of the store has no room for its writes, and the store was not started."""
+
+
+class Reserve:
+    """A file without content that occupies room on the disk of the store, to be released when the disk is full."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file = directory / "reserve"
+
+    def make(self) -> bool:
+        """Make the file unless it exists or the disk would be short of room; return whether it was made.
+
+        Raises:
+            OSError: the file system cannot allocate room in advance.
+
+        """
+        if self._file.exists():
+            return False
+        room = Room.of(self._directory)
+        if room.free_bytes - RESERVE_BYTES < max(RESERVE_BYTES, room.least_bytes(room.size_bytes)):
+            return False
+        fd = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, RESERVE_BYTES)
+        except OSError:
+            self._file.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        return True
+
+    def release(self) -> bool:
+        """Remove the file, and return whether it existed."""
+        with contextlib.suppress(OSError):
+            self._file.unlink()
+            return True
+        return False
+
+
 class EmbeddedStore:
     """The server that listens on the unix socket of *settings*."""
 
@@ -49,7 +110,22 @@ class EmbeddedStore:
         self._is_shared = settings.store_socket is not None
         self._directory = settings.state_dir / "store"
         self._pid_file = self._directory / "pid"
-        self._log = settings.logs_dir / "store.log"
+        self.log = settings.logs_dir / "store.log"
+        self.reserve = Reserve(self._directory)
+
+    def server(self) -> ProcessIdentity | None:
+        """Return the identity of the server that was started here last, also if it is gone.
+
+        None if there is none, or if it was stopped on purpose.
+        """
+        try:
+            return ProcessIdentity.parse(self._pid_file.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def has_socket(self) -> bool:
+        """Return whether the server's socket is there, so that clients can reach it."""
+        return self._socket.exists()
 
     def running(self) -> bool:
         """Return whether a server answers on the socket.
@@ -87,18 +163,52 @@ class EmbeddedStore:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not self._is_shared:
             self._socket.parent.chmod(0o700)
-        lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         server: DetachedProcess | None = None
         self._end_unreachable()
+        for _ in self._until_it_serves():
+            if server is None:
+                server = self.launch()
+            elif server.poll() is not None:
+                raise self._why_not_started(server.pid)
+        return server is not None
+
+    def launch(self) -> DetachedProcess | None:
+        """Start the server, and return before it serves. Return None if a server holds the directory.
+
+        On a full disk the reserve is released first.
+
+        Raises:
+            StoreDiskFull: there is no room, also without the reserve.
+            GpuQueueError: no server was found that can read the files.
+            OSError: the directory cannot be used, or the server cannot be started.
+
+        """
+        lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            for _ in self._until_it_serves():
-                if server is None and taken(lock):
-                    server = self._spawn(lock)
-                elif server is not None and server.poll() is not None:
-                    raise GpuQueueError(self._why_not_started())
+            if not taken(lock):
+                return None
+            self._find_room()
+            return self._spawn(lock)
         finally:
             os.close(lock)
-        return server is not None
+
+    def _find_room(self) -> None:
+        """Release the reserve if the disk is full.
+
+        Raises:
+            StoreDiskFull: there is no room, also without the reserve.
+
+        """
+        for _ in range(2):
+            room = Room.of(self._directory)
+            if room.free_bytes >= room.least_bytes(ROOM_BYTES):
+                return
+            if not self.reserve.release():
+                break
+        raise StoreDiskFull(
+            f"the disk of {self._directory} is full ({format_bytes(room.free_bytes)} free): make room there; "
+            "the store starts when there is some"
+        )
 
     def _end_unreachable(self) -> None:
         """End a server of this account whose socket was deleted, perhaps together with its data.
@@ -124,20 +234,57 @@ class EmbeddedStore:
         program = servers.server_for(self._directory)
         servers.write_record(self._directory, program)
         environ = environment_for(program.path, os.environ)
-        server = DetachedProcess(self._command(program.path), log=self._log, keep=lock, environ=environ)
-        self._pid_file.write_text(f"{ProcessIdentity.of(server.pid)}\n", encoding="ascii")
+        server = DetachedProcess(self._command(program.path), log=self.log, keep=lock, environ=environ)
+        identity = ProcessIdentity.of(server.pid)
+        if identity is not None:  # else it has ended already
+            self._pid_file.write_text(f"{identity}\n", encoding="ascii")
         return server
 
-    def _why_not_started(self) -> str:
-        """Return in one line why the server ended. Its own advice to repair a file would cut off the jobs behind it."""
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        last = lines[-1] if lines else "no reason given"
-        if "check-aof" in last:
-            return (
-                f"the store cannot read its files in {self._directory} and changed nothing: copy that directory before "
-                f"you repair anything, because check-aof --fix deletes all that follows the damage ({self._log})"
-            )
-        return f"the store did not start: {last} ({self._log})"
+    def _why_not_started(self, pid: int) -> GpuQueueError:
+        """Return why the server *pid* ended before it served."""
+        lines = self._last_lines(pid)
+        return self._damage(lines) or GpuQueueError(
+            f"the store did not start: {lines[-1] if lines else 'no reason given'} ({self.log})"
+        )
+
+    def why_ended(self, pid: int, code: int | None) -> GpuQueueError:
+        """Return how the server *pid* ended, with the last lines of its log.
+
+        *code* is its exit code, negative for a signal, or None if the server was the child of another process.
+        """
+        lines = self._last_lines(pid)
+        if code is not None:
+            how = ending_of(code)
+        elif any(map(_LAST_WORDS.search, lines)):
+            how = "ended"
+        else:  # every other end leaves a line, and only the parent learns the exit code
+            how = "was killed (its log has no last words; dmesg says if the kernel did it)"
+        end = f"; the end of its log: {' | '.join(lines)}" if lines else ""
+        return self._damage(lines) or GpuQueueError(f"the store (pid {pid}) {how}{end}")
+
+    def _damage(self, lines: list[str]) -> StoreFilesDamaged | None:
+        """Return the error for damaged files, if the *lines* of the log say so.
+
+        The server's own advice to repair a file would cut off the jobs behind the damage, so it is not passed on.
+        """
+        if not any("check-aof" in line for line in lines):
+            return None
+        return StoreFilesDamaged(
+            f"the store cannot read its files in {self._directory} and changed nothing: copy that directory before "
+            f"you repair anything, because check-aof --fix deletes all that follows the damage ({self.log})"
+        )
+
+    def _last_lines(self, pid: int) -> list[str]:
+        """Return the last lines that the server *pid* wrote to the log, without their times."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return []
+        # Lines without a pid come from the program's start, such as a wrong option.
+        own = [line for line in lines if line.strip() and (line.startswith(f"{pid}:") or not _LOG_PREFIX.match(line))]
+        return [in_one_line(_LOG_PREFIX.sub("", line)) for line in own[-LAST_LINES:]]
 
     def _command(self, program: Path) -> list[str]:
         # appendfsync always: each submit is on disk before its id is printed. It costs 0.2 ms.
@@ -178,22 +325,27 @@ class EmbeddedStore:
             yield
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.1)
-        raise GpuQueueError(f"the store does not answer within {START_TIMEOUT_S:.0f} s: see {self._log}")
+        raise GpuQueueError(f"the store does not answer within {START_TIMEOUT_S:.0f} s: see {self.log}")
 
     def stop(self) -> bool:
         """Stop the server that :meth:`start` started; return whether it ran. Its data stays on disk.
+
+        The file with its pid is removed first, so that nobody takes this for a death and starts it again.
 
         Raises:
             GpuQueueError: the server does not stop.
 
         """
-        try:
-            identity = ProcessIdentity.parse(self._pid_file.read_text(encoding="ascii"))
-        except OSError:
-            return False
+        identity = self.server()
+        self._pid_file.unlink(missing_ok=True)
         if identity is None or not identity.send(signal.SIGTERM):
             return False
-        if not identity.wait(STOP_TIMEOUT_S):
-            raise GpuQueueError(f"the store (pid {identity.pid}) does not stop: see {self._log}")
-        self._pid_file.unlink(missing_ok=True)
+        is_gone = False
+        try:
+            is_gone = identity.wait(STOP_TIMEOUT_S)
+        finally:
+            if not is_gone:  # the next attempt must find it
+                self._pid_file.write_text(f"{identity}\n", encoding="ascii")
+        if not is_gone:
+            raise GpuQueueError(f"the store (pid {identity.pid}) does not stop: see {self.log}")
         return True

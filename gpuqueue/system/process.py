@@ -58,6 +58,16 @@ def each_process() -> Iterator[Path]:
     return (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
+def ending_of(code: int) -> str:
+    """Return how a process ended, in words, by its exit code, which is negative for a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal without a name
+        return f"was killed by signal {-code}"
+
+
 def of_ours_with(words: str) -> list[int]:
     """Return the pids of this account's processes whose command line contains *words*."""
     found = []
@@ -165,6 +175,19 @@ class DetachedProcess:
         """Wait for the end of the program and return the exit code, negative for a signal."""
         code = self._collect(0)
         return 0 if code is None else code
+
+    def wait_and_reap(self) -> Iterator[tuple[int, int]]:
+        """Wait for the end of the program, and yield pid and exit code of each other child that ends before it.
+
+        So a child of this process that somebody else supervises does not remain as a zombie.
+        """
+        while self.returncode is None:
+            pid, status = os.waitpid(-1, 0)
+            code = os.waitstatus_to_exitcode(status)
+            if pid == self.pid:
+                self.returncode = code
+            else:
+                yield pid, code
 
     def _collect(self, options: int) -> int | None:
         if self.returncode is None:

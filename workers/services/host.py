@@ -1,4 +1,4 @@
-"""The host process of one machine: supervises a worker for each device, the recorder and the relay.
+"""The host process of one machine: supervises the embedded store, a worker for each device, the recorder, the relay.
 
 ``gpuqueue up`` starts it.
 """
@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from gpuqueue.embedded.supervision import LIVED_WELL_S, StoreSupervisor
 from gpuqueue.errors import StoreNotOpen
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.queue.drains import DrainOrigin
@@ -30,7 +32,6 @@ log = logging.getLogger(__name__)
 #: Pauses before an ended process is restarted, in seconds, by its number of failures in a row. A process that lived
 #: longer than ``LIVED_WELL_S`` or was killed starts over with the first pause.
 RESTART_PAUSES_S = (0.2, 1.0, 5.0, 30.0)
-LIVED_WELL_S = 60.0
 #: Longest pause as a share of the shims' grace. Without a worker a run gets no heartbeats, and its shim ends it.
 GRACE_SHARE = 1 / 7
 #: How long a process may take to exit before it is killed, in seconds.
@@ -57,8 +58,19 @@ class Child:
 class Host:
     """Keeps the processes of this machine alive until *stopping* of :meth:`serve` is set."""
 
-    def __init__(self, settings: Settings, devices: Sequence[Device], devices_spec: str, *, record: bool) -> None:
-        """Serve *devices*, which *devices_spec* has selected. There are none where only the recorder runs."""
+    def __init__(
+        self,
+        settings: Settings,
+        devices: Sequence[Device],
+        devices_spec: str,
+        *,
+        record: bool,
+        needs_store: bool = False,
+    ) -> None:
+        """Serve *devices*, which *devices_spec* has selected. There are none where only the recorder runs.
+
+        With *needs_store*, :meth:`serve` ends with an error if the embedded store cannot be started again.
+        """
         self._settings = settings
         self._devices = devices
         self._fell_back = devices_spec.startswith("auto") and all(
@@ -70,21 +82,37 @@ class Host:
             for device in self._devices
         ]
         self._recorder = [Child("recorder", [*command, "record"])] if record else []
+        self._store = (
+            StoreSupervisor(settings, partial(pause_s, grace_s=settings.shim_grace_s), may_end=needs_store)
+            if settings.embedded
+            else None
+        )
         self._relay = [Child("relay", [*command, "relay"], needed=self._needs_relay)]
 
     def serve(self, stopping: threading.Event) -> None:
-        """Start all processes, and restart those that end. Once *stopping* is set, end workers, then the recorder."""
+        """Start all processes, and restart those that end. Once *stopping* is set, end workers, then the recorder.
+
+        The store stays: ``down`` stops it after this process.
+
+        Raises:
+            StoreUnreachable: the embedded store cannot be started again. All processes were ended.
+
+        """
         os.chdir("/")  # so that the directory of the caller can be removed or unmounted
         if self._devices:
             self._take_over()
         children = [*self._recorder, *self._workers, *self._relay]
-        while not stopping.is_set():
-            for child in children:
-                self._supervise(child)
-            stopping.wait(POLL_S)
-        # The recorder ends last, because it still has to record the last events of the workers.
-        for group in ([*self._workers, *self._relay], self._recorder):
-            _leave(group)
+        try:
+            while not stopping.is_set():
+                if self._store is not None:
+                    self._store.poll()
+                for child in children:
+                    self._supervise(child)
+                stopping.wait(POLL_S)
+        finally:
+            # The recorder ends last, because it still has to record the last events of the workers.
+            for group in ([*self._workers, *self._relay], self._recorder):
+                _leave(group)
 
     def _needs_relay(self) -> bool:
         """Return whether somebody may ask for the logs of this host, or a run has files to pack."""

@@ -38,6 +38,7 @@ def status(*, as_json: bool) -> None:
             "store": found.store,
             "store_answers": found.store_answers,
             "host_pid": found.host_pid,
+            "store_trouble": None if found.store_trouble is None else found.store_trouble.plain(),
             "waiting": found.waiting,
             "active": found.active,
             "unrecorded": found.unrecorded,
@@ -48,6 +49,9 @@ def status(*, as_json: bool) -> None:
         click.echo(json.dumps(plain, indent=2))
     else:
         report("store", "answers" if found.store_answers else "silent", found.store)
+        trouble = found.store_trouble
+        if trouble is not None and (trouble.is_recent or not found.store_answers):
+            report("", trouble.state.value, trouble.text)
         report(
             "workers" if settings.workers_account is None else "recorder",
             "up" if found.host_pid else "down",

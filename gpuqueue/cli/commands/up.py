@@ -17,11 +17,11 @@ from gpuqueue.cli.output.page_link import print_link, sign_in_link
 from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
 from gpuqueue.console import print_message
 from gpuqueue.embedded import history_tables, worker_program
-from gpuqueue.embedded.machine import Machine
+from gpuqueue.embedded.machine import Machine, last_line
 from gpuqueue.embedded.page import PageService
-from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, Refused
+from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, Refused, StoreUnreachable
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.process import DetachedProcess, ProcessIdentity
+from gpuqueue.system.process import DetachedProcess, ProcessIdentity, ending_of
 from gpuqueue.text.units import format_duration
 
 #: The devices of a machine whose workers have an account of their own.
@@ -40,6 +40,8 @@ NO_DEVICES = "none"
 @click.option("--web-port", metavar="PORT", type=click.IntRange(1, 65535), help="Port of --web. Default: a free one.")
 def up(devices: str | None, web_port: int | None, *, foreground: bool, web: bool) -> None:
     """Start the services of this machine: store, history database, recorder, and a worker for each device.
+
+    They are started again when they die. With --foreground the exit code is 4 if the store cannot be started again.
 
     \b
     Examples:
@@ -64,7 +66,7 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, web: bool
         signal.signal(number, interrupt)  # like Ctrl-C, also during the start
     code = 0
     try:
-        host = _start(machine, devices)
+        host = _start(machine, devices, needs_store=True)
         if host is None:
             raise Refused("it is up already, in the background: run gpuqueue down first")
         try:
@@ -73,9 +75,7 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, web: bool
             print_message("gpuqueue", f"the web page cannot be served: {error}")
             code = 1
         else:
-            code = host.wait()
-            host_log = machine.settings.logs_dir
-            click.echo(f"gpuqueue: the workers' host process ended with {code}: see {host_log}", err=True)
+            code = _wait(machine, host)
     except KeyboardInterrupt:
         grace = format_duration(machine.settings.shim_grace_s)
         click.echo(f"stopping; running jobs go on for {grace} without a worker: start again before that", err=True)
@@ -86,7 +86,22 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, web: bool
             page.stop()
         machine.stop_host()
         machine.stop_store()
-    sys.exit(1 if code else 0)
+    sys.exit(code if code == StoreUnreachable.exit_code else 1 if code else 0)
+
+
+def _wait(machine: Machine, host: DetachedProcess) -> int:
+    """Wait for the end of the host process, report what ends, and return its exit code.
+
+    The first store is a child of this process. The host process starts the next one, and this process reaps the first.
+    """
+    store = machine.store.server()
+    for pid, code in host.wait_and_reap():
+        if store is not None and pid == store.pid:
+            print_message("gpuqueue", f"the store (pid {pid}) {ending_of(code)}: see {machine.host_log}")
+    code = host.wait()
+    why = f": {last_line(machine.host_log)}" if code == StoreUnreachable.exit_code else ""
+    print_message("gpuqueue", f"the workers' host process ended with {code}{why} ({machine.host_log})")
+    return code
 
 
 def _show(page: PageService | None, port: int | None) -> None:
@@ -99,7 +114,7 @@ def _show(page: PageService | None, port: int | None) -> None:
     print_link(link, valid_s)
 
 
-def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
+def _start(machine: Machine, devices: str | None, *, needs_store: bool = False) -> DetachedProcess | None:
     """Start the services that do not run yet; return the host process, or None if it ran already."""
     with machine.alone():
         if machine.settings.record:
@@ -114,7 +129,7 @@ def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
         store = machine.start_store()
         try:
             report("store", store, machine.status().store)
-            return _start_host(machine, spec, wanted)
+            return _start_host(machine, spec, wanted, needs_store=needs_store)
         except BaseException:  # also KeyboardInterrupt: undo a partial start
             machine.stop_host()
             if store == "started":
@@ -138,17 +153,17 @@ def _devices(settings: Settings, given: str | None) -> str:
     return NO_DEVICES
 
 
-def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedProcess:
+def _start_host(machine: Machine, spec: str, wanted: Sequence[str], *, needs_store: bool) -> DetachedProcess:
     _prepare_history(machine)
     _open_queue(machine)
     if spec == NO_DEVICES:
-        host = machine.start_host(spec)
+        host = machine.start_host(spec, needs_store=needs_store)
         report("recorder", "started", f"pid {host.pid}, logs in {machine.settings.logs_dir}")
         report("workers", "elsewhere", f"they have the account {machine.settings.workers_account}")
         return host
     machine.take_name()
     since_ms = machine.queue.now_ms()
-    host = machine.start_host(spec)
+    host = machine.start_host(spec, needs_store=needs_store)
     ready = machine.wait_ready(host, wanted, since_ms)
     report("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
     with contextlib.suppress(BrokenPipeError):

@@ -15,6 +15,8 @@ from site_of_one import BIN
 
 from gpuqueue.system.process import ProcessIdentity
 
+UNREACHABLE = 4
+
 
 @pytest.mark.full
 def test_up_a_job_history_down(home: Home) -> None:
@@ -179,35 +181,96 @@ def test_up_warns_of_a_variable_that_is_no_setting(home: Home) -> None:
     assert "warning: GPUQUEUE_SLOT is no setting and has no effect: did you mean" in reported
 
 
-@pytest.mark.full
-def test_up_starts_a_store_that_died_alone(home: Home) -> None:
-    """``up`` restarts a dead store while the workers run, as the error messages recommend."""
-    home("up", "--devices", "sim:1x1G")
-    home("submit", "--mem", "10M", "--", "sleep", "1000")
-    identity = ProcessIdentity.parse((home.state / "store" / "pid").read_text())
+def killed(home: Home, pid_file: str) -> ProcessIdentity:
+    """Send SIGKILL to the process of a file below the state directory, wait for its end, and return its identity."""
+    identity = ProcessIdentity.parse((home.state / pid_file).read_text())
     assert identity is not None
     identity.send(signal.SIGKILL)
     assert identity.wait(10)
-    assert "gpuqueue up" in home("queue", code=4)
+    return identity
 
-    assert "store    restarted" in home("up")
 
-    assert "already up" in home("up", "--devices", "sim:1x1G")  # a repeated command with the same devices is accepted
+@pytest.mark.full
+def test_a_store_that_died_alone_is_back_within_seconds(home: Home) -> None:
+    """The host process starts it again. Jobs that run go on, those that wait are there, and the reason is shown."""
+    home("up", "--devices", "sim:1x1G")
+    gate = home.state / "gate"
+    home("submit", "--mem", "400M", "--", "sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done; exit 4")
+    home("submit", "--mem", "400M", "--", "true")
+    for _ in range(2):
+        killed(home, "store/pid")
+        until(lambda: home.output_of("queue"), what="the queue", timeout_s=20)
+
+    assert ["running", "queued"] == [each["state"] for each in json.loads(home("queue", "--json"))]
+    status = json.loads(home("status", "--json"))
+    assert "serving" == status["store_trouble"]["state"]
+    assert "was killed by SIGKILL" in home("status")
+    assert "was killed by SIGKILL" in home("doctor", code=6)
+    assert "the store answers again" in (home.state / "log" / "host.log").read_text()
+    assert "already up" in home("up", "--devices", "sim:1x1G")
     assert "for other devices run gpuqueue down first" in home("up", "--devices", "cpu", code=5)
+    gate.touch()
+    home("wait", "1", code=4)
+    home("wait", "2")
+    assert [1, 1] == [len(each["runs"]) for each in json.loads(home("history", "--json"))]
+
+
+@pytest.mark.full
+def test_up_starts_a_store_that_cannot_be_started_again(home: Home) -> None:
+    """A damaged store is left alone, and named. After the repair ``up`` starts it beside the running workers."""
+    home("up", "--devices", "sim:1x1G")
+    home("submit", "--mem", "10M", "--", "sleep", "1000")
+    (log,) = (home.state / "store" / "appendonlydir").glob("*.incr.aof")
+    whole = log.read_bytes()
+    log.write_bytes(b"*no command\r\n" + whole)
+    killed(home, "store/pid")
+    until(lambda: "given up" in home.output_of("status"), what="it gives up")
+    assert "cannot read its files" in home("doctor", code=1)
+    assert "cannot read its files" in home("up", code=1)
+
+    log.write_bytes(whole)
+    assert "store    restarted" in home("up")
     home("run", "--mem", "1M", "--", "true")
+    assert 1 == json.loads(home("show", "1", "--json"))["attempt"]
     home("cancel", "1")
 
 
 @pytest.mark.full
+def test_up_in_the_foreground_ends_if_its_store_cannot_be_started_again(home: Home) -> None:
+    """A unit restarts it then. Before that it leaves no zombie of a store that was only killed."""
+    with subprocess.Popen(
+        [str(BIN / "gpuqueue"), "up", "--foreground", "--devices", "sim:1x1G"],
+        env=home.environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as up:
+        assert up.stderr is not None
+        until(lambda: "ready" in home.output_of("gpus"))
+        first = killed(home, "store/pid")
+        assert f"the store (pid {first.pid}) was killed by SIGKILL: see" in up.stderr.readline()
+        until(lambda: not Path(f"/proc/{first.pid}").exists(), what="no zombie")
+        until(lambda: home.output_of("queue") != "" or home.output_of("status"), what="the queue")
+        until(lambda: json.loads(home.output_of("status", "--json"))["store_answers"], what="the store")
+
+        (log,) = (home.state / "store" / "appendonlydir").glob("*.incr.aof")
+        log.write_bytes(b"*no command\r\n" + log.read_bytes())
+        killed(home, "store/pid")
+        assert UNREACHABLE == up.wait(timeout=60)
+        assert "the workers' host process ended with 4: " in (reported := up.stderr.read())
+        assert "the store cannot be started again: the store cannot read its files" in reported
+
+    assert [] == home.ours()
+
+
+@pytest.mark.full
 def test_nothing_is_left_running_silently(home: Home) -> None:
-    """With a dead store ``down`` names the jobs that still run, and ends them with ``--cancel-jobs``."""
+    """Without host process and store ``down`` names the jobs that run, and ends them with ``--cancel-jobs``."""
     home("up", "--devices", "sim:1x1G")
     home("submit", "--mem", "10M", "--", "sleep", "1000")
     until(lambda: json.loads(home("queue", "--json"))[0]["state"] == "running")
-    identity = ProcessIdentity.parse((home.state / "store" / "pid").read_text())
-    assert identity is not None
-    identity.send(signal.SIGKILL)
-    assert identity.wait(10)
+    killed(home, "host.pid")
+    killed(home, "store/pid")
 
     assert "job 1 still runs without a worker" in home("down", code=5)
     assert any("forkserver.py" in command for command in home.ours())
