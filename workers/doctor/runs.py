@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ from gpuqueue.model.run import Record
 from gpuqueue.queue.diagnostics import store_states
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import is_locked
-from gpuqueue.text.units import format_duration
-from workers.run.directory import RunDir
+from gpuqueue.text.sanitize import in_one_line
+from gpuqueue.text.units import format_bytes, format_duration
+from workers.run.directory import USER, RunDir
 from workers.run.links import LIVE
+from workers.shim.log import REASONS
 
 #: A run that is younger than this may still be starting, without a lock yet, in seconds.
 YOUNG_S = 30.0
@@ -39,6 +42,8 @@ class RunFacts:
     #: Whether a shim or a worker holds the run's lock, and for how many more seconds the heartbeat is valid.
     attended: bool
     renewed_s: float
+    #: The limit in bytes to which its log was cut, and the key of the reason; None if it was not.
+    lowered: tuple[int, str] | None
     #: Whether the run is certainly over: the store does not know the token, and the history has the end.
     over: bool
 
@@ -46,6 +51,13 @@ class RunFacts:
     def name(self) -> str:
         """Return the run's name for users."""
         return f"job {self.job_id}"
+
+    @property
+    def user(self) -> str:
+        """Return the name of the job's user; empty if it is not known yet."""
+        with contextlib.suppress(OSError):
+            return in_one_line(str((self.directory.path / USER).readlink()))
+        return ""
 
     @property
     def is_left(self) -> bool:
@@ -143,6 +155,7 @@ def _read(runs: Path, job_id: int, token: str, *, over: bool) -> RunFacts:
         device=None if held is None else held.devices[0].uuid,
         attended=is_locked(directory.path / "lock"),
         renewed_s=_renewed_until_s(directory.path) - time.monotonic(),
+        lowered=directory.log_limit(),
         over=over,
     )
 
@@ -227,4 +240,14 @@ def stale_directories(facts: Facts) -> Findings:
     return warning(seen, "gpuqueue doctor --fix does; their logs stay", fixable=True)
 
 
-CHECKS = (dangling_links, without_a_worker, unsettled, stale_directories)
+def cut_logs(facts: Facts) -> Iterator[Finding]:
+    """Report running jobs whose logs were cut because the host has no room for more."""
+    cut = [(run, *run.lowered) for run in facts.runs if run.attended and run.lowered is not None]
+    for run, limit_bytes, why in cut:
+        seen = f"the log of {run.user or 'its user'} is held to {format_bytes(limit_bytes)}: {REASONS[why]}"
+        yield warning(seen, "let the job write less; GPUQUEUE_LOG_LIMIT keeps each log smaller", about=run.name)
+    if not cut:
+        yield ok("none")
+
+
+CHECKS = (dangling_links, without_a_worker, unsettled, stale_directories, cut_logs)

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timezone
@@ -28,6 +29,7 @@ from workers.run import links
 from workers.run.files import FixedFile, is_ours, lock, put, read, read_fields, remove, warn_once
 from workers.run.values import Exit, Held, ShimSpec
 from workers.shim.code import DIRECTORY
+from workers.shim.log import LIMIT, lowered
 from workers.shim.preempt_request import NAME as PREEMPT_REQUEST
 
 #: The name of a link in the run directory to the name of the job's user, which is no file. It needs no disk block.
@@ -198,6 +200,20 @@ class RunDir:
         self._put(PREEMPT_REQUEST, json.dumps(plain), mode=0o644)  # the job reads it
         self._call_shim()
         return True
+
+    def limit_log(self, limit_bytes: int, reason: str) -> None:
+        """Lower the limit of the logs for the rest of the run. *reason* is a key of ``workers.shim.log.REASONS``."""
+        if not self.claimed:
+            return
+        new = self._at(f".{LIMIT}.{os.getpid()}.{threading.get_ident()}")
+        os.symlink(f"{limit_bytes} {reason}", new)  # noqa: PTH211 - see _at
+        os.rename(new, self._at(LIMIT))  # noqa: PTH104 - see _at
+        self._not_after_settlement(LIMIT)
+        self._call_shim()
+
+    def log_limit(self) -> tuple[int, str] | None:
+        """Return the limit in bytes that :meth:`limit_log` has set, and the key of its reason, or None."""
+        return lowered(self._at(LIMIT))
 
     def _call_shim(self) -> None:
         """Signal the shim, if there is one, to read its files now."""

@@ -26,6 +26,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import installed
 from workers.run import deliveries
+from workers.services.log_watch import LogWatch
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,9 @@ class Host:
         os.chdir("/")  # so that the directory of the caller can be removed or unmounted
         if self._devices:
             self._take_over()
+            watch = partial(LogWatch(self._settings).loop, stopping)
+            # A thread of its own: a file server with the runs that does not answer must not hold up the supervision.
+            threading.Thread(target=watch, name="gpuqueue-log-watch", daemon=True).start()
         children = [*self._recorder, *self._workers, *self._relay]
         try:
             while not stopping.is_set():

@@ -1,7 +1,7 @@
 """Holds the logs of each user on this host to ``user_log_limit``, together.
 
-The log of a run that goes on is only held to ``log_limit``, so no job loses output because of another. If the logs of a
-user need more than the limit, those of ended runs are cut to 1 MiB, the oldest first, until the rest fits.
+If the logs of a user need more than the limit, those of ended runs are cut to 1 MiB, the oldest first, until the rest
+fits. If the logs of the runs that go on are too large by themselves, :mod:`workers.services.log_watch` cuts them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ from dataclasses import dataclass, field
 
 from gpuqueue.system.logs import LOGS
 from gpuqueue.text.sanitize import in_one_line
-from gpuqueue.text.units import MIB, format_bytes
+from gpuqueue.text.units import format_bytes
 from workers.run.directory import USER
 from workers.services.run_tree import BLOCK_BYTES, names_in, opened, runs_in
-from workers.shim.log import LogLimit
+from workers.shim.log import CUT_BYTES, REASONS, LogLimit
+from workers.shim.log import USER as USER_LIMIT
 
 log = logging.getLogger(__name__)
-
-#: Size to which the log of an ended run is cut, in bytes.
-CUT_BYTES = MIB
-#: What the log says where bytes are missing.
-_REASON = "the logs of this user on this host exceeded user_log_limit"
 
 
 @dataclass(frozen=True, order=True)
@@ -45,6 +41,7 @@ class _Logs:
     """The logs of one user: how much disk they need, and which of them can be cut."""
 
     disk_bytes: int = 0
+    ended_bytes: int = 0
     ended: list[_Log] = field(default_factory=list)
 
 
@@ -56,8 +53,12 @@ class UserLogs:
         self._is_ended = is_ended
         self._uncut: set[str] = set()
 
-    def enforce(self, runs: os.PathLike[str], limit_bytes: int, stopping: threading.Event) -> None:
-        """Cut logs of ended runs below *runs* of each user whose logs need more than *limit_bytes* on the disk."""
+    def enforce(self, runs: os.PathLike[str], limit_bytes: int, stopping: threading.Event) -> dict[str, int]:
+        """Cut logs of ended runs below *runs* of each user whose logs need more than *limit_bytes* on the disk.
+
+        Return how many bytes the logs of ended runs of each user need then.
+        """
+        left = dict[str, int]()
         with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
             for user, logs in _by_user(top, self._is_ended).items():
                 excess, cut_bytes = logs.disk_bytes - limit_bytes, 0
@@ -65,9 +66,11 @@ class UserLogs:
                     if excess <= cut_bytes or stopping.is_set():
                         break
                     cut_bytes += _cut(top, each)
+                left[user] = logs.ended_bytes - cut_bytes
                 if stopping.is_set() and not cut_bytes:
-                    return
+                    break
                 self._report(user, logs.disk_bytes, limit_bytes, cut_bytes)
+        return left
 
     def _report(self, user: str, disk_bytes: int, limit_bytes: int, cut_bytes: int) -> None:
         """Log what was cut. If too much is left and nothing could be cut, log that once while it lasts."""
@@ -79,7 +82,7 @@ class UserLogs:
             done = f"the oldest logs of ended runs were cut to {format_bytes(CUT_BYTES)}"
         else:
             self._uncut.add(user)
-            done = "they belong to running jobs or were cut before, so nothing was cut"
+            done = "no log of an ended run can be cut further"
         sizes = format_bytes(disk_bytes), format_bytes(limit_bytes)
         log.warning("the logs of %s need %s, more than user_log_limit (%s): %s", in_one_line(user), *sizes, done)
 
@@ -96,6 +99,7 @@ def _by_user(top: int, is_ended: Callable[[Collection[str]], bool]) -> dict[str,
             info = os.stat(name, dir_fd=run, follow_symlinks=False)
             disk_bytes = info.st_blocks * BLOCK_BYTES
             logs.disk_bytes += disk_bytes
+            logs.ended_bytes += disk_bytes if is_ended(names) else 0
             if is_ended(names) and disk_bytes > CUT_BYTES and stat.S_ISREG(info.st_mode):
                 logs.ended.append(_Log(info.st_mtime_ns, disk_bytes, (job_id, token, name)))
     return found
@@ -108,7 +112,7 @@ def _cut(top: int, each: _Log) -> int:
         fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=run)
         try:
             if stat.S_ISREG(os.fstat(fd).st_mode):
-                LogLimit(f"/proc/self/fd/{fd}", CUT_BYTES, _REASON).check()
+                LogLimit(f"/proc/self/fd/{fd}", CUT_BYTES, REASONS[USER_LIMIT]).check()
                 os.utime(fd, ns=(each.modified_ns, each.modified_ns))  # its age counts from its last line
             return each.disk_bytes - os.fstat(fd).st_blocks * BLOCK_BYTES
         finally:

@@ -6,6 +6,9 @@ moves no data. The first quarter of the limit stays, and at least the newest hal
 of the hole says how many bytes are missing. A job can write more than the limit between two checks, so a log that grows
 fast is checked more often.
 
+While the job runs, the worker's host may lower the limit for the rest of the run: the link ``log_limit`` in the run
+directory has the new one, and why. A signal has the shim read it at once.
+
 Next to each log is a file with the suffix ``.times``. It records the size of the log once a second while the log grows.
 The log itself has no timestamps, because its lines belong to the job.
 """
@@ -21,6 +24,17 @@ PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # linux/falloc.h
 #: Time between two checks of a log, in seconds. ``SOON_S`` applies to a log that may soon be over its limit.
 POLL_S = 1.0
 SOON_S = 0.1
+#: The name of the link to a lower limit. Its target is the bytes and a key of :data:`REASONS`, because a link needs no
+#: block of a full disk.
+LIMIT = "log_limit"
+#: Why a limit was lowered, as the log says it where bytes are missing.
+DISK, USER = "disk", "user"
+REASONS = {
+    DISK: "the disk of this host was nearly full",
+    USER: "the logs of this user on this host exceeded user_log_limit",
+}
+#: The size to which a log is cut if the host has no room for more, in bytes. No limit is lowered further.
+CUT_BYTES = 1024 * 1024
 #: Size of the end of a log that is kept if the file system cannot punch holes, in bytes.
 END_BYTES = 1024 * 1024
 #: Suffix of the file that records the size of a log over time.
@@ -29,6 +43,15 @@ TIMES = ".times"
 #: second, because a job may write for weeks.
 MANY_BYTES = 8 * 1024 * 1024
 SELDOM_S = 60.0
+
+
+def lowered(name: str = LIMIT) -> tuple[int, str] | None:
+    """Return the lowered limit in bytes and the key of its reason from the link *name*, or None if there is none."""
+    try:
+        limit, _, why = os.readlink(name).partition(" ")
+    except OSError:
+        return None
+    return (max(CUT_BYTES, int(limit)), why) if limit.isascii() and limit.isdigit() and why in REASONS else None
 
 
 class KeptLog:
@@ -41,11 +64,13 @@ class KeptLog:
     def check(self) -> float:
         """Check the log; return in how many seconds to check it again. Raises nothing."""
         self._times.check(time.monotonic())
+        self._limit.lower(lowered())
         return self._limit.check()
 
     def last_check(self) -> None:
         """Check the log for the last time, after the last process of the job is gone."""
         self._times.check(float("inf"))
+        self._limit.lower(lowered())
         self._limit.check()
 
 
@@ -95,6 +120,11 @@ class LogLimit:
         #: Bytes cut from the log so far, on a file system that cannot punch holes.
         self._gone = 0
         self._punches = True
+
+    def lower(self, limit: tuple[int, str] | None) -> None:
+        """Lower the limit for good to the bytes of *limit*, if that is less, for the reason with its key."""
+        if limit is not None and (self._limit is None or limit[0] < self._limit):
+            self._limit, self._reason = limit[0], REASONS[limit[1]]
 
     def check(self) -> float:
         """Cut the log if it is over its limit; return in how many seconds to check again. Raises nothing."""

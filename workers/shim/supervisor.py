@@ -22,6 +22,7 @@ log       job      standard output and standard error, in the order of writing, 
                    For a job with a terminal the shim writes it (:mod:`workers.shim.pseudo_terminal`)
 bundle    worker   the job's code if it came with the job; the first process unpacks it into ``code/tree``
                    (:mod:`workers.shim.code`)
+log_limit worker   a symbolic link whose target is a lower limit of the logs (see :mod:`workers.shim.log`)
 tty       shim     the socket of an attached terminal (:mod:`workers.shim.attached_terminal`)
 stderr    job      standard error, if the job wants it separate from standard output
 ….times   shim     the size of ``log`` (or ``stderr``) over time

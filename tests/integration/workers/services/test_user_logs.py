@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 from factories import make_spec
+from run_logs import on_disk, run_of
 from site_of_one import Site
 
 from gpuqueue.clock import SystemClock
-from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
-from workers.run.directory import USER, RunDir
-from workers.run.values import Held
+from workers.run.directory import USER
 from workers.services.prune import Pruner
 from workers.services.user_logs import UserLogs
 
@@ -26,23 +25,6 @@ NEVER = threading.Event()
 def runs(tmp_path: Path) -> Path:
     """Return the directory of a host's runs."""
     return tmp_path / "state" / "runs"
-
-
-def run_of(runs: Path, job_id: int, user: str, size_bytes: int, *, ended: bool = True) -> RunDir:
-    """Create a run with a log of numbered lines of 64 bytes, whose last line was written at second *job_id*."""
-    held = Held(job_id=job_id, token=f"1.{job_id:012}", devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
-    directory = RunDir.create(runs, held)
-    directory.note_user(user)
-    directory.log.write_text("".join(f"{line:063}\n" for line in range(size_bytes // 64)))
-    if ended:
-        directory.settle()
-    os.utime(directory.log, (job_id, job_id))
-    return directory
-
-
-def on_disk(directory: RunDir) -> int:
-    """Return how much disk the log of a run needs, in bytes."""
-    return directory.log.stat().st_blocks * 512
 
 
 def test_the_oldest_logs_of_a_user_are_cut_until_the_rest_fits(runs: Path) -> None:
@@ -90,7 +72,7 @@ def test_a_cut_is_logged_and_no_cut_is_logged_once(runs: Path, caplog: pytest.Lo
         logs.enforce(runs, 4 * MIB, NEVER)
     (only,) = caplog.messages
     assert only.startswith("the logs of ann need 8M, more than user_log_limit (4M): ")
-    assert only.endswith("they belong to running jobs or were cut before, so nothing was cut")
+    assert only.endswith("no log of an ended run can be cut further")
 
     run_of(runs, 2, "ann", 2 * MIB)
     logs.enforce(runs, 4 * MIB, NEVER)
@@ -100,7 +82,7 @@ def test_a_cut_is_logged_and_no_cut_is_logged_once(runs: Path, caplog: pytest.Lo
     for _ in range(2):
         logs.enforce(runs, 4 * MIB, NEVER)
     assert 3 == len(caplog.messages)
-    assert caplog.messages[2].endswith("so nothing was cut")
+    assert caplog.messages[2].endswith("can be cut further")
 
 
 def test_no_link_of_a_job_is_followed(runs: Path, tmp_path: Path) -> None:
