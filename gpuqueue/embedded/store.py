@@ -199,16 +199,24 @@ class EmbeddedStore:
             StoreDiskFull: there is no room, also without the reserve.
 
         """
-        for _ in range(2):
-            room = Room.of(self._directory)
-            if room.free_bytes >= room.least_bytes(ROOM_BYTES):
-                return
-            if not self.reserve.release():
-                break
-        raise StoreDiskFull(
-            f"the disk of {self._directory} is full ({format_bytes(room.free_bytes)} free): make room there; "
-            "the store starts when there is some"
-        )
+        if not self.has_room():
+            self.reserve.release()
+        if not self.has_room():
+            free = format_bytes(Room.of(self._directory).free_bytes)
+            raise StoreDiskFull(
+                f"the disk of {self._directory} is full ({free} free): make room there; the store starts when there is "
+                "some"
+            )
+
+    def has_room(self) -> bool:
+        """Return whether the disk has room for the writes of the store.
+
+        Raises:
+            OSError: the directory cannot be read.
+
+        """
+        room = Room.of(self._directory)
+        return room.free_bytes >= room.least_bytes(ROOM_BYTES)
 
     def _end_unreachable(self) -> None:
         """End a server of this account whose socket was deleted, perhaps together with its data.

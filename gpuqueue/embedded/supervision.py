@@ -130,6 +130,8 @@ class StoreSupervisor:
         #: When to check the store again, or to start it.
         self._due_s = 0.0
         self._can_reserve = True
+        if self._server is not None and self._trouble is None:
+            self._write(b"")  # so that its block is there when the disk is full
 
     def poll(self) -> None:
         """Start the store if it died. Return soon, whatever the store does.
@@ -214,12 +216,19 @@ class StoreSupervisor:
         if self._child is not None:
             pid, code = self._child.pid, self._child.returncode
             lived_s = 0.0 if self._state is StoreState.STARTING else now - self._served_s
-            if lived_s == 0.0 or (lived_s <= LIVED_WELL_S and code != -signal.SIGKILL):
-                self._failures += 1  # a store that was killed while it served did not fail
+            is_early = lived_s == 0.0 or (lived_s <= LIVED_WELL_S and code != -signal.SIGKILL)
+            # A store that was killed while it served did not fail, nor did one whose disk is full.
+            self._failures += is_early and self._has_room()
         self._child = None
         if self._died_s is None:
             self._died_s, self._trouble = now, None
         self._fail(now, self._store.why_ended(pid, code))
+
+    def _has_room(self) -> bool:
+        try:
+            return self._store.has_room()
+        except OSError:
+            return True
 
     def _fail(self, now: float, why: GpuQueueError) -> None:
         """Record a death or a failed start, and give up, or set the time of the next start.
@@ -277,7 +286,9 @@ class StoreSupervisor:
     def _put(self, trouble: StoreTrouble) -> None:
         """Write the record in place. Without it, the log still has everything."""
         self._trouble = trouble
-        text = json.dumps(trouble.plain(), ensure_ascii=False).encode("utf-8", errors="replace")
+        self._write(json.dumps(trouble.plain(), ensure_ascii=False).encode("utf-8", errors="replace"))
+
+    def _write(self, text: bytes) -> None:
         with contextlib.suppress(OSError):
             fd = os.open(self._record, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:

@@ -33,7 +33,7 @@ OURS = {
     "web": Bound(18, 66),
     "db": Bound(13, 40),
     **dict.fromkeys(("install", "join", "uninstall"), Bound(40, 90)),
-    "doctor": Bound(50, 130),
+    "doctor": Bound(50, 132),
     "completion": Bound(5, 16),
     **dict.fromkeys(("login", "logout", "whoami", "token", "audit", "serve", "snapshots"), Bound(18, 66)),
 }

@@ -41,16 +41,27 @@ def state_of(store: OwnStore) -> StoreState | None:
 
 
 def until_state(supervisor: StoreSupervisor, store: OwnStore, state: StoreState) -> StoreTrouble:
-    """Poll until the record has *state*, and return the record."""
+    """Poll until there is a new record with *state*, and return it."""
+    before = StoreTrouble.read(store.settings)
+
+    def there() -> StoreTrouble | None:
+        supervisor.poll()
+        trouble = StoreTrouble.read(store.settings)
+        return trouble if trouble is not None and trouble != before and trouble.state is state else None
+
+    trouble = until(there, what=f"the state {state.value}")
+    assert trouble is not None
+    return trouble
+
+
+def until_state_is(supervisor: StoreSupervisor, state: StoreState) -> None:
+    """Poll until the supervisor has *state*."""
 
     def there() -> bool:
         supervisor.poll()
-        return state_of(store) is state
+        return supervisor._state is state
 
     until(there, what=f"the state {state.value}")
-    trouble = StoreTrouble.read(store.settings)
-    assert trouble is not None
-    return trouble
 
 
 def job_of(store: OwnStore) -> int:
@@ -90,8 +101,6 @@ def test_a_killed_store_is_started_again_with_its_jobs(own_store: OwnStore) -> N
         assert has(own_store, job)
         assert words in trouble.why
         assert trouble.away_s is not None
-        trouble_file = own_store.settings.state_dir / "store" / "trouble"
-        trouble_file.unlink()
 
 
 def test_a_store_that_ends_by_itself_says_its_last_words(own_store: OwnStore) -> None:
@@ -300,6 +309,22 @@ def test_a_full_disk_takes_the_reserve_and_then_the_store_waits_for_room(small_d
         return reserve.exists()
 
     until(made, what="the reserve")
+
+
+def test_a_full_disk_is_no_failure_of_the_store(small_disk: OwnStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses do not grow, so the store is back at once when there is room again. Here it has no reserve."""
+    monkeypatch.setattr(Reserve, "make", lambda _self: False)
+    asked: list[int] = []
+    job_of(small_disk)
+    supervisor = StoreSupervisor(small_disk.settings, lambda failures: asked.append(failures) or 0.0, may_end=False)  # type: ignore[func-returns-value]
+    for _ in range(3):
+        until_state_is(supervisor, StoreState.SERVING)
+        filler = fill(small_disk.settings.state_dir)
+        write_until_it_dies(small_disk)
+        until_state_is(supervisor, StoreState.NO_ROOM)
+        filler.unlink()
+
+    assert [0, 0, 0] == asked
 
 
 def test_up_says_that_the_disk_is_full(small_disk: OwnStore) -> None:
