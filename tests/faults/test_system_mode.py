@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,18 +153,33 @@ class Team:
 @pytest.fixture
 def team(machine_of_its_own: PrivateMachine, tmp_path: Path) -> Team:
     """Return a machine on which everything was installed and started."""
-    machine = machine_of_its_own
+    return _installed(machine_of_its_own, tmp_path)
+
+
+@pytest.fixture
+def small_site(machine_of_its_own: PrivateMachine, tmp_path: Path) -> Iterator[Team]:
+    """Return the same with a small disk for the state of all accounts and the runs."""
+    done = machine_of_its_own.root("mount", "-t", "tmpfs", "-o", "mode=755,size=400m", "none", "/var/lib")
+    assert 0 == done.returncode, done.stderr
+    team = _installed(machine_of_its_own, tmp_path, 'log_limit = "none"\n')
+    yield team
+    for unit in reversed(team.units.values()):
+        unit.end(signal.SIGKILL)
+
+
+def _installed(machine: PrivateMachine, tmp_path: Path, more: str = "") -> Team:
+    """Install and start everything, with *more* settings of the workers."""
     before = _traces(machine)
     done = machine.gpuqueue("install", "--yes")
     if "can be changed by others than root" in done.stderr:
         pytest.skip(done.stderr)
     assert 0 == done.returncode, done.stderr
-    for text, name in ((SITE, "config"), (WORKERS, "workers")):
+    for text, name in ((SITE, "config"), (WORKERS + more, "workers")):
         machine.root("sh", "-c", f"printf '%s' '{text}' >> /etc/gpuqueue/{name}.toml")
     uids = {}
-    for name, more in (("alice", "vision"), ("bob", "speech")):
-        machine.root("groupadd", more)
-        uids[name] = machine.add_person(name, "gpuqueue-users", more)
+    for name, other in (("alice", "vision"), ("bob", "speech")):
+        machine.root("groupadd", other)
+        uids[name] = machine.add_person(name, "gpuqueue-users", other)
     names = ("gpuqueue-launcher", "gpuqueue-store", "gpuqueue-serve", "gpuqueue")
     units = {each: Unit(machine, each, tmp_path / each) for each in names}
     for unit in units.values():
@@ -201,6 +217,7 @@ def test_a_team_works_on_one_machine(team: Team, tmp_path: Path) -> None:
     _bob_forges_no_name(team)
     _the_worker_dies(team)
     _the_service_restarts(team, followed)
+    _the_store_dies(team)
     busy = machine.gpuqueue("uninstall", "--yes")
     assert (REFUSED, True) == (busy.returncode, f"job {hers} still runs" in busy.stderr), busy
 
@@ -396,6 +413,78 @@ def _the_service_restarts(team: Team, followed: Path) -> None:
         team.units["gpuqueue-serve"].start()
         seen = len(followed.read_bytes())
         until(lambda seen=seen: len(followed.read_bytes()) > seen + 100, what="more output", timeout_s=60)  # type: ignore[misc]
+
+
+def _the_store_dies(team: Team) -> None:
+    """Kill the store with SIGKILL. It is back without the help of a unit, with its jobs, and leaves no zombie."""
+    machine = team.machine
+    waiting = team.submit("alice", "true", "--hold")
+    (before,) = _stores(team)
+    machine.root("kill", "-9", str(before))
+    until(lambda: set(_stores(team)) - {before}, what="the next store", timeout_s=60)
+    until(lambda: machine.person("alice", "gpuqueue", "queue").returncode == 0, what="the queue", timeout_s=60)
+    until(lambda: "" == machine.root("ps", "-o", "stat=", "-p", str(before)).stdout, what="no zombie", timeout_s=60)
+    assert "held" == team.record("alice", waiting)["state"]
+    assert f"the store (pid {before}) was killed by SIGKILL" in team.units["gpuqueue-store"].log.read_text()
+    machine.person("alice", "gpuqueue", "release", str(waiting))
+    assert 0 == team.ended("alice", waiting)
+
+
+def _stores(team: Team) -> list[int]:
+    """Return the pids of the store's servers."""
+    return team.runs_of("unixsocket:/var/lib/gpuqueue-store", "gpuqueue")
+
+
+@pytest.mark.timeout(800)
+def test_a_full_disk_stops_a_site_only_while_it_is_full(small_site: Team) -> None:
+    """The log of a job that prints too much is cut. A disk full of other files ends the store, which comes back.
+
+    The jobs that were accepted run once, and one that runs goes on. A store that waits for room for too long ends its
+    unit with exit code 4, for systemd.
+    """
+    team, machine = small_site, small_site.machine
+    prints = "while [ ! -e go ]; do head -c 1000000 /dev/zero | tr '\\0' x; echo; sleep 0.05; done; exit 5"
+    hers = team.submit("alice", prints)
+    until(
+        lambda: f"the log of job {hers} of alice" in machine.text("/var/lib/gpuqueue-workers/log/host.log"),
+        what="the cut",
+        timeout_s=200,
+    )
+    accepted = [team.submit("bob", "true") for _ in range(3)]
+    silent = team.submit("bob", "until [ -e go ]; do sleep 0.1; done; exit 7")
+    until(lambda: team.record("bob", silent)["state"] == "running", what="his job runs", timeout_s=60)
+    machine.person("alice", "touch", "go")
+    assert 5 == team.ended("alice", hers)
+
+    (before,) = _stores(team)
+    _fill(team, "first")
+    until(lambda: _refused(team, accepted) and before not in _stores(team), what="the store ends", timeout_s=100)
+    until(lambda: not _refused(team, accepted), what="it is back on its reserve", timeout_s=100)
+    _fill(team, "second")
+    until(lambda: _refused(team, accepted) and not _stores(team), what="no room", timeout_s=100)
+    assert 4 == team.units["gpuqueue-store"].ended(timeout_s=150)
+
+    machine.root("sh", "-c", "rm /var/lib/first /var/lib/second")
+    team.units["gpuqueue-store"].start()  # as systemd does
+    until(lambda: not _refused(team, accepted), what="the queue", timeout_s=100)
+    machine.person("bob", "touch", "go")
+    assert 7 == team.ended("bob", silent)
+    assert {0} == {team.ended("bob", job) for job in accepted}
+    assert {1} == {len(team.record("bob", job)["runs"]) for job in (*accepted, silent)}  # type: ignore[arg-type]
+
+
+def _fill(team: Team, name: str) -> None:
+    """Fill the disk of the site."""
+    team.machine.root("sh", "-c", f"cat /dev/zero > /var/lib/{name}")
+
+
+def _refused(team: Team, accepted: list[int]) -> bool:
+    """Submit a job; return whether it was refused, and note it in *accepted* otherwise."""
+    words = ("gpuqueue", "submit", "--mem", "64M", "--env", f"FILL={'x' * 20_000}", "--", "true")
+    done = team.machine.person("bob", *words)
+    if done.returncode == 0:
+        accepted.append(int(done.stdout))
+    return done.returncode != 0
 
 
 def _uninstalled(team: Team) -> None:

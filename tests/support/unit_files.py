@@ -92,10 +92,10 @@ class Unit:
         os.kill(int(child), number)
         self.ended()
 
-    def ended(self) -> int:
+    def ended(self, timeout_s: float = 60.0) -> int:
         """Wait until the main process has ended, and return its exit code."""
         assert self._process is not None
-        return self._process.wait(timeout=60)
+        return self._process.wait(timeout=timeout_s)
 
 
 def service_of(text: str) -> dict[str, list[str]]:
