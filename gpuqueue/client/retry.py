@@ -58,6 +58,8 @@ def spec_again(
     *warn* is called with a line if the environment is not that of the first submission. *mine* is the environment of
     the caller, by default that of this process. With it, the git checkout of the job's directory is not read: this
     process is not the caller's, and must not follow what lies there. *python* is another interpreter of the script.
+
+    The spec names no first job for a member of an array that was cancelled before it began: it has no record.
     """
     name = job_ref.job_name(job)
     before = _before(connection, job, name)
@@ -70,7 +72,7 @@ def spec_again(
         env=first,
         account=connection.account,
         waits=_waits(changes, changed),
-        retry_of=before.id,
+        retry_of=None if _never_began(connection, before) else before.id,
         tags=before.tags,
         git=_checkout(connection, spec, is_caller=mine is None),
         ticket=None,
@@ -92,13 +94,41 @@ def _before(connection: Connection, job: int | str, name: JobName) -> Job:
     """
     before = reads.get(connection, name.id if name.part is not None and name.member is None else job)
     _must_be_over(before, name)
+    _must_be_own(connection, before, name)
+    return before
+
+
+def _never_began(connection: Connection, job: Job) -> bool:
+    """Return whether *job* is a member of an array that no device has taken, so that it has no record of its own."""
+    if job.member is None or job.attempt:
+        return False
+    return connection.queue.jobs.get(job.id) is None and connection.recorded(job.id) is None
+
+
+def check_retried(connection: Connection, job_id: int) -> None:
+    """Check that a new job may say that it is a retry of the job *job_id*, which then counts as retried.
+
+    An array may still have active members: a retry of a part names the whole array.
+
+    Raises:
+        JobNotFound: there is no such job.
+        Refused: it has not ended, or this caller may not run it again.
+
+    """
+    name = job_ref.job_name(job_id)
+    before = reads.get(connection, job_id)
+    _must_be_own(connection, before, name)
+    if before.spec.array is None:
+        _must_be_over(before, name)
+
+
+def _must_be_own(connection: Connection, before: Job, name: JobName) -> None:
     whose = before.spec.account.name
     if not may_change(connection, whose):
         raise Refused(
             f"job {name} is {whose}'s: only {whose} may run it again, or an administrator of this site (setting "
             f"admins), for it runs with the environment of {whose}"
         )
-    return before
 
 
 def _checkout(connection: Connection, spec: JobSpec, *, is_caller: bool) -> Checkout | None:

@@ -28,7 +28,17 @@ from gpuqueue.text.units import MIB
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuqueue.client import devices, estimates, memory, notifications, placeholders, reads, snapshots, utilisation
+    from gpuqueue.client import (
+        devices,
+        estimates,
+        memory,
+        notifications,
+        placeholders,
+        reads,
+        retry,
+        snapshots,
+        utilisation,
+    )
     from gpuqueue.client.memory import OpenMemory
     from gpuqueue.model import file_patterns, host_limits, python_environments, times
     from gpuqueue.model.job_request import JobRequest
@@ -43,6 +53,7 @@ else:  # needed by few submits
     placeholders = later("gpuqueue.client.placeholders")
     python_environments = later("gpuqueue.model.python_environments")
     reads = later("gpuqueue.client.reads")
+    retry = later("gpuqueue.client.retry")
     snapshots = later("gpuqueue.client.snapshots")
     times = later("gpuqueue.model.times")
     utilisation = later("gpuqueue.client.utilisation")
@@ -197,10 +208,20 @@ def _waits(request: JobRequest) -> Waits:
 def queued(
     connection: Connection, spec: JobSpec, found: Callable[[Job], None] | None, *, nonce: str | None = None
 ) -> Job:
-    """Submit *spec*, and submit again if the reply was lost. The same *nonce* yields the same job for ten minutes."""
+    """Submit *spec*, and submit again if the reply was lost. The same *nonce* yields the same job for ten minutes.
+
+    Every submit comes through here, with a service and without one.
+
+    Raises:
+        JobNotFound: it is a retry of a job that does not exist.
+        Refused: it is a retry of a job that has not ended, or that this account may not run again.
+
+    """
     from gpuqueue.queue.requests import new_nonce  # noqa: PLC0415 - lazy import for startup time
     from gpuqueue.queue.submit_errors import Found, Unknown  # noqa: PLC0415 - lazy import for startup time
 
+    if spec.retry_of is not None:
+        retry.check_retried(connection, spec.retry_of)
     nonce = nonce or new_nonce()
     sign = None if connection.signer is None else connection.signer.signed
 

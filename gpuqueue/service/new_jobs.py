@@ -56,12 +56,18 @@ def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None, note: Callab
 
     Raises:
         BadRequest: a value is malformed.
-        Refused: the caller is root, and jobs run as their submitters.
+        JobNotFound: it is a retry of a job that does not exist.
+        Refused: the caller is root, and jobs run as their submitters, or it is a retry of a job that has not ended.
+        Forbidden: it is a retry of a job that the caller may not run again.
 
     """
-    name = "submit" if wanted.retry_of is None else "retry"  # some clients send the whole request of a retry
-    with call.change(Action.SUBMIT, name) as change:
-        return _queued(call, spec_of(call, wanted, note), key, change)
+    if wanted.retry_of is None:
+        with call.change(Action.SUBMIT, "submit") as change:
+            return _queued(call, spec_of(call, wanted, note), key, change)
+    first = str(wanted.retry_of)  # some clients send the whole request of a retry
+    with call.change(Action.RETRY, "retry", first, owner=call.owner_of(first)) as change:
+        call.must(Action.SUBMIT)
+        return _queued(call, spec_of(call, wanted, note), key, change, first)
 
 
 def retried(

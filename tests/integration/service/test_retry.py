@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import pytest
 from bounded import until
@@ -16,10 +17,12 @@ from forked_command import command
 from service_fixtures import ServedSite
 
 from gpuqueue.client import Client
-from gpuqueue.errors import Refused
+from gpuqueue.client.connection import Connection
+from gpuqueue.errors import JobNotFound, Refused
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.audit import AuditEntry, AuditOutcome, AuditQuery
 from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Ending, RunDevice
 
 
@@ -101,10 +104,59 @@ def test_a_retry_is_recorded_as_one(served: ServedSite, client: Client) -> None:
     with served.client("https", "bobs") as bob, pytest.raises(Refused, match="may retry this job"):
         bob.jobs.retry(job)
 
-    refused, second, whole = entries(served, 3, job, by_spec.id)
+    refused, second, whole = entries(served, 3, job)
     assert ((str(job), str(new.id)), AuditOutcome.DONE) == (whole.jobs, whole.outcome)
-    assert ((str(by_spec.id),), AuditOutcome.DONE) == (second.jobs, second.outcome)
+    assert ((str(job), str(by_spec.id)), AuditOutcome.DONE) == (second.jobs, second.outcome)
     assert ("bob", (str(job),), AuditOutcome.REFUSED) == (refused.account, refused.jobs, refused.outcome)
+
+
+@contextmanager
+def as_bob(site: ServedSite, kind: str) -> Iterator[Client]:
+    """Return a client of bob, who is no admin: over the service, or with the store itself."""
+    if kind == "service":
+        with site.client("https", "bobs") as bob:
+            yield bob
+        return
+    with closing(Connection(site.settings)) as whole:
+        account = Account(name="bob", uid=54321, host="here")
+        yield Client(connection=whole.acting_for(account, account.name))
+
+
+@pytest.mark.parametrize("kind", ["service", "store"])
+def test_a_job_is_marked_as_retried_only_by_a_retry(served: ServedSite, client: Client, kind: str) -> None:
+    """A request that claims to be a retry names a job that exists, has ended, and is the caller's, or it is refused."""
+    others = ended(served, client)
+    with as_bob(served, kind) as bob:
+        waiting = bob.jobs.submit(["true"], mem="1M").spec
+
+        def claim(job: int) -> None:
+            bob.jobs.submit_spec(replace(waiting, retry_of=job, env={}))
+
+        with pytest.raises(Refused, match=r"retry this job|may run it again"):
+            claim(others)
+        with pytest.raises(JobNotFound, match="there is no job 900000"):
+            claim(900_000)
+        own = bob.jobs.submit(["true"], mem="1M").id
+        with pytest.raises(Refused, match=f"job {own} is queued: only a job that has ended can be retried"):
+            claim(own)
+        bob.jobs.cancel(own)
+        claim(own)
+
+    assert others in [each.job.id for each in client.jobs.choose_ended()]
+    with served.client("direct") as admin:
+        assert others == admin.jobs.submit_spec(replace(waiting, retry_of=others)).spec.retry_of
+
+
+def test_a_member_that_never_began_is_retried(served: ServedSite, client: Client) -> None:
+    """It has no record of its own, so its retry names no first job; the request and the values are its own."""
+    array = client.jobs.submit(["true", "{index}"], mem="1M", array="3-4").id
+    client.jobs.cancel(array)
+
+    done = cli(served, "retry", f"{array}_4")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    spec = client.jobs.get(int(done.stdout)).spec
+    assert (("true", "4"), None) == (spec.argv, spec.retry_of)
 
 
 def test_the_service_does_not_look_into_a_users_directory(
