@@ -12,7 +12,7 @@ from gpuqueue.history.access_tables import audit_entries
 from gpuqueue.model.audit import AuditEntry, AuditOutcome, AuditQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
 #: Most entries that one transaction removes.
@@ -26,6 +26,12 @@ def write(connection: sa.Connection, entries: Sequence[AuditEntry]) -> None:
     """
     bulk.insert(connection, audit_entries, [_row(entry) for entry in entries if entry.outcome is None])
     bulk.put(connection, audit_entries, [_row(entry) for entry in entries if entry.outcome is not None])
+
+
+def drop(connection: sa.Connection, entry_ids: Collection[str]) -> None:
+    """Remove these entries, which have no outcome: they are counted in another one."""
+    gone = audit_entries.c.id.in_(entry_ids), audit_entries.c.outcome.is_(None)
+    connection.execute(sa.delete(audit_entries).where(*gone))
 
 
 def search(connection: sa.Connection, query: AuditQuery) -> list[AuditEntry]:

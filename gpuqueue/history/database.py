@@ -93,6 +93,7 @@ class HistoryDatabase:
     revoke_token = _with_connection(access_tokens.revoke, writes=True)
     note_token_uses = _with_connection(access_tokens.note_uses, writes=True)
     write_audit = _with_connection(audit.write, writes=True)
+    drop_audit = _with_connection(audit.drop, writes=True)
     forget_audit = _with_connection(audit.forget, writes=True)
     audit_entries = _with_connection(audit.search)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -10,7 +10,7 @@ from functools import cached_property
 from gpuqueue.client.client import Client
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.why import Why
-from gpuqueue.model.access import AccessPolicy, Action, may, require
+from gpuqueue.model.access import AccessPolicy, Action, Audience, may, require
 from gpuqueue.model.caller import Caller, Via
 from gpuqueue.model.environment import is_secret
 from gpuqueue.model.event import Event
@@ -70,20 +70,54 @@ class Call:
             self.must(Action.SEE_SITE)
 
     @contextmanager
-    def change(self, action: Action, name: str, *jobs: str, owner: Account | None = None) -> Iterator[Change]:
-        """Check that the caller may do *action*, and record the change *name* that the body makes."""
+    def change(
+        self,
+        action: Action,
+        name: str,
+        *jobs: str,
+        owner: Account | None = None,
+        detail: Mapping[str, str] | None = None,
+    ) -> Iterator[Change]:
+        """Check that the caller may do *action*, and record the change *name* that the body makes.
+
+        *detail* says what is asked for. It must hold no environment, no arguments and no token.
+        """
+        self._must_change(action, name, jobs, owner)
+        with self.recorded(name, *jobs, detail=detail) as made:
+            yield made
+
+    @contextmanager
+    def recorded(self, name: str, *jobs: str, detail: Mapping[str, str] | None = None) -> Iterator[Change]:
+        """Record the change *name* that the body makes. The body checks whether the caller may make it."""
+        with self._identity.change(self.caller, name, jobs, detail or {}) as made:
+            yield made
+
+    def change_again(self, action: Action, name: str, job: str, owner: Account) -> None:
+        """Check that the caller may do *action* to a job of *owner*, and record it as a change that repeats."""
+        self._must_change(action, name, (job,), owner)
+        self._identity.noted(self.caller, name, (job,))
+
+    def _must_change(self, action: Action, name: str, jobs: tuple[str, ...], owner: Account | None) -> None:
         reason = may(self.caller, action, owner, self.policy)
         if reason is not None:
             self._identity.refused(self.caller, name, reason, jobs)
             self.must(action, owner)
-        with self.recorded(name, *jobs) as made:
-            yield made
 
-    @contextmanager
-    def recorded(self, name: str, *jobs: str) -> Iterator[Change]:
-        """Record the change *name* that the body makes. The body checks whether the caller may make it."""
-        with self._identity.change(self.caller, name, jobs) as made:
-            yield made
+    def must_read(self, action: Action, job: Job) -> None:
+        """Check that the caller may read what *action* names of *job*. An admin's read is recorded.
+
+        Raises:
+            Forbidden: the caller may not.
+            Unreachable: the read cannot be recorded.
+
+        """
+        self.must(action, job.spec.account)
+        self.note_read(action, job.spec.account, job.label)
+
+    def note_read(self, action: Action, owner: Account, label: str) -> None:
+        """Record a read by a caller who may do *action* only as an admin."""
+        if not self.caller.owns(owner) and self.policy.audience(action) is Audience.OWNER:
+            self._identity.noted(self.caller, str(action), (label,))
 
     def owner_of(self, job: int | str) -> Account:
         """Return the submitter of a job.
@@ -108,6 +142,8 @@ class Call:
         self.must(Action.SEE_JOBS, owner)
         shown = whole and self.may(Action.SEE_ENVIRONMENT, owner)
         env = {name: value for name, value in spec.env.items() if shown and not is_secret(name)}
+        if env:
+            self.note_read(Action.SEE_ENVIRONMENT, owner, job.label)
         spec = replace(spec, env=env, ticket=None)  # a ticket is for launchers, and holds the arguments
         found = replace(job, spec=spec)
         return found if self.may(Action.SEE_ARGUMENTS, owner) else hidden.without_arguments(found)
@@ -165,8 +201,12 @@ class Call:
 
     def events(self, events: Iterable[Event], owner: Account) -> tuple[Event, ...]:
         """Return *events* as the caller may see them: without tokens, and without a spec that has the environment."""
-        hidden = {"token"} if self.may(Action.SEE_ENVIRONMENT, owner) else {"token", "spec", "started"}
+        hidden, found = {"token"}, tuple(events)
+        if not self.may(Action.SEE_ENVIRONMENT, owner):
+            hidden |= {"spec", "started"}
+        elif found:
+            self.note_read(Action.SEE_ENVIRONMENT, owner, str(found[0].job_id))
         return tuple(
             replace(each, fields={name: text for name, text in each.fields.items() if name not in hidden})
-            for each in events
+            for each in found
         )

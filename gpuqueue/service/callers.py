@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -53,11 +54,16 @@ class Identity(Protocol):
 
         """
 
-    def change(self, caller: Caller, action: str, jobs: tuple[str, ...]) -> AbstractContextManager[Change]:
+    def change(
+        self, caller: Caller, action: str, jobs: tuple[str, ...], detail: Mapping[str, str]
+    ) -> AbstractContextManager[Change]:
         """Return a context in which *caller* changes *jobs*; it is recorded with its outcome."""
 
     def refused(self, caller: Caller, action: str, reason: str, jobs: tuple[str, ...]) -> None:
         """Record a change that *caller* has no right to."""
+
+    def noted(self, caller: Caller, action: str, jobs: tuple[str, ...]) -> None:
+        """Record what *caller* is about to read or to send; what repeats within minutes is counted."""
 
     def forget(self, token_id: str) -> None:
         """Stop accepting a token that was just revoked."""

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from gpuqueue.clock import SystemClock
 from gpuqueue.errors import HistoryUnreachable, Refused, StoreUnreachable, Unreachable
 from gpuqueue.history.database import HistoryDatabase
-from gpuqueue.model.audit import AuditOutcome, AuditQuery
-from gpuqueue.model.caller import ALL_SCOPES, Caller, Via
-from gpuqueue.service.identity import audit_file
-from gpuqueue.service.identity.audit_journal import AuditJournal
+from gpuqueue.model.audit import AuditEntry, AuditOutcome, AuditQuery
+from gpuqueue.model.caller import ALL_SCOPES, Caller, Via, anonymous
+from gpuqueue.service.identity import audit_file, audit_journal
+from gpuqueue.service.identity.audit_journal import FEW_REFUSALS, PERIOD_S, AuditJournal
 
 ADA = Caller(account="ada", uid=1001, via=Via.SOCKET, scopes=ALL_SCOPES, address="pid 12")
 BOB = Caller(account="bob", uid=1002, via=Via.TOKEN, scopes=ALL_SCOPES, token_id="abcdefgh", address="10.0.0.7")
@@ -209,3 +210,141 @@ def test_only_the_service_reads_the_journal(journal: AuditJournal, tmp_path: Pat
     with journal.change(ADA, "cancel"):
         (file,) = (tmp_path / "audit").iterdir()
     assert (0o600, 0o700) == (file.stat().st_mode & 0o777, (tmp_path / "audit").stat().st_mode & 0o777)
+
+
+class Later(SystemClock):
+    """The clock of this machine, which the test sets forward."""
+
+    ahead_s = 0.0
+
+    def monotonic_s(self) -> float:
+        """Return the seconds of this machine, and those that the test has added."""
+        return super().monotonic_s() + self.ahead_s
+
+
+@pytest.fixture
+def clock() -> Later:
+    """Return a clock of this test."""
+    return Later()
+
+
+def refused(journal: AuditJournal, job: int, caller: Caller = BOB) -> None:
+    """Refuse a change that was begun, as the queue does."""
+    with pytest.raises(Refused), journal.change(caller, "cancel", jobs=(str(job),)):
+        raise Refused(f"job {job} has ended")
+
+
+def entries(database: HistoryDatabase) -> list[AuditEntry]:
+    """Return the entries, the oldest first."""
+    return database.audit_entries(AuditQuery(limit=None))[::-1]
+
+
+def test_refusals_that_repeat_are_one_entry_with_their_number(
+    database: HistoryDatabase, tmp_path: Path, clock: Later
+) -> None:
+    """The first ones have entries of their own. Later periods, other acts and other callers are counted anew."""
+    journal = AuditJournal(tmp_path / "audit", clock)
+    for number in range(FEW_REFUSALS + 30):
+        refused(journal, number)
+        if number % 2:
+            journal.drain(database)  # also between the beginning of a change and its outcome
+    for number in range(FEW_REFUSALS + 7):
+        journal.refused(BOB, "hold", "only ada may change this job", jobs=(str(number),))
+    refused(journal, 77, ADA)
+    with journal.change(BOB, "cancel", jobs=("99",)):
+        pass
+    journal.drain(database)
+    before = entries(database)
+    clock.ahead_s += PERIOD_S
+    journal.drain(database)
+    refused(journal, 78)
+    journal.drain(database)
+
+    found = entries(database)
+    single = [each.jobs for each in before if each.account == "bob" and each.action == "cancel"]
+    assert [*((str(number),) for number in range(FEW_REFUSALS)), ("99",)] == single
+    assert {None} == {each.detail.get("times") for each in before}
+    folded = {each.action: each for each in found if "times" in each.detail}
+    assert ("30", "7") == (folded["cancel"].detail["times"], folded["hold"].detail["times"])
+    assert ("bob", AuditOutcome.REFUSED, "job 34 has ended", "5") == (
+        folded["cancel"].account,
+        folded["cancel"].outcome,
+        folded["cancel"].reason,
+        folded["cancel"].jobs[0],
+    )
+    assert len(before) + 3 == len(found)
+    assert ("78",) == found[-1].jobs
+    assert {AuditOutcome.REFUSED, AuditOutcome.DONE} == {each.outcome for each in found}
+
+
+def test_a_change_that_was_begun_before_a_drain_is_folded(database: HistoryDatabase, journal: AuditJournal) -> None:
+    """Its entry without an outcome is in the history already, and goes when the refusal is counted."""
+    for number in range(FEW_REFUSALS):
+        refused(journal, number)
+    with pytest.raises(Refused), journal.change(BOB, "cancel", jobs=("50",)):
+        journal.drain(database)
+        assert [("50",)] == [each.jobs for each in entries(database) if each.outcome is None]
+        raise Refused("job 50 has ended")
+
+    journal.drain(database)
+
+    assert FEW_REFUSALS == len(entries(database))
+
+
+def test_what_is_read_again_and_again_is_two_entries(
+    database: HistoryDatabase, tmp_path: Path, clock: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first read of a job is written before it happens, or the read is refused. The others are counted."""
+    journal = AuditJournal(tmp_path / "audit", clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(audit_journal, "AuditFile", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
+        with pytest.raises(Unreachable, match="No space left"):
+            journal.noted(ADA, "see-logs", jobs=("12",))
+    for job in ("12", "12", "13", "12"):
+        journal.noted(ADA, "see-logs", jobs=(job,))
+    journal.drain(database)
+    assert [("12",), ("13",)] == [each.jobs for each in entries(database)]
+    clock.ahead_s += PERIOD_S
+    journal.drain(database)
+
+    found = entries(database)
+    assert [("2", ("12",))] == [(each.detail["times"], each.jobs) for each in found if each.detail]
+    assert {AuditOutcome.DONE} == {each.outcome for each in found}
+
+
+def test_a_stop_writes_what_is_counted(database: HistoryDatabase, journal: AuditJournal) -> None:
+    """A service that stops does not wait for the end of a period."""
+    stop = threading.Event()
+    stop.set()
+    for number in range(FEW_REFUSALS + 4):
+        refused(journal, number)
+    journal.keep_drained(database, stop, 0.0)
+
+    assert ["4"] == [each.detail["times"] for each in entries(database) if each.detail]
+
+
+def test_a_flood_of_wrong_proofs_takes_little_memory_and_disk(
+    database: HistoryDatabase, tmp_path: Path, clock: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each network has one entry and a count; above a number of networks, all others are counted together."""
+    monkeypatch.setattr(audit_journal, "MOST_GROUPS", 20)
+    journal = AuditJournal(tmp_path / "audit", clock)
+    for number in range(3000):
+        journal.refused(anonymous(f"10.0.{number // 250}.{number % 250}"), "sign-in", "not valid", detail={})
+    journal.refused(BOB, "cancel", "not yours")
+    clock.ahead_s += PERIOD_S
+    journal.drain(database)
+
+    found = entries(database)
+    assert 20 + 1 + 1 + 1 == len(found)  # with that of bob, and one of those that are counted together
+    assert [("2979", "", "")] == [(each.detail["times"], each.account, each.address) for each in found if each.detail]
+
+
+def test_a_full_journal_leaves_out_refusals(tmp_path: Path) -> None:
+    """Refusals change nothing, so they neither fill the disk further nor are an error."""
+    journal = AuditJournal(tmp_path / "audit", most_bytes=2000)
+    for number in range(200):
+        journal.refused(anonymous(f"10.0.0.{number}"), "sign-in", "not valid")
+
+    (file,) = (tmp_path / "audit").iterdir()
+    assert file.stat().st_size <= 2000

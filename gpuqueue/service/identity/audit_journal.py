@@ -2,28 +2,35 @@
 
 A change waits for its line in a file, not for the history database, which may be away while the queue goes on. If the
 line cannot be written, the change is refused. ``drain`` moves the lines to the history.
+
+What repeats is folded: the first entries of a period are written, and all others become one entry with their number.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock, SystemClock, to_epoch_ms
 from gpuqueue.codec.access import decode_audit_entry, encode_audit_entry
+from gpuqueue.codec.text import iso
 from gpuqueue.errors import GpuQueueError, HistoryUnreachable, Unreachable, Unreadable
 from gpuqueue.model.audit import AuditEntry, AuditOutcome, entry_of
-from gpuqueue.model.caller import Caller
+from gpuqueue.model.caller import Caller, Via
 from gpuqueue.service.identity.audit_file import AuditFile, free_files, lines_of
+from gpuqueue.service.identity.request_rate import network_of
 
 if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase
@@ -36,6 +43,18 @@ MOST_BYTES = 256 * 2**20
 _AT_ONCE = 1000
 #: Seconds between two drains.
 EVERY_S = 1.0
+#: The period in which entries that repeat are folded, in seconds.
+PERIOD_S = 300.0
+#: Refusals of one account and action that have entries of their own in a period. Without an account it is one: anybody
+#: can cause those.
+FEW_REFUSALS = 5
+#: Most kinds of entries that are counted at a time, and most jobs that a folded entry names. Refusals beyond are
+#: counted by their action, without an account.
+MOST_GROUPS, MOST_NAMED = 1000, 20
+#: Begins a line that takes back the entry whose id follows: it is folded.
+_FOLDED = b"folded "
+#: Longest value of a detail, in characters.
+MOST_DETAIL = 200
 
 
 class Change:
@@ -49,8 +68,64 @@ class Change:
         self.entry = replace(self.entry, jobs=jobs)
 
     def add_detail(self, **detail: str) -> None:
-        """Set the details. They must hold no environment, no arguments and no secret of a token."""
-        self.entry = replace(self.entry, detail=detail)
+        """Add details. They must hold no environment, no arguments and no secret of a token."""
+        self.set_detail(**self.entry.detail, **detail)
+
+    def set_detail(self, **detail: str) -> None:
+        """Set the details, in place of what was asked for."""
+        self.entry = replace(self.entry, detail=_cut(detail))
+
+
+@dataclass(slots=True)
+class _Group:
+    """Entries of one kind in one period: how many were written, and the others, of which the last one is kept."""
+
+    begun_s: float
+    written: int = 0
+    first_at: datetime | None = None
+    last: AuditEntry | None = None
+    times: int = 0
+    jobs: tuple[str, ...] = ()
+
+
+class _Folds:
+    """Counts entries that repeat. The memory is bounded, whatever callers send."""
+
+    def __init__(self) -> None:
+        #: The groups, the one that began first in front.
+        self._groups: OrderedDict[Hashable, _Group] = OrderedDict()
+
+    def takes(self, key: Hashable, few: int, entry: AuditEntry, now_s: float) -> bool:
+        """Return whether *entry* is counted here. Otherwise it is one of the first *few* of *key*, and is written."""
+        if key not in self._groups and len(self._groups) >= MOST_GROUPS:
+            if entry.outcome is not AuditOutcome.REFUSED:
+                return False
+            key, entry = entry.action, replace(entry, account="", uid=None, token_id=None, address="")
+        group = self._groups.setdefault(key, _Group(now_s))
+        if group.written < few:
+            group.written += 1
+            return False
+        group.times += 1
+        group.first_at, group.last = group.first_at or entry.at, entry
+        group.jobs = tuple(dict.fromkeys([*group.jobs, *entry.jobs]))[:MOST_NAMED]
+        return True
+
+    def forget(self, key: Hashable) -> None:
+        """Forget the entry of *key* that could not be written."""
+        self._groups.pop(key, None)
+
+    def over(self, now_s: float) -> list[AuditEntry]:
+        """Return the entries of the periods that have ended by *now_s*, and forget these periods."""
+        found = []
+        while self._groups:
+            key, group = next(iter(self._groups.items()))
+            if now_s - group.begun_s < PERIOD_S:
+                break
+            del self._groups[key]
+            if group.last is not None and group.first_at is not None:
+                detail = {"times": str(group.times), "until": iso(group.last.at) or ""}
+                found.append(replace(group.last, at=group.first_at, jobs=group.jobs, detail=detail))
+        return found
 
 
 class AuditJournal:
@@ -62,6 +137,7 @@ class AuditJournal:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._file: AuditFile | None = None
+        self._folds = _Folds()
         self._numbers = count()
         self._waiting_bytes = sum(path.stat().st_size for path in directory.glob("*.jsonl"))
 
@@ -72,21 +148,20 @@ class AuditJournal:
         """Write down a change before the body makes it, and its outcome after the body.
 
         An error of the body becomes the outcome: ``refused`` if it says that the request cannot be granted, else
-        ``failed``. *detail* must hold no environment, no arguments and no token.
+        ``failed``. *detail* must hold no environment, no arguments and no token. Refusals that repeat are folded.
 
         Raises:
             Unreachable: the entry cannot be written. The body has not run.
 
         """
-        made = Change(
-            entry_of(caller, action, entry_id=self._new_id(), at=self._clock.now(), jobs=jobs, detail=detail or {})
-        )
+        made = Change(self._new(caller, action, jobs, detail))
         self._begin(made.entry)
         try:
             yield made
         except GpuQueueError as error:
             outcome = AuditOutcome.FAILED if isinstance(error, (Unreachable, Unreadable)) else AuditOutcome.REFUSED
-            self._end(made.entry, outcome, str(error))
+            if not (outcome is AuditOutcome.REFUSED and self._is_folded(caller, made.entry, str(error))):
+                self._end(made.entry, outcome, str(error))
             raise
         except BaseException as error:
             self._end(made.entry, AuditOutcome.FAILED, type(error).__name__)
@@ -102,9 +177,37 @@ class AuditJournal:
         jobs: tuple[str, ...] = (),
         detail: Mapping[str, str] | None = None,
     ) -> None:
-        """Write down a change that *caller* has no right to."""
-        entry = entry_of(caller, action, entry_id=self._new_id(), at=self._clock.now(), jobs=jobs, detail=detail or {})
-        self._end(entry, AuditOutcome.REFUSED, reason)
+        """Write down a change that *caller* has no right to, or a proof that is not valid.
+
+        Those that repeat are folded. An entry that does not fit into the journal is left out: nothing was changed.
+        """
+        entry = replace(self._new(caller, action, jobs, detail), outcome=AuditOutcome.REFUSED, reason=reason)
+        with self._lock:
+            if self._folds.takes(*_of_refusal(caller, action), entry, self._clock.monotonic_s()):
+                return
+        try:
+            self._append(encode_audit_entry(entry))
+        except OSError as error:
+            log.error("the refusal of %s for %s cannot be written: %s", action, caller.account, error)  # noqa: TRY400 - no fault of the program
+
+    def noted(self, caller: Caller, action: str, *, jobs: tuple[str, ...] = ()) -> None:
+        """Write down what *caller* is about to read or to send, again and again: only the first one waits for it.
+
+        Raises:
+            Unreachable: the entry cannot be written.
+
+        """
+        entry = replace(self._new(caller, action, jobs, None), outcome=AuditOutcome.DONE)
+        key = (caller.account, caller.uid, caller.via, action, jobs)
+        with self._lock:
+            if self._folds.takes(key, 1, entry, self._clock.monotonic_s()):
+                return
+        try:
+            self._begin(entry)
+        except Unreachable:
+            with self._lock:
+                self._folds.forget(key)
+            raise
 
     def drain(self, database: HistoryDatabase) -> int:
         """Move the entries to the history, and return their number. Entries stay until they are stored.
@@ -113,6 +216,7 @@ class AuditJournal:
             HistoryUnreachable: the history cannot be written now.
 
         """
+        self._write_folded(self._clock.monotonic_s())
         with self._lock:
             current, self._file = self._file, None
         if current is not None:
@@ -126,10 +230,12 @@ class AuditJournal:
         return moved
 
     def keep_drained(self, database: HistoryDatabase, stop: threading.Event, every_s: float = EVERY_S) -> None:
-        """Drain until *stop* is set, and once more then. Runs in a thread of the service."""
+        """Drain until *stop* is set, and once more then, with all that is folded. Runs in a thread of the service."""
         away = False
         while True:
             ending = stop.wait(every_s)
+            if ending:
+                self._write_folded(math.inf)
             try:
                 self.drain(database)
                 away = False
@@ -143,9 +249,14 @@ class AuditJournal:
     def _move(self, path: Path, fd: int, database: HistoryDatabase) -> int:
         lines, moved = lines_of(fd), 0
         while chunk := list(islice(lines, _AT_ONCE)):
-            entries = [entry for line in chunk if (entry := _read(path, line)) is not None]
+            folded = {line[len(_FOLDED) :].strip().decode("ascii", "replace") for line in chunk if _is_folded(line)}
+            known = [entry for line in chunk if not _is_folded(line) and (entry := _read(path, line)) is not None]
+            entries = [entry for entry in known if entry.id not in folded]
             if entries:
                 database.write_audit(entries)
+            begun_before = folded - {entry.id for entry in known}
+            if begun_before:
+                database.drop_audit(begun_before)
             moved += len(entries)
         size_bytes = os.fstat(fd).st_size
         path.unlink()
@@ -153,9 +264,28 @@ class AuditJournal:
             self._waiting_bytes = max(0, self._waiting_bytes - size_bytes)
         return moved
 
+    def _new(self, caller: Caller, action: str, jobs: tuple[str, ...], detail: Mapping[str, str] | None) -> AuditEntry:
+        cut = _cut(detail or {})
+        return entry_of(caller, action, entry_id=self._new_id(), at=self._clock.now(), jobs=jobs, detail=cut)
+
+    def _is_folded(self, caller: Caller, entry: AuditEntry, reason: str) -> bool:
+        """Return whether a change that was begun and refused is folded. Its line is taken back then."""
+        refused = replace(entry, outcome=AuditOutcome.REFUSED, reason=reason)
+        with self._lock:
+            if not self._folds.takes(*_of_refusal(caller, entry.action), refused, self._clock.monotonic_s()):
+                return False
+        self._append_outcome(entry, f"{_FOLDED.decode('ascii')}{entry.id}")
+        return True
+
+    def _write_folded(self, now_s: float) -> None:
+        with self._lock:
+            found = self._folds.over(now_s)
+        for each in found:
+            self._append_outcome(each, encode_audit_entry(replace(each, id=self._new_id())))
+
     def _begin(self, entry: AuditEntry) -> None:
         try:
-            self._append(entry)
+            self._append(encode_audit_entry(entry))
         except OSError as error:
             raise Unreachable(
                 f"the audit log cannot be written, so nothing is changed: {error.strerror or error}: see the log of "
@@ -163,13 +293,15 @@ class AuditJournal:
             ) from error
 
     def _end(self, entry: AuditEntry, outcome: AuditOutcome, reason: str | None) -> None:
+        self._append_outcome(entry, encode_audit_entry(replace(entry, outcome=outcome, reason=reason)))
+
+    def _append_outcome(self, entry: AuditEntry, line: str) -> None:
         try:
-            self._append(replace(entry, outcome=outcome, reason=reason), always=True)
+            self._append(line, always=True)
         except OSError as error:  # the change is made: the entry stays without an outcome
             log.error("the outcome of %s by %s cannot be written: %s", entry.action, entry.account, error)  # noqa: TRY400 - no fault of the program
 
-    def _append(self, entry: AuditEntry, *, always: bool = False) -> None:
-        line = encode_audit_entry(entry)
+    def _append(self, line: str, *, always: bool = False) -> None:
         with self._lock:
             if not always and self._waiting_bytes + len(line) > self._most_bytes:
                 raise OSError(errno.ENOSPC, f"{self._waiting_bytes} bytes wait for the history database")
@@ -181,6 +313,24 @@ class AuditJournal:
     def _new_id(self) -> str:
         """Return an id that sorts behind all earlier ones of this journal, also within one millisecond."""
         return f"{to_epoch_ms(self._clock.now()):013d}-{next(self._numbers):09d}-{secrets.token_hex(4)}"
+
+
+def _of_refusal(caller: Caller, action: str) -> tuple[Hashable, int]:
+    """Return what refusals of *action* are counted by, and how many of them have entries of their own."""
+    if caller.via is Via.ANONYMOUS:
+        return (network_of(caller.address), action), 1
+    return (caller.account, caller.uid, caller.via, action), FEW_REFUSALS
+
+
+def _cut(detail: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value if len(value) <= MOST_DETAIL else f"{value[: MOST_DETAIL - 1]}…" for name, value in detail.items()
+    }
+
+
+def _is_folded(line: bytes) -> bool:
+    """Return whether *line* takes an entry back, because it is folded."""
+    return line.startswith(_FOLDED)
 
 
 def _read(path: Path, line: bytes) -> AuditEntry | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -118,7 +119,7 @@ class SiteIdentity:
         now_s = self._clock.monotonic_s()
         if credentials.peer is not None:
             peer = credentials.peer
-            caller = caller_of_peer(peer.uid, peer.pid, with_groups=self._with_groups, workers=self._workers)
+            caller = self._by_peer(peer)
         elif credentials.session and not credentials.authorization:
             caller = self._by_session(credentials.session, credentials.address)
         else:
@@ -137,14 +138,25 @@ class SiteIdentity:
         if caller.via is not Via.ANONYMOUS:
             _grant(self._rates.sent(caller, self._clock.monotonic_s(), body_bytes))
 
-    def change(self, caller: Caller, action: str, jobs: tuple[str, ...]) -> AbstractContextManager[Change]:
+    def change(
+        self, caller: Caller, action: str, jobs: tuple[str, ...], detail: Mapping[str, str]
+    ) -> AbstractContextManager[Change]:
         """Return a context in which *caller* changes *jobs*: it is recorded before, and its outcome afterwards."""
-        return self._journal.change(caller, action, jobs=jobs)
+        return self._journal.change(caller, action, jobs=jobs, detail=detail)
 
     def refused(self, caller: Caller, action: str, reason: str, jobs: tuple[str, ...]) -> None:
-        """Record a change that *caller* has no right to. Anonymous callers are left out: they could fill the log."""
+        """Record a change that *caller* has no right to. Anonymous callers are left out: they have proved nothing."""
         if caller.via is not Via.ANONYMOUS:
             self._journal.refused(caller, action, reason, jobs=jobs)
+
+    def noted(self, caller: Caller, action: str, jobs: tuple[str, ...]) -> None:
+        """Record what *caller* is about to read or to send; what repeats within minutes is counted.
+
+        Raises:
+            Unreachable: it cannot be recorded.
+
+        """
+        self._journal.noted(caller, action, jobs=jobs)
 
     def forget(self, token_id: str) -> None:
         """Stop accepting a token at once: this service has just revoked it."""
@@ -177,6 +189,7 @@ class SiteIdentity:
         caller = None if proof is None else self._of_proof(proof, address)
         if proof is None or caller is None:
             self._rates.failed(address, now_s)
+            self._failed("sign-in", NOT_VALID, address, code_or_token)
             raise NotAuthenticated(NOT_VALID)
         with self._journal.change(caller, "sign-in"):
             return self._sessions.begin(proof)
@@ -211,13 +224,28 @@ class SiteIdentity:
         caller = self._tokens.caller_of_id(proof.token_id, address)
         return caller and replace(caller, via=Via.SESSION)
 
+    def _by_peer(self, peer: Peer) -> Caller:
+        try:
+            return caller_of_peer(peer.uid, peer.pid, with_groups=self._with_groups, workers=self._workers)
+        except NotAuthenticated as error:
+            self._failed("authenticate", str(error), f"pid {peer.pid}")
+            raise
+
+    def _failed(self, action: str, reason: str, address: str, word: str = "") -> None:
+        """Record a proof that is not valid. The id of a token is no secret, and says which one was tried."""
+        parts = parts_of(word)
+        caller = replace(anonymous(address), token_id=parts.id if parts else None)
+        self._journal.refused(caller, action, reason)
+
     def _by_token(self, credentials: Credentials, now_s: float, stale_s: float) -> Caller:
         if credentials.authorization and not self._tokens.is_remembered(credentials.authorization):
             _grant(self._rates.before(credentials.address, now_s))
         try:
             return self._tokens.caller(credentials.authorization, credentials.address, stale_s=stale_s)
-        except NotAuthenticated:
+        except NotAuthenticated as error:
             self._rates.failed(credentials.address, now_s)
+            word = (credentials.authorization or "").partition(" ")[2].strip()
+            self._failed("authenticate", str(error), credentials.address, word)
             raise
 
     def _keep_flushed(self) -> None:

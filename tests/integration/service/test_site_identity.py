@@ -154,7 +154,7 @@ def test_an_account_that_sends_too_much_waits(identity: SiteIdentity) -> None:
 def test_changes_and_uses_reach_the_history_by_themselves(identity: SiteIdentity, database: HistoryDatabase) -> None:
     """The threads of the service write the audit log and the last use of a token within seconds."""
     caller = identity.caller(with_token(made(database)))
-    with identity.change(caller, "cancel", ("12",)):
+    with identity.change(caller, "cancel", ("12",), {}):
         pass
     identity.refused(caller, "hold", "only bob may change this job", ("13",))
     identity.refused(identity.caller(with_token(None)), "hold", "log in first", ())
@@ -168,11 +168,45 @@ def test_changes_and_uses_reach_the_history_by_themselves(identity: SiteIdentity
     until(lambda: database.tokens("ada")[0].last_used_at is not None)
 
 
+def test_proofs_that_are_not_valid_are_in_the_audit_log(settings: Settings, database: HistoryDatabase) -> None:
+    """A wrong link, a wrong token of a browser or a program, and an unknown account: each with where it came from.
+
+    The entry has the id of the token, which is no secret, and nothing else of it.
+    """
+    identity = SiteIdentity(settings)
+    identity.start()
+    wrong = made(database)[:-4] + "AAAA"
+    for attempt in (
+        lambda: identity.sign_in("a-code-that-is-wrong", "10.0.0.1"),
+        lambda: identity.sign_in(wrong, "10.0.0.2"),
+        lambda: identity.caller(with_token(wrong, "10.0.0.3")),
+        lambda: identity.caller(with_token("nonsense", "10.0.0.4")),
+        lambda: identity.caller(Credentials(peer=Peer(65534, 7), authorization=None, address="")),
+    ):
+        with pytest.raises(NotAuthenticated):
+            attempt()
+    identity.close()
+
+    entries = database.audit_entries(AuditQuery())[::-1]
+    token = wrong[3:11]
+    assert [
+        ("sign-in", "10.0.0.1", None),
+        ("sign-in", "10.0.0.2", token),
+        ("authenticate", "10.0.0.3", token),
+        ("authenticate", "10.0.0.4", None),
+        ("authenticate", "pid 7", None),
+    ] == [(each.action, each.address, each.token_id) for each in entries]
+    assert {("", None, "anonymous", AuditOutcome.REFUSED)} == {
+        (each.account, each.uid, each.via, each.outcome) for each in entries
+    }
+    assert wrong[12:] not in repr(entries)
+
+
 def test_a_stop_leaves_nothing_behind(settings: Settings, database: HistoryDatabase) -> None:
     """Records of the last second are in the history when the service has stopped."""
     identity = SiteIdentity(settings)
     identity.start()
-    with identity.change(ADA, "cancel", ("12",)):
+    with identity.change(ADA, "cancel", ("12",), {}):
         pass
     identity.close()
 
