@@ -73,7 +73,10 @@ class FollowedLog:
         """Return all new events: the state of the job, the beginnings of runs, and output."""
         connection = call.connection
         job = reads.get(connection, self.name)
-        call.must(Action.SEE_LOGS, job.spec.account)
+        if self.job_id is None:
+            call.must_read(Action.SEE_LOGS, job)
+        else:
+            call.must(Action.SEE_LOGS, job.spec.account)
         self.job_id = job.id
         self.is_behind = job.state.is_end and self._lags(connection, job)
         if self.is_behind:  # the history has the log's path

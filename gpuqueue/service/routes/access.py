@@ -27,10 +27,12 @@ async def make_token(request: Request) -> Response:
     wanted = await body_of(request, TokenRequest)
 
     def work(call: Call) -> MadeToken:
-        with call.recorded("token-create") as change:
+        asked = {"name": wanted.name, "scopes": " ".join(sorted(map(str, wanted.scopes)))}
+        asked |= {"host": wanted.host} if wanted.host else {"account": wanted.account or call.caller.account}
+        with call.recorded("token-create", detail=asked) as change:
             database, now = call.connection.database, datetime.now(timezone.utc)
             made = tokens.make(database, call.caller, call.policy, wanted, now=now)
-            change.add_detail(token=made.token.id, account=made.token.account)
+            change.add_detail(token=made.token.id)
             return made
 
     return await site_of(request).answer(request, work)
@@ -53,8 +55,7 @@ async def revoke_token(request: Request, token_id: str) -> Response:
     site = site_of(request)
 
     def work(call: Call) -> AccessToken:
-        with call.recorded("token-revoke") as change:
-            change.add_detail(token=token_id[:64])
+        with call.recorded("token-revoke", detail={"token": token_id}):
             database, now = call.connection.database, datetime.now(timezone.utc)
             was = tokens.revoke(database, call.caller, call.policy, token_id, now=now)
         site.identity.forget(token_id)

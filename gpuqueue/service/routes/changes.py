@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from gpuqueue.client.changes import Change
+from gpuqueue.codec.wire import to_plain
 from gpuqueue.model.access import Action, Me
 from gpuqueue.model.api import Moved, MoveRequest, NoteRequest, TagRequest, Whether
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_edit import JobEdit
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import route
 from gpuqueue.service.site import body_of, site_of
@@ -19,11 +22,23 @@ from gpuqueue.service.site import body_of, site_of
 router = APIRouter(tags=["changes"])
 
 
-async def _changed(request: Request, name: str, act: str, work: Callable[[Call], Any]) -> Response:
-    """Return the result of *work*, a change of the job *name*, for a caller who may change it."""
+#: The fields of a spec that an edit may change. None holds arguments or the environment.
+EDITED = (
+    *("mem_bytes", "gpus", "device", "placement", "time_limit_s", "signal", "name", "priority", "pool", "waits"),
+    *("retries", "array", "cpus", "cpu_mem_bytes"),
+)
+
+
+async def _changed(
+    request: Request, name: str, act: str, work: Callable[[Call], Any], detail: Mapping[str, str] | None = None
+) -> Response:
+    """Return the result of *work*, a change of the job *name*, for a caller who may change it.
+
+    *detail* is what the audit log says about it.
+    """
 
     def audited(call: Call) -> Any:
-        with call.change(Action.CHANGE_JOB, act, name, owner=call.owner_of(name)):
+        with call.change(Action.CHANGE_JOB, act, name, owner=call.owner_of(name), detail=detail):
             return work(call)
 
     return await site_of(request).answer(request, audited)
@@ -51,7 +66,8 @@ async def release(request: Request, name: str) -> Response:
 async def move(request: Request, name: str) -> Response:
     """Move a waiting job before the other jobs of its user, or back."""
     front = (await body_of(request, MoveRequest)).front
-    return await _changed(request, name, "move", lambda call: Moved(state=call.client.jobs.move(name, front=front)))
+    to = {"to": "the front" if front else "its place by arrival"}
+    return await _changed(request, name, "move", lambda call: Moved(state=call.client.jobs.move(name, front=front)), to)
 
 
 @route(router, "PATCH", "/jobs/{name}", answer=Job, body=JobEdit)
@@ -59,17 +75,46 @@ async def edit(request: Request, name: str) -> Response:
     """Change the request of a waiting job. It keeps its place."""
     wanted = await body_of(request, JobEdit)
     fields = {each: getattr(wanted, each) for each in wanted.__slots__}
-    return await _changed(
-        request, name, "edit", lambda call: call.job(call.client.jobs.edit(name, **fields), whole=True)
-    )
+    given = {each: _word(value) for each, value in to_plain(wanted).items() if value is not None}
+
+    def audited(call: Call) -> Job:
+        call.must_see_jobs()
+        before = call.client.jobs.get(name)
+        with call.change(Action.CHANGE_JOB, "edit", name, owner=before.spec.account, detail=given) as change:
+            after = call.client.jobs.edit(name, **fields)
+            change.set_detail(**differences(before.spec, after.spec))
+            return call.job(after, whole=True)
+
+    return await site_of(request).answer(request, audited)
+
+
+def differences(before: JobSpec, after: JobSpec) -> dict[str, str]:
+    """Return what an edit has changed: for each field the values before and after."""
+    old, new = _flat(before), _flat(after)
+    return {name: f"{_word(old.get(name))} -> {_word(new.get(name))}" for name in new if old.get(name) != new[name]}
+
+
+def _flat(spec: JobSpec) -> dict[str, Any]:
+    """Return the fields of *spec* that an edit may change, those of inner values by names such as ``waits.after``."""
+    found: dict[str, Any] = {}
+    for name, value in to_plain(spec).items():
+        if name in EDITED:
+            inner = value if isinstance(value, dict) else {"": value}
+            found |= {f"{name}.{each}".rstrip("."): inner[each] for each in inner}
+    return found
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 @route(router, "POST", "/jobs/{name}/tags", body=TagRequest)
 async def tag(request: Request, name: str) -> Response:
     """Add tags to a job, or remove them."""
     wanted = await body_of(request, TagRequest)
+    words = {"remove" if wanted.remove else "add": " ".join(wanted.words)}
     return await _changed(
-        request, name, "tag", lambda call: call.client.jobs.tag(name, *wanted.words, remove=wanted.remove)
+        request, name, "tag", lambda call: call.client.jobs.tag(name, *wanted.words, remove=wanted.remove), words
     )
 
 
@@ -77,7 +122,7 @@ async def tag(request: Request, name: str) -> Response:
 async def note(request: Request, name: str) -> Response:
     """Set the note of a job. An empty text removes it."""
     text = (await body_of(request, NoteRequest)).text
-    return await _changed(request, name, "note", lambda call: call.client.jobs.note(name, text))
+    return await _changed(request, name, "note", lambda call: call.client.jobs.note(name, text), {"text": text})
 
 
 @route(router, "GET", "/me", answer=Me)

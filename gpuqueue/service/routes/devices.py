@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fastapi import APIRouter, Request, Response
 
@@ -35,11 +35,10 @@ async def drain(request: Request) -> Response:
     """Drain devices: they take no new job until they are resumed."""
     chosen = await body_of(request, DeviceChoice)
 
-    def work(call: Call) -> Sequence[DeviceStatus]:
-        with call.change(Action.DRAIN, "drain"):
-            return call.devices(call.client.devices.drain(*_uuids(call, chosen), reason=chosen.reason))
+    def change(call: Call, uuids: Sequence[str]) -> Sequence[DeviceStatus]:
+        return call.client.devices.drain(*uuids, reason=chosen.reason)
 
-    return await site_of(request).answer(request, work)
+    return await site_of(request).answer(request, lambda call: _changed(call, "drain", chosen, change))
 
 
 @route(router, "POST", "/devices/resume", answer=tuple[DeviceStatus, ...], body=DeviceChoice)
@@ -47,17 +46,37 @@ async def resume(request: Request) -> Response:
     """Resume drained devices."""
     chosen = await body_of(request, DeviceChoice)
 
-    def work(call: Call) -> Sequence[DeviceStatus]:
-        with call.change(Action.DRAIN, "resume"):
-            return call.devices(call.client.devices.resume(*_uuids(call, chosen)))
+    def change(call: Call, uuids: Sequence[str]) -> Sequence[DeviceStatus]:
+        return call.client.devices.resume(*uuids)
 
-    return await site_of(request).answer(request, work)
+    return await site_of(request).answer(request, lambda call: _changed(call, "resume", chosen, change))
 
 
-def _uuids(call: Call, chosen: DeviceChoice) -> list[str]:
-    """Return the UUIDs of the chosen devices. A bare index means a device of the host that the caller names."""
-    found = named(call.client.devices.list(), chosen.devices, host=chosen.host, all_here=chosen.all_here)
-    return [each.device.uuid for each in found]
+def _changed(
+    call: Call,
+    name: str,
+    chosen: DeviceChoice,
+    change: Callable[[Call, Sequence[str]], Sequence[DeviceStatus]],
+) -> Sequence[DeviceStatus]:
+    """Return the devices after *change*, which the audit log has as *name*, with the state of each before and after."""
+    asked = {
+        "devices": f"all of {chosen.host}" if chosen.all_here else " ".join(chosen.devices),
+        **({"reason": chosen.reason} if chosen.reason else {}),
+    }
+    with call.change(Action.DRAIN, name, detail=asked) as entry:
+        # A bare index means a device of the host that the caller names.
+        known = call.client.devices.list()
+        meant = named(known, chosen.devices, host=chosen.host, all_here=chosen.all_here)
+        before = {each.device.uuid: _state(each) for each in meant}
+        after = change(call, [*before])
+        entry.add_detail(
+            **{f"{each.host}:{each.device.index}": f"{before[each.device.uuid]} -> {_state(each)}" for each in after}
+        )
+        return call.devices(after)
+
+
+def _state(device: DeviceStatus) -> str:
+    return "open" if device.drained is None else f"drained ({device.drained})"
 
 
 @route(router, "POST", "/hosts/{host}/lost", answer=dict[int, JobState])
@@ -65,8 +84,11 @@ async def lose_host(request: Request, host: str) -> Response:
     """Declare a silent host lost: its runs end as lost, and their jobs are queued again."""
 
     def work(call: Call) -> dict[int, JobState]:
-        with call.change(Action.LOSE_HOST, "lost"):
-            return dict(call.client.devices.lost(host))
+        with call.change(Action.LOSE_HOST, "lost", detail={"host": host}) as change:
+            lost = dict(call.client.devices.lost(host))
+            change.concerns(*map(str, lost))
+            change.add_detail(became=" ".join(f"{job_id}={state}" for job_id, state in lost.items()))
+            return lost
 
     return await site_of(request).answer(request, work)
 

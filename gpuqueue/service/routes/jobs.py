@@ -90,6 +90,7 @@ async def retry_spec(request: Request, name: str) -> Response:
     def work(call: Call) -> Response:
         warnings: list[str] = []
         spec = spec_of_retry(call, name, wanted, warnings.append)
+        call.note_read(Action.SEE_ENVIRONMENT, call.owner_of(name), name)
         own = {**travelling(wanted.fallback_env), **wanted.env}
         shown = {
             each: own[each] if is_secret(each) else value

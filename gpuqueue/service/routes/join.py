@@ -40,8 +40,8 @@ async def join_site(request: Request) -> Response:
         if wanted.dry_run:
             call.must(Action.SERVE_JOBS)
             return _joined(call, wanted)
-        with call.change(Action.SERVE_JOBS, "join") as change:
-            change.add_detail(host=call.caller.account, version=wanted.version[:64])
+        asked = {"host": call.caller.account, "version": wanted.version}
+        with call.change(Action.SERVE_JOBS, "join", detail=asked):
             return _joined(call, wanted)
 
     return await site_of(request).answer(request, work)

@@ -166,7 +166,7 @@ def run_record(call: Call, name: str, attempt: int | None) -> Record:
 
     """
     record = call.client.jobs.newest(name)
-    call.must(Action.SEE_LOGS, record.job.spec.account)
+    call.must_read(Action.SEE_LOGS, record.job)
     if attempt is None:
         return record
     if record.last_run is None or record.last_run.attempt != attempt:

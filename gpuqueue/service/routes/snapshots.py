@@ -76,8 +76,7 @@ async def delete_snapshot(request: Request, address: str) -> Response:
     """Delete a snapshot of the caller that no job needs. The first digits of its address are enough."""
 
     def work(call: Call) -> DeletedSnapshot:
-        with call.change(Action.SUBMIT, "snapshot-delete") as change:
-            change.add_detail(snapshot=address[:64])
+        with call.change(Action.SUBMIT, "snapshot-delete", detail={"snapshot": address}):
             return site_of(request).uploads.deleted(call, address)
 
     return await site_of(request).answer(request, work)

@@ -58,8 +58,8 @@ def _typed(call: Call, name: str, wanted: TerminalInput) -> tuple[Whether | _Els
     record = call.client.jobs.newest(name)
     owner = record.job.spec.account
     with ExitStack() as entry:
-        if wanted.window is None:  # one entry for each time that a terminal is attached or resized, not for each key
-            call.must(Action.ATTACH, owner)
+        if wanted.window is None:  # keys: what repeats within minutes is one entry
+            call.change_again(Action.ATTACH, "type", record.job.label, owner)
         else:
             entry.enter_context(call.change(Action.ATTACH, "attach", record.job.label, owner=owner))
         run = _run_elsewhere(call, record)
