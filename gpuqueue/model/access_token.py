@@ -48,6 +48,7 @@ class NotValid(str, Enum):
     WRONG_SECRET = "its secret is wrong"  # noqa: S105 - a sentence
     REVOKED = "it was revoked"
     EXPIRED = "it has expired"
+    NO_ACCOUNT = "its account is not on this machine any more, under this name and user id"
 
     def __str__(self) -> str:
         return self.value

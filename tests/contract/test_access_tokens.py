@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import pwd
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
+import known_accounts
 import pytest
 import sqlalchemy as sa
 
@@ -42,6 +44,19 @@ class SetClock:
 def clock() -> SetClock:
     """Return a clock that stands still."""
     return SetClock()
+
+
+@pytest.fixture(autouse=True)
+def accounts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Return the accounts of the machine, which the test may change."""
+    known = dict(known_accounts.ACCOUNTS)
+
+    def by_uid(uid: int) -> pwd.struct_passwd:
+        name = {number: name for name, number in known.items()}[uid]
+        return pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh"))
+
+    monkeypatch.setattr(pwd, "getpwuid", by_uid)
+    return known
 
 
 @pytest.fixture
@@ -214,3 +229,24 @@ def test_the_token_of_a_host_has_no_rights_of_a_person(database: HistoryDatabase
 
     policy = AccessPolicy.parse("ada,*", "")
     assert [Action.SERVE_JOBS] == [each for each in Action if may(caller, each, ADA, policy) is None]
+
+
+@pytest.mark.parametrize("change", ["removed", "renamed", "made again"])
+def test_a_token_ends_with_its_account(
+    database: HistoryDatabase, gate: Authenticator, accounts: dict[str, int], change: str
+) -> None:
+    """The account is looked up at each use: no token that was read before goes on, and none of a browser's session."""
+    secret = added(database)
+    assert isinstance(gate.verify(str(secret)), AccessToken)
+    assert gate.caller_of_id(secret.id, "10.0.0.7") is not None
+
+    uid = accounts.pop("ada")
+    if change == "renamed":
+        accounts["eva"] = uid
+    if change == "made again":
+        accounts["ada"] = uid + 5
+
+    assert NotValid.NO_ACCOUNT is gate.verify(str(secret))
+    assert gate.caller_of_id(secret.id, "10.0.0.7") is None
+    with pytest.raises(NotAuthenticated, match="is not valid"):
+        gate.caller(f"Bearer {secret}", "10.0.0.7")

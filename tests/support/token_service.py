@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
+import known_accounts
+
 from gpuqueue.service.identity.site_identity import SiteIdentity
 from gpuqueue.service.server import Listen, serve
 from gpuqueue.settings.settings import Settings
@@ -24,6 +26,7 @@ def main(words: Sequence[str], ready: Callable[[], None]) -> None:
         setattr(import_module(module), name, _constant(value))
     listen = Listen(path=Path(path), host="127.0.0.1", port=int(port), certificate=Path(certificate), key=Path(key))
     settings = Settings.load()
+    known_accounts.know()
     serve(settings, SiteIdentity(settings), listen, ready)
 
 

@@ -14,6 +14,7 @@ from gpuqueue.clock import Clock, SystemClock
 from gpuqueue.errors import HistoryUnreachable, NotAuthenticated
 from gpuqueue.model.access_token import AccessToken, NotValid, is_secret_of, parts_of
 from gpuqueue.model.caller import Caller, CallerKind, anonymous
+from gpuqueue.service.identity.peer import name_of
 from gpuqueue.system.account import groups_of
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Authenticator:
 
         """
         found, now = self._find(token_id, 0.0), self._clock.now()
-        if found is None or found[0].not_valid(now) is not None:
+        if found is None or _trouble(found[0], now) is not None:
             return None
         self._note_use(found[0], now)
         return self._caller(found[0], address)
@@ -103,7 +104,7 @@ class Authenticator:
         if not right:
             return NotValid.WRONG_SECRET
         now = self._clock.now()
-        trouble = found[0].not_valid(now)
+        trouble = _trouble(found[0], now)
         if trouble is not None:
             return trouble
         self._note_use(found[0], now)
@@ -163,3 +164,11 @@ class Authenticator:
                 if len(self._noted) >= _MOST:
                     self._noted.pop(next(iter(self._noted)))
                 self._noted[token.id] = self._uses[token.id] = now
+
+
+def _trouble(token: AccessToken, now: datetime) -> NotValid | None:
+    """Return why *token* is not valid, or None. The token of an account that was removed or renamed ends at once."""
+    trouble = token.not_valid(now)
+    if trouble is None and token.uid is not None and name_of(token.uid)[0] != token.account:
+        return NotValid.NO_ACCOUNT
+    return trouble

@@ -57,7 +57,7 @@ def caller_of_peer(uid: int, pid: int, *, with_groups: bool = True, workers: Wor
         )
     if workers is not None and uid == workers.uid:
         return Caller(account=workers.host, uid=None, via=Via.SOCKET, kind=CallerKind.HOST, address=f"pid {pid}")
-    name, gid = _name_of(uid)
+    name, gid = name_of(uid)
     return Caller(
         account=name,
         uid=uid,
@@ -71,7 +71,7 @@ def caller_of_peer(uid: int, pid: int, *, with_groups: bool = True, workers: Wor
 
 def caller_of_account(name: str, uid: int, address: str, *, with_groups: bool = True) -> Caller | None:
     """Return the caller for a session of an account of this machine, None if the account is there no more."""
-    found, gid = _name_of(uid)
+    found, gid = name_of(uid)
     if found != name:
         return None
     return Caller(
@@ -85,7 +85,7 @@ def caller_of_account(name: str, uid: int, address: str, *, with_groups: bool = 
     )
 
 
-def _name_of(uid: int) -> tuple[str, int | None]:
+def name_of(uid: int) -> tuple[str, int | None]:
     """Return the name and the main group of *uid*. The uid of a container may have no name: it is ``uid1234`` then."""
     try:
         found = pwd.getpwuid(uid)

@@ -50,7 +50,7 @@ def test_a_code_signs_a_browser_in_once(served: ServedSite, browser: Browser, ow
 
 def test_a_token_signs_a_browser_in_with_its_scopes(served: ServedSite, browser: Browser) -> None:
     """The session has the rights of the token, and ends with it."""
-    token = served.token("carl", 54321, frozenset())
+    token = served.token("carl", 54323, frozenset())
     assert 204 == browser.api("POST", "/web/session", {"token": f" {token} "}).status
     me = browser.api("GET", "/me")
     assert 403 == me.status

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
+import known_accounts
 import pytest
 from bounded import until
 from template_history import make_tables
@@ -64,6 +66,14 @@ def database(settings: Settings) -> Iterator[HistoryDatabase]:
     opened = HistoryDatabase(settings.database_url)
     yield opened
     opened.close()
+
+
+@pytest.fixture(autouse=True)
+def _accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process know the account ada for the test."""
+    monkeypatch.setattr(pwd, "getpwnam", pwd.getpwnam)
+    monkeypatch.setattr(pwd, "getpwuid", pwd.getpwuid)
+    known_accounts.know()
 
 
 @pytest.fixture
