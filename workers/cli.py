@@ -178,6 +178,12 @@ def left(*, end: bool) -> None:
     help="Key of the service: start only jobs that it has signed.",
 )
 @click.option("--pam-service", metavar="NAME", help="PAM service that opens a session for each run.")
+@click.option(
+    "--login-shells",
+    metavar="SHELL,…",
+    envvar="GPUQUEUE_LOGIN_SHELLS",
+    help="Login shells of people who may run jobs. Default: those of /etc/shells, less the restricted ones.",
+)
 @click.option("--check", is_flag=True, help="Only check that nobody but root can change this installation.")
 def launcher(*, check: bool, allow_setuid: bool, run_memory: str | None, **words: str | float | None) -> None:
     """Start jobs as their submitters, on behalf of this machine's workers. Needs root."""

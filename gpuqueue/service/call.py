@@ -59,6 +59,15 @@ class Call:
         """
         require(self.caller, action, owner, self.policy)
 
+    def must_run(self) -> None:
+        """Check that jobs of the caller can start at this site.
+
+        Raises:
+            Refused: no launcher would start them.
+
+        """
+        self._identity.must_run(self.account)
+
     def must_see_jobs(self) -> None:
         """Check that the caller may see jobs at all, so that an empty list means that there are none.
 

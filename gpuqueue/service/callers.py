@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.caller import Caller
+from gpuqueue.model.job_spec import Account
 from gpuqueue.service.identity.audit_journal import Change
 
 
@@ -43,6 +44,14 @@ class Identity(Protocol):
 
         Raises:
             NotAuthenticated: the caller cannot be identified.
+
+        """
+
+    def must_run(self, account: Account) -> None:
+        """Check that jobs of *account* can start at this site.
+
+        Raises:
+            Refused: no launcher would start them.
 
         """
 

@@ -15,7 +15,7 @@ from gpuqueue.client.placement import counts_use
 from gpuqueue.client.retry import spec_again
 from gpuqueue.client.submit import environments_of, queued, with_mem_retries
 from gpuqueue.client.utilisation import with_expected_utilisation
-from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import NewJob, RetryRequest
@@ -27,7 +27,6 @@ from gpuqueue.model.python_environments import check_known
 from gpuqueue.service.call import Call
 from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.service.uploads import check_held, share
-from gpuqueue.settings.parsers import RunAs
 from gpuqueue.system.command_line import name_of
 from gpuqueue.text.units import MIB
 
@@ -57,7 +56,7 @@ def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None, note: Callab
     Raises:
         BadRequest: a value is malformed.
         JobNotFound: it is a retry of a job that does not exist.
-        Refused: the caller is root, and jobs run as their submitters, or it is a retry of a job that has not ended.
+        Refused: no launcher starts jobs of the caller's account, or it is a retry of a job that has not ended.
         Forbidden: it is a retry of a job that the caller may not run again.
 
     """
@@ -106,8 +105,6 @@ def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:
     notifications.judge(call.connection, values["notifications"])
     if wanted.environment is not None:
         check_known(wanted.environment, environments_of(call.connection.queue.devices.all()))
-    if call.connection.settings.run_as is RunAs.SUBMITTER and call.account.uid == 0:
-        raise Refused("no job runs as root here: submit as the account whose job it is")
     if wanted.snapshot is not None:
         check_held(call, CodeSnapshot.parse(wanted.snapshot))
     spec = with_mem_retries(JobSpec(**values, account=call.account), call.connection.settings)
@@ -162,6 +159,7 @@ def spec_of_retry(call: Call, name: str, wanted: RetryRequest, warn: Callable[[s
 
 def _queued(call: Call, spec: JobSpec, key: KeyedRequest | None, change: Change, *before: str) -> tuple[Job, bool]:
     """Submit *spec*, and return its job, and whether it is new. The *change* names it behind the jobs *before*."""
+    call.must_run()
     found: list[Job] = []
     job = queued(call.connection, spec, found.append, nonce=_nonce(call, key))
     change.concerns(*before, str(job.id))

@@ -215,6 +215,14 @@ def _directory(raw: str) -> Path:
     return path
 
 
+def _shells(raw: str) -> str:
+    shells = [each.strip() for each in raw.split(",") if each.strip()]
+    for each in shells:
+        if not each.startswith("/"):
+            raise BadRequest(f"{brief(each)} is no absolute path of a shell: write them as in /etc/shells")
+    return ",".join(shells)
+
+
 def _page(raw: str) -> str:
     credentials.origin_of(raw)
     return raw.rstrip("/")
@@ -304,6 +312,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "warm_modules": _modules,
     "warm_idle_s": parse_duration,
     "run_as": _one_of(RunAs, "neither worker nor submitter"),
+    "login_shells": _shells,
     "launcher": _directory,
     "runs_dir": _directory,
 }

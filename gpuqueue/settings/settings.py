@@ -201,6 +201,8 @@ class Settings:
     warm_idle_s: float = 600.0
     #: The account as which jobs run: that of the worker, or that of the submitter.
     run_as: RunAs = RunAs.WORKER
+    #: Login shells of people who may run jobs, separated by commas. Empty: those of /etc/shells, less restricted ones.
+    login_shells: str = ""
     #: The socket of the launcher, which starts jobs as their submitters.
     launcher: Path = Path("/run/gpuqueue-launcher/launcher.sock")
     #: The source of each value.

@@ -51,6 +51,11 @@ class People:
         home.chmod(0o700)
         return pwd.getpwnam(full)
 
+    def delete(self, name: str) -> None:
+        """Remove one account."""
+        _change("userdel", "-f", name)
+        self._names.remove(name)
+
     def change(self, name: str, *words: str) -> None:
         """Change an account with ``usermod``."""
         _change("usermod", *words, name)

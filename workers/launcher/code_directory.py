@@ -10,7 +10,8 @@ import shutil
 import signal
 import stat
 
-from workers.launcher.account import NOBODY, Refused, Rules
+from gpuqueue.system.login_account import NOBODY
+from workers.launcher.account import Refused, Rules
 from workers.launcher.run_directory import open_below
 from workers.shim.code import DIRECTORY
 from workers.shim.tree import PR_SET_PDEATHSIG, prctl

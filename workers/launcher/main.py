@@ -30,8 +30,9 @@ if __name__ == "__main__" and not TYPE_CHECKING:  # isolated: only the standard 
 # The code of a job is unpacked as its submitter, who may not be able to read the library of this Python.
 from gpuqueue.model.ticket import read_key  # noqa: E402 - behind the path
 from gpuqueue.snapshot import unpack  # noqa: E402
+from gpuqueue.system.login_account import least_uid  # noqa: E402
 from workers.launcher import cgroup_place, guard  # noqa: E402
-from workers.launcher.account import Rules, least_uid  # noqa: E402
+from workers.launcher.account import Rules  # noqa: E402
 from workers.launcher.cgroup import Limits  # noqa: E402
 from workers.launcher.pam import Service  # noqa: E402
 from workers.launcher.pinned_code import prepared  # noqa: E402
@@ -70,6 +71,7 @@ def main(words: list[str]) -> None:
         ticket_key=key_of(asked),
         code_place=place_of_code(asked),
         pam=pam_of(asked),
+        login_shells=frozenset(asked.login_shells.split(",")) if asked.login_shells else None,
     )
     harden()
     try:
@@ -94,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--run-processes", type=int)
     found.add_argument("--ticket-key")
     found.add_argument("--pam-service")
+    found.add_argument("--login-shells")
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -10,16 +11,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from gpuqueue.clock import Clock, SystemClock
-from gpuqueue.errors import HistoryUnreachable, NotAuthenticated, TooManyRequests
+from gpuqueue.errors import HistoryUnreachable, NotAuthenticated, Refused, TooManyRequests
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.access import AccessPolicy, Forbidden
 from gpuqueue.model.access_token import parts_of
 from gpuqueue.model.caller import Caller, CallerKind, Via, anonymous
+from gpuqueue.model.job_spec import Account
 from gpuqueue.service.identity.audit_journal import EVERY_S, AuditJournal, Change
 from gpuqueue.service.identity.authenticate import Authenticator
 from gpuqueue.service.identity.browser_sessions import BrowserSessions, Proof
 from gpuqueue.service.identity.peer import Workers, caller_of_account, caller_of_peer
 from gpuqueue.service.identity.request_rate import RequestRates
+from gpuqueue.settings.parsers import RunAs
+from gpuqueue.system.login_account import AccountRules, NotPermitted, least_uid, permitted
+from gpuqueue.system.users_group import users_group
 
 if TYPE_CHECKING:
     from gpuqueue.settings.settings import Settings
@@ -34,6 +39,12 @@ PER_HOST = 1000.0
 NOT_VALID = "this link or token is not valid: type gpuqueue web for a new link, which works once within a minute"
 #: Bytes per second that one account may send in the long run, and at once.
 BYTES_PER_ACCOUNT, BURST_BYTES = 4.0 * 2**20, 256.0 * 2**20
+
+
+#: How long the answer about the jobs of an account is used again, in seconds, and for how many accounts.
+SUBMITTER_S, MOST_SUBMITTERS = 5.0, 4096
+#: The file with the locks of accounts.
+SHADOW = "/etc/shadow"
 
 
 class Peer(Protocol):
@@ -68,6 +79,40 @@ class Credentials(Protocol):
         """The secret of a browser's session, from its cookie."""
 
 
+class Submitters:
+    """Decides which accounts may submit where jobs run as their submitters, by the rules of the launcher."""
+
+    def __init__(self, settings: Settings, workers: Workers | None, clock: Clock) -> None:
+        shells = frozenset(settings.login_shells.split(",")) if settings.login_shells else None
+        own = {os.getuid(), *([] if workers is None else [workers.uid])}
+        self._rules = AccountRules(frozenset(own), users_group(), least_uid(), shells)
+        self._shadow = SHADOW if os.access(SHADOW, os.R_OK) else None
+        self._clock = clock
+        #: Account -> until when the answer is used, and why no job runs as the account, None if jobs do.
+        self._known: dict[tuple[str, int], tuple[float, str | None]] = {}
+
+    def check(self, account: Account) -> None:
+        """Check that a launcher with the rules of this machine would start jobs of *account*.
+
+        Raises:
+            Refused: it would not.
+
+        """
+        now_s, key = self._clock.monotonic_s(), (account.name, account.uid)
+        until_s, reason = self._known.get(key, (0.0, None))
+        if now_s >= until_s:
+            try:
+                permitted(*key, self._rules, shadow=self._shadow)
+                reason = None
+            except NotPermitted as error:
+                reason = str(error)
+            if len(self._known) >= MOST_SUBMITTERS:
+                self._known.clear()
+            self._known[key] = now_s + SUBMITTER_S, reason
+        if reason is not None:
+            raise Refused(f"{reason}: jobs run as the account that submits them here")
+
+
 class SiteIdentity:
     """The identity of one service's callers. Threads may share it. ``start`` and ``close`` run its thread."""
 
@@ -76,6 +121,7 @@ class SiteIdentity:
         self._clock = clock or SystemClock()
         self._with_groups = bool(self.policy.admin_groups)
         self._workers = Workers.of(settings)
+        self._submitters = None if settings.run_as is RunAs.WORKER else Submitters(settings, self._workers, self._clock)
         self._database = HistoryDatabase(settings.database_url)
         self._tokens = Authenticator(self._database, self._clock, with_groups=self._with_groups)
         self._journal = AuditJournal(settings.state_dir / "audit", self._clock)
@@ -127,6 +173,16 @@ class SiteIdentity:
         if is_new:
             _grant(self._rates.after(caller, now_s))
         return caller
+
+    def must_run(self, account: Account) -> None:
+        """Check that jobs of *account* can start at this site.
+
+        Raises:
+            Refused: no launcher would start them.
+
+        """
+        if self._submitters is not None:
+            self._submitters.check(account)
 
     def received(self, caller: Caller, body_bytes: int) -> None:
         """Count the size of a request's body.

@@ -34,6 +34,7 @@ async def start_form(request: Request, again: str | None = None) -> Response:
 
     def work(call: Call) -> FormStart:
         call.must(Action.SUBMIT)
+        call.must_run()
         devices = call.connection.queue.devices.all()
         shown = devices if call.may(Action.SEE_SITE) else []
         start = FormStart(

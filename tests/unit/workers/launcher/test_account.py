@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from workers.launcher.account import Refused, Rules, least_uid, permitted
+from gpuqueue.system import login_account
+from gpuqueue.system.login_account import AccountRules, NotPermitted, least_uid
+from workers.launcher.account import Refused, Rules, permitted
 
 RULES = Rules(service_uid=990, group="users-of-the-queue", least_uid=1000, runs="/runs")
 #: Name, user id, group id and shell of the accounts of these tests.
@@ -112,3 +114,49 @@ def test_the_smallest_user_id_is_that_of_the_host(tmp_path: Path) -> None:
     file.write_text("# UID_MIN 3\nSYS_UID_MIN 100\nUID_MIN\t\t 500\n")
 
     assert (500, 1000) == (least_uid(str(file)), least_uid(str(tmp_path / "none")))
+
+
+@pytest.mark.parametrize(
+    ("shell", "chosen", "reason"),
+    [
+        ("/bin/bash", None, ""),
+        ("", None, ""),  # /bin/sh
+        ("/usr/bin/zsh", None, "its login shell /usr/bin/zsh is not in .*/shells"),
+        ("/bin/rbash", None, "its login shell /bin/rbash is a restricted one"),
+        ("/usr/bin/git-shell", None, "restricted"),
+        ("/usr/bin/scponly", None, "restricted"),
+        ("/usr/bin/rssh", None, "restricted"),
+        ("/usr/sbin/nologin", None, "its login shell is /usr/sbin/nologin"),
+        ("/usr/bin/zsh", "/usr/bin/zsh", ""),
+        ("/bin/rbash", "/bin/rbash", ""),
+        ("/bin/bash", "/usr/bin/zsh", "its login shell /bin/bash is not one of the setting login_shells"),
+        ("/bin/false", "/bin/false", "its login shell is /bin/false"),
+        ("/sbin/nologin", "/sbin/nologin", "its login shell is /sbin/nologin"),
+    ],
+)
+def test_only_login_shells_of_people_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str, chosen: str | None, reason: str
+) -> None:
+    """Those of /etc/shells, less restricted ones, or those that root has chosen; never nologin and false."""
+    shells = tmp_path / "shells"
+    listed = ("/bin/sh", "/bin/bash", "/bin/rbash", "/usr/bin/git-shell", "/usr/bin/scponly", "/usr/bin/rssh")
+    shells.write_text("# valid login shells\n" + "\n".join((*listed, "/usr/sbin/nologin", "/bin/false")))
+    ada = pwd.struct_passwd(("ada", "x", 1001, 1001, "", "/home/ada", shell))
+    monkeypatch.setitem(ACCOUNTS, "ada", ada)
+    rules = AccountRules(frozenset(), RULES.group, 1000, frozenset([chosen]) if chosen else None)
+
+    def ask() -> pwd.struct_passwd:
+        return login_account.permitted("ada", 1001, rules, shadow=None, shells=str(shells))
+
+    if not reason:
+        assert ada == ask()
+        return
+    with pytest.raises(NotPermitted, match=f"no job runs as ada: .*{reason}"):
+        ask()
+
+
+def test_a_machine_without_a_list_of_shells_admits_all_but_restricted_ones(tmp_path: Path) -> None:
+    """There is no list to go by."""
+    rules = AccountRules(frozenset(), RULES.group, 1000)
+
+    assert "ada" == login_account.permitted("ada", 1001, rules, shadow=None, shells=str(tmp_path / "no")).pw_name
