@@ -13,6 +13,8 @@ from history_scene import FIRST, JOBS, site_with_a_past
 from page_scene import HOSTILE
 from service_fixtures import ServedSite, serving
 
+from gpuqueue.text.sanitize import plain
+
 if TYPE_CHECKING:
     from playwright.sync_api import FilePayload, Page
 
@@ -52,7 +54,7 @@ def test_a_person_finds_a_job_and_submits_a_script(past: ServedSite, open_page: 
     page = open_page(past, "history")
     complete(page, "history")
     assert str(FIRST + JOBS - 1) == shown_ids(page)[0]
-    assert page.locator("td.name bdi", has_text="<script>").first.inner_text() == HOSTILE
+    assert page.locator("td.name bdi", has_text="<script>").first.inner_text() == plain(HOSTILE)
     page.get_by_role("link", name="Submit", exact=True).click()
     page.get_by_label("Script", exact=True).set_input_files(SCRIPT)
     page.get_by_label("Memory on each device").fill("900")

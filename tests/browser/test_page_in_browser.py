@@ -11,6 +11,8 @@ from browser_pages import Open, picture, sign_in
 from page_scene import HOSTILE
 from service_fixtures import ServedSite, mine
 
+from gpuqueue.text.sanitize import plain
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -35,7 +37,7 @@ def test_a_person_signs_in_looks_and_cancels(lively: ServedSite, open_page: Open
 
         page.get_by_role("link", name="Queue").click()
         page.locator("tr.job").first.wait_for()
-        assert page.locator(".job-name", has_text="<script>alert(1)</script>").first.inner_text() == HOSTILE
+        assert page.locator(".job-name", has_text="<script>alert(1)</script>").first.inner_text() == plain(HOSTILE)
         job = owner.jobs.submit(["true"], mem="23G", name="a-mistake", hold=True)
         page.get_by_label("Search").fill("a-mistake")
         page.get_by_label(f"Select job {job.id}").click()
