@@ -259,6 +259,28 @@ class SignIn:
     token: str | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SignedIn:
+    """What the page keeps for its session: it sends ``key`` in the header ``Gpuqueue-Page`` from then on."""
+
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DownloadRequest:
+    """What the page is about to download: a path below the API, with its query, such as ``/jobs/12/log/file``."""
+
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DownloadCode:
+    """A code with which the page downloads one file, once, within *valid_s* seconds: the parameter ``download``."""
+
+    code: str = field(repr=False)
+    valid_s: float
+
+
 class LogStream(str, Enum):
     """A file of a run's output."""
 

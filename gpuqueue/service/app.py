@@ -31,10 +31,9 @@ from gpuqueue.service.routes import (
     terminal,
 )
 from gpuqueue.service.routes.described import SCHEMAS, known_parameters_only
-from gpuqueue.service.site import Site
+from gpuqueue.service.site import PREFIX, Site
 from gpuqueue.version import VERSION
 
-PREFIX = "/api/v1"
 _ABOUT = """Submit, watch and change jobs of gpuqueue. The caller is the account of the process at the other end of the
 unix socket, or that of the access token. Errors are problem documents (RFC 9457)."""
 

@@ -10,6 +10,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.caller import Caller
 from gpuqueue.model.job_spec import Account
 from gpuqueue.service.identity.audit_journal import Change
+from gpuqueue.service.identity.browser_sessions import NewSession
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +26,7 @@ class Peer:
 class Credentials:
     """The proof of identity of a request: the peer of a unix socket, an ``Authorization`` header, or a session.
 
-    ``session`` is the secret of a browser's session, from its cookie. It counts only without the other two.
+    ``session`` is the id of a browser's session. It counts only without the other two.
     """
 
     peer: Peer | None
@@ -85,7 +86,7 @@ class Identity(Protocol):
 
         """
 
-    def sign_in(self, code_or_token: str, address: str) -> str:
+    def sign_in(self, code_or_token: str, address: str) -> NewSession:
         """Begin a session of a browser, and return its secret.
 
         Raises:
@@ -95,6 +96,17 @@ class Identity(Protocol):
 
     def sign_out(self, session: str) -> None:
         """End a session of a browser."""
+
+    def new_download(self, session: str, target: str) -> str:
+        """Return a one-time code with which a session of a browser downloads *target*, a path with its query.
+
+        Raises:
+            NotAuthenticated: the session has ended.
+
+        """
+
+    def session_of_download(self, code: str, target: str) -> str | None:
+        """Return the session of a code for a download of *target*, and forget the code; None if it is not valid."""
 
     def start(self) -> None:
         """Begin to move records to the history."""

@@ -30,13 +30,16 @@ from gpuqueue.service.relays import Relays
 from gpuqueue.service.slots import Slots
 from gpuqueue.service.uploads import Uploads
 from gpuqueue.service.web.answers import Answers
-from gpuqueue.service.web.cookie import cookie_of
+from gpuqueue.service.web.cookie import session_of
 from gpuqueue.service.web.places import Places
 from gpuqueue.service.web.queue_copy import QueueCopy
 from gpuqueue.service.web.table import Tables
 from gpuqueue.settings.settings import Settings
 
 T = TypeVar("T")
+
+#: The path of the API.
+PREFIX = "/api/v1"
 
 #: Threads that serve requests. Each has a connection to the store. 16 suffice, since the store executes one command at
 #: a time.
@@ -51,6 +54,10 @@ ARCHIVES_OF_ACCOUNT, ARCHIVES = 4, 32
 REPLAYS = 2
 #: Keys of a request's scope: the size of its body, and whether the request counts already for the limits of its caller.
 BODY_BYTES, IS_COUNTED = "gpuqueue.body_bytes", "gpuqueue.is_counted"
+#: Key of a request's scope: the id of its session. A code for a download is used once, and a stream asks again.
+SESSION = "gpuqueue.session"
+#: The parameter with a one-time code for a download.
+DOWNLOAD = "download"
 #: Largest body that is parsed before the caller is known, in the thread of the event loop: a larger one would hold up
 #: all others.
 SMALL_BODY_BYTES = 16 * 1024
@@ -210,5 +217,24 @@ def credentials_of(request: Request) -> Credentials:
         peer=peer,
         authorization=authorization,
         address=client.host if client is not None else "",
-        session=cookie_of(request, is_tls=is_tls(request), port=request.url.port) if is_browser else None,
+        session=_session_of(request) if is_browser else None,
     )
+
+
+def _session_of(request: Request) -> str | None:
+    if SESSION not in request.scope:
+        code = request.query_params.get(DOWNLOAD) if request.method == "GET" else None
+        request.scope[SESSION] = (
+            site_of(request).identity.session_of_download(code, target_of(request))
+            if code
+            else session_of(request, is_tls=is_tls(request), port=request.url.port)
+        )
+    found: str | None = request.scope[SESSION]
+    return found
+
+
+def target_of(request: Request) -> str:
+    """Return what *request* downloads: its path below the API and its query, as the page has asked a code for it."""
+    query = request.url.query.partition(f"{DOWNLOAD}=")[0].rstrip("&")
+    path = request.url.path.removeprefix(PREFIX)
+    return f"{path}?{query}" if query else path

@@ -1,5 +1,20 @@
-// The API of the service, as the page calls it. The cookie of the session goes along by itself.
+// The API of the service, as the page calls it. The cookie of the session goes along by itself, to all ports of the host.
+// So the page has a key of its own beside it, in a storage that only this origin reads, and sends it in a header.
 import { useCallback, useEffect, useRef, useState } from "./lib.js";
+import { remember, remembered } from "./storage.js";
+
+/** The name of the key in the storage, and the key in a browser that forbids storage. */
+const KEY = "session";
+let ownKey = "";
+
+/** Keep the key of a new session, or forget it with an empty one. @param {string} key */
+export function keepKey(key) {
+  ownKey = key;
+  remember(KEY, key || null);
+}
+
+/** Return the key of the session, in this tab or another one; empty if nobody is signed in. */
+const keyOf = () => remembered(KEY) || ownKey;
 
 /** An error of the API, or of the way to it: then `status` is 0. */
 export class ApiError extends Error {
@@ -53,7 +68,7 @@ export async function send(method, url, { body, headers = {}, signal } = {}) {
       signal,
       cache: "no-store",
       credentials: "same-origin",
-      headers: { "Gpuqueue-Page": "1", ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
+      headers: { "Gpuqueue-Page": keyOf() || "1", ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch (error) {
@@ -85,6 +100,18 @@ export async function read(path, query) {
 export async function change(method, path, body) {
   const answer = await send(method, address(path), { body });
   return answer.status === 204 ? null : answer.json();
+}
+
+/**
+ * Let the browser download a file. It sends no header then, so the address has a code that works once.
+ * @param {string} path with its query, as the address of the API has them
+ */
+export async function download(path) {
+  const link = document.createElement("a");
+  const { code } = keyOf() ? await change("POST", "/web/downloads", { path: path.replace(/^api\/v1/, "") }) : { code: "" };
+  link.href = code ? `${path}${path.includes("?") ? "&" : "?"}download=${code}` : path;
+  link.download = "";
+  link.click();
 }
 
 /**

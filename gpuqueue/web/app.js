@@ -1,5 +1,5 @@
 // The page: who is signed in, which view is shown, and what holds for all views.
-import { REFUSED, change, read } from "./api.js";
+import { REFUSED, change, keepKey, read } from "./api.js";
 import { html, render, useCallback, useEffect, useState } from "./lib.js";
 import { useKeys } from "./keys.js";
 import { Help } from "./parts/help.js";
@@ -30,7 +30,7 @@ async function followLink() {
   const code = location.hash.slice(SIGN_IN.length);
   replace("#/overview");
   try {
-    await change("POST", "/web/session", { code });
+    keepKey((await change("POST", "/web/session", { code })).key);
     return null;
   } catch (error) {
     const { status, message } = /** @type {import("./api.js").ApiError} */ (error);
@@ -92,6 +92,7 @@ function App() {
     } catch (error) {
       return setFailure(`You are still signed in. ${/** @type {Error} */ (error).message}`);
     }
+    keepKey("");
     setBadLink(null);
     setLeft(true);
     await refresh();

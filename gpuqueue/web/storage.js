@@ -1,4 +1,4 @@
-// What this browser remembers: the theme, and whether single keys do something. Nothing of the site is stored.
+// What this browser remembers: the theme, whether single keys do something, and the page's key of the session.
 
 /** @param {string} name @returns {string | null} */
 export function remembered(name) {

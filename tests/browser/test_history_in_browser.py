@@ -95,7 +95,7 @@ def test_filters_and_pages_of_the_history_are_in_the_address(past: ServedSite, o
     until(lambda: page.locator(".old").count() == 0, what="the new rows")
     shown = shown_ids(page)
     with page.expect_download() as download:
-        page.get_by_role("link", name="CSV").click()
+        page.get_by_role("button", name="CSV").click()
     lines = download.value.path().read_text().splitlines()
     assert "gpuqueue-history.csv" == download.value.suggested_filename
     assert [each.partition(",")[0] for each in lines[1:]] == shown

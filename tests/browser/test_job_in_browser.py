@@ -118,7 +118,7 @@ def test_the_output_is_searched_and_kept(played: tuple[ServedSite, JobScene], op
     assert log.evaluate(wide)
     page.get_by_label("Wrap").check()
     with page.expect_download() as begun:
-        page.get_by_role("link", name="Download").click()
+        page.get_by_role("button", name="Download").click()
     begun.value.save_as(tmp_path / "log.txt")
     assert (f"job-{scene.ended}-run-2.log.txt", True) == (
         begun.value.suggested_filename,

@@ -102,8 +102,9 @@ def test_another_user_changes_nothing(lively: ServedSite, open_page: Open) -> No
     assert page.locator("tr.job input:not([disabled])").count() == 0
     label = rows(page)[0]
     status = page.evaluate(
-        """label => fetch(`api/v1/jobs/${label}/cancel`, {method: "POST", headers: {"Gpuqueue-Page": "1"}})
-        .then(answer => answer.status)""",
+        """label => fetch(`api/v1/jobs/${label}/cancel`, {
+            method: "POST", headers: {"Gpuqueue-Page": localStorage.getItem("gpuqueue.session")}
+        }).then(answer => answer.status)""",
         label,
     )
     assert 403 == status

@@ -20,17 +20,21 @@ class Answer(NamedTuple):
 
 
 class Browser:
-    """Keeps the cookie that the service sets, and sends what the page would send."""
+    """Keeps the cookie and the key of a session, and sends what the page would send."""
 
     def __init__(self, served: ServedSite) -> None:
         self._served = served
-        self.cookie = ""
+        self.cookie, self.key = "", ""
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str | None) -> Answer:
         """Send a request of the page. A header None is left out."""
         served = self._served
         context = ssl.create_default_context(cafile=served.directory / "cert.pem")
-        ours = {"Origin": f"https://127.0.0.1:{served.port}", "Gpuqueue_Page": "1", "Cookie": self.cookie or None}
+        ours = {
+            "Origin": f"https://127.0.0.1:{served.port}",
+            "Gpuqueue_Page": self.key or "1",
+            "Cookie": self.cookie or None,
+        }
         sent = {name.replace("_", "-"): text for name, text in {**ours, **headers}.items() if text is not None}
         with closing(http.client.HTTPSConnection("127.0.0.1", served.port, context=context, timeout=60)) as link:
             link.request(method, path, None if body is None else json.dumps(body), sent)
@@ -40,7 +44,10 @@ class Browser:
         if "set-cookie" in found:
             self.cookie = found["set-cookie"].partition(";")[0]
         is_json = "json" in found.get("content-type", "")
-        return Answer(answer.status, found, json.loads(content) if is_json and content else content)
+        value = json.loads(content) if is_json and content else content
+        if path == "/api/v1/web/session" and answer.status < 300:
+            self.key = value["key"] if method == "POST" else ""
+        return Answer(answer.status, found, value)
 
     def api(self, method: str, path: str, body: Any = None, **headers: str | None) -> Answer:
         """Send a request to the API."""

@@ -1,5 +1,8 @@
 """Sessions of browsers, and the one-time codes that begin them. In memory: a restart of the service signs all out.
 
+The secret of a session has two parts: a browser keeps one in a cookie, which it sends to all ports of the host, and the
+page keeps the other one in a storage that only its origin reads, port included. Neither part proves anything alone.
+
 A session is bound to what proved its account: an access token, or an account of this machine. Who the caller is and
 what it may do is looked up again at each request, so that a revoked token ends its sessions.
 """
@@ -11,11 +14,12 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpuqueue.clock import Clock, SystemClock
 from gpuqueue.lazy.frozen import dataclass
 
-#: How long a one-time code can be used, in seconds.
+#: How long a one-time code can be used, to sign in or for a download, in seconds.
 CODE_S = 60.0
 #: How long a session lasts without a request, and at most, in seconds.
 IDLE_S, LONGEST_S = 12 * 3600.0, 7 * 86400.0
@@ -36,70 +40,111 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
+class NewSession:
+    """The secret of a session, in two parts: for the cookie, and for the page."""
+
+    cookie: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
     proof: Proof
     begun_s: float
     used_s: float
+    #: Of a code for a download: the id of the session, and what may be downloaded.
+    session: str = ""
+    target: str = ""
 
 
 class BrowserSessions:
-    """Codes and sessions, by the SHA-256 of their secrets. Threads may share an instance."""
+    """Codes and sessions, by the SHA-256 of their secrets, which is the id of a session. Threads may share it."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._codes: OrderedDict[str, _Entry] = OrderedDict()
         self._sessions: OrderedDict[str, _Entry] = OrderedDict()
+        self._downloads: OrderedDict[str, _Entry] = OrderedDict()
 
     def new_code(self, proof: Proof) -> str:
         """Return a new code, with which one session of *proof* can begin within CODE_S."""
-        return self._add(self._codes, proof, MOST_CODES)
+        code = secrets.token_urlsafe(_SECRET_BYTES)
+        self._add(self._codes, _digest(code), self._entry(proof), MOST_CODES)
+        return code
 
     def proof_of_code(self, code: str) -> Proof | None:
         """Return the proof of a code, and forget the code. None if it is unknown, used or too old."""
-        with self._lock:
-            found = self._codes.pop(_digest(code), None)
-        is_late = found is None or self._clock.monotonic_s() - found.begun_s > CODE_S
-        return None if found is None or is_late else found.proof
+        found = self._used(self._codes, code)
+        return None if found is None else found.proof
 
-    def begin(self, proof: Proof) -> str:
+    def begin(self, proof: Proof) -> NewSession:
         """Begin a session, and return its secret, which the browser keeps."""
-        return self._add(self._sessions, proof, MOST_SESSIONS)
+        made = NewSession(secrets.token_urlsafe(_SECRET_BYTES), secrets.token_urlsafe(_SECRET_BYTES))
+        self._add(self._sessions, session_id(made.cookie, made.key), self._entry(proof), MOST_SESSIONS)
+        return made
 
-    def proof_of(self, secret: str) -> Proof | None:
-        """Return the proof of a session that goes on, else None. The use is noted."""
-        digest, now_s = _digest(secret), self._clock.monotonic_s()
+    def proof_of(self, session: str) -> Proof | None:
+        """Return the proof of the session with this id if it goes on, else None. The use is noted."""
+        now_s = self._clock.monotonic_s()
         with self._lock:
-            found = self._sessions.get(digest)
+            found = self._sessions.get(session)
             if found is None:
                 return None
             if now_s - found.used_s > IDLE_S or now_s - found.begun_s > LONGEST_S:
-                del self._sessions[digest]
+                del self._sessions[session]
                 return None
-            self._sessions[digest] = _Entry(found.proof, found.begun_s, now_s)
+            self._sessions[session] = replace(found, used_s=now_s)
         return found.proof
 
-    def end(self, secret: str) -> None:
-        """End a session. An unknown one is none."""
+    def end(self, session: str) -> None:
+        """End the session with this id. An unknown one is none."""
         with self._lock:
-            self._sessions.pop(_digest(secret), None)
+            self._sessions.pop(session, None)
 
-    def _add(self, entries: OrderedDict[str, _Entry], proof: Proof, most: int) -> str:
-        secret, now_s = secrets.token_urlsafe(_SECRET_BYTES), self._clock.monotonic_s()
+    def new_download(self, session: str, target: str) -> str | None:
+        """Return a new code with which the session downloads *target* once, within CODE_S; None if it has ended."""
+        proof = self.proof_of(session)
+        if proof is None:
+            return None
+        code = secrets.token_urlsafe(_SECRET_BYTES)
+        self._add(self._downloads, _digest(code), self._entry(proof, session, target), MOST_CODES)
+        return code
+
+    def session_of_download(self, code: str, target: str) -> str | None:
+        """Return the id of the session that may download *target*, and forget the code. None if it may not."""
+        found = self._used(self._downloads, code)
+        return None if found is None or found.target != target else found.session
+
+    def _used(self, entries: OrderedDict[str, _Entry], code: str) -> _Entry | None:
+        """Return the entry of a code, and forget the code. None if it is unknown, used or too old."""
         with self._lock:
-            own = list(_of(entries, proof))
+            found = entries.pop(_digest(code), None)
+        return None if found is None or self._clock.monotonic_s() - found.begun_s > CODE_S else found
+
+    def _add(self, entries: OrderedDict[str, _Entry], key: str, made: _Entry, most: int) -> None:
+        with self._lock:
+            own = list(_of(entries, made.proof))
             for each in own[: max(0, len(own) + 1 - most)]:
                 del entries[each]
             if len(entries) >= MOST:
                 entries.popitem(last=False)
-            entries[_digest(secret)] = _Entry(proof, now_s, now_s)
-        return secret
+            entries[key] = made
+
+    def _entry(self, proof: Proof, session: str = "", target: str = "") -> _Entry:
+        now_s = self._clock.monotonic_s()
+        return _Entry(proof, now_s, now_s, session, target)
 
 
 def _of(entries: OrderedDict[str, _Entry], proof: Proof) -> Iterator[str]:
     """Yield the entries of the account of *proof*, oldest first."""
     whose = (proof.account, proof.uid)
     return (digest for digest, each in entries.items() if (each.proof.account, each.proof.uid) == whose)
+
+
+def session_id(cookie: str, key: str) -> str:
+    """Return the id of the session with the two parts of this secret."""
+    return _digest(f"{cookie}.{key}")
 
 
 def _digest(secret: str) -> str:

@@ -19,7 +19,7 @@ from gpuqueue.model.caller import Caller, CallerKind, Via, anonymous
 from gpuqueue.model.job_spec import Account
 from gpuqueue.service.identity.audit_journal import EVERY_S, AuditJournal, Change
 from gpuqueue.service.identity.authenticate import Authenticator
-from gpuqueue.service.identity.browser_sessions import BrowserSessions, Proof
+from gpuqueue.service.identity.browser_sessions import BrowserSessions, NewSession, Proof
 from gpuqueue.service.identity.peer import Workers, caller_of_account, caller_of_peer
 from gpuqueue.service.identity.request_rate import RequestRates
 from gpuqueue.settings.parsers import RunAs
@@ -76,7 +76,7 @@ class Credentials(Protocol):
 
     @property
     def session(self) -> str | None:
-        """The secret of a browser's session, from its cookie."""
+        """The id of a browser's session."""
 
 
 class Submitters:
@@ -231,7 +231,7 @@ class SiteIdentity:
             raise Forbidden("only a person's command line makes links to sign in with: type gpuqueue web")
         return self._sessions.new_code(Proof(account=caller.account, uid=caller.uid, token_id=caller.token_id))
 
-    def sign_in(self, code_or_token: str, address: str) -> str:
+    def sign_in(self, code_or_token: str, address: str) -> NewSession:
         """Begin a session of a browser, and return its secret.
 
         Raises:
@@ -253,6 +253,22 @@ class SiteIdentity:
     def sign_out(self, session: str) -> None:
         """End a session of a browser."""
         self._sessions.end(session)
+
+    def new_download(self, session: str, target: str) -> str:
+        """Return a one-time code with which a session of a browser downloads *target*, a path with its query.
+
+        Raises:
+            NotAuthenticated: the session has ended.
+
+        """
+        code = self._sessions.new_download(session, target)
+        if code is None:
+            raise NotAuthenticated("nobody is signed in: type gpuqueue web for a link")
+        return code
+
+    def session_of_download(self, code: str, target: str) -> str | None:
+        """Return the session of a code for a download of *target*, and forget the code; None if it is not valid."""
+        return self._sessions.session_of_download(code, target)
 
     def _proof(self, code_or_token: str, address: str) -> Proof | None:
         if parts_of(code_or_token) is None:

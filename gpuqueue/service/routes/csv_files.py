@@ -15,7 +15,7 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.record_values import VALUES
 from gpuqueue.model.statistics import By
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Download, route
 from gpuqueue.service.routes.history import MOST, JobId, Matching, history_of
 from gpuqueue.service.site import site_of
 from gpuqueue.service.streamed_file import StreamedFile
@@ -36,7 +36,7 @@ class _Page:
 
 
 @route(router, "GET", "/history/csv", answer=bytes, media_type=CSV)
-async def history_csv(request: Request, asked: Matching, array: JobId = None) -> Response:
+async def history_csv(request: Request, asked: Matching, array: JobId = None, _download: Download = None) -> Response:
     """Return the jobs that match all criteria as CSV, as ``gpuqueue history --csv`` does: at most 100 000 jobs.
 
     A file without its end was cut short.
@@ -70,6 +70,7 @@ async def stats_csv(
     since: datetime | None = None,
     until: datetime | None = None,
     user: str | None = None,
+    _download: Download = None,
 ) -> Response:
     """Return the statistics of a period as CSV, as ``gpuqueue stats --csv`` does: one line for each group."""
 

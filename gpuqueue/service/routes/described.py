@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.dependencies.models import Dependant
 
 from gpuqueue.errors import BadRequest
@@ -18,6 +18,11 @@ from gpuqueue.text.sanitize import brief
 SCHEMAS = Schemas()
 _PROBLEM = {"description": "The error.", "content": {MEDIA_TYPE: {"schema": SCHEMAS.of(Problem)}}}
 OCTETS = "application/octet-stream"
+#: The parameter of a route that the page lets a browser download. ``site.credentials_of`` uses it.
+Download = Annotated[
+    str | None,
+    Query(alias="download", description="A code of ``POST /web/downloads``, which stands for the session of the page."),
+]
 _OCTETS = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
 
 

@@ -25,7 +25,7 @@ from gpuqueue.model.run import Record
 from gpuqueue.service.call import Call
 from gpuqueue.service.host_logs import Wanted, wanted, warning
 from gpuqueue.service.problems import header
-from gpuqueue.service.routes.described import OCTETS, route
+from gpuqueue.service.routes.described import OCTETS, Download, route
 from gpuqueue.service.site import answered, body_of, site_of
 from gpuqueue.service.streamed_file import StreamedFile
 from gpuqueue.system.logs import LogTail, last_bytes
@@ -72,6 +72,7 @@ async def download_log(
     name: str,
     attempt: Annotated[int | None, Query(ge=1, description="The run; by default the newest.")] = None,
     stream: LogStream = LogStream.LOG,
+    _download: Download = None,
 ) -> Response:
     """Return the whole output of a run so far, as a file to keep."""
 

@@ -1,8 +1,9 @@
-"""The cookie of a browser's session, and the check that a request comes from our own page.
+"""The cookie of a browser's session, the page's part of its secret, and the check that a request is that of our page.
 
-A browser sends a cookie along, also if another page made it send the request. ``SameSite=Strict`` keeps other sites
-out, but sites at other ports of the same host are the same site to a browser. So what changes something also needs a
-header, which other pages cannot set without our permission, and the origin of this service.
+A browser sends a cookie along, also if another page made it send the request, and to each server at another port of the
+same host, of any account. So the cookie is half of the secret: the page keeps the other half where only its own origin
+reads it, and sends it in a header. ``SameSite=Strict`` keeps other sites out, but sites at other ports of the same host
+are the same site to a browser. So what changes something also needs the origin of this service.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from gpuqueue.model.access import Forbidden
+from gpuqueue.service.identity.browser_sessions import session_id
 
-#: The header that our page sends with what changes something.
+#: The header of our page: its part of the secret of the session, or 1 before somebody has signed in.
 PAGE_HEADER = "gpuqueue-page"
 #: Methods that change nothing.
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -41,17 +43,18 @@ def cookie_name(*, is_tls: bool, port: int | None) -> str:
     return "__Host-gpuqueue" if is_tls else f"gpuqueue-{port or _DEFAULT_PORTS['http']}"
 
 
-def cookie_of(request: Request, *, is_tls: bool, port: int | None) -> str | None:
-    """Return the secret of the session that *request* brings.
+def session_of(request: Request, *, is_tls: bool, port: int | None) -> str | None:
+    """Return the id of the session that *request* brings.
 
     Raises:
         Forbidden: the request would change something, and does not come from our page.
 
     """
-    found = request.cookies.get(cookie_name(is_tls=is_tls, port=port))
-    if found and request.method not in _SAFE:
+    cookie = request.cookies.get(cookie_name(is_tls=is_tls, port=port))
+    if cookie and request.method not in _SAFE:
         check_own_page(request)
-    return found or None
+    key = request.headers.get(PAGE_HEADER)
+    return session_id(cookie, key) if cookie and key else None
 
 
 def check_own_page(request: Request) -> None:

@@ -1,5 +1,6 @@
 // The filters of the history: those of `gpuqueue history`. They are in the address, so that a link keeps them.
 import { html } from "../lib.js";
+import { Download } from "../parts/download.js";
 import { FlagFilter, SelectFilter, TextFilter, filter } from "../parts/filter-fields.js";
 import { PeriodChoice } from "../parts/period-choice.js";
 import { Tabs } from "../parts/tabs.js";
@@ -50,7 +51,7 @@ export function HistoryFilters({ me, query, users, csv }) {
         ${query.mine ? null : html`<${TextFilter} name="user" label="User" value=${query.user} choices=${users} />`}
         <${TextFilter} name="name" label="Name" value=${query.name} placeholder="train or sweep*" />
         <${TextFilter} name="tag" label="Tag" value=${query.tag} />
-        <a class="button csv" href=${csv} download title="All jobs that match, at most 100 000">CSV</a>
+        <${Download} kind="csv" path=${csv} title="All jobs that match, at most 100 000">CSV<//>
       </div>
       <${Further} query=${query} />
     </form>

@@ -4,6 +4,7 @@ import { useKeys } from "../keys.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../lib.js";
 import { FIRST_LINES, useLog } from "../log-reader.js";
 import { MOST_LINES, marked, styled, textOf } from "../log-text.js";
+import { Download } from "../parts/download.js";
 import { Panel } from "../parts/panel.js";
 import { Tabs } from "../parts/tabs.js";
 import { remember, remembered } from "../storage.js";
@@ -163,7 +164,7 @@ function Output({ view, run, path, isNow }) {
     </span>
     <label class="check"><input type="checkbox" checked=${doesWrap} onChange=${wrap} /> Wrap</label>
     ${isNow ? html`<button type="button" aria-pressed=${isFollowing} class="toggle" onClick=${() => setFollowing(!isFollowing)}>Follow</button>` : null}
-    <a class="button" href=${address(`${path}/log/file`, { attempt: run.attempt, stream })} download>Download</a>`;
+    <${Download} path=${address(`${path}/log/file`, { attempt: run.attempt, stream })}>Download<//>`;
   return html`
     <${Panel} name="log" title=${view.record.runs.length > 1 ? `Output of run ${run.attempt}` : "Output"} tools=${html`<div class="log-tools">${tools}</div>`}>
       ${shown.wrong ? html`<p class="banner" role="status"><bdi>${shown.wrong}</bdi></p>` : null}

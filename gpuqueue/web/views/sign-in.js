@@ -1,5 +1,5 @@
 // Signing in: by a link from the command line, or with an access token.
-import { change } from "../api.js";
+import { change, keepKey } from "../api.js";
 import { html, useState } from "../lib.js";
 
 /** @param {{failure: string | null, hasLeft: boolean, onDone: () => void, onBack: (() => void) | null}} props */
@@ -12,7 +12,7 @@ export function SignIn({ failure, hasLeft, onDone, onBack }) {
     const form = event.currentTarget;
     setBusy(true);
     try {
-      await change("POST", "/web/session", { token: String(new FormData(form).get("token") ?? "") });
+      keepKey((await change("POST", "/web/session", { token: String(new FormData(form).get("token") ?? "") })).key);
       form.reset();
       onDone();
     } catch (error) {

@@ -3,6 +3,7 @@ import { address } from "../api.js";
 import { failedOf, heldS, hours, shareOf, usedShare } from "../figures.js";
 import { html, useMemo } from "../lib.js";
 import { DayChart } from "../parts/day-chart.js";
+import { Download } from "../parts/download.js";
 import { TextFilter, filter } from "../parts/filter-fields.js";
 import { none } from "../parts/none.js";
 import { PeriodChoice } from "../parts/period-choice.js";
@@ -29,7 +30,7 @@ function StatisticsFilters({ query, by, users, csv }) {
       <${Tabs} label="Grouping" choices=${GROUPINGS} chosen=${by} onChoose=${(/** @type {string} */ value) => filter({ by: value === "user" ? null : value })} />
       <${PeriodChoice} query=${query} usual=${USUAL} />
       <${TextFilter} name="user" label="User" value=${query.user} choices=${users} />
-      <a class="button csv" href=${csv} download>CSV</a>
+      <${Download} kind="csv" path=${csv}>CSV<//>
     </form>
   `;
 }

@@ -14,10 +14,12 @@ from own_home import Home
 LINK = re.compile(r"^http://127\.0\.0\.1:(\d+)/#sign-in=(\S{43})$", re.MULTILINE)
 
 
-def ask(link: str, method: str, path: str, body: Any = None, cookie: str = "") -> tuple[int, Any, str]:
+def ask(
+    link: str, method: str, path: str, body: Any = None, cookie: str = "", key: str = "1", **more: str
+) -> tuple[int, Any, str]:
     """Return the status, the JSON and the cookie of an answer."""
     parts = urlsplit(link)
-    headers = {"Origin": f"http://{parts.netloc}", "Gpuqueue-Page": "1", "Cookie": cookie}
+    headers = {"Origin": f"http://{parts.netloc}", "Gpuqueue-Page": key, "Cookie": cookie, **more}
     with closing(http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)) as connection:
         connection.request(method, f"/api/v1{path}", None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
@@ -32,9 +34,10 @@ def test_one_person_has_the_page_on_one_machine(home: Home) -> None:
     assert found, output
     link = found[0]
     assert 401 == ask(link, "GET", "/overview")[0]
-    status, _, cookie = ask(link, "POST", "/web/session", {"code": found[2]})
-    assert (204, f"gpuqueue-{found[1]}") == (status, cookie.partition("=")[0])
-    overview = ask(link, "GET", "/overview", cookie=cookie)[1]
+    status, signed_in, cookie = ask(link, "POST", "/web/session", {"code": found[2]})
+    assert (200, f"gpuqueue-{found[1]}") == (status, cookie.partition("=")[0])
+    assert 401 == ask(link, "GET", "/overview", cookie=cookie)[0]  # what a server at another port could send
+    overview = ask(link, "GET", "/overview", cookie=cookie, key=signed_in["key"])[1]
     assert ["simulated"] == [each["kind"] for each in overview["devices"]]
     assert 401 == ask(link, "POST", "/web/session", {"code": found[2]})[0]
 

@@ -40,7 +40,7 @@ def test_a_code_signs_a_browser_in_once(served: ServedSite, browser: Browser, ow
     answer = browser.api("POST", "/web/session", body)
     attributes = {each.strip() for each in answer.headers["set-cookie"].split(";")[1:]}
 
-    assert (204, "no-store") == (answer.status, answer.headers["cache-control"])
+    assert (200, "no-store") == (answer.status, answer.headers["cache-control"])
     assert browser.cookie.startswith("__Host-gpuqueue=")
     assert {"HttpOnly", "Secure", "SameSite=Strict", "Path=/"} <= attributes
     me = browser.api("GET", "/me").value
@@ -51,7 +51,7 @@ def test_a_code_signs_a_browser_in_once(served: ServedSite, browser: Browser, ow
 def test_a_token_signs_a_browser_in_with_its_scopes(served: ServedSite, browser: Browser) -> None:
     """The session has the rights of the token, and ends with it."""
     token = served.token("carl", 54323, frozenset())
-    assert 204 == browser.api("POST", "/web/session", {"token": f" {token} "}).status
+    assert 200 == browser.api("POST", "/web/session", {"token": f" {token} "}).status
     me = browser.api("GET", "/me")
     assert 403 == me.status
     assert "no scope read" in me.value["detail"]
@@ -69,11 +69,55 @@ def test_a_revoked_token_ends_its_sessions(served: ServedSite, browser: Browser,
 def test_signing_out_ends_the_session(browser: Browser, owner: Client) -> None:
     """The cookie is deleted, and the secret that it had proves nothing any more."""
     browser.api("POST", "/web/session", code_of(owner))
-    before = browser.cookie
+    before = browser.cookie, browser.key
     answer = browser.api("DELETE", "/web/session")
     assert (204, True) == (answer.status, "Max-Age=0" in answer.headers["set-cookie"])
-    browser.cookie = before
+    browser.cookie, browser.key = before
     assert 401 == browser.api("GET", "/me").status
+
+
+def test_the_cookie_alone_proves_nothing(browser: Browser, owner: Client) -> None:
+    """Servers at other ports of the host get it from the browser. Without the key of the page it reads nothing."""
+    job = owner.jobs.submit(["true"], mem="1M", hold=True)
+    browser.api("POST", "/web/session", code_of(owner))
+    key = browser.key
+    for stolen in (None, "1", key[:-1], browser.cookie.partition("=")[2]):
+        statuses = [browser.api("GET", path, Gpuqueue_Page=stolen).status for path in ("/me", "/stats/csv")]
+        assert [401, 401] == statuses
+        assert browser.api("POST", f"/jobs/{job.id}/cancel", Gpuqueue_Page=stolen).status in {401, 403}
+    cookie, browser.cookie = browser.cookie, ""
+    assert 401 == browser.api("GET", "/me").status  # nor does the key alone
+    browser.cookie = cookie
+    assert 200 == browser.api("GET", "/me").status
+    assert "held" == browser.api("GET", f"/jobs/{job.id}").value["state"]
+
+
+def test_a_download_needs_a_code_that_works_once(browser: Browser, owner: Client, served: ServedSite) -> None:
+    """A browser sends no key with a download. The code is for this file, and only a session of a browser gets one."""
+    browser.api("POST", "/web/session", code_of(owner))
+    path, stranger = "/history/csv?name=a*", Browser(served)
+
+    def code(path: str) -> str:
+        made = browser.api("POST", "/web/downloads", {"path": path})
+        assert 200 == made.status, made.value
+        return str(made.value["code"])
+
+    first = code(path)
+    answer = stranger.api("GET", f"{path}&download={first}", Gpuqueue_Page=None)
+    assert (200, 'attachment; filename="gpuqueue-history.csv"') == (
+        answer.status,
+        answer.headers["content-disposition"],
+    )
+    assert 401 == stranger.api("GET", f"{path}&download={first}").status
+    assert 401 == stranger.api("GET", f"/stats/csv?download={code(path)}").status
+    assert 401 == stranger.api("GET", f"/history/csv?name=b*&download={code(path)}").status
+    assert 200 == stranger.api("GET", f"/stats/csv?download={code('/stats/csv')}").status
+    assert 400 == stranger.api("GET", f"/me?download={code('/me')}").status
+    assert 401 == stranger.api("POST", "/web/downloads", {"path": path}).status
+    assert 403 == ask(served, "/web/downloads", mine(served), method="POST", body={"path": path})[0]
+    late = code(path)
+    browser.api("DELETE", "/web/session")
+    assert 401 == stranger.api("GET", f"{path}&download={late}").status
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def browser(served: ServedSite) -> Browser:
 def signed_in(served: ServedSite, token: str = "mine") -> Browser:
     """Return a browser that is signed in with a token of the site."""
     found = Browser(served)
-    assert 204 == found.api("POST", "/web/session", {"token": mine(served, token)}).status
+    assert 200 == found.api("POST", "/web/session", {"token": mine(served, token)}).status
     return found
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import pytest
 
 from gpuqueue.service.identity import browser_sessions
-from gpuqueue.service.identity.browser_sessions import CODE_S, IDLE_S, LONGEST_S, BrowserSessions, Proof
+from gpuqueue.service.identity.browser_sessions import CODE_S, IDLE_S, LONGEST_S, BrowserSessions, Proof, session_id
 
 ADA, BOB = Proof(account="ada", uid=1001), Proof(account="bob", uid=1002, token_id="abcdefgh")
 
@@ -38,6 +38,12 @@ def sessions(clock: SetClock) -> BrowserSessions:
     return BrowserSessions(clock)
 
 
+def begun(sessions: BrowserSessions, proof: Proof) -> str:
+    """Begin a session, and return its id."""
+    made = sessions.begin(proof)
+    return session_id(made.cookie, made.key)
+
+
 def test_a_code_works_once_and_for_a_minute(sessions: BrowserSessions, clock: SetClock) -> None:
     """The second use, a late use and a guess find nothing."""
     once, late = sessions.new_code(ADA), sessions.new_code(BOB)
@@ -50,7 +56,7 @@ def test_a_code_works_once_and_for_a_minute(sessions: BrowserSessions, clock: Se
 
 def test_a_session_ends_when_it_is_idle_too_old_or_signed_out(sessions: BrowserSessions, clock: SetClock) -> None:
     """Each use lets it go on, but not beyond its longest time."""
-    kept, idle, over = (sessions.begin(ADA) for _ in range(3))
+    kept, idle, over = (begun(sessions, ADA) for _ in range(3))
     sessions.end(over)
     assert None is sessions.proof_of(over)
     begun_s = clock.now_s
@@ -64,8 +70,8 @@ def test_a_session_ends_when_it_is_idle_too_old_or_signed_out(sessions: BrowserS
 
 def test_a_new_session_ends_the_oldest_of_its_account_only(sessions: BrowserSessions) -> None:
     """An account has a bounded number of sessions and of codes, whatever it does, and others keep theirs."""
-    bobs = sessions.begin(BOB)
-    made = [sessions.begin(ADA) for _ in range(browser_sessions.MOST_SESSIONS + 2)]
+    bobs = begun(sessions, BOB)
+    made = [begun(sessions, ADA) for _ in range(browser_sessions.MOST_SESSIONS + 2)]
     assert [None, None, ADA] == [sessions.proof_of(each) for each in made[:3]]
     assert BOB == sessions.proof_of(bobs)
     codes = [sessions.new_code(ADA) for _ in range(browser_sessions.MOST_CODES + 1)]
@@ -74,6 +80,30 @@ def test_a_new_session_ends_the_oldest_of_its_account_only(sessions: BrowserSess
 
 def test_secrets_are_not_in_memory(sessions: BrowserSessions) -> None:
     """Only their digests are kept, so that a dump of the memory shows no session that can be used."""
-    secret = sessions.begin(ADA)
-    assert secret not in repr(vars(sessions))
-    assert secret not in str(sessions._sessions)
+    made = sessions.begin(ADA)
+    code = sessions.new_download(session_id(made.cookie, made.key), "/stats/csv")
+    for secret in (made.cookie, made.key, str(code)):
+        assert secret not in repr(vars(sessions))
+        assert secret not in str(sessions._sessions) + str(sessions._downloads)
+
+
+def test_a_download_works_once_for_its_file_and_its_session(sessions: BrowserSessions, clock: SetClock) -> None:
+    """The code leads to the session that made it, for a minute, and not to another file."""
+    session = begun(sessions, ADA)
+    code, other, late = (str(sessions.new_download(session, "/jobs/12/log/file?attempt=1")) for _ in range(3))
+    assert session == sessions.session_of_download(code, "/jobs/12/log/file?attempt=1")
+    assert None is sessions.session_of_download(code, "/jobs/12/log/file?attempt=1")
+    assert None is sessions.session_of_download(other, "/jobs/13/log/file?attempt=1")
+    assert None is sessions.session_of_download(other, "/jobs/12/log/file?attempt=1")
+    clock.now_s += CODE_S + 1
+    assert None is sessions.session_of_download(late, "/jobs/12/log/file?attempt=1")
+    sessions.end(session)
+    assert None is sessions.new_download(session, "/stats/csv")
+
+
+def test_an_account_has_a_bounded_number_of_downloads_at_a_time(sessions: BrowserSessions) -> None:
+    """A new code ends the oldest of its account, and no session."""
+    session = begun(sessions, ADA)
+    codes = [str(sessions.new_download(session, "/stats/csv")) for _ in range(browser_sessions.MOST_CODES + 1)]
+    assert [None, session] == [sessions.session_of_download(each, "/stats/csv") for each in codes[:2]]
+    assert ADA == sessions.proof_of(session)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from gpuqueue.model.access import Forbidden
-from gpuqueue.service.web.cookie import check_own_page, cookie_name, cookie_of, set_cookie
+from gpuqueue.service.identity.browser_sessions import session_id
+from gpuqueue.service.web.cookie import check_own_page, cookie_name, session_of, set_cookie
 
 OURS = {
     "origin": "https://gpu.example.org:8443",
@@ -62,11 +63,26 @@ def test_other_pages_change_nothing(changed: Mapping[str, str]) -> None:
         check_own_page(Request("POST", {**OURS, **changed}, {}))
 
 
+def test_a_session_needs_its_cookie_and_the_key_of_the_page() -> None:
+    """A server at another port of the host gets the cookie, and with it alone nothing. The name must fit, too."""
+    cookies, ours = {"__Host-gpuqueue": "cookie"}, {"gpuqueue-page": "key"}
+
+    def session(headers: Mapping[str, str], cookies: Mapping[str, str], *, is_tls: bool = True) -> str | None:
+        return session_of(Request("GET", headers, cookies), is_tls=is_tls, port=80)
+
+    assert session_id("cookie", "key") == session(ours, cookies)
+    assert None is session({}, cookies)
+    assert None is session({"gpuqueue-page": ""}, cookies)
+    assert None is session(ours, {})
+    assert None is session(ours, cookies, is_tls=False)
+    assert session_id("cookie", "key") != session({"gpuqueue-page": "1"}, cookies)
+    assert session_id("ab", "c") != session_id("a", "bc")
+
+
 def test_only_what_changes_something_is_checked() -> None:
-    """A read needs the cookie alone, a request without a cookie is that of nobody, and the name must fit."""
-    cookies, elsewhere = {"__Host-gpuqueue": "secret"}, {"origin": "https://evil.example", "host": "gpu.example.org"}
-    assert "secret" == cookie_of(Request("GET", elsewhere, cookies), is_tls=True, port=None)
-    assert None is cookie_of(Request("POST", elsewhere, {}), is_tls=True, port=None)
-    assert None is cookie_of(Request("POST", elsewhere, cookies), is_tls=False, port=80)
+    """A read comes from anywhere, and a request without a cookie is that of nobody."""
+    cookies, elsewhere = {"__Host-gpuqueue": "cookie"}, {"origin": "https://evil.example", "host": "gpu.example.org"}
+    assert None is session_of(Request("GET", elsewhere, cookies), is_tls=True, port=None)
+    assert None is session_of(Request("POST", elsewhere, {}), is_tls=True, port=None)
     with pytest.raises(Forbidden):
-        cookie_of(Request("DELETE", elsewhere, cookies), is_tls=True, port=None)
+        session_of(Request("DELETE", elsewhere, cookies), is_tls=True, port=None)
