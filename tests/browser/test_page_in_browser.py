@@ -77,7 +77,7 @@ def test_many_jobs_are_changed_at_once(lively: ServedSite, open_page: Open) -> N
         page.get_by_label(f"Select job {jobs[3].id}").wait_for()
         page.get_by_label(f"Select job {jobs[0].id}").click()
         page.get_by_label(f"Select job {jobs[3].id}").click(modifiers=["Shift"])
-        assert page.get_by_text("4 jobs selected").is_visible()
+        page.get_by_text("4 jobs selected").wait_for()
         picture(page, "queue-selected")
         page.get_by_role("button", name="Hold", exact=True).click()
         page.get_by_text("4 jobs held.").wait_for()
@@ -126,7 +126,7 @@ def test_an_update_keeps_scroll_selection_and_focus(lively: ServedSite, open_pag
         until(lambda: owner.jobs.get(job.id), what="the job")
         page.get_by_role("button", name=re.compile("^Held 2")).wait_for()
         assert before == chosen.bounding_box()  # the rows in sight stay where they are, also if one comes above
-        assert page.get_by_text("1 job selected").is_visible()
+        page.get_by_text("1 job selected").wait_for()
         owner.jobs.cancel(job.id)
 
 
