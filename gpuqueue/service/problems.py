@@ -30,10 +30,15 @@ class TooLarge(Refused):
     """What was sent is above a limit of the site. Clients of the service see the class Refused."""
 
 
+class OtherHost(Refused):
+    """The request is for a host whose service this is not. Clients of the service see the class Refused."""
+
+
 #: Status of each class of errors; the first one that fits counts.
 _STATUS: tuple[tuple[type[GpuQueueError], HTTPStatus], ...] = (
     (Forbidden, HTTPStatus.FORBIDDEN),
     (NotHere, HTTPStatus.NOT_FOUND),
+    (OtherHost, HTTPStatus.MISDIRECTED_REQUEST),
     (TooSlow, HTTPStatus.REQUEST_TIMEOUT),
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (errors.Impossible, HTTPStatus.UNPROCESSABLE_ENTITY),

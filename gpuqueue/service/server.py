@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import ipaddress
 import os
 import signal
 import socket
@@ -14,7 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import uvicorn
 import uvloop
@@ -26,8 +28,13 @@ from gpuqueue.service.app import application
 from gpuqueue.service.callers import Identity
 from gpuqueue.service.connections import Connections, permit_many_files
 from gpuqueue.service.peer_protocol import PeerProtocol
+from gpuqueue.service.problems import OtherHost, answer_of
 from gpuqueue.service.site import Site
 from gpuqueue.settings.settings import Settings
+from gpuqueue.text.sanitize import brief
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: How long requests may take after the order to stop, in seconds. Streams and long polls end by themselves.
 STOP_S = 5
@@ -87,6 +94,50 @@ class Listen:
                 ) from error
 
 
+class OwnHosts:
+    """ASGI middleware that refuses requests for other hosts.
+
+    A page elsewhere may have a name that leads to this machine (DNS rebinding). To a browser, the answers of this
+    service would be those of that page. A request for an address and no name is not from such a page. With TLS none is:
+    the certificate does not have its name.
+    """
+
+    def __init__(self, app: ASGIApp, listen: Listen, web_url: str | None) -> None:
+        """Pass requests to *app* that are for where it listens, for this machine, or for *web_url*."""
+        self._app = app
+        machine = socket.gethostname().lower()
+        names = {listen.host.lower(), machine, machine.partition(".")[0], "localhost"}
+        self._names = names | ({str(urlsplit(web_url).hostname)} if web_url else set())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        name = self._other(scope) if scope["type"] == "http" else None
+        if name is None:
+            await self._app(scope, receive, send)
+            return
+        error = OtherHost(
+            f"this is not the service of {brief(name)}: call it by the address at which it listens, or by that of the "
+            "setting web_url"
+        )
+        await answer_of(error)(scope, receive, send)
+
+    def _other(self, scope: Scope) -> str | None:
+        """Return the name of another host that a request is for, None if it is for this one."""
+        hosts: list[str] = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        for host in hosts:
+            try:
+                name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+            except ValueError:
+                return host
+            if name in self._names or name.endswith(".localhost"):
+                continue
+            try:
+                ipaddress.ip_address(name.partition("%")[0])
+            except ValueError:
+                return host
+        return None
+
+
 class _Loop(uvloop.Loop):
     """A loop with less patience for the beginning and the end of TLS than the minute and half of one by default."""
 
@@ -139,7 +190,8 @@ async def _served(
     site = Site(settings, identity, settings.web_url or listen.url)
     app = application(site)
     permit_many_files()
-    servers = [_Server(_config(app, listen, is_tcp=is_tcp)) for _, is_tcp in sockets]
+    checked = app if listen.certificate is not None else OwnHosts(app, listen, settings.web_url)
+    servers = [_Server(_config(checked if is_tcp else app, listen, is_tcp=is_tcp)) for _, is_tcp in sockets]
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -38,6 +38,9 @@ def test_one_person_has_the_page_on_one_machine(home: Home) -> None:
     assert (200, f"gpuqueue-{found[1]}") == (status, cookie.partition("=")[0])
     assert 401 == ask(link, "GET", "/overview", cookie=cookie)[0]  # what a server at another port could send
     overview = ask(link, "GET", "/overview", cookie=cookie, key=signed_in["key"])[1]
+    evil = {"Host": f"evil.example:{found[1]}"}  # a name of another page that leads to this machine
+    status, problem, _ = ask(link, "GET", "/overview", cookie=cookie, key=signed_in["key"], **evil)
+    assert (421, True) == (status, "this is not the service of 'evil.example" in problem["detail"])
     assert ["simulated"] == [each["kind"] for each in overview["devices"]]
     assert 401 == ask(link, "POST", "/web/session", {"code": found[2]})[0]
 
