@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
@@ -14,6 +16,7 @@ from gpuqueue.codec.wire import to_plain
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.model.access import Forbidden
 from gpuqueue.model.api import Problem
+from gpuqueue.service.web.cookie import PAGE_HEADER
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -88,9 +91,10 @@ def header(text: str) -> str:
     return " ".join(text.split()).encode("ascii", "replace").decode("ascii")
 
 
-def answer_of(error: GpuQueueError) -> Response:
-    """Return the answer for *error*."""
+def answer_of(error: GpuQueueError, shown: Callable[[str], str] = str) -> Response:
+    """Return the answer for *error*, whose text is that of *shown*."""
     problem = problem_of(error)
+    problem = replace(problem, detail=shown(problem.detail))
     headers = {"WWW-Authenticate": "Bearer"} if problem.status == HTTPStatus.UNAUTHORIZED else {}
     if isinstance(error, errors.TooManyRequests):
         headers["Retry-After"] = str(max(1, round(error.wait_s)))
@@ -101,8 +105,9 @@ def install(app: FastAPI) -> None:
     """Make *app* answer every error with a problem document."""
 
     @app.exception_handler(GpuQueueError)
-    async def known(_: Request, error: GpuQueueError) -> Response:
-        return answer_of(error)
+    async def known(request: Request, error: GpuQueueError) -> Response:
+        is_of_page = PAGE_HEADER in request.headers
+        return answer_of(error, request.app.state.site.without_places) if is_of_page else answer_of(error)
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> Response:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
@@ -38,6 +40,8 @@ from gpuqueue.settings.settings import Settings
 
 T = TypeVar("T")
 
+#: Schemes of addresses that are paths of this machine.
+_LOCAL = ("sqlite:", "unix:")
 #: The path of the API.
 PREFIX = "/api/v1"
 
@@ -75,6 +79,7 @@ class Site:
         self.identity = identity
         self.signer = None if settings.ticket_key_file is None else Signer.load(settings.ticket_key_file)
         self.policy = AccessPolicy.parse(settings.admins, settings.access)
+        self._places = _places_of(settings)
         self.ends = Ends(settings)
         self.metrics = Metrics(settings)
         self.uploads = Uploads(settings)
@@ -135,6 +140,10 @@ class Site:
             self._connections.append(found)
         return found
 
+    def without_places(self, text: str) -> str:
+        """Return *text* without paths of this service: the people who read it on the page have no use for them."""
+        return self._places.sub("…", text)
+
     def stop(self) -> None:
         """End streams, long polls and what waits for other hosts: the service is about to stop."""
         self.closing.set()
@@ -150,6 +159,15 @@ class Site:
         for each in self._connections:
             each.close()
         self._database.close()
+
+
+def _places_of(settings: Settings) -> re.Pattern[str]:
+    """Return a pattern of the paths where this service keeps something, alone and in addresses."""
+    own = [settings.state_dir, settings.runs_dir, settings.socket_path, settings.launcher, settings.ticket_key_file]
+    urls = [urlsplit(each).path for each in (settings.database_url, settings.redis_url) if each.startswith(_LOCAL)]
+    paths = {str(each) for each in own if each is not None} | {f"/{each.lstrip('/')}" for each in urls}
+    longest_first = sorted(map(re.escape, paths), key=len, reverse=True)
+    return re.compile(rf"(?<![\w.-])(?:[a-z+]+:/*)?(?:{'|'.join(longest_first)})(?![\w-])(?:/[^\s'\"(),;]*[^\s'\"(),;:.])?")
 
 
 def site_of(request: Request) -> Site:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Annotated
@@ -27,7 +28,8 @@ async def view_job(request: Request, name: str) -> Response:
     """
 
     def work(call: Call) -> Response:
-        return site_of(request).answers.once(request, view_of(call, name, datetime.now(timezone.utc)))
+        site, view = site_of(request), view_of(call, name, datetime.now(timezone.utc))
+        return site.answers.once(request, replace(view, away=view.away and site.without_places(view.away)))
 
     return await site_of(request).answer(request, work)
 

@@ -6,9 +6,12 @@ import gzip
 import re
 
 import pytest
-from service_fixtures import ServedSite
+from factories import must_claim
+from service_fixtures import ServedSite, ask, mine
 from web_browser import Answer, Browser
 
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
 from gpuqueue.service.routes.page import NO_PAGE
 from gpuqueue.service.web.files import NoPage, PageFiles
 
@@ -71,3 +74,22 @@ def test_the_page_holds_no_data(browser: Browser, page: Answer) -> None:
     assert b"gpuqueue" in page.value
     assert "set-cookie" not in page.headers
     assert 401 == browser.api("GET", "/overview").status
+
+
+def test_a_message_on_the_page_names_no_path_of_the_service(served: ServedSite, browser: Browser) -> None:
+    """A program of the owner learns where the log should be. On the page, it is a mark."""
+    browser.api("POST", "/web/session", {"token": mine(served)})
+    with served.client("unix") as owner:
+        job = owner.jobs.submit(["true"], mem="1M").id
+    claim = must_claim(served.queue)
+    log = served.settings.runs_dir / str(job) / claim.token / "log"
+    served.queue.runs.started(job, claim.token, lease_s=300, log_path=str(log), devices=())
+    ending = Ending.from_status(0)
+    served.queue.runs.finish(job, claim.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=())
+    served.record()
+
+    shown = browser.api("GET", f"/jobs/{job}/log").value["detail"]
+    status, known = ask(served, f"/jobs/{job}/log", mine(served))
+    assert (409, str(log) in known["detail"]) == (status, True)
+    assert str(served.directory) not in shown
+    assert known["detail"].replace(str(log), "…") == shown
