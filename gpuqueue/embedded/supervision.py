@@ -14,13 +14,19 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.embedded.store import UNREACHABLE_S, EmbeddedStore, StoreDiskFull, StoreFilesDamaged
+from gpuqueue.embedded.store import (
+    RESERVE_BYTES,
+    UNREACHABLE_S,
+    EmbeddedStore,
+    StoreDiskFull,
+    StoreFilesDamaged,
+)
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreUnreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import DetachedProcess, age_s
-from gpuqueue.text.units import format_duration
+from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     import logging
@@ -205,7 +211,7 @@ class StoreSupervisor:
             return
         try:
             if self._store.reserve.make():
-                _log().info("the store has a reserve for a full disk again")
+                _log().info("the store has a reserve of %s for a full disk", format_bytes(RESERVE_BYTES))
         except OSError as error:
             self._can_reserve = False
             _log().warning("the store has no reserve for a full disk: %s", error.strerror)
