@@ -167,7 +167,8 @@ def _places_of(settings: Settings) -> re.Pattern[str]:
     urls = [urlsplit(each).path for each in (settings.database_url, settings.redis_url) if each.startswith(_LOCAL)]
     paths = {str(each) for each in own if each is not None} | {f"/{each.lstrip('/')}" for each in urls}
     longest_first = sorted(map(re.escape, paths), key=len, reverse=True)
-    return re.compile(rf"(?<![\w.-])(?:[a-z+]+:/*)?(?:{'|'.join(longest_first)})(?![\w-])(?:/[^\s'\"(),;]*[^\s'\"(),;:.])?")
+    begins = rf"(?<![\w.-])(?:[a-z+]+:/*)?(?:{'|'.join(longest_first)})(?![\w-])"
+    return re.compile(rf"{begins}(?:/[^\s'\"(),;]*[^\s'\"(),;:.])?")
 
 
 def site_of(request: Request) -> Site:
