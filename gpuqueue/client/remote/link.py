@@ -31,6 +31,9 @@ CONNECT_S = 5.0
 #: How long a request is sent again after its answer was lost, and the pause before that, in seconds. This is enough for
 #: a restart of the service.
 LOST_S, AGAIN_S = 30.0, 0.2
+#: The HTTP status of a refusal because the account asks too often, and how long a request is sent again after it, in
+#: seconds. What was refused has changed nothing.
+TOO_MANY, BUSY_S = 429, 60.0
 #: A connection that was idle for less, in seconds, is still open, unless the service has ended.
 FRESH_S = 30.0
 #: Headers of an answer: the name and the message of an error that left the answer incomplete.
@@ -170,6 +173,7 @@ class Link:
     ) -> tuple[bytes, Answer]:
         sent = {**self._headers(), **headers}
         until: float | None = None  # set once an answer was lost: the service may have done what was asked
+        busy_until = time.monotonic() + BUSY_S
         while True:
             try:
                 connection = self._idle_one(FRESH_S if not resend else None) or HttpConnection(self._place, CONNECT_S)
@@ -195,6 +199,9 @@ class Link:
                 self._idle.append(connection)
             else:
                 connection.close()
+            if answer.status == TOO_MANY and time.monotonic() < busy_until:
+                time.sleep(_pause_s(answer))
+                continue
             if answer.status >= 400:  # noqa: PLR2004 - errors
                 raise self._error(answer, content)
             return content, answer
@@ -254,6 +261,12 @@ def error_of(name: str, detail: str, code: int) -> GpuQueueError:
     if made.exit_code != code:
         made.exit_code = code
     return made
+
+
+def _pause_s(answer: Answer) -> float:
+    """Return how long the service wants its caller to wait, in seconds."""
+    pause = answer.headers.get("retry-after", "")
+    return min(float(pause), BUSY_S) if pause.isascii() and pause.isdigit() else 1.0
 
 
 def segment(name: object) -> str:

@@ -330,4 +330,5 @@ class SiteIdentity:
 
 def _grant(wait_s: float) -> None:
     if wait_s:
-        raise TooManyRequests(f"too many requests: try again in {wait_s:.1f} s (setting request_rate)", wait_s)
+        shown_s = max(wait_s, 0.1)  # never "in 0.0 s"
+        raise TooManyRequests(f"too many requests: try again in {shown_s:.1f} s (setting request_rate)", wait_s)

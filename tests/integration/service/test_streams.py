@@ -14,6 +14,7 @@ from factories import must_claim, serve
 from service_fixtures import ServedSite, serving
 
 from gpuqueue.client import Client
+from gpuqueue.client.remote import link
 from gpuqueue.errors import BadRequest, JobNotFound, Refused, ServiceUnreachable
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Ending, RunDevice
@@ -275,3 +276,16 @@ def test_the_record_of_a_job_that_runs_is_refused_at_once(patient: ServedSite) -
         job = submitted(owner, hold=True)
         with pytest.raises(Refused, match=f"job {job.id} has not ended: it is held"):
             owner.jobs.recorded(job)
+
+
+def test_a_client_waits_while_it_asks_too_often(limited: ServedSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that changes a thousand jobs changes all of them: a refusal because of the rate has changed nothing."""
+    pauses: list[float] = []
+    pause_s = link._pause_s
+    monkeypatch.setattr(link, "_pause_s", lambda answer: pauses.append(pause_s(answer)) or 0.1)
+    with limited.client("unix") as client:
+        job = submitted(client, hold=True)
+        while not pauses:
+            assert job.id == client.jobs.get(job.id).id
+
+    assert 1.0 <= pauses[0] <= link.BUSY_S
