@@ -5,14 +5,25 @@ from __future__ import annotations
 import pwd
 from collections.abc import Mapping
 
-#: The accounts of tokens in the tests.
-ACCOUNTS: Mapping[str, int] = {"ada": 1001, "bob": 54321, "dora": 54322, "carl": 54323}
+#: The accounts of tokens in the tests, by their user ids. Some tests have accounts of one name, made one after another.
+ACCOUNTS: Mapping[int, str] = {
+    1001: "ada",
+    54321: "bob",
+    777: "bob",
+    54322: "dora",
+    54323: "carl",
+    1108: "alice",
+    1110: "ann",
+    1111: "bob",
+}
 
 
 def know() -> None:
-    """Let ``pwd`` find ACCOUNTS as well, until the end of this process."""
-    by_name, by_uid = pwd.getpwnam, pwd.getpwuid
-    entries = {name: pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh")) for name, uid in ACCOUNTS.items()}
-    uids = {each.pw_uid: each for each in entries.values()}
-    pwd.getpwnam = lambda name: entries.get(name) or by_name(name)
-    pwd.getpwuid = lambda uid: uids.get(uid) or by_uid(uid)
+    """Let ``pwd.getpwuid`` find ACCOUNTS as well, until the end of this process."""
+    of_machine = pwd.getpwuid
+
+    def by_uid(uid: int) -> pwd.struct_passwd:
+        name = ACCOUNTS.get(uid)
+        return of_machine(uid) if name is None else pwd.struct_passwd((name, "x", uid, uid, "", "/", "/bin/sh"))
+
+    pwd.getpwuid = by_uid

@@ -71,7 +71,6 @@ def database(settings: Settings) -> Iterator[HistoryDatabase]:
 @pytest.fixture(autouse=True)
 def _accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process know the account ada for the test."""
-    monkeypatch.setattr(pwd, "getpwnam", pwd.getpwnam)
     monkeypatch.setattr(pwd, "getpwuid", pwd.getpwuid)
     known_accounts.know()
 
