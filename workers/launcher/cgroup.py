@@ -8,6 +8,7 @@ none, and guard and token find the processes.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 from typing import NamedTuple
@@ -28,6 +29,8 @@ POLL_S = 0.01
 PERIOD_US = 100_000
 #: More processes and threads than a program needs at a time.
 MAX_PROCESSES = 32_768
+#: Letters of the name of a control group.
+NAME_LETTERS = 32
 #: More processors than any host has.
 MOST_CPUS = 1_000_000
 
@@ -70,7 +73,10 @@ class Limits(NamedTuple):
 
 
 class RunGroup:
-    """The control group of one run: a directory, whose name is the token of the run."""
+    """The control group of one run: a directory, whose name is a digest of the run's token.
+
+    Everybody on the host sees the name, and the token is what proves to the queue that one is the run.
+    """
 
     def __init__(self, directory: str, limits: Limits | None = None) -> None:
         self._directory = directory
@@ -86,7 +92,7 @@ class RunGroup:
         """
         if base is None or not token:
             return None
-        group = cls(os.path.join(base, token), limits)
+        group = cls(os.path.join(base, name_of(token)), limits)
         try:
             os.mkdir(group._directory)
         except OSError:
@@ -103,7 +109,7 @@ class RunGroup:
     @classmethod
     def find(cls, base: str | None, token: str) -> RunGroup | None:
         """Return the group of an earlier run, or None if there is none."""
-        directory = os.path.join(base, token) if base else ""
+        directory = os.path.join(base, name_of(token)) if base else ""
         return cls(directory) if base and os.path.isdir(directory) else None
 
     def enter(self) -> None:
@@ -170,6 +176,11 @@ class RunGroup:
     def _write(self, name: str, text: str) -> None:
         with open(os.path.join(self._directory, name), "w", encoding="ascii") as file:
             file.write(text)
+
+
+def name_of(token: str) -> str:
+    """Return the name of the control group of the run *token*."""
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()[:NAME_LETTERS]
 
 
 def default_processes(pid_max: str = "/proc/sys/kernel/pid_max") -> int:

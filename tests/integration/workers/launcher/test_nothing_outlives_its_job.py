@@ -14,6 +14,7 @@ from one_shim import RUN_TOKEN, Shim
 from submitters import Launcher, People
 
 from gpuqueue.model.run import EndingKind
+from workers.launcher.cgroup import name_of
 from workers.measure.active_runs import root_of
 from workers.measure.attribution import owners
 from workers.run import process_tree
@@ -141,7 +142,7 @@ def test_a_run_has_a_control_group_of_its_own(tree: Start, people: People, launc
     if launcher.cgroups is None:
         pytest.skip("this machine permits no control groups (cgroup v2)")
     run = tree()
-    group = Path(launcher.cgroups, RUN_TOKEN)
+    group = Path(launcher.cgroups, name_of(RUN_TOKEN))
 
     def members() -> set[int]:
         return {int(pid) for pid in (group / "cgroup.procs").read_text().split()}

@@ -19,7 +19,7 @@ from bounded import until
 from workers.launcher import cgroup_place, guard
 from workers.launcher.account import Rules
 from workers.launcher.become import Request
-from workers.launcher.cgroup import Limits, RunGroup, default_processes
+from workers.launcher.cgroup import Limits, RunGroup, default_processes, name_of
 from workers.shim.launch_protocol import SWEEP, TOKEN
 from workers.shim.tree import Tree
 
@@ -28,6 +28,8 @@ SOCKET = "/run/gpuqueue/launcher.sock"
 #: Touches as much memory as its argument says, in bytes.
 EATER = "import sys; held = b'x' * int(sys.argv[1])"
 MIB = 2**20
+#: The control group of the run 1.abc.
+NAME = name_of("1.abc")
 
 
 @pytest.fixture
@@ -123,13 +125,13 @@ def test_a_run_above_its_memory_is_ended_and_says_so(group: Path) -> None:
         pytest.skip("the control groups of this machine limit no memory or processor time")
     run = RunGroup.create(base, "1.abc", limits)
     assert run is not None
-    with start_in(Path(base, "1.abc"), "sleep", "600") as other:
+    with start_in(Path(base, NAME), "sleep", "600") as other:
         assert run.shortage() == ""
-        eater = start_in(Path(base, "1.abc"), sys.executable, "-c", EATER, str(256 * MIB))
+        eater = start_in(Path(base, NAME), sys.executable, "-c", EATER, str(256 * MIB))
         assert (-9, -9) == (eater.wait(timeout=60), other.wait(timeout=60))
 
     assert run.shortage() == "it needed more host memory than the 64M that it may use on this host"
-    assert "50000 100000\n" == Path(base, "1.abc", "cpu.max").read_text()
+    assert "50000 100000\n" == Path(base, NAME, "cpu.max").read_text()
     run.end()
 
 
@@ -142,14 +144,23 @@ def test_a_run_from_before_an_upgrade_is_swept(group: Path) -> None:
     assert RunGroup.create(str(before), "1.abc") is not None
     rules = Rules(os.geteuid(), "lab", 1000, "/runs", cgroups=str(now), earlier_cgroups=str(before))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs, start_in(before / "1.abc", "sleep", "600") as sleeper:
+    with ours, theirs, start_in(before / NAME, "sleep", "600") as sleeper:
         until(lambda: "sleep" in Path(f"/proc/{sleeper.pid}/comm").read_text(), what="the process of the run")
         ours.send(SWEEP + b" 1.abc")
         guard.serve(theirs, rules)
         assert b"swept 1" == ours.recv(100)
         assert -9 == sleeper.wait(timeout=60)
 
-    assert not (before / "1.abc").exists()
+    assert not (before / NAME).exists()
+
+
+def test_the_name_of_a_group_does_not_show_the_token(tmp_path: Path) -> None:
+    """Everybody on the host may read the names of control groups. The group is found again by the token."""
+    assert RunGroup.create(str(tmp_path), "1.abc") is not None
+
+    assert not [path for path in tmp_path.iterdir() if "abc" in path.name]
+    assert RunGroup.find(str(tmp_path), "1.abc") is not None
+    assert RunGroup.find(str(tmp_path), "1.abd") is None
 
 
 def test_limits_are_written_before_anything_runs(tmp_path: Path) -> None:
@@ -157,7 +168,7 @@ def test_limits_are_written_before_anything_runs(tmp_path: Path) -> None:
     run = RunGroup.create(str(tmp_path), "1.abc", Limits(memory_bytes=3 * MIB, cpus=1.5))
 
     assert run is not None
-    written = {each.name: each.read_text() for each in (tmp_path / "1.abc").iterdir()}
+    written = {each.name: each.read_text() for each in (tmp_path / NAME).iterdir()}
     assert {"memory.max": str(3 * MIB), "memory.oom.group": "1", "cpu.max": "150000 100000"} == written
 
 
@@ -175,7 +186,7 @@ def test_limits_are_written_before_anything_runs(tmp_path: Path) -> None:
 def test_the_kernels_count_says_what_ran_short(tmp_path: Path, events: str, limits: Limits, words: str) -> None:
     """The reason of a kill by the kernel is the limit of the run, or a host without free memory."""
     run = RunGroup.create(str(tmp_path), "1.abc", limits)
-    (tmp_path / "1.abc" / "memory.events").write_text(events)
+    (tmp_path / NAME / "memory.events").write_text(events)
 
     assert run is not None
     assert run.shortage().startswith(words)
@@ -191,7 +202,7 @@ def test_a_group_of_the_same_name_is_not_taken_over(tmp_path: Path) -> None:
 
 def test_a_run_that_would_not_be_limited_does_not_start(tmp_path: Path) -> None:
     """Where limits are set, a run without a group of its own is refused."""
-    (tmp_path / "1.abc").mkdir()
+    (tmp_path / NAME).mkdir()
     with pytest.raises(FileExistsError):
         RunGroup.create(str(tmp_path), "1.abc", Limits(memory_bytes=2**30))
     with pytest.raises(FileNotFoundError):
@@ -226,7 +237,7 @@ def test_a_job_lowers_the_limits_of_its_run_and_never_raises_them(
         guard.group_of(request(asked), Rules(0, "lab", 1000, "/runs", cgroups=str(tmp_path), limits=ours)) is not None
     )
 
-    written = {each.name: each.read_text() for each in (tmp_path / "1.abc").iterdir()}
+    written = {each.name: each.read_text() for each in (tmp_path / NAME).iterdir()}
     assert (memory_max, cpu_max, pids_max) == (written["memory.max"], written.get("cpu.max"), written["pids.max"])
 
 
@@ -240,12 +251,12 @@ def test_a_run_has_at_most_a_quarter_of_the_pids_of_its_host(tmp_path: Path) -> 
 def test_a_group_is_killed_before_its_processes_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel kills all of a control group at once, also what begins meanwhile. Other signals need the search."""
     order: list[str] = []
-    (tmp_path / "1.abc").mkdir()
+    (tmp_path / NAME).mkdir()
     monkeypatch.setattr(RunGroup, "_write", lambda _, name, text: order.append(f"{name} {text}"))
     monkeypatch.setattr(guard, "signal_all", lambda number: order.append(str(int(number))))
 
     for message in (b"signal 15", b"signal 9"):
-        guard.obey(message, Tree(os.getpid()), RunGroup(str(tmp_path / "1.abc")))
+        guard.obey(message, Tree(os.getpid()), RunGroup(str(tmp_path / NAME)))
 
     assert ["15", "cgroup.kill 1", "9"] == order
 
