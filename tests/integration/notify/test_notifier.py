@@ -9,7 +9,6 @@ import pwd
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,8 +48,13 @@ def account(people: People) -> pwd.struct_passwd:
     return people.add("notify", "-r")
 
 
+def environ(people: People) -> dict[str, str]:
+    """Return the environment of a process of another account."""
+    return {"HOME": "/", "PATH": f"{people.installation}/bin:/usr/bin:/bin"}
+
+
 @contextmanager
-def notifier(account: pwd.struct_passwd, serves: str) -> Iterator[Path]:
+def notifier(people: People, account: pwd.struct_passwd, serves: str) -> Iterator[Path]:
     """Run a notifier for the account *serves*, and return its socket."""
     folder = Path(mkdtemp(prefix="gpuqueue-notify-"))
     folder.chmod(0o755)
@@ -59,17 +63,18 @@ def notifier(account: pwd.struct_passwd, serves: str) -> Iterator[Path]:
     run.mkdir()
     os.chown(run, account.pw_uid, account.pw_gid)
     path = run / "notify.sock"
-    words = [sys.executable, "-m", "gpuqueue.notify.notifier", "--account", serves, "--socket", str(path)]
+    words = ["python", "-m", "gpuqueue.notify.notifier", "--account", serves, "--socket", str(path)]
     process = subprocess.Popen(
-        as_account(account, mounts, *words), cwd="/", env={"HOME": "/"}, stderr=subprocess.PIPE, text=True
-    )
+        as_account(people, account, mounts, *words),
+        cwd="/", env=environ(people), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     try:
         until(lambda: path.is_socket() or process.poll() is not None, what="the notifier")
         if process.poll() is not None:
             assert process.stderr is not None
             output = process.stderr.read()
             skip_without_mounts(subprocess.CompletedProcess(words, 1, "", output))
-            pytest.skip(f"this checkout is closed to other accounts: {output}")
+            pytest.fail(output)
         yield path
     finally:
         process.terminate()
@@ -80,9 +85,9 @@ def notifier(account: pwd.struct_passwd, serves: str) -> Iterator[Path]:
 
 
 @pytest.fixture
-def at_root(account: pwd.struct_passwd, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def at_root(people: People, account: pwd.struct_passwd, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run a notifier that serves this process."""
-    with notifier(account, "root") as path:
+    with notifier(people, account, "root") as path:
         monkeypatch.setattr(sending, "SOCKET", path)
         yield
 
@@ -152,14 +157,15 @@ def test_a_redirect_leads_to_no_other_network(hook: Hook) -> None:
 
 def test_only_the_account_of_the_service_gets_an_answer(people: People, account: pwd.struct_passwd, hook: Hook) -> None:
     """Neither another person nor root has it send something; the service has."""
-    with notifier(account, people.service.pw_name) as path:
+    with notifier(people, account, people.service.pw_name) as path:
         answers = {}
         mounts = path.parents[1] / "mounts"
         for who in (people.bob, pwd.getpwuid(0), people.service):
-            words = (sys.executable, "-c", ASK, str(path), f"json://127.0.0.1:{hook.port}/{who.pw_uid}")
+            words = ("python", "-c", ASK, str(path), f"json://127.0.0.1:{hook.port}/{who.pw_uid}")
             done = subprocess.run(
-                as_account(who, mounts, *words), capture_output=True, text=True, check=True, timeout=60, cwd="/"
-            )
+                as_account(people, who, mounts, *words),
+                capture_output=True, text=True, check=True, timeout=60, cwd="/", env=environ(people),
+            )  # fmt: skip
             answers[who.pw_uid] = done.stdout.strip()
 
     assert {people.bob.pw_uid: "b''", 0: "b''", people.service.pw_uid: "b'{\"trouble\": null}'"} == answers
@@ -167,9 +173,9 @@ def test_only_the_account_of_the_service_gets_an_answer(people: People, account:
 
 
 @pytest.mark.full
-def test_the_notifier_survives_requests_that_are_none(account: pwd.struct_passwd) -> None:
+def test_the_notifier_survives_requests_that_are_none(people: People, account: pwd.struct_passwd) -> None:
     """A request that is no JSON, lacks a field or is too long is not answered, and the next one is."""
-    with notifier(account, "root") as path:
+    with notifier(people, account, "root") as path:
         for data in (b"", b"[]", b"{}", b"\xff", b'{"limit_s": "x"}', b"x" * 2 * sending.MAX_BYTES):
             with socket.socket(socket.AF_UNIX) as link:
                 link.settimeout(30)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from installed_copy import PYTHON
 from results_copy import Copy, contents
+from service_site import as_account
 from submitters import Launcher, People
 
 from gpuqueue.snapshot.patterns import rules_of
@@ -54,8 +54,9 @@ RUN = "17/1.a4"
 class Attacker:
     """The account of the workers, with a run of alice's, and the home of bob."""
 
-    def __init__(self, people: People, launcher: Launcher) -> None:
-        self.people, self.launcher = people, launcher
+    def __init__(self, people: People, launcher: Launcher, base: Path) -> None:
+        self.people, self.launcher, self._base = people, launcher, base
+        self.environ = {"PATH": f"{people.installation}/bin:/usr/bin:/bin"}
         self.service = people.service
         self.run = self.make_run(RUN)
         self.home = Path(people.bob.pw_dir)
@@ -82,21 +83,22 @@ class Attacker:
         return code
 
     def as_workers(self, *words: str) -> list[str]:
-        """Return the command that runs *words* as the account of the workers."""
-        who = [f"--reuid={self.service.pw_uid}", f"--regid={self.service.pw_gid}", "--clear-groups"]
-        return ["setpriv", *who, "--", *words]
+        """Return the command that runs *words* as the account of the workers, in ``environ``."""
+        return as_account(self.people, self.service, self._base, *words)
 
     def ask(self, message: str, directory: Path | str, *files: Path, mounted: Path | None = None) -> str:
         """Send a request as the account of the workers, and return the answer.
 
         *mounted* lies over the directory of the code then, in a mount namespace of the attacker.
         """
-        words = [str(PYTHON), "-I", "-S", "-c", ASK, self.launcher.socket, message, str(directory), *map(str, files)]
+        words = ["python", "-I", "-S", "-c", ASK, self.launcher.socket, message, str(directory), *map(str, files)]
         if mounted is not None:
             place = f'mount --bind "{mounted}" "{self.run / DIRECTORY}" && exec "$@"'
             words = ["unshare", "-Urm", "/bin/sh", "-c", place, "sh", *words]
-        command = self.as_workers(*words)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd="/")
+        done = subprocess.run(
+            self.as_workers(*words),
+            capture_output=True, text=True, check=False, timeout=60, cwd="/", env=self.environ,
+        )  # fmt: skip
         if "unshare" in done.stderr or "mount:" in done.stderr:
             pytest.skip(f"this machine permits no user namespaces: {done.stderr.strip()}")
         assert 0 == done.returncode, done.stderr
@@ -125,11 +127,11 @@ class Attacker:
 
 
 @pytest.fixture
-def attacker(people: People, launch: Callable[..., Launcher]) -> Iterator[Attacker]:
+def attacker(people: People, launch: Callable[..., Launcher], tmp_path: Path) -> Iterator[Attacker]:
     """Return a worker that was taken over, and its launcher."""
     if shutil.which("setpriv") is None or shutil.which("unshare") is None:
         pytest.skip("setpriv and unshare are not installed")
-    made = Attacker(people, launch(account=people.service.pw_name))
+    made = Attacker(people, launch(account=people.service.pw_name), tmp_path)
     yield made
     (made.home / "key").unlink(missing_ok=True)
 
@@ -182,8 +184,8 @@ def test_the_code_of_another_user_that_is_moved_in_keeps_its_owner(attacker: Att
     """The attacker renames what is in its run directories while root makes one. Root gives away only what it made."""
     other = attacker.make_code(attacker.make_run("18/1.b5"), attacker.people.bob)
     inode = other.stat().st_ino
-    command = attacker.as_workers(str(PYTHON), "-I", "-S", "-c", SWAP, str(attacker.run / DIRECTORY), str(other))
-    swapping = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = attacker.as_workers("python", "-I", "-S", "-c", SWAP, str(attacker.run / DIRECTORY), str(other))
+    swapping = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=attacker.environ)
     assert swapping.stdin is not None
     assert swapping.stdout is not None
     try:

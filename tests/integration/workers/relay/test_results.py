@@ -107,7 +107,7 @@ def test_a_disk_that_is_nearly_full_gets_no_archive(
     """Jobs need the rest for their logs. The files wait until the disk has room again."""
     disk = namedtuple("disk", "f_bavail f_blocks f_frsize")  # noqa: PYI024 - the fields that count
     free = 51
-    monkeypatch.setattr(os, "fstatvfs", lambda _: disk(free, 1000, 4096))
+    monkeypatch.setattr(os, "statvfs", lambda _: disk(free, 1000, 4096))
     results = Results(settings, Packing(PACK))
 
     with pytest.raises(DiskFull, match=r"^the disk of gpu2 was nearly full$") as failed:
