@@ -22,5 +22,5 @@ function shown(type, props, ...children) {
   return h(type, props, ...children.map(visible));
 }
 
-/** Make what is shown. All text of the page goes through here. @type {(strings: TemplateStringsArray, ...values: any[]) => any} */
+/** Make what is shown. All text of the page goes through here, but for the title of the window. @type {(strings: TemplateStringsArray, ...values: any[]) => any} */
 export const html = htm.bind(/** @type {any} */ (shown));

@@ -29,6 +29,8 @@ class Rules(NamedTuple):
     least_uid: int
     #: The directory with the run directories.
     runs: str
+    #: The mount on which it was when the launcher started; None: any.
+    runs_mount: str | None = None
     #: Whether programs of a job may gain privileges (set-user-ID programs, file capabilities).
     allow_setuid: bool = False
     #: The directory for the control groups of runs; None if they have none.

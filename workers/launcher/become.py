@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 PR_SET_NO_NEW_PRIVS = 38
-#: Largest spec, in bytes. The shim reads at most as much.
-MOST_BYTES = 64 * 1024 * 1024
+#: Largest spec, in bytes. The limits of arguments and environment leave it less than half of this.
+MOST_BYTES = 8 * 1024 * 1024
 #: The descriptor of the answer while all others are closed.
 ANSWER = 3
 #: The major device numbers of pseudo-terminals (Unix98 slaves).
@@ -99,7 +99,7 @@ class Request(NamedTuple):
                 and type(found.umask) is int
             )
             fits = fits and all(type(word) is str for word in words) and found.limits.are_valid
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             raise Refused(f"the spec of the run is damaged: {error!r}") from error
         if not fits or not found.argv:
             raise Refused("the spec of the run is damaged: a field has the wrong type")
@@ -154,7 +154,8 @@ def become(
             return
         program = request.argv[0]
         step = f"cannot start {program} as {account.pw_name}"
-        os.execvpe(program, request.argv, environment(request.env, account, session))  # noqa: S606 - no shell on purpose
+        env = environment(request.env, request.cwd, account, session)
+        os.execvpe(program, request.argv, env)  # noqa: S606 - no shell on purpose
     except Refused as refusal:
         # With an errno it counts as this host's: another host may have the account.
         os.write(answer, f"{errno.EPERM} {refusal}".encode(errors="replace"))
@@ -227,7 +228,7 @@ def succeeds(act: Callable[[], object]) -> bool:
     return True
 
 
-def environment(sent: dict[str, str], account: pwd.struct_passwd, session: Session | None) -> dict[str, str]:
+def environment(sent: dict[str, str], cwd: str, account: pwd.struct_passwd, session: Session | None) -> dict[str, str]:
     """Return the environment of the job: what was *sent*, with the variables of a login on this host.
 
     Variables of a session are used where nothing else has set them.
@@ -235,6 +236,7 @@ def environment(sent: dict[str, str], account: pwd.struct_passwd, session: Sessi
     """
     runtime = f"/run/user/{account.pw_uid}"
     env = {"PATH": PATH, **(session.environment if session is not None else {}), **sent}
+    env["PWD"] = cwd  # a shell believes any other name of the directory, such as a link of the workers
     env.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell or "/bin/sh")
     env.pop("XDG_RUNTIME_DIR", None)
     with contextlib.suppress(OSError):

@@ -22,6 +22,7 @@ PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 DELETE_S = 600.0
 #: The group id of ``nogroup``.
 NO_GROUP = 65534
+ROOT_S_GROUP = 0
 
 
 def make_code_directory(run_dir: int, uid: int) -> int:
@@ -37,7 +38,12 @@ def make_code_directory(run_dir: int, uid: int) -> int:
     if os.fstat(fd).st_uid != os.geteuid() or os.listdir(fd):
         os.close(fd)
         raise Refused("the directory for its code was replaced")
-    os.fchown(fd, uid, -1)
+    # The group of root marks what the launcher has made: the account of the workers can move those of others here.
+    os.fchown(fd, uid, ROOT_S_GROUP)
+    os.fchmod(fd, 0o700)
+    for acl in ("system.posix_acl_default", "system.posix_acl_access"):  # inherited from the run directory
+        with contextlib.suppress(OSError):
+            os.removexattr(fd, acl)
     return fd
 
 
@@ -84,7 +90,10 @@ def open_code_directory(run_dir: int, rules: Rules) -> tuple[int, int]:
 
     """
     fd = open_below(run_dir, DIRECTORY)
-    uid = os.fstat(fd).st_uid
+    uid, gid = os.fstat(fd).st_uid, os.fstat(fd).st_gid
+    if gid != ROOT_S_GROUP:
+        os.close(fd)
+        raise Refused("the directory for the code of the run was not made by the launcher")
     if uid < rules.least_uid or uid in NOBODY:
         os.close(fd)
         raise Refused(f"the code of a run belongs to the user id {uid}, which is no person's")

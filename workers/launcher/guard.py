@@ -7,6 +7,7 @@ guard. :mod:`workers.shim.launch_protocol` has the messages.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -19,7 +20,7 @@ from workers.launcher import code_directory, results
 from workers.launcher.account import Refused, Rules
 from workers.launcher.become import Request, become
 from workers.launcher.cgroup import RunGroup
-from workers.launcher.run_directory import open_run
+from workers.launcher.run_directory import checked, open_run
 from workers.launcher.session import Session, session_of
 from workers.launcher.ticket import admitted
 from workers.run import process_tree
@@ -37,6 +38,9 @@ from workers.shim.launch_protocol import (
 from workers.shim.tree import POLL_S, WAKE, Tree, prctl, signal_all
 
 PR_SET_CHILD_SUBREAPER = 36
+#: The number of keyctl(2), for which the C library has no function, by the machine.
+KEYCTL = {"x86_64": 250, "aarch64": 219}
+KEYCTL_JOIN_SESSION_KEYRING = 1
 #: How long a shim may take to send its request, in seconds.
 REQUEST_S = 10.0
 #: Matches the token of a run.
@@ -85,6 +89,9 @@ def start(shim: socket.socket, name: str, spec: int, files: list[int], rules: Ru
         number = errno.EPERM  # it counts as this host's: another host may have the account
         run_dir = open_run(name, rules) if request.code is not None else -1
         request = admitted(request, rules.ticket_key, run_dir)
+        if rules.ticket_key is not None:  # nothing else says that the path from the worker is that of the run
+            request.env["GPUQUEUE_RUN_DIR"] = os.path.join(rules.runs, checked(name))
+        leave_keyring()
         session = session_of(shim, request.name, request.uid, rules)
     except Refused as refusal:
         shim.send(f"no {number} {refusal}".encode()[:MOST_BYTES])
@@ -97,6 +104,21 @@ def start(shim: socket.socket, name: str, spec: int, files: list[int], rules: Ru
     finally:
         if session is not None:
             session.close()
+
+
+def leave_keyring() -> None:
+    """Begin an empty session keyring (keyctl(2)). A job could use the keys that other jobs have put into a common one.
+
+    Raises:
+        OSError: the kernel cannot make one.
+
+    """
+    number = KEYCTL.get(os.uname().machine)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if number is not None and libc.syscall(ctypes.c_long(number), ctypes.c_long(KEYCTL_JOIN_SESSION_KEYRING), None) < 0:
+        error = ctypes.get_errno()
+        if error not in {errno.ENOSYS, errno.EPERM}:  # no keyrings here, or none for anybody in this container
+            raise OSError(error, f"no session keyring: {os.strerror(error)}")
 
 
 def run(

@@ -36,6 +36,7 @@ from workers.launcher.account import Rules  # noqa: E402
 from workers.launcher.cgroup import Limits  # noqa: E402
 from workers.launcher.pam import Service  # noqa: E402
 from workers.launcher.pinned_code import prepared  # noqa: E402
+from workers.launcher.run_directory import mount_of  # noqa: E402
 from workers.shim.code import DIRECTORY  # noqa: E402
 from workers.shim.tree import prctl  # noqa: E402
 
@@ -64,6 +65,7 @@ def main(words: list[str]) -> None:
         asked.group,
         least_uid(),
         runs_of(asked),
+        mount_of_runs(asked),
         asked.allow_setuid,
         cgroups=place_of_groups(asked),
         earlier_cgroups=cgroup_place.of_launcher(asked.socket),
@@ -106,6 +108,18 @@ def runs_of(asked: argparse.Namespace) -> str:
     for above in changeable([os.path.dirname(path)], sticky=True):
         sys.exit(f"gpuqueue launcher: {above} can be changed by others than root: name another directory with --runs")
     return path
+
+
+def mount_of_runs(asked: argparse.Namespace) -> str | None:
+    """Return the mount on which the run directories are, None if there is no directory for them yet."""
+    try:
+        fd = os.open(runs_of(asked), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return mount_of(fd)
+    finally:
+        os.close(fd)
 
 
 def limits_of(asked: argparse.Namespace) -> Limits:

@@ -25,6 +25,18 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def checked(name: str) -> str:
+    """Return the name of a run directory.
+
+    Raises:
+        Refused: *name* is none.
+
+    """
+    if not _NAME.fullmatch(name):
+        raise Refused("the request names no run directory")
+    return name
+
+
 def open_run(name: str, rules: Rules) -> int:
     """Open the run directory *name*, as in ``17/1.a4``, below ``rules.runs``, and return its descriptor.
 
@@ -33,12 +45,13 @@ def open_run(name: str, rules: Rules) -> int:
         OSError: it cannot be opened.
 
     """
-    if not _NAME.fullmatch(name):
-        raise Refused("the request names no run directory")
-    job, token = name.split("/")
+    job, token = checked(name).split("/")
     try:
-        with _opened(os.open(rules.runs, _FOLDER)) as top, _opened(open_below(top, job)) as above:
-            fd = open_below(above, token)
+        with _opened(os.open(rules.runs, _FOLDER)) as top:
+            if rules.runs_mount not in {None, mount_of(top)}:
+                raise Refused(f"something was mounted over {rules.runs} after the launcher had started: restart it")
+            with _opened(open_below(top, job)) as above:
+                fd = open_below(above, token)
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}: the run directory {name} below {rules.runs}") from error
     if os.fstat(fd).st_uid != rules.service_uid:
@@ -57,7 +70,7 @@ def open_below(directory: int, name: str) -> int:
     """
     place = os.open(name, _PLACE, dir_fd=directory)
     try:
-        if _mount_of(place) != _mount_of(directory):
+        if mount_of(place) != mount_of(directory):
             raise Refused(f"{name} in the run directory is a mount point")
         return os.open(".", _FOLDER, dir_fd=place)
     finally:
@@ -72,7 +85,7 @@ def _opened(fd: int) -> Iterator[int]:
         os.close(fd)
 
 
-def _mount_of(fd: int) -> str:
+def mount_of(fd: int) -> str:
     """Return the id of the mount that the open file *fd* is on; see proc_pid_fdinfo(5)."""
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
         return next(line.split()[1] for line in file if line.startswith("mnt_id:"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import time
 
@@ -35,6 +36,15 @@ CAPS = frozenset(
         *("XLA_PYTHON_CLIENT_MEM_FRACTION", "GPUQUEUE_TORCH_FRACTION", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
     }
 )
+#: The variables that the worker sets for each run, and what they may be; empty stands for none.
+_OF_RUN = {
+    "GPUQUEUE_ATTEMPT": r"[0-9]{0,9}",
+    "GPUQUEUE_MEM_BYTES": r"[0-9]{0,18}",
+    "GPUQUEUE_TOKEN": r"([0-9]{1,9}\.[0-9a-z]{1,64})?",
+    "GPUQUEUE_DEVICES": r"[\w.,:/-]*",
+    "CUDA_VISIBLE_DEVICES": r"[\w.,:/-]*",
+    "CUDA_DEVICE_ORDER": r"[A-Z_]*",
+}
 #: How many names of variables a message has.
 SHOWN = 3
 
@@ -100,6 +110,11 @@ def _is_command(request: Request, statement: Mapping[str, Any], job: int, progra
     return request.argv == signed
 
 
+def _has_variables_of_run(request: Request, _statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
+    """Return whether the variables that the worker sets are numbers and names: a shell may evaluate anything else."""
+    return all(re.fullmatch(shape, request.env.get(name, ""), re.ASCII) for name, shape in _OF_RUN.items())
+
+
 def _is_umask(request: Request, statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
     return bool(request.umask == statement["umask"])
 
@@ -120,6 +135,7 @@ _CHECKS: tuple[tuple[str, Callable[[Request, Mapping[str, Any], int, str | None]
     ("its command", _is_command),
     ("its directory", _is_directory),
     ("its umask", _is_umask),
+    ("the variables of its run", _has_variables_of_run),
     ("its terminal", _is_terminal),
 )
 
@@ -169,7 +185,9 @@ def others_change(program: str, uid: int) -> bool:
     if not os.path.isabs(program):
         return True
     try:
-        return any(_others_write(each, uid) for each in (*_above(program), *_above(os.path.realpath(program))))
+        paths = [*_above(program), *_above(os.path.realpath(program))]
+        processes = os.stat("/proc").st_dev  # a path there leads each process elsewhere
+        return any(os.stat(path).st_dev == processes or _others_write(path, uid) for path in paths)
     except (OSError, ValueError):
         return True
 

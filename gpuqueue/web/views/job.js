@@ -1,7 +1,7 @@
 // One job: its whole story, its memory, its output, what it asked for, and what can be done with it.
 import { address, usePolled } from "../api.js";
 import { isActive, isEnd } from "../job-words.js";
-import { html, useEffect, useRef, useState } from "../lib.js";
+import { html, useEffect, useRef, useState, visible } from "../lib.js";
 import { useNow } from "../now.js";
 import { Tabs } from "../parts/tabs.js";
 import { Trouble } from "../parts/trouble.js";
@@ -69,7 +69,7 @@ function Page({ me, id }) {
     if (live?.row && live.devices.length) addSample(`${live.row.id}:${live.row.attempt}`, new Date(live.at).getTime(), live.devices);
   }, [live]);
   useEffect(() => {
-    if (view) document.title = `${id} ${view.record.job.spec.name} - gpuqueue`;
+    if (view) document.title = visible(`${id} ${view.record.job.spec.name} - gpuqueue`);
   }, [view, id]);
   const change = () => {
     polled.again();

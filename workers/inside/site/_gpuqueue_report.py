@@ -29,10 +29,16 @@ def write(torch: Any, run_dir: str, began_s: float) -> None:
     }
     directory = os.path.join(run_dir, "inside")
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    name = os.path.join(directory, "%d.json" % os.getpid())  # noqa: UP031 - valid in every Python
-    with open(name + ".part", "w", encoding="ascii") as file:
-        json.dump(report, file)
-    os.replace(name + ".part", name)
+    name = "%d.json" % os.getpid()  # noqa: UP031 - valid in every Python
+    # The run directory may belong to another account: nothing that it has put there is followed or overwritten.
+    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fd = os.open(name + ".part", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=place)
+        with open(fd, "w", encoding="ascii") as file:
+            json.dump(report, file)
+        os.replace(name + ".part", name, src_dir_fd=place, dst_dir_fd=place)
+    finally:
+        os.close(place)
 
 
 def on_device(cuda: Any, index: int) -> Dict[str, Any]:

@@ -275,3 +275,24 @@ def test_a_directory_that_others_can_change_gets_no_socket(people: People, open_
     assert (1, 1) == (done.returncode, len(done.stderr.splitlines()))
     assert f"{place} can be changed by others than root: name another directory with --socket" in done.stderr
     assert [] == list(place.iterdir())
+
+
+#: Puts a key into the session keyring, or looks for it: numbers of system calls of x86_64; see add_key(2), keyctl(2).
+PUT_KEY = "import ctypes; print(ctypes.CDLL(None).syscall(248, b'user', b'gpuqueue-test', b'secret', 6, -3) > 0)"
+FIND_KEY = "import ctypes; print(ctypes.CDLL(None).syscall(250, 10, -3, b'user', b'gpuqueue-test', 0) > 0)"
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of the system calls are those of x86_64")
+def test_a_job_has_no_keys_of_another(as_user: Start, people: People) -> None:
+    """Each run begins with an empty session keyring, where Kerberos keeps tickets: bob's finds nothing of alice's."""
+    first = as_user("python3", "-c", f"{PUT_KEY}; {FIND_KEY}", env={"PATH": "/usr/bin:/bin"})
+    if first.ended().ending.exit_code or first.log().split()[:1] != ["True"]:
+        pytest.skip(f"this machine has no keyrings: {first.log()}")
+    bob = people.bob
+
+    other = as_user(
+        "python3", "-c", FIND_KEY, name=bob.pw_name, uid=bob.pw_uid, cwd=bob.pw_dir, env={"PATH": "/usr/bin:/bin"}
+    )
+
+    other.ended()
+    assert (["True", "True"], ["False"]) == (first.log().split(), other.log().split())

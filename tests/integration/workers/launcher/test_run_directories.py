@@ -78,7 +78,7 @@ class Attacker:
         (code / "tree").mkdir(parents=True)
         (code / "tree" / "file").write_text("of the owner")
         for each in (code, *code.rglob("*")):
-            os.chown(each, owner.pw_uid, owner.pw_gid)
+            os.chown(each, owner.pw_uid, 0)  # as the launcher makes it
         code.chmod(0o700)
         return code
 
@@ -153,7 +153,7 @@ def test_a_home_mounted_over_the_code_is_not_packed(attacker: Attacker) -> None:
         copy.take()
         copy.write("key", b"of the run" if copy is real else b"private")
         for each in (copy.code, copy.code / "manifest", copy.tree, *copy.tree.rglob("*")):
-            os.chown(each, attacker.people.bob.pw_uid, attacker.people.bob.pw_gid)
+            os.chown(each, attacker.people.bob.pw_uid, 0)
     request, archive = attacker.run / "request", attacker.run / "archive"
     request.write_bytes(Request.of(("*",), rules_of(("*",))).text())
     os.chown(request, attacker.service.pw_uid, attacker.service.pw_gid)
@@ -202,6 +202,19 @@ def test_the_code_of_another_user_that_is_moved_in_keeps_its_owner(attacker: Att
         swapping.stdout.close()
     found = [path.stat() for path in attacker.launcher.runs.glob(f"*/*/{DIRECTORY}*")]
     assert [attacker.people.bob.pw_uid] == [each.st_uid for each in found if each.st_ino == inode]
+
+
+@pytest.mark.parametrize("verb", ["remove", "pack"])
+def test_a_directory_that_the_launcher_has_not_made_is_refused(attacker: Attacker, verb: str) -> None:
+    """The attacker can move a directory of a user into a run, which the user made in a directory of the attacker."""
+    code = attacker.make_code(attacker.run, attacker.people.bob)
+    os.chown(code, -1, attacker.people.bob.pw_gid)
+    files = [attacker.run / "request", attacker.run / "archive"] if verb == "pack" else []
+
+    answer = attacker.ask(f"{verb} {RUN}", "", *files)
+
+    assert "no -1 the directory for the code of the run was not made by the launcher" == answer
+    assert ["tree"] == [each.name for each in code.iterdir()]
 
 
 @pytest.mark.parametrize("place", ["17", RUN, f"{RUN}/{DIRECTORY}"], ids=["job", "run", "code"])

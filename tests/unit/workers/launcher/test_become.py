@@ -103,12 +103,13 @@ def test_the_environment_is_that_of_a_login_and_what_was_sent() -> None:
     """What names the person or the session comes from this host; the rest is what the submitter sent."""
     sent = {"HOME": "/root", "USER": "root", "XDG_RUNTIME_DIR": "/run/user/0", "LD_LIBRARY_PATH": "/opt/cuda", "A": "1"}
 
-    found = environment(sent, ADA, None)
+    found = environment({**sent, "PWD": "/evil/link"}, "/home/ada/x", ADA, None)
 
     assert {"HOME": "/home/ada", "USER": "ada", "LOGNAME": "ada", "SHELL": "/bin/zsh"}.items() <= found.items()
     assert {"LD_LIBRARY_PATH": "/opt/cuda", "A": "1", "PATH": "/usr/local/bin:/usr/bin:/bin"}.items() <= found.items()
     assert "XDG_RUNTIME_DIR" not in found
-    assert "/mine" == environment({"PATH": "/mine"}, ADA, None)["PATH"]
+    assert "/home/ada/x" == found["PWD"], "a shell believes any name of its directory"
+    assert "/mine" == environment({"PATH": "/mine"}, "/", ADA, None)["PATH"]
 
 
 def test_files_that_others_can_change_are_found(tmp_path: Path) -> None:

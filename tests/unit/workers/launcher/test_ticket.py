@@ -91,6 +91,24 @@ def test_what_a_worker_starts_is_what_was_signed(changes: dict[str, Any], device
     assert {**started.env, "PATH": ""} == {**asked.env, "PATH": ""}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GPUQUEUE_MEM_BYTES", "a[$(id)]"),
+        ("GPUQUEUE_ATTEMPT", "1+a[`id`]"),
+        ("GPUQUEUE_TOKEN", "1.a; id"),
+        ("CUDA_VISIBLE_DEVICES", "0$(id)"),
+        ("CUDA_DEVICE_ORDER", "x y"),
+        ("GPUQUEUE_DEVICES", "GPU-1\n"),
+    ],
+)
+def test_a_variable_of_the_run_that_a_shell_would_evaluate_is_refused(name: str, value: str) -> None:
+    """These are set by the worker and not signed, and ``$((GPUQUEUE_MEM_BYTES / 1024))`` runs commands in bash."""
+    asked = request(signed(make_spec(env=ENV)))
+
+    assert "the variables of its run" in refusal(asked._replace(env={**asked.env, name: value}))
+
+
 def test_what_an_edit_changes_needs_no_new_ticket() -> None:
     """Memory, devices, times and names are not signed, and neither is the memory of a retry."""
     spec = signed(make_spec(env=ENV))
@@ -298,6 +316,7 @@ def test_a_program_that_others_can_change_is_no_environment(tmp_path: Path) -> N
     assert others_change("bin/python", 1001)
     assert others_change("", 1001)
     assert others_change(str(tmp_path / "missing"), 1001)
+    assert others_change("/proc/self/root/usr/bin/env", 1001)  # it leads each process elsewhere
     assert others_change(str(tmp_path), 2**30)  # below /tmp, where everybody can write
     assert not others_change("/usr/bin/env", 1001)
 
