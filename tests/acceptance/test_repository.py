@@ -97,6 +97,7 @@ def test_the_version_of_a_tag_is_that_of_the_package() -> None:
     assert version("gpuqueue-server") == done.stdout.strip()
 
 
+@pytest.mark.full
 def test_output_of_pip_is_shown_only_if_pip_fails(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

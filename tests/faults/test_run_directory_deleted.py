@@ -19,6 +19,13 @@ from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import MIB
 
 
+def delete(directory: Path) -> None:
+    """Delete *directory* while a run writes there."""
+    until(
+        lambda: shutil.rmtree(directory, ignore_errors=True) or not directory.exists(), what="the end of the directory"
+    )
+
+
 def start_job(site: Site, reported: Path, *, requeue: bool) -> tuple[int, Path, ProcessIdentity, ProcessIdentity]:
     """Run a job that writes its pid to *reported*; return its id, its directory, its first process and its shim."""
     script = f"echo $$ >> {reported}; sleep 100"
@@ -43,7 +50,7 @@ def test_a_job_whose_directory_is_deleted_is_ended_and_reported(site: Site, tmp_
     worker = site.start_worker()
     job_id, directory, process, shim = start_job(site, tmp_path / "told", requeue=False)
 
-    shutil.rmtree(directory)
+    delete(directory)
 
     record = site.until_recorded(job_id)
     assert JobState.LOST is record.job.state
@@ -78,7 +85,7 @@ def test_it_is_gone_before_another_worker_runs_it_again(site: Site, tmp_path: Pa
     if frozen:
         shim.send(signal.SIGSTOP)  # the shim cannot notice the deletion itself
     site.end(worker, signal.SIGKILL)
-    shutil.rmtree(directory)
+    delete(directory)
 
     site.start_worker()
 
