@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,3 +140,27 @@ def test_it_ends_with_its_guard(remove: Callable[[], None], guarded: tuple[str, 
 
     until(lambda: not processes_of_owner(), timeout_s=10, what="the end of the process that deletes")
     asking.join()
+
+
+def test_nothing_of_the_run_directory_is_inherited(tmp_path: Path) -> None:
+    """Neither a default ACL of the workers nor their group gives them files of the job."""
+    entries = [(1, 7, 0xFFFFFFFF), (2, 7, OWNER + 1), (4, 0, 0xFFFFFFFF), (16, 7, 0xFFFFFFFF), (32, 0, 0xFFFFFFFF)]
+    os.chown(tmp_path, -1, OWNER)
+    tmp_path.chmod(0o2711)
+    try:
+        acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+        os.setxattr(tmp_path, "system.posix_acl_default", acl)
+    except OSError as error:
+        pytest.skip(f"no ACLs on this disk: {error.strerror}")
+    run_dir = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fd = code_directory.make_code_directory(run_dir, OWNER)
+    finally:
+        os.close(run_dir)
+
+    try:
+        found = os.fstat(fd)
+        assert (0o40700, OWNER, 0) == (found.st_mode, found.st_uid, found.st_gid)
+        assert not [name for name in os.listxattr(fd) if "acl" in name]
+    finally:
+        os.close(fd)
