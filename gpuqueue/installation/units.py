@@ -25,7 +25,7 @@ _SIGNS, _CHECKS = f"GPUQUEUE_TICKET_KEY_FILE={TICKET_KEY}", f"GPUQUEUE_TICKET_KE
 #: could type commands for root (TIOCSTI).
 _APART = "</dev/null >/dev/null 2>&1 &"
 
-#: What no process of the queue's own accounts needs. It stands in no unit whose settings jobs inherit.
+#: What no process of the queue's own accounts needs. No unit whose settings jobs inherit has it.
 _SANDBOX = """\
 NoNewPrivileges=yes
 CapabilityBoundingSet=
