@@ -11,7 +11,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from factories import serve
+from factories import make_admin, serve
 from site_of_one import Site
 
 from gpuqueue.embedded import server
@@ -118,5 +118,6 @@ def here(
     monkeypatch.setenv("GPUQUEUE_REDIS_URL", store_url)
     monkeypatch.setenv("GPUQUEUE_DATABASE_URL", f"sqlite:///{tmp_path / 'history.db'}")
     monkeypatch.setenv("GPUQUEUE_HOST", "nodeA")
+    make_admin(queue)
     serve(queue)
     return queue

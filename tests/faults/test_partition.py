@@ -91,7 +91,6 @@ def test_a_lost_host_gives_its_job_to_another_at_once(stack: ExitStack, store_ur
 
     cut()
     near.start_worker()
-    near.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, admins="*")
     until(lambda: near.cli("lost", far.settings.host, "--yes", check=False).returncode == 0, what="silence")
     until(lambda: 2 in lives(effects), timeout_s=60, what="the second copy")
     heal()

@@ -69,7 +69,7 @@ class Person:
     def __post_init__(self) -> None:
         """Make an access token, and a session that uses it."""
         self.mark = f"{self.name}sSecret"
-        self.token = self.site.token(self.name, 1000 + ord(self.name[1]))  # a uid that nobody else here has
+        self.token = self.site.token(self.name, 54_000 + ord(self.name[1]))  # see known_accounts
         self.session = requests.Session()
         self.session.headers["Authorization"] = f"Bearer {self.token}"
         self.session.trust_env = False

@@ -6,15 +6,16 @@ import pwd
 from collections.abc import Mapping
 
 #: The accounts of tokens in the tests, by their user ids. Some tests have accounts of one name, made one after another.
+#: The ids are none that a person of the machine may have, who runs the tests: accounts of people begin at 1000.
 ACCOUNTS: Mapping[int, str] = {
-    1001: "ada",
+    54320: "ada",
     54321: "bob",
     777: "bob",
     54322: "dora",
     54323: "carl",
-    1108: "alice",
-    1110: "ann",
-    1111: "bob",
+    54108: "alice",
+    54110: "ann",
+    54111: "bob",
 }
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import forked_service
 import pytest
-from factories import make_offer, serve
+from factories import make_admin, make_offer, serve
 from forked_service import ServiceProcess
 from template_history import make_tables
 
@@ -193,6 +193,7 @@ def serving(bounds: Mapping[str, float | str] | None = None, **chosen: str) -> I
     make_tables(settings.database_url)
     queue = JobQueue(settings.redis_url)
     queue.recovery.open(0)
+    make_admin(queue)
     serve(queue)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -16,7 +16,9 @@ from gpuqueue.client import Client
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Record
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.site_policy import send_rules
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.account import current_account
 
 
 class Site:
@@ -30,6 +32,7 @@ class Site:
             "GPUQUEUE_REDIS_URL": store_url,
             # Simulated devices are identified by host and number, and must differ between tests.
             "GPUQUEUE_HOST": f"test-{secrets.token_hex(4)}",
+            "GPUQUEUE_ADMINS": current_account("here").name,
             "GPUQUEUE_DEVICES": "sim:1x8G",
             "GPUQUEUE_HEADROOM": "0",
             "GPUQUEUE_HEARTBEAT": "0.2s",
@@ -44,6 +47,7 @@ class Site:
         self._log = state_dir / "processes.log"
         state_dir.mkdir(parents=True, exist_ok=True)
         self.queue.recovery.open(0)
+        send_rules(self.queue, self.settings)
 
     @property
     def queue(self) -> JobQueue:

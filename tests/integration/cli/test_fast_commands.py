@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from factories import make_offer, make_spec, serve
+from factories import make_admin, make_offer, make_spec, serve
 from own_store import OwnStore
 
 from gpuqueue.client import Client
@@ -77,6 +77,7 @@ def queue(own_store: OwnStore) -> JobQueue:
     """Return the queue of a store with one device."""
     opened = JobQueue(own_store.url)
     opened.recovery.open(0)
+    make_admin(opened)
     serve(opened, make_offer())
     return opened
 

@@ -146,9 +146,11 @@ def test_the_help_of_edit_describes_edit() -> None:
 
 
 @pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
-def test_every_example_is_understood(name: str, command: click.Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_is_understood(
+    name: str, command: click.Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each example is parsed as by a shell and the command: all values are valid and none is missing."""
-    monkeypatch.chdir("/")
+    monkeypatch.chdir(tmp_path)
     text = command.get_help(click.Context(command, info_name=f"gpuqueue {name}"))
     lines = text.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
 

@@ -41,7 +41,7 @@ class Credentials(NamedTuple):
     session: str | None = None
 
 
-ADA = Caller(account="ada", uid=1001, via=Via.SOCKET, scopes=ALL_SCOPES)
+ADA = Caller(account="ada", uid=54320, via=Via.SOCKET, scopes=ALL_SCOPES)
 
 
 @pytest.fixture

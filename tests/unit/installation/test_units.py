@@ -205,10 +205,15 @@ def test_names_that_would_change_a_unit_are_refused(
         SystemSite(**{"account": "gpuqueue", "group": "lab", "programs": Path("/opt"), **changes}).check()  # type: ignore[arg-type]
 
 
-def test_what_root_starts_as_an_account_has_no_terminal(tmp_path: Path) -> None:
+def test_the_commands_to_start_an_account_by_hand_give_it_no_terminal() -> None:
     """On root's terminal the account could type commands for root (TIOCSTI)."""
     for line in by_hand(SITE):
         assert "--reuid" not in line or (line.startswith("setsid ") and line.endswith("</dev/null >/dev/null 2>&1 &"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a program as an account")
+def test_what_root_starts_as_an_account_has_no_terminal(tmp_path: Path) -> None:
+    """On root's terminal the account could type commands for root (TIOCSTI)."""
     me = pwd.getpwuid(os.geteuid()).pw_name
     program = tmp_path / "gpuqueue-worker"
     program.write_text('#!/bin/sh\nreadlink /proc/self/fd/0; test "$(ps -o sid= -p $$)" -eq $$ && echo apart\n')
