@@ -100,7 +100,7 @@ def test() -> int:
     """Run lint, types, layers and the quick tests."""
     set_up("docs", "examples", "test")
     page()
-    return worst(lint_only(), run(*PYTEST, "-m", "not full", *IN_PARALLEL))
+    return worst(lint_and_compile(), run(*PYTEST, "-m", "not full", *IN_PARALLEL))
 
 
 def test_full() -> int:
@@ -112,7 +112,7 @@ def test_full() -> int:
     set_up("docs", "examples", "test")
     page()
     code = worst(
-        lint_only(),
+        lint_and_compile(),
         run(BIN / "coverage", "erase"),
         run(*PYTEST, "-m", "not full", *IN_PARALLEL, "--cov", "--cov-report=term"),
         run(*PYTEST, "-m", "full", *IN_PARALLEL),
@@ -143,6 +143,18 @@ def lint() -> int:
     set_up("docs", "examples", "test")
     page()
     return lint_only()
+
+
+def lint_and_compile() -> int:
+    """Check style, types and floors, while pytest compiles the tests.
+
+    pytest compiles them when it collects them, which takes most of a minute. All processes of the run that follows
+    would do it, each for itself. What is wrong in a test file is said by that run.
+    """
+    command = [*map(str, PYTEST), "--collect-only"]
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(subprocess.run, command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
+        return lint_only()
 
 
 def lint_only() -> int:
