@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from gpuqueue.model.device import Device, DeviceKind
@@ -10,8 +9,6 @@ from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Offer
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.queue.site_policy import send_rules
-from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
 from gpuqueue.text.units import GIB
 
@@ -58,8 +55,7 @@ def make_offer(uuid: str = "GPU-0", **changes: Any) -> Offer:
 
 def make_admin(queue: JobQueue) -> None:
     """Make the account that runs the tests an administrator of the site, as root always is."""
-    me = current_account("here").name
-    send_rules(queue, Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_ADMINS": me}))
+    queue.rules.set_policy(half_life_s=604_800, urgent=None, shares={}, admins=current_account("here").name)
 
 
 def serve(queue: JobQueue, *offers: Offer, lease_s: float = 300) -> None:

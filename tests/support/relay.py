@@ -68,10 +68,11 @@ class Relay:
 
     def _answer(self, far: socket.socket, near: socket.socket) -> None:
         while chunk := far.recv(65536):
-            passed = chunk if self.left is None else chunk[: self.left]
+            left = self.left  # read once: a test sets it as soon as it has the answer before
+            passed = chunk if left is None else chunk[:left]
             for piece in [bytes([each]) for each in passed] if self.in_pieces else [passed]:
                 near.sendall(piece)
-            if self.left is not None:
-                self.left -= len(passed)
+            if left is not None:
+                self.left = left - len(passed)
                 if self.left == 0:
                     return
