@@ -16,7 +16,6 @@ from gpuqueue.client import Client
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Record
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.site_policy import send_rules
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
 
@@ -47,7 +46,9 @@ class Site:
         self._log = state_dir / "processes.log"
         state_dir.mkdir(parents=True, exist_ok=True)
         self.queue.recovery.open(0)
-        send_rules(self.queue, self.settings)
+        self.queue.rules.set_policy(
+            half_life_s=self.settings.half_life_s, urgent=None, shares={}, admins=self.settings.admins
+        )
 
     @property
     def queue(self) -> JobQueue:
