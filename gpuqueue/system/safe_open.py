@@ -18,11 +18,10 @@ MOST_BYTES = 8 * 2**20
 CHUNK_BYTES = 2**20
 
 
-def open_regular(path: Path | str, *, any_owner: bool = False) -> int:
+def open_regular(path: Path | str) -> int:
     """Return a file descriptor for reading the regular file *path*. The caller closes it.
 
-    Neither the file nor its directory may be a symbolic link, and both must have the same owner unless *any_owner*.
-    Parents may be links.
+    Neither the file nor its directory may be a symbolic link, and both must have the same owner. Parents may be links.
 
     Raises:
         OSError: the file does not exist or cannot be opened now.
@@ -41,7 +40,7 @@ def open_regular(path: Path | str, *, any_owner: bool = False) -> int:
     finally:
         os.close(folder)
     about = os.fstat(fd)
-    if stat.S_ISREG(about.st_mode) and (any_owner or about.st_uid == owner):
+    if stat.S_ISREG(about.st_mode) and about.st_uid == owner:
         return fd
     os.close(fd)
     if stat.S_ISREG(about.st_mode):
@@ -57,7 +56,7 @@ def is_regular(path: Path) -> bool:
         return False
 
 
-def read_small(path: Path | str, most_bytes: int = MOST_BYTES, *, any_owner: bool = False) -> bytes:
+def read_small(path: Path | str, most_bytes: int = MOST_BYTES) -> bytes:
     """Return the content of the file *path*.
 
     Raises:
@@ -65,7 +64,7 @@ def read_small(path: Path | str, most_bytes: int = MOST_BYTES, *, any_owner: boo
         Unreadable: *path* is no regular file, or it is larger than *most_bytes*.
 
     """
-    fd = open_regular(path, any_owner=any_owner)
+    fd = open_regular(path)
     try:
         content = b""
         while part := os.read(fd, min(most_bytes + 1 - len(content), CHUNK_BYTES)):

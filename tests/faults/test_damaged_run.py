@@ -132,7 +132,7 @@ SPOILS: dict[str, tuple[str, EndingKind | None]] = {
     "exit": ("mkdir exit", None),
     "half an exit": ("mkfifo .exit", None),
     "meters": ("rm -f meters; mkfifo meters", None),
-    "reports": ("mkdir inside; mkfifo inside/1.json; head -c 100000 /dev/urandom > inside/2.json", None),
+    "reports": ("head -c 100000 /dev/urandom > reports; mkdir inside; mkfifo inside/1.json", None),
     "heartbeat": ("rm heartbeat; mkfifo heartbeat", None),
     "cancel": ("mkdir cancel", EndingKind.CANCELLED),
     "spec": ("rm spec; mkdir spec", None),

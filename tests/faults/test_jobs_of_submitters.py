@@ -98,16 +98,16 @@ def test_worker_and_shim_killed_leave_nothing_and_the_job_runs_again(service_sit
 def test_a_cancel_reaches_daemons_and_reports_reach_the_worker(service_site: ServiceSite) -> None:
     """A cancel ends daemons. A report that the job wrote with a strict umask is read and removed by the service."""
     site, alice = service_site, service_site.people.alice
-    words = "umask 077; echo '{\"v\":1}' > $GPUQUEUE_RUN_DIR/inside/1.json; echo up; setsid sleep 1000 & sleep 1000"
+    words = "umask 077; echo '{\"v\":1}' >> $GPUQUEUE_RUN_DIR/reports; echo up; setsid sleep 1000 & sleep 1000"
     job = site.submit(alice, words)
     run = site.running(job)
     until(lambda: site.log(job) == "up\n", what="its report")
 
-    assert '{"v":1}\n' == site.command("cat", f"{run.path}/inside/1.json").stdout
+    assert '{"v":1}\n' == site.command("cat", f"{run.path}/reports").stdout
     site.client.jobs.cancel(job)
 
     assert JobState.CANCELLED is site.ended(job).job.state
-    until(lambda: not (run.path / "inside").exists(), what="the settlement", timeout_s=60)
+    until(lambda: not (run.path / "reports").exists(), what="the settlement", timeout_s=60)
     assert [] == site.people.running(alice)
 
 

@@ -88,4 +88,5 @@ class Ran:
 
     def reported(self) -> list[dict[str, Any]]:
         """Return the report of each process."""
-        return [json.loads(path.read_text()) for path in sorted(self.directory.path.glob("inside/*"))]
+        reports = self.directory.path / "reports"
+        return [json.loads(line) for line in reports.read_text().splitlines()] if reports.exists() else []

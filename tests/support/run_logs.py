@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from gpuqueue.model.run import RunDevice
 from workers.run.directory import RunDir
 from workers.run.values import Held
+from workers.shim import acl
 
 
 def run_of(runs: Path, job_id: int, user: str, size_bytes: int, *, ended: bool = True) -> RunDir:
@@ -19,6 +22,14 @@ def run_of(runs: Path, job_id: int, user: str, size_bytes: int, *, ended: bool =
     if ended:
         directory.settle()
     os.utime(directory.log, (job_id, job_id))
+    return directory
+
+
+def shared(directory: RunDir) -> RunDir:
+    """Share the log of a run with a made-up account, as a shim does with the submitter."""
+    acl.share(str(directory.log), 54_321, acl.READ | acl.WRITE)
+    if acl.ACCESS not in os.listxattr(directory.log):
+        pytest.skip("this file system has no access control lists")
     return directory
 
 

@@ -28,6 +28,7 @@ from gpuqueue.text.sanitize import in_one_line
 from workers.run import links
 from workers.run.files import FixedFile, is_ours, lock, put, read, read_fields, remove, warn_once
 from workers.run.values import Exit, Held, ShimSpec
+from workers.shim import acl
 from workers.shim.code import DIRECTORY
 from workers.shim.log import LIMIT, lowered
 from workers.shim.preempt_request import NAME as PREEMPT_REQUEST
@@ -283,7 +284,11 @@ class RunDir:
         for name in names:
             if is_ours(name):
                 remove(self._at(name))
-        if "inside" in names:
+        if acl.REPORTS in names:
+            with contextlib.suppress(OSError):
+                acl.end_writing(self.path)  # the shim may have been killed
+                acl.remove(self._at(acl.REPORTS))
+        if "inside" in names:  # of a run that an earlier version started
             shutil.rmtree(self._at("inside"), ignore_errors=True)
         links.remove(self.path.parent.parent, self._name)
 

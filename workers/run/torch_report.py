@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import islice
 from pathlib import Path
@@ -13,12 +14,13 @@ from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.system.safe_open import read_small
 from gpuqueue.text.json_fields import Fields, loaded
+from workers.shim.acl import REPORTS
 
 #: A figure that is larger than any device's memory. The job writes the files, so they may hold anything.
 _ABSURD = 2**60
 #: Most reports that are read per run, and most bytes of one report.
-_MOST_FILES = 4096
-_MOST_BYTES = 64 * 1024
+_MAX_REPORTS = 4096
+_MAX_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +53,8 @@ class InsideReport:
 
 def read_reports(run_dir: Path) -> InsideReport | None:
     """Return the combined report of the run's processes, or None if no process has written a valid report."""
-    reported = [each for path in _files(run_dir / "inside") if (each := _read(path)) is not None]
+    texts = islice(_texts(run_dir), _MAX_REPORTS)
+    reported = [report for text in texts if (report := _read(text)) is not None]
     if not reported:
         return None
     places = {place for each in reported for place in each.reserved_on}
@@ -63,21 +66,22 @@ def read_reports(run_dir: Path) -> InsideReport | None:
     )
 
 
-def _files(inside: Path) -> list[Path]:
-    """Return at most ``_MOST_FILES`` report files, because a job may have created a million of them."""
-    try:
-        with os.scandir(inside) as entries:
-            found = (Path(entry.path) for entry in entries if entry.name.endswith(".json"))
-            return sorted(islice(found, _MOST_FILES))
-    except OSError:
-        return []
+def _texts(run_dir: Path) -> Iterator[bytes]:
+    """Yield each report: a line of ``reports``, or a file in ``inside`` of a run that an earlier version started."""
+    with contextlib.suppress(OSError, Unreadable):
+        yield from read_small(run_dir / REPORTS).splitlines()
+    with contextlib.suppress(OSError), os.scandir(run_dir / "inside") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError, Unreadable):
+                yield read_small(entry.path, _MAX_BYTES)
 
 
-def _read(path: Path) -> InsideReport | None:
-    """Return the report of one process, or None if the file is not a valid report."""
+def _read(text: bytes) -> InsideReport | None:
+    """Return the report of one process, or None if *text* is not a valid report. The job writes it."""
     try:
-        # A job that runs as its submitter writes files of that account into a directory of the account of the workers.
-        fields = loaded(read_small(path, _MOST_BYTES, any_owner=True), "a report of torch")
+        if len(text) > _MAX_BYTES:
+            return None
+        fields = loaded(text, "a report of torch")
         reserved: Counter[str | int] = Counter()
         ooms: Counter[str | int] = Counter()
         for plain in fields.each("devices"):
@@ -85,7 +89,7 @@ def _read(path: Path) -> InsideReport | None:
             place = device.text_or_none("uuid") or device.whole("index")
             reserved[place] += device.whole("reserved_bytes")
             ooms[place] += device.whole("ooms")
-    except (OSError, Unreadable):
+    except Unreadable:
         return None
     if max([*reserved.values(), *ooms.values()], default=0) >= _ABSURD:
         return None

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.disk_room import Room
-from gpuqueue.system.logs import LOGS
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import GIB, format_bytes
 from workers.run import links
@@ -28,7 +27,8 @@ from workers.run.directory import USER, RunDir
 from workers.run.files import lock
 from workers.services.run_tree import BLOCK_BYTES
 from workers.services.user_logs import UserLogs
-from workers.shim.log import CUT_BYTES, DISK
+from workers.shim.acl import WRITTEN, is_held
+from workers.shim.log import CUT_BYTES, DISK, REASONS, LogLimit
 from workers.shim.log import USER as USER_LIMIT
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,8 @@ class LogWatch:
         self._searched_s: float | None = None
         self._running: dict[Path, RunLogs] = {}
         self._users_s = 0.0
+        #: The logs that are still open for writing after the end of their run, and their bytes on the disk then.
+        self._held: dict[Path, int] = {}
         #: When the limit of a run was lowered, for the runs whose shims may still be about to cut.
         self._lowered_s: dict[Path, float] = {}
         self._is_low = False
@@ -130,7 +132,7 @@ class LogWatch:
             directory = RunDir(self._runs / job_id / token)
             with contextlib.suppress(OSError):  # it ends now, or has no log yet
                 user = str((directory.path / USER).readlink())
-                sizes = tuple(map(_on_disk, (directory.path / name for name in LOGS)))
+                sizes = tuple(map(_on_disk, (directory.path / name for name in WRITTEN)))
                 limit = directory.log_limit()
                 found[directory.path] = RunLogs(directory, user, sizes, None if limit is None else limit[0])
         return found
@@ -171,6 +173,8 @@ class LogWatch:
         for path, before in self._running.items():
             if path not in found:  # it has ended; its log stays
                 self._ended[before.user] += before.disk_bytes
+                self._held.update(zip((path / name for name in WRITTEN), before.sizes, strict=True))
+        self._hold_held()
         self._running = found
         by_user: defaultdict[str, list[RunLogs]] = defaultdict(list)
         for each in found.values():
@@ -195,6 +199,14 @@ class LogWatch:
                         each.job_id,
                         format_bytes(most_bytes),
                     )
+
+    def _hold_held(self) -> None:
+        """Let no log grow that a process of the user has open for writing after the end of its run."""
+        self._held = {path: size for path, size in self._held.items() if is_held(path)}
+        for path, size in self._held.items():
+            limit = LogLimit(str(path), max(size, CUT_BYTES), REASONS[USER_LIMIT])
+            limit.check()
+            limit.close()
 
     def _is_over(self, by_user: dict[str, list[RunLogs]], limit_bytes: int) -> bool:
         """Return whether a user whose jobs run has more than the limit, and logs of ended runs that may be cut."""

@@ -23,7 +23,7 @@ from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.delivered_layout import RESULTS
-from gpuqueue.system.logs import LOGS, TIMES
+from gpuqueue.system.logs import TIMES
 from workers.run import deliveries
 from workers.run.directory import USER
 from workers.services.code_prune import delete_code
@@ -32,6 +32,7 @@ from workers.services.results_prune import delete_results
 from workers.services.run_tree import names_in, opened
 from workers.services.user_logs import UserLogs
 from workers.services.user_results import hold_results
+from workers.shim import acl
 
 if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase
@@ -47,7 +48,7 @@ JUMP_S = 300.0
 PACE_S = 0.01
 
 #: The files that the shim makes: the logs, and the files that record their growth over time.
-_LOGS = re.compile(rf"({'|'.join(LOGS)})({re.escape(TIMES)})?")
+_LOGS = re.compile(rf"({'|'.join(acl.WRITTEN)})({re.escape(TIMES)})?")
 
 
 class Pruner:
@@ -81,8 +82,10 @@ class Pruner:
                 found = _delete(runs, now.timestamp() - keep_s, stopping, self._pending)
             if alone and limit_bytes is not None:
                 self._user_logs.enforce(runs, limit_bytes, stopping)
-            if alone and now is not None and self._settings.keep_code_s is not None:
-                before_s = now.timestamp() - self._settings.keep_code_s
+            # The submitter may still write into the copy of the code, so it never outlives the log.
+            ages = [age_s for age_s in (self._settings.keep_code_s, keep_s) if age_s is not None]
+            if alone and now is not None and ages:
+                before_s = now.timestamp() - min(ages)
                 launcher = self._settings.launcher_in_use
                 delete_code(runs, before_s, launcher, stopping, self._undeleted, self._pending)
             if alone:
@@ -213,14 +216,15 @@ def _delete_one(job: int, token: str, before_s: float) -> bool:
     """Delete the logs of one run, and its directory if it is then empty. Return whether there was a log."""
     gone = False
     with contextlib.suppress(OSError), opened(token, job) as run:
-        names = names_in(run)
-        if "claim" in names or os.fstat(run).st_mtime >= before_s:  # unsettled, or settled recently
+        names, about = names_in(run), os.fstat(run)
+        if "claim" in names or about.st_mtime >= before_s:  # unsettled, or settled recently
             return False
         if "log" in names and os.stat("log", dir_fd=run, follow_symlinks=False).st_mtime < before_s:
-            for name in filter(_LOGS.fullmatch, names):
-                os.unlink(name, dir_fd=run)
-            gone = True
-        if USER in names and RESULTS not in names:  # results have a user, too
+            removed = [acl.remove(name, run) for name in filter(_LOGS.fullmatch, names)]
+            gone = all(removed)
+        left = set(names_in(run))
+        if USER in left and left.isdisjoint({RESULTS, *acl.WRITTEN}):  # these have a user, too
             os.unlink(USER, dir_fd=run)
+        os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))  # what stays is still due
         os.rmdir(token, dir_fd=job)
     return gone

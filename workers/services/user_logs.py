@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from gpuqueue.system.logs import LOGS
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import format_bytes
 from workers.run.directory import USER
 from workers.services.run_tree import BLOCK_BYTES, names_in, opened, runs_in
+from workers.shim.acl import WRITTEN
 from workers.shim.log import CUT_BYTES, REASONS, LogLimit
 from workers.shim.log import USER as USER_LIMIT
 
@@ -95,7 +95,7 @@ def _by_user(top: int, is_ended: Callable[[Collection[str]], bool]) -> dict[str,
         if USER not in names:  # it has no log yet
             continue
         logs = found[os.readlink(USER, dir_fd=run)]
-        for name in set(LOGS).intersection(names):
+        for name in set(WRITTEN).intersection(names):
             info = os.stat(name, dir_fd=run, follow_symlinks=False)
             disk_bytes = info.st_blocks * BLOCK_BYTES
             logs.disk_bytes += disk_bytes
@@ -112,7 +112,9 @@ def _cut(top: int, each: _Log) -> int:
         fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=run)
         try:
             if stat.S_ISREG(os.fstat(fd).st_mode):
-                LogLimit(f"/proc/self/fd/{fd}", CUT_BYTES, REASONS[USER_LIMIT]).check()
+                limit = LogLimit(f"/proc/self/fd/{fd}", CUT_BYTES, REASONS[USER_LIMIT])
+                limit.check()
+                limit.close()
                 os.utime(fd, ns=(each.modified_ns, each.modified_ns))  # its age counts from its last line
             return each.disk_bytes - os.fstat(fd).st_blocks * BLOCK_BYTES
         finally:

@@ -72,6 +72,7 @@ class KeptLog:
         self._times.check(float("inf"))
         self._limit.lower(lowered())
         self._limit.check()
+        self._limit.close()
 
 
 class LogTimes:
@@ -134,6 +135,12 @@ class LogLimit:
             return self._check(self._limit)
         except OSError:  # no free descriptor or a disk error; the next check tries again
             return POLL_S
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
     def _check(self, limit: int) -> float:
         if self._fd is None:

@@ -26,7 +26,7 @@ log_limit worker   a symbolic link whose target is a lower limit of the logs (se
 tty       shim     the socket of an attached terminal (:mod:`workers.shim.attached_terminal`)
 stderr    job      standard error, if the job wants it separate from standard output
 ….times   shim     the size of ``log`` (or ``stderr``) over time
-inside/   job      a report for each process that used torch on a GPU (see :mod:`workers.run.torch_report`)
+reports   job      a line for each process that used torch on a GPU (see :mod:`workers.run.torch_report`)
 start     shim     whether the run started warm, or why not (:mod:`workers.shim.warm`); only for a warm job
 exit      shim     JSON: how the run ended; appears atomically, after the last process is gone
 ========  =======  ===========================================================================================
@@ -45,8 +45,9 @@ import signal
 import sys
 import time
 
+from workers.shim import acl
 from workers.shim.files import POLL_S, add, asked_end, deleted, put, put_at_last, read, renewed_until
-from workers.shim.log import KeptLog
+from workers.shim.log import KeptLog, LogLimit
 from workers.shim.not_started import NotStarted
 from workers.shim.preempt_request import NEVER, PreemptRequest
 from workers.shim.start import output_of, started
@@ -66,6 +67,8 @@ PR_SET_CHILD_SUBREAPER = 36
 LEFTOVER_GRACE_S = 2.0
 #: Longest time between TERM and KILL for a job that used too much memory, in seconds.
 EXCESS_GRACE_S = 1.0
+#: Most that the reports of a run need on the disk, in bytes. 4096 reports of 8 devices need less.
+MAX_REPORTS_BYTES = 8 * 1024 * 1024
 #: Exit code of a shim that cannot write into the run directory. Such a shim has started nothing.
 CANNOT_WRITE = os.EX_IOERR
 
@@ -166,8 +169,10 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
     """Watch the run, end all its processes, and return how it ended."""
     names = ["log", "stderr"] if spec["separate_stderr"] else ["log"]
     logs = [KeptLog(name, spec["log_limit_bytes"]) for name in names]
+    reports = LogLimit(acl.REPORTS, MAX_REPORTS_BYTES)
 
     def check_logs() -> float:
+        reports.check()
         return min([log.check() for log in logs])
 
     request = PreemptRequest(spec["kill_grace_s"])
@@ -180,6 +185,9 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
     output.drain()
     for log in logs:
         log.last_check()
+    reports.close()
+    if spec["user"] is not None:
+        acl.end_writing(".")
     max_rss_bytes, cpu_s = tree.usage()
     return {
         "kind": kind,

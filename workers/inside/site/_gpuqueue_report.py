@@ -1,6 +1,6 @@
 """Writes the report of a job's process at its end, if torch was imported there. Loaded only then.
 
-The report ``<run>/inside/<pid>.json`` holds the peaks of torch's allocator on each device, in the order in which the
+The report, a line of ``<run>/reports``, holds the peaks of torch's allocator on each device, in the order in which the
 process sees the devices, how often the process ran out of device memory, whether it died of that, and the message.
 :mod:`workers.run.torch_report` reads the report.
 """
@@ -13,7 +13,7 @@ from typing import Any, Dict, Optional
 
 
 def write(torch: Any, run_dir: str, began_s: float) -> None:
-    """Write the report of this process atomically, if CUDA was initialised in it."""
+    """Append the report of this process, if CUDA was initialised in it."""
     if not torch.cuda.is_initialized():  # also false in a fork of a process that initialised CUDA
         return
     fatal = fatal_error()
@@ -27,18 +27,13 @@ def write(torch: Any, run_dir: str, began_s: float) -> None:
         "message": "" if fatal is None else str(fatal)[:300],
         "devices": [on_device(torch.cuda, index) for index in range(torch.cuda.device_count())],
     }
-    directory = os.path.join(run_dir, "inside")
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    name = "%d.json" % os.getpid()  # noqa: UP031 - valid in every Python
-    # The run directory may belong to another account: nothing that it has put there is followed or overwritten.
-    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    # The run directory may belong to another account: no link that it has put there is followed.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(os.path.join(run_dir, "reports"), flags, 0o600)
     try:
-        fd = os.open(name + ".part", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=place)
-        with open(fd, "w", encoding="ascii") as file:
-            json.dump(report, file)
-        os.replace(name + ".part", name, src_dir_fd=place, dst_dir_fd=place)
+        os.write(fd, (json.dumps(report) + "\n").encode("ascii"))  # one call, so that no other report mixes with it
     finally:
-        os.close(place)
+        os.close(fd)
 
 
 def on_device(cuda: Any, index: int) -> Dict[str, Any]:

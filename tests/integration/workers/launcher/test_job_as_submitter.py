@@ -18,6 +18,7 @@ from submitters import Launcher, People
 from gpuqueue.model.run import EndingKind
 from workers.run.environment import TOKEN
 from workers.run.torch_report import read_reports
+from workers.shim import acl
 
 Start = Callable[..., Shim]
 
@@ -179,9 +180,10 @@ def test_the_submitter_reads_the_log_and_nobody_else_anything(as_user: Start, pe
     until(lambda: run.log() == "hello\n", what="its output")
 
     files = [path / name for name in ("spec", "log", "pid", "claim", "heartbeat", "log.times")]
-    bobs = [f"cat {file}" for file in files] + [f"ls {path}", f"ls {path}/inside", f"cat /proc/{job}/environ"]
+    bobs = [f"cat {file}" for file in files] + [f"ls {path}", f"cat {path}/reports", f"cat /proc/{job}/environ"]
     bobs += [f"kill -9 {pid}" for pid in (shim, job, guard)]
     alices = [f"cat {file}" for file in files if file.name != "log"] + [f"ls {path}", f"touch {path}/exit"]
+    alices += [f"mkdir {path}/inside"]
     alices += [f"echo forged > {path}/{name}" for name in ("spec", "pid", "exit", "cancel", "heartbeat")]
     alices += [f"ln -sf /etc/passwd {path}/{name}" for name in ("log", "exit", "cancel")]
     alices += [f"kill -9 {pid}; cat /proc/{pid}/environ" for pid in (shim, guard)]
@@ -211,19 +213,37 @@ def test_only_the_service_account_is_served(launcher: Launcher, people: People) 
 
 
 def test_the_reports_of_the_job_are_read_and_removed(as_user: Start) -> None:
-    """The job writes its reports about torch into a directory of the service account, with any umask."""
+    """The job writes its reports about torch into a file of the service account, with any umask."""
     report = (Path(__file__).parents[3] / "golden" / "inside-v1.json").read_text()
-    inside = "$(dirname $(readlink /proc/$$/fd/1))/inside"
-    run = as_user(
-        "/bin/sh", "-c", f"umask 077; printf %s '{report}' > {inside}/7.json; ln -s /etc/shadow {inside}/8.json"
-    )
+    reports = "$(dirname $(readlink /proc/$$/fd/1))/reports"
+    run = as_user("/bin/sh", "-c", f"umask 077; printf %s '{report}' >> {reports}")
 
     assert (0, "") == (run.ended().ending.exit_code, run.log())
     found = read_reports(run.directory.path)
     assert found is not None
     assert found.reserved_on
     run.directory.settle()
-    assert not (run.directory.path / "inside").exists()
+    assert not (run.directory.path / "reports").exists()
+
+
+def test_after_the_end_the_submitter_only_reads(as_user: Start, people: People) -> None:
+    """Alice can write no file of her ended run, and what she has linked to her home is emptied with the log."""
+    link = f"{people.alice.pw_dir}/kept"
+    words = f"echo hello; ln $(readlink /proc/$$/fd/1) {link}; ln $(dirname $(readlink /proc/$$/fd/1))/reports {link}2"
+    run = as_user("/bin/sh", "-c", words, separate_stderr=True)
+    assert (0, "hello\n") == (run.ended().ending.exit_code, run.log())
+    path = run.directory.path
+    assert "hello\n" == people.shell(people.alice, f"cat {link}").stdout
+
+    places = [f"{path}/{name}" for name in ("log", "stderr", "reports", "inside", "more")] + [link, f"{link}2"]
+    tries = "; ".join(f"(echo more >> {place}) && echo WROTE {place}" for place in places)
+    assert "" == people.shell(people.alice, tries).stdout
+    run.directory.settle()
+    assert "hello\n" == people.shell(people.alice, f"cat {path}/log").stdout
+
+    assert acl.remove(str(path / "log"))
+    assert "" == people.shell(people.alice, f"cat {link} {link}2").stdout
+    assert not (path / "log").exists()
 
 
 def test_an_open_installation_is_refused(people: People, open_dir: Path) -> None:

@@ -45,7 +45,7 @@ def test_without_torch_nothing_is_left_behind(tmp_path: Path) -> None:
         check=True,
     )
     assert f"False {plain.stdout.strip()} {INSIDE}\n" == ran.log
-    assert (None, []) == (ran.report, list(ran.directory.path.glob("inside")))
+    assert (None, []) == (ran.report, list(ran.directory.path.glob("reports")))
 
 
 @pytest.mark.parametrize(

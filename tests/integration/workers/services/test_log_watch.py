@@ -12,7 +12,7 @@ import pytest
 from bounded import until
 from factories import make_spec
 from one_shim import Shim
-from run_logs import on_disk, run_of
+from run_logs import on_disk, run_of, shared
 from site_of_one import Site
 
 from gpuqueue.settings.settings import Settings
@@ -160,6 +160,26 @@ def test_the_log_of_a_run_counts_after_its_end(runs: Path) -> None:
 
     watch.check(NEVER)
     assert second.log_limit() is not None
+
+
+def test_a_log_that_is_open_after_its_end_does_not_grow(runs: Path) -> None:
+    """A process of the user that still has the log open writes no more than the log had at the end of the run."""
+    directory = shared(run_of(runs, 1, "ann", 2 * MIB, ended=False))
+    watch = watch_of(runs, "100M")
+    watch.check(NEVER)
+    with directory.log.open("ab") as held:
+        directory.settle()
+        watch._users_s = float("-inf")
+        watch.check(NEVER)
+        held.write(b"x" * 8 * MIB)
+        held.flush()
+        watch._users_s = float("-inf")
+        watch.check(NEVER)
+        assert on_disk(directory) <= 2 * MIB
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        watch._users_s = float("-inf")
+        watch.check(NEVER)
+        assert before == len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_limit_is_only_lowered(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

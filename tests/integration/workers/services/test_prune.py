@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from bounded import until
 from factories import make_spec
 from outbox import Outbox, second
+from run_logs import shared
 from site_of_one import Site
 
 from gpuqueue.history.database import HistoryDatabase
@@ -92,6 +94,35 @@ def test_a_log_goes_when_its_time_is_over_and_its_directory_with_it(settings: Se
     clock.move(1 * DAY_S)
     assert 1 == rounds(Pruner(settings, clock), clock)
     assert ["live"] == [entry.name for entry in settings.runs_dir.iterdir()]
+
+
+def test_a_log_that_a_process_still_writes_is_emptied_and_counts(settings: Settings, clock: MovedClock) -> None:
+    """Removed, it would take room that nobody sees. It goes when it is closed; a second name of it is empty."""
+    directory = shared(run_of(settings, 1))
+    directory.note_user("ann")
+    (directory.path / "log.times").write_text("1.0 6\n")
+    clock.move(31 * DAY_S)
+    pruner = Pruner(settings, clock)
+    old = directory.path.stat().st_mtime
+    with directory.log.open("ab"):
+        assert 0 == rounds(pruner, clock)
+        assert (0, {"log", "user"}) == (directory.log.stat().st_size, {path.name for path in directory.path.iterdir()})
+        assert old == directory.path.stat().st_mtime
+    os.link(directory.log, settings.state_dir / "second")
+
+    assert 1 == rounds(pruner, clock)
+    assert not directory.path.exists()
+    assert b"" == (settings.state_dir / "second").read_bytes()
+
+
+def test_the_copy_of_the_code_goes_with_the_log(settings: Settings, clock: MovedClock) -> None:
+    """The submitter may still write into it, so it does not outlive the log, even if keep_code is longer."""
+    directory = run_of(settings, 1)
+    (directory.code / "tree").mkdir(parents=True)
+    clock.move(31 * DAY_S)
+
+    rounds(Pruner(replace(settings, keep_code_s=None), clock), clock)
+    assert not directory.code.exists()
 
 
 def test_a_live_run_keeps_its_log_however_old_it_is(settings: Settings, clock: MovedClock) -> None:

@@ -44,6 +44,23 @@ def test_the_oldest_logs_of_a_user_are_cut_until_the_rest_fits(runs: Path) -> No
     assert 1.0 == oldest.log.stat().st_mtime
 
 
+def test_the_reports_of_a_run_count(runs: Path) -> None:
+    """The other file that a job may write needs room of its user, too, if it is still there after the end."""
+    directory = run_of(runs, 1, "ann", 2 * MIB)
+    (directory.path / "reports").write_bytes(b"x" * 3 * MIB)
+
+    assert {"ann": 5 * MIB} == UserLogs().enforce(runs, 9 * MIB, NEVER)
+
+
+def test_a_cut_leaves_no_descriptor_open(runs: Path) -> None:
+    """A host has many logs, and a process so many descriptors."""
+    run_of(runs, 1, "ann", 4 * MIB)
+    before = set(Path("/proc/self/fd").iterdir())
+
+    UserLogs().enforce(runs, MIB // 2, NEVER)
+    assert before == set(Path("/proc/self/fd").iterdir())
+
+
 def test_a_log_is_cut_once(runs: Path) -> None:
     """A second round changes nothing, even if the rest is still too much."""
     directory = run_of(runs, 1, "ann", 4 * MIB)

@@ -152,12 +152,9 @@ def test_no_digits_but_ours_make_a_process(text: str) -> None:
 def test_an_invalid_report_of_a_process_spoils_no_other(tmp_path: Path, content: bytes) -> None:
     """A bad report of one process does not affect the reports of others.
 
-    The job can write anything into the directory.
+    The job can write anything into the file.
     """
-    inside = tmp_path / "inside"
-    inside.mkdir(exist_ok=True)
-    (inside / "1.json").write_text(INSIDE)
-    (inside / "2.json").write_bytes(content)
+    (tmp_path / "reports").write_bytes(INSIDE.encode() + b"\n" + content)
 
     report = read_reports(tmp_path)
 
@@ -219,12 +216,10 @@ def test_a_small_file_is_read_to_its_last_byte(tmp_path: Path) -> None:
 
 def test_a_million_reports_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of reports is limited. A job may fork without limit, and its worker has other jobs to serve."""
-    monkeypatch.setattr("workers.run.torch_report._MOST_FILES", 3)
-    (tmp_path / "inside").mkdir()
-    for pid in range(9):
-        output = json.loads(INSIDE)
-        output["devices"][0]["ooms"] = 1
-        (tmp_path / "inside" / f"{pid}.json").write_text(json.dumps(output))
+    monkeypatch.setattr("workers.run.torch_report._MAX_REPORTS", 3)
+    output = json.loads(INSIDE)
+    output["devices"][0]["ooms"] = 1
+    (tmp_path / "reports").write_text(f"{json.dumps(output)}\n" * 9)
 
     report = read_reports(tmp_path)
 

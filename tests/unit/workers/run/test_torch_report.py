@@ -19,9 +19,9 @@ def on(index: int = 0, reserved: int = 0, **changes: Any) -> dict[str, Any]:
 
 def write_report(run_dir: Path, pid: int, *devices: dict[str, Any], began_s: float = 0.0, ended_s: float = 9.0) -> None:
     """Write the report of a process."""
-    (run_dir / "inside").mkdir(exist_ok=True)
     output = {"began_s": began_s, "ended_s": ended_s, "out_of_memory": pid == 13, "devices": devices}
-    (run_dir / "inside" / f"{pid}.json").write_text(json.dumps(output))
+    with (run_dir / "reports").open("a") as file:
+        file.write(json.dumps(output) + "\n")
 
 
 def test_no_report_is_unknown(tmp_path: Path) -> None:
@@ -78,11 +78,12 @@ def test_devices_out_of_memory_are_in_the_order_of_the_run(tmp_path: Path) -> No
     ["", "[]", "{}", "null", '{"began_s": 0, "ended_s": 1, "out_of_memory": true, "devices": 5}', "[" * 100_000],
 )
 def test_a_file_that_makes_no_sense_is_not_read(tmp_path: Path, text: str) -> None:
-    """An invalid report is ignored. The job can write anything into the directory."""
+    """An invalid report is ignored. The job can write anything into the file."""
     write_report(tmp_path, 1, on(0, GIB))
     write_report(tmp_path, 2, on(0, 2**70))
     write_report(tmp_path, 3, on(0, -1))
-    (tmp_path / "inside" / "4.json").write_text(text)
+    with (tmp_path / "reports").open("a") as file:
+        file.write(text)
 
     report = read_reports(tmp_path)
 
