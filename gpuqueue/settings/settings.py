@@ -46,6 +46,8 @@ class Settings:
     host: str
     #: The directory that holds one directory for each run. The default is ``runs`` in the state directory.
     runs_dir: Path
+    #: The pipe directory of NVIDIA's MPS daemon (:attr:`mps`). The default is ``mps`` in the state directory.
+    mps_pipe_directory: Path
     #: The HTTP service that client programs use instead of the store: ``unix:///PATH`` or ``https://HOST``. Empty: the
     #: service of this machine if its socket is there and no store is named, else the store.
     url: str = ""
@@ -148,8 +150,6 @@ class Settings:
     cap: bool = True
     #: Whether jobs share the GPUs of this host through NVIDIA's MPS, whose control daemon the site starts.
     mps: bool = False
-    #: The pipe directory of that daemon.
-    mps_pipe_directory: Path = Path("/tmp/nvidia-mps")  # noqa: S108 - the default of the daemon
     #: Most of a GPU's threads that a job may use through MPS, in percent, if its environment does not say; None: all.
     mps_thread_percentage: int | None = None
     #: Largest log of a run. A larger log loses its middle; None: no limit.

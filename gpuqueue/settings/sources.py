@@ -234,6 +234,7 @@ def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str
         "database_url": f"sqlite:///{state_dir / 'history.db'}",
         "host": values.get("host") or _own_name(faults),
         "runs_dir": state_dir / "runs",
+        "mps_pipe_directory": state_dir / "mps",
         **values,
         "state_dir": state_dir,
     }

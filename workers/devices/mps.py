@@ -56,7 +56,8 @@ def obstacle(settings: Settings, devices: Iterable[Device]) -> str | None:
     instance = next((device for device in gpus if device.mig_parent is not None), None)
     if instance is not None:
         return f"{instance.uuid} is a MIG instance, which would need a control daemon of its own: leave out mps"
-    return _driver_lacks(gpus) or _daemon_trouble(settings.mps_pipe_directory)
+    pipe_directory = settings.mps_pipe_directory
+    return _driver_lacks(gpus) or _place_trouble(pipe_directory) or _daemon_trouble(pipe_directory)
 
 
 def client_environment(settings: Settings) -> dict[str, str]:
@@ -124,6 +125,21 @@ def _has_ended(control: Path, *, connects: bool) -> bool:
         return False
 
 
+def _changeable(pipe_directory: Path) -> Path | None:
+    """Return the directory by which other accounts could replace the daemon's files, None if they cannot.
+
+    Further above, one such as /tmp is safe as well: nobody can rename there what is of another account.
+    """
+    for place in (pipe_directory, pipe_directory.resolve()):
+        for above, directory in enumerate((place, *place.parents)):
+            about = directory.stat()
+            is_safe = above > 1 and about.st_mode & stat.S_ISVTX
+            writable = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_safe
+            if about.st_uid not in {0, os.geteuid()} or writable:
+                return directory
+    return None
+
+
 def _is_server(pid: int, proc: Path) -> bool:
     try:
         return (proc / str(pid) / "comm").read_bytes().rstrip(b"\n") == _SERVER
@@ -141,10 +157,17 @@ def _driver_lacks(gpus: Iterable[Device]) -> str | None:
         return f"the NVIDIA driver could not be asked about it: {why}"
 
 
-def _daemon_trouble(pipe_directory: Path) -> str | None:
-    """Return why the control daemon cannot be used, None if it answers."""
+def _place_trouble(pipe_directory: Path) -> str | None:
+    """Return why no control daemon can be trusted there, None if one can."""
     if not os.access(pipe_directory, os.X_OK):
         return f"there is no pipe directory {pipe_directory}: start {CONTROL} -d, or correct mps_pipe_directory"
+    if (place := _changeable(pipe_directory)) is not None:
+        return f"other accounts can write in {place}, and could put a daemon there: choose another mps_pipe_directory"
+    return None
+
+
+def _daemon_trouble(pipe_directory: Path) -> str | None:
+    """Return why the control daemon cannot be used, None if it answers."""
     program = shutil.which(CONTROL)
     if program is None:
         return f"the program {CONTROL} is not on the worker's PATH: install it with the driver"

@@ -212,6 +212,22 @@ def test_a_client_is_limited_and_measured_and_the_server_is_no_external_process(
     assert (2 * GIB, PeakSource.NVML_SAMPLED, False) == (peak.bytes, peak.source, peak.shared)
 
 
-def test_the_default_pipe_directory_is_that_of_the_daemon() -> None:
-    """Without a setting, jobs look for the daemon where it is without a variable."""
-    assert Path("/tmp/nvidia-mps") == Settings.load({"GPUQUEUE_CONFIG": os.devnull}).mps_pipe_directory
+def test_the_default_pipe_directory_is_in_the_state_directory() -> None:
+    """In /tmp, where the daemon has it without a variable, another account could put one of its own."""
+    found = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"})
+    assert Path("/s/mps") == found.mps_pipe_directory
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o777, 0o770])
+@pytest.mark.parametrize("above", [False, True])
+def test_a_pipe_directory_that_others_can_write_is_refused(
+    environ: dict[str, str], tmp_path: Path, mode: int, *, above: bool
+) -> None:
+    """Another account could put its own daemon there, which jobs would then talk to."""
+    pipe = tmp_path / "open" / "mps"
+    pipe.mkdir(parents=True)
+    place = pipe.parent if above else pipe
+    place.chmod(mode)
+
+    line = refusal({**environ, "GPUQUEUE_MPS_PIPE_DIRECTORY": str(pipe)}, tmp_path)
+    assert f"mps is on, and other accounts can write in {place}, and could put a daemon there: choose" in line

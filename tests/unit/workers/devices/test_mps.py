@@ -32,7 +32,7 @@ def test_a_job_gets_the_variables_of_a_client_only_where_mps_is_on() -> None:
     limited = settings(GPUQUEUE_MPS_PIPE_DIRECTORY="/run/mps", GPUQUEUE_MPS_THREAD_PERCENTAGE="40")
 
     assert {} == mps.client_environment(settings(GPUQUEUE_MPS="false"))
-    assert {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"} == mps.client_environment(settings())
+    assert {"CUDA_MPS_PIPE_DIRECTORY": "/s/mps"} == mps.client_environment(settings())
     assert {
         "CUDA_MPS_PIPE_DIRECTORY": "/run/mps",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
