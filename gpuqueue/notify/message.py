@@ -35,15 +35,18 @@ class Message:
 
 def message_of(record: Record, *, host: str) -> Message:
     """Return the message about an ended job. It quotes the log only if the last run was on *host*, this host."""
-    job = record.job
+    job, title = record.job, title_of(record)
     body = [_asked(record), f"command  {short(job.spec.command, MOST_COMMAND)}"]
     body += _memory_lines(record)
     body += [f"why      {plain(job.because)}"] if job.because else []
+    ending = record.last_run.ending if record.last_run is not None else None
+    if ending is not None and ending.detail and plain(ending.detail) not in title:
+        body.append(f"ending   {plain(ending.detail)}")
     lines = _log_lines(record, host)
     if lines:
         body += ["", f"the last lines of its log ({plain(str(lines[0]))}):", *lines[1]]
     body += ["", f"gpuqueue show {job.label}"]
-    return Message(title=title_of(record), body="\n".join(body), good=job.state is JobState.SUCCEEDED)
+    return Message(title=title, body="\n".join(body), good=job.state is JobState.SUCCEEDED)
 
 
 def idle_message_of(record: Record) -> Message:

@@ -157,9 +157,18 @@ def run(
             wake_on(shim)
             follow(shim, tree, group)
     finally:  # after an error too, nothing may be left
-        if group is not None:
-            group.end()
-        tree.end(0.0, lambda: None, warned=True)
+        end(tree, group)
+
+
+def end(tree: Tree, group: RunGroup | None) -> None:
+    """End all processes of the run, and stay until the last one is gone, even if it cannot be killed."""
+    if group is not None:
+        group.end()
+    tree.end(0.0, lambda: None, warned=True)
+    while tree.reap():
+        signal.sigtimedwait(WAKE, POLL_S)
+    if group is not None:
+        group.end()
 
 
 def group_of(request: Request, rules: Rules) -> RunGroup | None:

@@ -11,17 +11,21 @@ from gpuqueue.model.device import Device, Health, trouble_of
 from gpuqueue.queue.lease import Offer
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.machine_id import machine_id
+from gpuqueue.text.units import format_bytes
 from workers.devices.backend import DeviceTrouble
 from workers.measure.active_runs import LiveRun
 from workers.measure.monitor import DeviceMonitor
 from workers.measure.sample import Sample
 from workers.run.start_health import StartHealth, in_words
+from workers.shim.tree import UNKILLABLE_S, is_killed
 
 if TYPE_CHECKING:
     from workers.devices import mps
 else:  # few sites use it
     mps = later("workers.devices.mps")
 
+#: The first words of a device's trouble if processes hold it that cannot be killed.
+HELD = "it is held by an unkillable process"
 #: Time between two health checks of a device, in seconds. Temperature and modes change slowly.
 HEALTH_S = 5.0
 #: How long a device takes no new job after its last failed health check, in seconds.
@@ -40,6 +44,8 @@ class AdmissionCheck:
         self.start_health = StartHealth(settings.runs_dir, clock, settings.launcher_in_use)
         self._mps = mps.DaemonWatch(settings, device) if settings.mps else None
         self._machine = machine_id(settings.state_dir)
+        #: Since when each external process is known to be killed.
+        self._killed_s: dict[int, float] = {}
         self._unwell: str | None = None
         self._unwell_until_s = 0.0
 
@@ -48,7 +54,7 @@ class AdmissionCheck:
         try:
             sample = self._monitor.sample(self.device)
             health = self._monitor.health(self.device, HEALTH_S)
-            trouble = self._trouble(health) or self._mps_trouble() or self.start_health.trouble()
+            trouble = self._trouble(health) or self._held(sample) or self._mps_trouble() or self.start_health.trouble()
             return self._offer(sample, trouble, health)
         except DeviceTrouble as error:
             return self._offer(None, str(error))
@@ -78,6 +84,23 @@ class AdmissionCheck:
         if trouble is not None:
             self._unwell, self._unwell_until_s = trouble, now_s + COOL_DOWN_S
         return self._unwell if now_s < self._unwell_until_s else None
+
+    def _held(self, sample: Sample) -> str | None:
+        """Return which processes still hold memory of the device although they were killed, or None.
+
+        Their memory counts like that of every external process. But a device that a driver does not let go of may not
+        work either, and nobody knows when it comes back.
+        """
+        now_s, before = self._clock.monotonic_s(), self._killed_s
+        killed = [process for process in sample.external_processes if is_killed(process.pid)]
+        self._killed_s = {process.pid: before.get(process.pid, now_s) for process in killed}
+        held = [process for process in killed if now_s - self._killed_s[process.pid] >= UNKILLABLE_S]
+        names = [
+            f"process {process.pid} of {process.user or 'somebody'}"
+            + ("" if process.held_bytes is None else f" ({format_bytes(process.held_bytes)})")
+            for process in held
+        ]
+        return f"{HELD}: SIGKILL does not end {', '.join(names)}" if names else None
 
     def _mps_trouble(self, *, at_start: bool = False) -> str | None:
         return None if self._mps is None else self._mps.trouble(at_start=at_start)

@@ -46,7 +46,7 @@ def judged(
     if circumstances:
         detail += f", {circumstances}"
     if ending.kind is EndingKind.OUT_OF_MEMORY:  # the watchdog ended the run
-        return replace(ending, detail=detail)
+        return replace(ending, detail=f"{detail}; {ending.detail}" if ending.detail else detail)
     if not _failed_by_itself(ending):
         return ending
     if not (report is not None and report.out_of_memory) and not shows_out_of_memory(log_tail):

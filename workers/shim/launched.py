@@ -16,7 +16,7 @@ import time
 from workers.shim import code
 from workers.shim.launch_protocol import GREETING, MOST_BYTES, PACK, REMOVE, START, SWEEP, TOKEN, run_name, wake_on
 from workers.shim.not_started import TOO_LATE, NotStarted, no_start
-from workers.shim.tree import Tree
+from workers.shim.tree import UNKILLABLE_S, Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -231,8 +231,9 @@ def launch(
 
 
 def abandon(guard: socket.socket) -> None:
-    """Have the guard kill the child that was to become the job, and wait until it is gone."""
+    """Have the guard kill the child that was to become the job, and wait until it is gone, if it can be killed."""
     with contextlib.suppress(OSError):
+        guard.settimeout(UNKILLABLE_S)
         guard.shutdown(socket.SHUT_WR)
         while guard.recv(MOST_BYTES):
             pass

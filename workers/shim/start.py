@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import time
 
 from workers.shim import acl, code
@@ -17,7 +16,7 @@ from workers.shim.files import POLL_S, asked_end, put, renewed_until
 from workers.shim.launched import launch
 from workers.shim.not_started import TOO_LATE, NotStarted, no_process, no_start, why
 from workers.shim.pseudo_terminal import Terminal
-from workers.shim.tree import Tree, begin_child
+from workers.shim.tree import Tree, begin_child, end_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -187,13 +186,8 @@ def answer_of(reader: int, pid: int, until: float) -> str:
         NotStarted: the run was cancelled or its heartbeat expired before the process started.
 
     """
-
-    def end() -> None:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
     with os.fdopen(reader, "rb") as pipe:
-        wait(reader, until, end)
+        wait(reader, until, lambda: end_child(pid))
         return pipe.read().decode(errors="replace")
 
 
@@ -201,7 +195,7 @@ def wait(reader: int, until: float, end: Callable[[], None]) -> None:
     """Wait until *reader* is readable: the job has started, or cannot. That can block on a dead file server.
 
     Raises:
-        NotStarted: the run was cancelled or its heartbeat expired first. *end* was called and has ended the process.
+        NotStarted: the run was cancelled or its heartbeat expired first. *end* was called to end the process.
 
     """
     poll = select.poll()

@@ -28,7 +28,7 @@ stderr    job      standard error, if the job wants it separate from standard ou
 ….times   shim     the size of ``log`` (or ``stderr``) over time
 reports   job      a line for each process that used torch on a GPU (see :mod:`workers.run.torch_report`)
 start     shim     whether the run started warm, or why not (:mod:`workers.shim.warm`); only for a warm job
-exit      shim     JSON: how the run ended; appears atomically, after the last process is gone
+exit      shim     JSON: how the run ended; appears atomically, after the last process is gone or proved unkillable
 ========  =======  ===========================================================================================
 
 The shim fences itself: when the heartbeat expires, it ends the process tree before another worker can claim the job.
@@ -131,11 +131,17 @@ def grace_of(kind: str, spec: dict[str, Any], request: PreemptRequest) -> float:
 
 def detail_of(kind: str, request: PreemptRequest, tree: Tree) -> str:
     """Return the detail text of an ending."""
+    words = ""
     if kind == "exited":
-        return tree.cause
-    if kind == "preempted" and request.by:
-        return f"preempted for job {request.by}"
-    return (tree.lost or "no worker renewed its lease in time") if kind == "lost" else ""
+        words = tree.cause
+    elif kind == "preempted" and request.by:
+        words = f"preempted for job {request.by}"
+    elif kind == "lost":
+        words = tree.lost or "no worker renewed its lease in time"
+    if tree.unkillable is None:
+        return words
+    names = ", ".join(map(str, tree.unkillable)) or "unknown"
+    return f"{words}{'; ' if words else ''}unkillable: SIGKILL does not end its process {names}"
 
 
 def main(run_dir: str, warm_interpreter: WarmInterpreter | None = None) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import select
 import signal
 import time
 
@@ -15,8 +16,13 @@ if TYPE_CHECKING:
 
 #: Longest time between two checks during the grace between TERM and KILL, in seconds.
 POLL_S = 1.0
-#: Time between two SIGKILLs, in seconds. A process that is stuck in the driver can outlive SIGKILL.
+#: Time between two SIGKILLs, in seconds.
 KILL_STEP_S = 0.05
+#: How long a process may take to disappear after SIGKILL, in seconds. One that takes longer is unkillable: it waits in
+#: the kernel, for a driver or a file server.
+UNKILLABLE_S = 15.0
+#: The bit of SIGKILL in the pending signals of a thread, and that of a thread which ends, in its flags (see proc(5)).
+KILLED, ENDS = 1 << (signal.SIGKILL - 1), 0x4
 #: More processes than this are stopped before they are killed, in at most so many rounds.
 MANY, MAX_STOPS = 20, 50
 #: prctl(2): sets the signal that a process gets when its parent ends.
@@ -81,8 +87,42 @@ def parent_and_start(pid: int) -> tuple[int, str]:
     return int(fields[1]), fields[19].decode()
 
 
-def descendants() -> dict[int, tuple[int, str]]:
-    """Return the pids of all processes below this one, each with its parent and its start.
+def is_killed(pid: int) -> bool | None:
+    """Return whether SIGKILL was sent to the process *pid* or it ends. None: it has ended, or cannot be read."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # the first one that has not ended: each gets SIGKILL
+            fields = slurp(f"/proc/{pid}/task/{thread}/stat").rpartition(b")")[2].split()
+            if fields[0] not in {b"Z", b"X"}:
+                lines = slurp(f"/proc/{pid}/task/{thread}/status").split(b"\n")
+                pending = [int(line.split()[1], 16) for line in lines if line.startswith((b"SigPnd:", b"ShdPnd:"))]
+                return bool(int(fields[6]) & ENDS) or any(number & KILLED for number in pending)
+    return None
+
+
+def unkillable(top: int) -> list[int] | None:
+    """Return the processes below *top* that SIGKILL has not ended; None if others are left there."""
+    try:
+        states = {pid: is_killed(pid) for pid in descendants(top)}
+    except OSError:
+        return None
+    return None if False in states.values() else [pid for pid, killed in states.items() if killed]
+
+
+def end_child(pid: int) -> None:
+    """Kill and reap the child *pid*. One that is unkillable is left."""
+    handle = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.poll(UNKILLABLE_S * 1000)
+        os.waitpid(pid, os.WNOHANG)
+    finally:
+        os.close(handle)
+
+
+def descendants(top: int | None = None) -> dict[int, tuple[int, str]]:
+    """Return the pids of all processes below *top*, by default this one, each with its parent and its start.
 
     Raises:
         OSError: the processes cannot be listed now.
@@ -96,7 +136,7 @@ def descendants() -> dict[int, tuple[int, str]]:
                 there[int(name)] = parent_and_start(int(name))
                 children.setdefault(there[int(name)][0], []).append(int(name))
     found: list[int] = []
-    todo = [os.getpid()]
+    todo = [os.getpid() if top is None else top]
     while todo:
         below = children.get(todo.pop(), [])
         found += below
@@ -153,6 +193,8 @@ class Tree:
 
     #: The process that is the parent of the first one and of all orphans, if it is not the shim itself.
     root: int | None = None
+    #: The processes that SIGKILL has not ended; None: there are none.
+    unkillable: list[int] | None = None
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -191,6 +233,7 @@ class Tree:
     def end(self, grace_s: float, meanwhile: Callable[[], object], *, warned: bool = False) -> None:
         """End every process: send TERM, wait *grace_s* seconds, then send KILL until no process is left.
 
+        After ``UNKILLABLE_S`` processes that SIGKILL does not end are left: ``unkillable`` names them.
         *meanwhile* is called at every check during the grace. With *warned* TERM was sent before and is not sent
         again, because many programs abort at once on a second TERM.
         """
@@ -206,6 +249,10 @@ class Tree:
             if not self.reap():
                 return
             meanwhile()
+        deadline = time.monotonic() + UNKILLABLE_S
         while self.reap():
+            if time.monotonic() >= deadline and (left := unkillable(self.root or os.getpid())) is not None:
+                self.unkillable = left
+                return
             self.send(signal.SIGKILL)
             signal.sigtimedwait(WAKE, KILL_STEP_S)

@@ -14,10 +14,9 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 
-from workers.shim.tree import begin_child
+from workers.shim.tree import begin_child, end_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,8 +51,7 @@ class WarmInterpreter:
         """Kill and reap the interpreter."""
         self._to.close()
         with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            end_child(self.pid)
 
 
 def hold(worker: socket.socket) -> tuple[str, int, WarmInterpreter] | None:

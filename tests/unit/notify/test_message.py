@@ -83,6 +83,20 @@ def test_the_message_has_the_reason_why_it_never_ran() -> None:
     assert "\nwhy      job 3 failed\n" in message_of(record, host="node1").body
 
 
+@pytest.mark.parametrize(
+    ("state", "ending"),
+    [
+        (JobState.CANCELLED, Ending.stopped(EndingKind.CANCELLED, None, "unkillable: 7")),
+        (JobState.FAILED, Ending.from_status(1, "unkillable: 7")),
+        (JobState.FAILED, Ending.stopped(EndingKind.TIMED_OUT, None, "unkillable: 7")),
+    ],
+)
+def test_what_is_known_about_the_end_is_there_once(state: JobState, ending: Ending) -> None:
+    """The owner reads that a process could not be ended, in the title or below it."""
+    found = message_of(a_record(state, ending), host="node1")
+    assert 1 == f"{found.title}\n{found.body}".count("unkillable: 7")
+
+
 def test_an_array_says_how_many_ended_how() -> None:
     """The title of an array counts its members by state and names no device."""
     tally = Tally(left=Indexes(), held=Indexes(), ended={"succeeded": 8, "failed": 2, "lost": 0})

@@ -12,6 +12,7 @@ import pytest
 from bounded import until
 from one_shim import RUN_TOKEN, Shim
 from submitters import Launcher, People
+from unanswered import unanswered
 
 from gpuqueue.model.run import EndingKind
 from workers.launcher.cgroup import name_of
@@ -212,3 +213,31 @@ def test_without_a_launcher_nothing_starts_and_the_host_is_to_blame(
 
     assert end.hosts_fault
     assert f"the launcher {launcher.socket} cannot be used: Connection refused" == end.ending.detail
+
+
+@pytest.mark.full
+def test_an_unkillable_process_is_left_to_the_guard(as_user: Start, open_dir: Path) -> None:
+    """The run has its end. The guard, whose child the process is, stays until it is gone."""
+    with unanswered(open_dir / "mount", others=True) as asked:
+        run = as_user("/bin/sh", "-c", f"stat {open_dir}/mount/x & wait")
+        assert asked.wait(30)
+        run.directory.ask_end(EndingKind.CANCELLED)
+
+        end = run.ended()
+        assert EndingKind.CANCELLED is end.ending.kind
+        assert "unkillable: SIGKILL does not end its process " in end.ending.detail
+        guard = run.directory.processes()[2]
+        assert guard is not None
+        assert guard.alive()
+    assert guard.wait(30)
+
+
+@pytest.mark.full
+def test_a_directory_that_never_answers_holds_up_no_cancel(as_user: Start, open_dir: Path) -> None:
+    """The process that enters it cannot be killed. The shim does not wait for its guard for ever."""
+    with unanswered(open_dir / "mount", others=True) as asked:
+        run = as_user("true", cwd=f"{open_dir}/mount/x")
+        assert asked.wait(30)
+        run.directory.ask_end(EndingKind.CANCELLED)
+
+        assert EndingKind.CANCELLED is run.ended().ending.kind

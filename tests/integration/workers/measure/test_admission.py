@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -15,6 +16,7 @@ from bounded import until
 from factories import make_spec
 from fake_driver.fake_driver import FakeGpus, build, compiler
 from fake_driver.far_backend import FarBackend
+from unanswered import unanswered
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.model.job import JobState
@@ -33,6 +35,7 @@ from workers.run.directory import RunDir
 from workers.run.values import Held
 from workers.services.adoption import Adoption
 from workers.services.heartbeats import Heartbeats
+from workers.shim import tree
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
 
@@ -222,6 +225,30 @@ def test_a_device_takes_no_job_while_the_daemon_of_mps_is_away(host: Host, tmp_p
     assert closed.trouble == admission.still_fits(ours)
     control.touch()
     assert (ready.slots, None, None) == (admission.offer().slots, admission.offer().trouble, admission.still_fits(ours))
+
+
+def test_a_device_is_closed_while_an_unkillable_process_holds_it(host: Host, tmp_path: Path) -> None:
+    """A process that was killed and does not end is named with its memory, which is never given away."""
+    with ExitStack() as processes, unanswered(tmp_path / "mount") as asked:
+        process = processes.enter_context(subprocess.Popen(["/usr/bin/stat", str(tmp_path / "mount" / "x")]))
+        assert asked.wait(30)
+        host.fake.hold(0, process.pid, 5 * GIB)
+        for killed in (False, True):
+            if killed:
+                process.kill()
+            for _ in range(2):
+                assert (None, 5 * GIB + RESERVED) == (
+                    host.checks[0].offer().trouble,
+                    host.checks[0].offer().external_bytes,
+                )
+        host.clock.moments += int(tree.UNKILLABLE_S / MOMENT_S)
+
+        offers = [check.offer() for check in host.checks]
+        words = f"it is held by an unkillable process: SIGKILL does not end process {process.pid} of "
+        assert str(offers[0].trouble).startswith(words)
+        assert str(offers[0].trouble).endswith(" (5G)")
+        assert (0, 5 * GIB + RESERVED, None) == (offers[0].slots, offers[0].external_bytes, offers[1].trouble)
+    assert host.checks[0].offer().trouble is None
 
 
 def test_an_offer_says_what_the_health_check_has_read(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

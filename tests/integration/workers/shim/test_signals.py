@@ -6,10 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
+from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from bounded import until
+from unanswered import unanswered
 
+from workers.run.process_tree import below
 from workers.shim import tree
 
 #: A tree of COUNT processes below a subreaper, whose last line tells what is left after a signal: COUNT.
@@ -49,6 +54,39 @@ def test_many_processes_are_stopped_before_they_are_killed(count: int, signals: 
 
     began, *sent, total, left = map(int, done.stdout.split())
     assert (count, signals, count * len(signals), 0) == (began, sent, total, left)
+
+
+#: Ends a child of which a child waits in the kernel, and prints what it has left; then waits for its end.
+UNKILLABLE = """
+import os, sys
+from workers.shim import tree
+tree.prctl(36, 1, 0, 0, 0)
+tree.UNKILLABLE_S = 0.2
+pid = os.fork()
+if pid == 0:
+    if os.fork() == 0:
+        os.execvp("stat", ["stat", sys.argv[1]])
+    os.execvp("sleep", ["sleep", "1000"])
+input()
+found = tree.Tree(pid)
+found.end(0.0, lambda: None)
+print(found.status, *found.unkillable, flush=True)
+"""
+
+
+def test_a_process_that_cannot_be_killed_is_named_and_left(tmp_path: Path) -> None:
+    """The others are ended. Until it is killed, nothing tells it from a process that only waits."""
+    command = [sys.executable, "-c", UNKILLABLE, str(tmp_path / "mount" / "x")]
+    with ExitStack() as processes, unanswered(tmp_path / "mount") as asked:
+        process = processes.enter_context(subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, bufsize=1))
+        assert process.stdin
+        assert process.stdout
+        assert asked.wait(30)
+        (stuck,) = (pid for pid in below(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "stat\n")
+        assert not tree.is_killed(stuck)
+        process.stdin.write("\n")
+        assert f"-15 {stuck}\n" == process.stdout.readline()
+        assert tree.is_killed(stuck)
 
 
 def test_a_pid_that_is_another_process_meanwhile_gets_no_signal() -> None:

@@ -109,3 +109,10 @@ def test_only_the_end_of_a_log_is_read(tmp_path: Path) -> None:
     assert b"short" == tail(log)
     log.write_bytes(b"CUDA out of memory\n" + b"." * TAIL_BYTES)
     assert b"." * TAIL_BYTES == tail(log)
+
+
+def test_an_unkillable_process_is_named_beside_the_figures() -> None:
+    """The watchdog's ending has the figures as its detail, and what the shim has added stays."""
+    ending = Ending.stopped(EndingKind.OUT_OF_MEMORY, None, "unkillable: 7")
+
+    assert "asked 1G; unkillable: 7" == judged(ending, None, b"", asked_bytes=GIB, peak_bytes=None).detail
