@@ -28,7 +28,9 @@ DAEMON_S = 30
 def pipe() -> Iterator[Path]:
     """Return a pipe directory with a short name, because the name of a socket is short."""
     with tempfile.TemporaryDirectory(prefix="mps-", ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
+        place = Path(directory, "pipe")  # other accounts can write in the directory of the temporary one
+        place.mkdir()
+        yield place
 
 
 @pytest.fixture
