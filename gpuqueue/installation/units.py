@@ -44,7 +44,7 @@ SystemCallArchitectures=native
 SystemCallFilter=~@clock @cpu-emulation @debug @module @mount @obsolete @raw-io @reboot @swap
 SystemCallErrorNumber=EPERM
 """
-#: What only the workers need: the devices, and files in /tmp, where the pipes of an MPS daemon may be.
+#: What only the workers need: the devices, and files in /tmp, where the pipes of an MPS daemon of the site may be.
 _WITHOUT_DEVICES = """\
 PrivateDevices=yes
 PrivateTmp=yes

@@ -55,7 +55,7 @@ def fields_of(
     return {
         "argv": spec.argv,
         "cwd": spec.cwd,
-        "env": environment(job_id, token, spec, devices, run_dir, ask_torch=False),
+        "env": environment(job_id, token, spec, devices, run_dir, as_submitters=True),
         "umask": spec.umask,
         "user": {"name": spec.account.name, "uid": spec.account.uid},
         "pty": None if spec.pty is None else (spec.pty.columns, spec.pty.rows),

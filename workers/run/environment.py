@@ -23,7 +23,9 @@ TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
 #: Time limit for finding the job's interpreter and asking for its torch version, in seconds. The interpreter may be on
 #: a file server that is down, and the run must not block on it. If the time runs out, the hook still caps torch.
 ASK_TORCH_LIMIT_S = ASK_S + 2
-#: The control pipe of NVIDIA's MPS daemon, unless an environment variable names another directory.
+#: The variable that names the directory of the pipes of NVIDIA's MPS daemon.
+MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
+#: The control pipe of that daemon if the variable is not set.
 MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's default path; its existence is checked
 #: The variables of a client of MPS where the site has not turned MPS on.
 NO_MPS: Mapping[str, str] = MappingProxyType({})
@@ -37,13 +39,14 @@ def environment(
     run_dir: Path,
     *,
     cap: bool = True,
-    ask_torch: bool = True,
+    as_submitters: bool = False,
     mps: Mapping[str, str] = NO_MPS,
 ) -> dict[str, str]:
     """Return the environment of a run of *spec* on *devices*; *cap* is whether this site caps jobs.
 
-    *ask_torch*: whether to start the job's interpreter to learn its torch version. It would run as the worker, so this
-    is False if jobs run as their submitters. *mps*: the variables of a client of MPS, if the site has turned MPS on.
+    *as_submitters*: jobs run as their submitters. Then no program of a job is started to learn its torch version, for
+    it would run as the worker, and no job looks for a daemon of MPS where any account can start one. *mps*: the
+    variables of a client of MPS, if the site has turned MPS on.
 
     The devices are pinned by UUID, because CUDA and the driver may number the cards differently. A program sees them
     as 0, 1, … in this order. On the CPU the list is empty, so that the job cannot use a GPU.
@@ -62,7 +65,9 @@ def environment(
     }
     # Unbuffered, so that `logs -f` shows a line when it is printed and stderr does not overtake stdout.
     env = {"PYTHONUNBUFFERED": "1", **(_of_this_host() if spec.snapshot is not None else {}), **spec.env}
-    changes = _gpu_changes(spec, devices, cap=cap and spec.cap, ask_torch=ask_torch, mps=mps)
+    changes = _gpu_changes(spec, devices, cap=cap and spec.cap, as_submitters=as_submitters, mps=mps)
+    if changes and as_submitters and MPS_PIPES not in spec.env:
+        changes = {MPS_PIPES: str(run_dir), **changes}  # no daemon is there
     if changes:
         # If the job submits jobs, they must not inherit these values (see gpuqueue.system.environment).
         ours[CHANGED] = json.dumps({name: [spec.env.get(name), value] for name, value in changes.items()})
@@ -75,7 +80,7 @@ def _of_this_host() -> dict[str, str]:
 
 
 def _gpu_changes(
-    spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool, ask_torch: bool, mps: Mapping[str, str]
+    spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool, as_submitters: bool, mps: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables that install the hook in a GPU job's Python, cap its frameworks and connect it to MPS.
 
@@ -86,7 +91,7 @@ def _gpu_changes(
     if not gpus:
         return {}
     totals = [device.total_bytes for device in gpus if device.total_bytes is not None]
-    torch = in_time(lambda: _torch_of(spec), ASK_TORCH_LIMIT_S) if cap and ask_torch else None
+    torch = in_time(lambda: _torch_of(spec), ASK_TORCH_LIMIT_S) if cap and not as_submitters else None
     caps = cap_environment(
         _allocated_bytes(spec, devices),
         min(totals) if len(totals) == len(gpus) else None,
@@ -94,7 +99,7 @@ def _gpu_changes(
         on=cap,
         torch=torch,
         devices=len(gpus),
-        mps=bool(mps) or _mps_runs(spec.env),
+        mps=bool(mps) or MPS_PIPES in spec.env or (not as_submitters and MPS_CONTROL.exists()),
     )
     client = {name: value for name, value in mps.items() if name not in spec.env}
     return {**_hook(spec.env), **client, **caps}
@@ -128,7 +133,3 @@ def _torch_of(spec: JobSpec) -> Version | None:
     """Return the version of the torch that the command would import, or None if it is unknown."""
     python = _python_of(spec)
     return torch_version_of(python, spec.env) if python is not None else None
-
-
-def _mps_runs(env: Mapping[str, str]) -> bool:
-    return "CUDA_MPS_PIPE_DIRECTORY" in env or MPS_CONTROL.exists()

@@ -88,7 +88,7 @@ class Spawn:
             held.devices,
             directory.path,
             cap=settings.cap,
-            ask_torch=launcher is None,
+            as_submitters=launcher is not None,
             mps=mps.client_environment(settings) if settings.mps else NO_MPS,
         )
         # Written with the spec. A worker that adopts the run before the first heartbeat would otherwise count the

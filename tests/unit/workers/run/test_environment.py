@@ -178,11 +178,30 @@ def test_an_interpreter_of_another_account_is_not_started(tmp_path: Path) -> Non
     spec = make_spec(argv=(str(program), "train.py"), env={"PYTHONPATH": "/x"})
     gpu = RunDevice(uuid="GPU-a", lease_bytes=GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
 
-    environment(1, "1.a", spec, (gpu,), Path("/r"), ask_torch=False)
+    environment(1, "1.a", spec, (gpu,), Path("/r"), as_submitters=True)
 
     assert not ran.exists()
     environment(1, "1.a", spec, (gpu,), Path("/r"))
     assert ran.exists()
+
+
+def test_a_job_of_a_submitter_looks_for_no_daemon_of_mps_below_tmp() -> None:
+    """Any account could start a daemon there, and each CUDA program of others would be its client.
+
+    A directory that the job itself names stays. A job that runs as the worker finds a daemon of its person there.
+    """
+    gpu = RunDevice(uuid="GPU-a", lease_bytes=GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
+    pipes = "CUDA_MPS_PIPE_DIRECTORY"
+
+    found = environment(1, "1.a", make_spec(), (gpu,), Path("/r"), as_submitters=True)
+    assert ("/r", [None, "/r"]) == (found[pipes], json.loads(found["GPUQUEUE_CHANGED"])[pipes])
+    named = make_spec(env={pipes: "/mine"})
+    assert "/mine" == environment(1, "1.a", named, (gpu,), Path("/r"), as_submitters=True)[pipes]
+    assert (
+        "/run/mps"
+        == environment(1, "1.a", make_spec(), (gpu,), Path("/r"), as_submitters=True, mps={pipes: "/run/mps"})[pipes]
+    )
+    assert pipes not in environment(1, "1.a", make_spec(), (gpu,), Path("/r"))
 
 
 def test_a_job_through_mps_knows_where_and_how_much() -> None:
