@@ -106,17 +106,21 @@ class Machine:
     def start_store(self) -> str:
         """Start the embedded store if there is one, check that the store is safe, and return a text of what was done.
 
+        A store that is loading its data is waited for. A host that records no history also waits for a store that does
+        not answer yet, because another host or account starts it.
+
         Raises:
             GpuQueueError: the embedded server does not start.
             StoreUnreachable: the store at GPUQUEUE_REDIS_URL does not answer.
+            StoreLoading: it is still loading its data.
             StoreNotReady: the store could lose jobs.
 
         """
         started = self.store.start() if self.settings.embedded else False
-        if not self.settings.record:
+        if not self.settings.embedded:
             from gpuqueue.embedded.store_of_others import await_store  # noqa: PLC0415 - only where others start it
 
-            await_store(self.queue, within_s=READY_S)
+            await_store(self.queue, within_s=0.0 if self.settings.record else READY_S)
         for warning in check_safety(self.settings.redis_url):
             sys.stderr.write(f"gpuqueue: warning: {warning}\n")
         return "started" if started else "was running"

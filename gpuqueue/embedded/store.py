@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from gpuqueue.text.units import MIB, format_bytes
 #: is loading its data counts as answering.
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+#: Time after which a start reports that it waits for a store that is loading, in seconds, and how. Most load in less.
+SILENT_S, IS_LOADING = 1.0, "the store is still loading its data"
 #: Age of a server above which a missing socket means that the socket was deleted, in seconds.
 UNREACHABLE_S = 5.0
 #: Size of the reserve, in bytes. It is the room for the store's log of its writes while a full disk is cleared.
@@ -316,20 +319,28 @@ class EmbeddedStore:
         ]
 
     def _until_it_serves(self) -> Iterator[None]:
-        """Yield between two polls until a server answers. There is no time limit while it loads its data.
+        """Yield between two polls until a server answers.
+
+        There is no time limit while it loads its data, because the next start would wait for the same. After
+        ``SILENT_S`` that is reported.
 
         Raises:
             GpuQueueError: no server answers in time.
 
         """
-        deadline = time.monotonic() + START_TIMEOUT_S
+        began_s = time.monotonic()
+        deadline = began_s + START_TIMEOUT_S
         pause_s = 0.005
+        is_reported = False
         while time.monotonic() < deadline:
             try:
                 if self.running():
                     return
             except StoreLoading:
                 deadline = time.monotonic() + START_TIMEOUT_S
+                if not is_reported and time.monotonic() - began_s >= SILENT_S:
+                    sys.stderr.write(f"gpuqueue: {IS_LOADING}. Waiting for it ({self.log})\n")
+                    is_reported = True
             yield
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.1)

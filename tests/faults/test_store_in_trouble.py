@@ -10,12 +10,15 @@ from time import monotonic
 
 import pytest
 import redis
+from bounded import until
 from factories import make_spec
 
 from gpuqueue.embedded import store as embedded
+from gpuqueue.embedded import store_of_others
+from gpuqueue.embedded.machine import Machine
 from gpuqueue.embedded.server import find_server
 from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.errors import GpuQueueError, StoreNotReady, StoreUnreachable
+from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
@@ -40,6 +43,34 @@ def server_of(settings: Settings) -> ProcessIdentity:
     identity = ProcessIdentity.parse((settings.state_dir / "store" / "pid").read_text())
     assert identity is not None
     return identity
+
+
+def load_slowly(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill the store, and have its next server take more than a second to load its data."""
+    writer = connect(settings.redis_url)
+    with writer.pipeline(transaction=False) as pipe:
+        for number in range(12_000):
+            pipe.set(f"filler-{number}", "x")
+        pipe.execute()
+    writer.close()
+    server = server_of(settings)
+    server.send(signal.SIGKILL)
+    assert server.wait(10)
+    slowly = ("--key-load-delay", "100")  # microseconds for each key; the server answers clients after each 1024th
+    command = EmbeddedStore(settings)._command(find_server().path)
+    monkeypatch.setattr(EmbeddedStore, "_command", lambda _self, _program: [*command, *slowly])
+
+
+def is_loading(settings: Settings) -> bool:
+    """Return whether the store answers that it is loading its data."""
+    with closing(JobQueue(settings.redis_url)) as queue:
+        try:
+            queue.epoch()
+        except StoreLoading:
+            return True
+        except StoreUnreachable:
+            return False
+        return False
 
 
 @pytest.mark.parametrize(
@@ -99,18 +130,7 @@ def test_a_store_that_reads_its_data_for_long_comes_up(own: Settings, monkeypatc
 
     After a SIGKILL, `gpuqueue up` used to find the store loading and stop it, each time.
     """
-    writer = connect(own.redis_url)
-    with writer.pipeline(transaction=False) as pipe:
-        for number in range(12_000):
-            pipe.set(f"filler-{number}", "x")
-        pipe.execute()
-    writer.close()
-    server = server_of(own)
-    server.send(signal.SIGKILL)
-    assert server.wait(10)
-    slowly = ("--key-load-delay", "100")  # microseconds for each key; the server answers clients after each 1024th
-    command = EmbeddedStore(own)._command(find_server().path)
-    monkeypatch.setattr(EmbeddedStore, "_command", lambda _self, _program: [*command, *slowly])
+    load_slowly(own, monkeypatch)
     monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.9)
     began_s = monotonic()
 
@@ -119,6 +139,26 @@ def test_a_store_that_reads_its_data_for_long_comes_up(own: Settings, monkeypatc
     assert monotonic() - began_s > embedded.START_TIMEOUT_S, "it was there at once: nothing was tried"
     with closing(JobQueue(own.redis_url)) as other:
         assert other.epoch() is not None
+
+
+@pytest.mark.parametrize("records", ["true", "false"])
+def test_a_start_waits_for_a_store_of_others_that_is_loading(
+    own: Settings, records: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``up`` waits while a store that it did not start loads its data, and says so.
+
+    In system mode the workers' ``up`` used to end with exit code 4 if the store was loading when it looked.
+    """
+    load_slowly(own, monkeypatch)
+    monkeypatch.setattr(store_of_others, "SILENT_S", 0.0)
+    assert EmbeddedStore(own).launch() is not None
+    until(lambda: is_loading(own), what="a store that is loading")
+    elsewhere = {"GPUQUEUE_STATE_DIR": str(own.state_dir / "workers"), "GPUQUEUE_CONFIG": os.devnull}
+    others = Settings.load({**elsewhere, "GPUQUEUE_REDIS_URL": own.redis_url, "GPUQUEUE_RECORD": records})
+
+    assert "was running" == Machine(others).start_store()
+
+    assert "gpuqueue: the store is still loading its data. Waiting for it, at most 600 s\n" == capsys.readouterr().err
 
 
 def test_a_server_whose_last_thread_is_still_ending_is_waited_for(
