@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 READY_S = 60.0
 #: Time limit for the host process to stop, in seconds.
 LEAVE_S = 40.0
+#: The option of the host process of an ``up --foreground``.
+NEEDS_STORE = "--needs-store"
 #: Interval between two polls while waiting, in seconds.
 POLL_S = 0.05
 
@@ -88,18 +90,42 @@ class Machine:
             GpuQueueError: the state directory cannot be used.
 
         """
+        with self._lock("up.lock", fcntl.LOCK_EX if patient else fcntl.LOCK_EX | fcntl.LOCK_NB) as is_held:
+            if not is_held:
+                raise Refused("another gpuqueue up or down is in progress on this machine: wait for it")
+            yield
+
+    @contextmanager
+    def in_foreground(self) -> Iterator[None]:
+        """Hold the lock that says that an ``up --foreground`` waits for the host process.
+
+        The kernel releases it when this process dies. A host process that is then left is taken over by the next one.
+
+        Raises:
+            Refused: another ``up --foreground`` holds the lock.
+            GpuQueueError: the state directory cannot be used.
+
+        """
+        with self._lock("foreground.lock", fcntl.LOCK_EX | fcntl.LOCK_NB) as is_held:
+            if not is_held:
+                raise Refused("it is up already, in the foreground: end that process, or run gpuqueue down first")
+            yield
+
+    @contextmanager
+    def _lock(self, name: str, operation: int) -> Iterator[bool]:
+        """Take a lock in the state directory until the end of the block, and return whether it was taken."""
         try:
             self.settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fd = os.open(self.settings.state_dir / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.settings.state_dir / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise unusable(self.settings.state_dir, error) from error
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX if patient else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            raise Refused("another gpuqueue up or down is in progress on this machine: wait for it") from None
-        try:
-            yield
+            try:
+                fcntl.flock(fd, operation)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
         finally:
             os.close(fd)
 
@@ -157,11 +183,12 @@ class Machine:
 
     def served(self, host: ProcessIdentity) -> str | None:
         """Return the ``--devices`` of the host process, or None if they cannot be read."""
-        try:
-            words = Path(f"/proc/{host.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            return None
-        return next((value for name, value in pairwise(words) if name == "--devices"), None)
+        return next((value for name, value in pairwise(_words_of(host)) if name == "--devices"), None)
+
+    @staticmethod
+    def is_of_foreground(host: ProcessIdentity) -> bool:
+        """Return whether an ``up --foreground`` has started the host process."""
+        return NEEDS_STORE in _words_of(host)
 
     def take_name(self) -> None:
         """Take the host name for this machine.
@@ -180,7 +207,7 @@ class Machine:
         be started again. Otherwise it goes on, because the workers keep the running jobs alive.
         """
         words = [installed("gpuqueue-worker"), "host", "--devices", devices]
-        host = DetachedProcess([*words, *(["--needs-store"] if needs_store else [])], log=self.host_log)
+        host = DetachedProcess([*words, *([NEEDS_STORE] if needs_store else [])], log=self.host_log)
         self._pid_file.write_text(f"{ProcessIdentity.of(host.pid)}\n", encoding="ascii")
         return host
 
@@ -286,6 +313,14 @@ class Machine:
     def stop_store(self) -> bool:
         """Stop the embedded store, and return whether it ran. Its data stays on disk."""
         return self.store.stop() if self.settings.embedded else False
+
+
+def _words_of(process: ProcessIdentity) -> list[str]:
+    """Return the command line of *process*, empty if it cannot be read."""
+    try:
+        return Path(f"/proc/{process.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
 
 
 def last_line(path: Path) -> str:

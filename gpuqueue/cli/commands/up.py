@@ -62,6 +62,13 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, web: bool
         _start(machine, devices)
         _show(page, web_port)
         return
+    with machine.in_foreground():
+        code = _serve(machine, devices, page, web_port)
+    sys.exit(code if code == StoreUnreachable.exit_code else 1 if code else 0)
+
+
+def _serve(machine: Machine, devices: str | None, page: PageService | None, web_port: int | None) -> int:
+    """Start the services, wait for a signal or their end, stop them, and return the exit code of the host process."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)  # like Ctrl-C, also during the start
     code = 0
@@ -86,7 +93,7 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, web: bool
             page.stop()
         machine.stop_host()
         machine.stop_store()
-    sys.exit(code if code == StoreUnreachable.exit_code else 1 if code else 0)
+    return code
 
 
 def _wait(machine: Machine, host: DetachedProcess) -> int:
@@ -121,6 +128,11 @@ def _start(machine: Machine, devices: str | None, *, needs_store: bool = False) 
             # before anything starts: workers would run jobs that nobody can record
             history_tables.refuse_newer(machine.settings.database_url)
         running = machine.host_running()
+        if running is not None and needs_store and machine.is_of_foreground(running):
+            # Its `up` was killed, since this one holds the lock. Its jobs go on without a worker for a moment.
+            report("workers", "left over", f"pid {running.pid}, of an up that was killed: they are started again")
+            machine.stop_host()
+            running = None
         if running is not None:
             _refresh(machine, devices, running)
             return None

@@ -125,6 +125,32 @@ def test_up_in_the_foreground_ends_with_its_signal(home: Home) -> None:
 
 
 @pytest.mark.full
+def test_up_in_the_foreground_takes_over_from_one_that_was_killed(home: Home) -> None:
+    """Jobs go on, and the next ``up --foreground`` starts. It used to end with exit code 5, until a ``down``."""
+    command = [str(BIN / "gpuqueue"), "up", "--foreground", "--devices", "sim:1x1G"]
+    with subprocess.Popen(command, env=home.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed_up:
+        until(lambda: "ready" in home.output_of("gpus"))
+        home("submit", "--mem", "10M", "--", "sleep", "1000")
+        until(lambda: json.loads(home("queue", "--json"))[0]["state"] == "running")
+        killed_up.kill()
+    host = json.loads(home("status", "--json"))["host_pid"]
+    assert "it is up already" not in home("up")  # in the background there is nothing to take over
+    with subprocess.Popen(command, env=home.environ, stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        until(lambda: "ready" in (up.stdout.readline() if up.stdout else ""), what="the next one")
+        assert host != json.loads(home("status", "--json"))["host_pid"]
+        assert "it is up already" in home("up", "--foreground", code=5)
+        (job,) = json.loads(home("queue", "--json"))
+        assert ("running", 1) == (job["state"], job["attempt"])
+        home("cancel", "1")
+        home("wait", "1", code=130)
+        up.send_signal(signal.SIGTERM)
+        assert 0 == up.wait(timeout=60)
+
+    assert [] == home.ours()
+
+
+@pytest.mark.full
 def test_down_may_leave_the_jobs_of_an_up_in_the_foreground(home: Home) -> None:
     """The foreground process ends with its workers, but only after ``down`` has finished with the store."""
     with subprocess.Popen(
