@@ -11,7 +11,7 @@ from dataclasses import field
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model import limit_texts
-from gpuqueue.model.measures import AT_SUBMIT, OF_RUNS, Figures, Limit, Measure, PoolLimits, Use
+from gpuqueue.model.measures import AT_SUBMIT, OF_ONE_JOB, OF_RUNS, Figures, Limit, Measure, PoolLimits, Use
 
 #: The name that stands for every user, or pool, without an entry of its own.
 EVERYBODY = "*"
@@ -21,7 +21,8 @@ EVERYBODY = "*"
 class Bound:
     """One limit and its current use.
 
-    ``whose`` is a user, ``@GROUP`` or EVERYBODY. ``used`` is None for EVERYBODY, and for a limit of AT_SUBMIT.
+    ``whose`` is a user, ``@GROUP`` or EVERYBODY: the users without a bound of their own, who use nothing. ``used`` is
+    None for the size of one job, and if it is not known.
     """
 
     whose: str
@@ -127,7 +128,7 @@ class Limits:
         *uses* is the current use by user.
         """
         for bound in self._of_user(user, uses):
-            more = asked.of(bound.measure)  # a user has only limits of Use here
+            more = asked.of(bound.measure) or 0
             is_over = (bound.used or 0) + more > bound.limit.most
             if bound.measure in OF_RUNS and more and is_over:
                 return bound
@@ -141,12 +142,10 @@ class Limits:
             yield from self._own(user, uses)
         for group in sorted(self.groups):
             yield from self._group(group, uses)
-        everybody = self.users.get(EVERYBODY, {})
-        for measure in Measure:
-            if measure in everybody:
-                yield Bound(whose=EVERYBODY, measure=measure, limit=everybody[measure], used=None)
-        for name, figures in sorted(self.submits.items()):
-            yield from (Bound(whose=name, measure=each, limit=limit, used=None) for each, limit in figures.items())
+        for user in sorted({*self.submits, *uses} - {EVERYBODY}):
+            yield from self._at_submit(user, uses.get(user, Use()))
+        for everybody in (self.users.get(EVERYBODY, {}), self.submits.get(EVERYBODY, {})):
+            yield from _bounds(EVERYBODY, everybody, Use())
 
     def _of_user(self, user: str, uses: Mapping[str, Use]) -> Iterator[Bound]:
         yield from self._own(user, uses)
@@ -157,6 +156,13 @@ class Limits:
     def _own(self, user: str, uses: Mapping[str, Use]) -> Iterator[Bound]:
         figures = self.users.get(user, self.users.get(EVERYBODY, {}))
         yield from _bounds(user, figures, uses.get(user, Use()))
+
+    def _at_submit(self, user: str, used: Use) -> Iterator[Bound]:
+        """Yield the limits of AT_SUBMIT of *user*. Of those of EVERYBODY, yield what the user uses."""
+        own = self.submits.get(user)
+        for bound in _bounds(user, self.submits.get(EVERYBODY, {}) if own is None else own, used):
+            if own is not None or (bound.used != 0 and bound.measure not in OF_ONE_JOB):
+                yield bound
 
     def _group(self, group: str, uses: Mapping[str, Use]) -> Iterator[Bound]:
         used = sum((uses.get(name, Use()) for name in self.members[group]), Use())

@@ -50,6 +50,8 @@ class Limit:
 SIZES = frozenset({Measure.RUNNING_MEM, Measure.OPEN_BYTES, Measure.ARGUMENTS, Measure.ENVIRONMENT})
 #: Measures of runs. A job waits for room under them.
 OF_RUNS = frozenset({Measure.RUNNING_JOBS, Measure.RUNNING_GPUS, Measure.RUNNING_MEM})
+#: Sizes of one job. Nothing of them is used up.
+OF_ONE_JOB = frozenset({Measure.ARGUMENTS, Measure.ENVIRONMENT})
 #: Limits of each user that only a submit meets, and their defaults. They protect the store and the history from a loop
 #: without an end and from a file in a variable. Ten thousand jobs take about 100 MiB in the store. The kernel gives a
 #: process 2 MiB for both sizes by default.
@@ -75,21 +77,25 @@ class PoolLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Use:
-    """The running and waiting amounts of a user or a group, by measure."""
+    """The running and waiting amounts of a user or a group, by measure. A group has none of AT_SUBMIT."""
 
     running_jobs: int = 0
     running_gpus: int = 0
     running_mem: int = 0
     queued_jobs: int = 0
+    open_jobs: int = 0
+    #: None if the store has too many jobs to add their sizes up.
+    open_bytes: int | None = 0
+    array_members: int = 0
 
-    def of(self, measure: Measure) -> int:
-        """Return the amount of *measure*."""
-        amount: int = getattr(self, measure.value)
+    def of(self, measure: Measure) -> int | None:
+        """Return the amount of *measure*, None if it is not known, or is the size of one job."""
+        amount: int | None = getattr(self, measure.value, None)
         return amount
 
     def __add__(self, other: Use) -> Use:
         counted = (*OF_RUNS, Measure.QUEUED_JOBS)
-        return Use(**{each.value: self.of(each) + other.of(each) for each in counted})
+        return Use(**{each.value: (self.of(each) or 0) + (other.of(each) or 0) for each in counted})
 
 
 #: The limits of one user or group.

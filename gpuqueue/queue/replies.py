@@ -87,7 +87,10 @@ def with_owner(spec: str | None, member: Member | None) -> str | None:
 
 def uses(reply: str) -> dict[str, Use]:
     """Return the reply of usage.lua."""
-    return {each.pop("user"): Use(**{name: int(value) for name, value in each.items()}) for each in json.loads(reply)}
+    return {
+        each.pop("user"): Use(**{"open_bytes": None, **{name: int(value) for name, value in each.items()}})
+        for each in json.loads(reply)
+    }
 
 
 def reservations(reply: str) -> Reservations:

@@ -103,7 +103,7 @@ SHARED = {
     ),
     "listing": ("device_filter", "array_index", "limits", "capacity", "obstacles"),
     **dict.fromkeys(("heartbeat", "name_host"), ("machines",)),
-    "usage": ("device_filter", "array_index", "limits"),
+    "usage": ("device_filter", "array_index", "limits", "submit_limits"),
     "move_front": ("authorize", "priority_front"),
     "set_tags": ("authorize",),
     "rebuild_marks": ("priority_front",),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 from factories import make_spec, must_claim, serve
 from site_of_one import Site
 
 from gpuqueue.model.limits import Limits
+from gpuqueue.queue.connect import connect
+from gpuqueue.system.account import current_account
 from gpuqueue.text.units import GIB
 
 
@@ -34,7 +37,9 @@ def test_every_command_shows_the_limits(site: Site) -> None:
     assert ["ada", "running_mem", "2G", "2G", "waits"] == shown[1].split()
     assert ["ada", "queued_jobs", "1", "9", "is", "refused"] == shown[2].split()
     assert ["@lab", "running_jobs", "2", "5", "waits"] == shown[3].split()
-    assert ["everybody", "else", "running_mem", "-", "2G", "waits"] == shown[4].split()
+    assert ["ada", "open_jobs", "3", "10000", "is", "refused"] == shown[4].split()
+    assert ["ada", "open_bytes"] == shown[5].split()[:2]
+    assert ["everybody", "else", "running_mem", "0", "2G", "waits"] == shown[6].split()
     assert ["big", "-", "-", "1:00:00", "1:00:00", "-"] == shown[-1].split()
     assert ("ada", 2 * GIB) == (reported["limits"][0]["whose"], reported["limits"][0]["used"])
     assert [{"pool": "big", "max_time_s": 3600.0}] == [
@@ -46,6 +51,28 @@ def test_every_command_shows_the_limits(site: Site) -> None:
     assert "start  unknown: there is room under the limit once job 1 has ended, and it has no time limit" in why
     assert [1, 2] == explained["limit"]["runs"]
     assert "limit" == site.cli("queue").stdout.splitlines()[-1].split()[-1]
+
+
+def test_the_limits_of_every_site_show_their_use(site: Site) -> None:
+    """The user with jobs has a number, and so have all others: 0. Only sizes of one job have none."""
+    site.queue.rules.set_limits(Limits.parse("eve: array_members=5", "", {}))
+    for _ in range(3):
+        site.queue.requests.submit(make_spec())
+    site.cli("submit", "--mem", "1G", "--array", "0-6", "--", "true")
+    me = current_account(site.settings.host).name
+
+    limits = json.loads(site.cli("limits", "--json").stdout)["limits"]
+
+    used = {(each["whose"], each["measure"]): each["used"] for each in limits}
+    assert (3, 1, 7) == (used["ada", "open_jobs"], used[me, "open_jobs"], used[me, "array_members"])
+    with closing(connect(site.settings.redis_url)) as store:
+        sizes = [store.strlen(f"{{gq}}:s:{number}") for number in (1, 2, 3, 4)]
+    assert (sum(sizes[:3]), sizes[3]) == (used["ada", "open_bytes"], used[me, "open_bytes"])
+    assert {"open_jobs": 0, "open_bytes": 0, "array_members": 0, "arguments": None, "environment": None} == {
+        measure: amount for (whose, measure), amount in used.items() if whose == "*"
+    }
+    assert (0, None) == (used["eve", "array_members"], used["eve", "arguments"])
+    assert ("ada", "array_members") not in used
 
 
 def test_a_site_without_limits_says_so(site: Site) -> None:

@@ -1,15 +1,15 @@
--- Limits of each user that only a submit meets. Goes after limits.lua, before submit.lua.
+-- Limits of each user that only a submit meets. Goes after limits.lua, before submit.lua and usage.lua.
 --
 -- submit_limits (hash): submit:<name>, submit:* (users without an entry of their own) -> measure=most. Most sites have
 -- them, so they are not in `limits`, which each claim reads. A requeued job meets none of them.
 --
 -- open_bytes (hash): user -> bytes of the specs of the user's open jobs, or more: a submit adds its spec, and nothing
 -- subtracts one. Where it seems to reach the limit, the specs are added up. set_limits.lua deletes it.
-local beyond_a_submit_limit, add_open_bytes
+local beyond_a_submit_limit, add_open_bytes, open_bytes_of
 do
 local bound -- of open_bytes, if this submit is accepted
 -- Return the bytes of the specs of a user's jobs that have not ended. An array has one, for all its members.
-local function open_bytes_of(user)
+function open_bytes_of(user)
   local seen, sum = {}, 0
   local function add(ids)
     for _, id in ipairs(ids) do
