@@ -132,7 +132,7 @@ def events(contents: Contents) -> Finding:
 
 
 def messages(contents: Contents) -> Finding:
-    """Check for notifications that are late or given up."""
+    """Check for notifications that are late or given up. A failure of a job's own URL concerns only its submitter."""
     late, job_id, trouble = contents.late
     if late:
         why = f": {short(trouble, MAX_WHY)}" if trouble else ""
@@ -145,6 +145,12 @@ def messages(contents: Contents) -> Finding:
         remedy = "gpuqueue notify --test WHAT, where the recorder runs; the jobs are not affected"
         what = "1 message was" if gone == 1 else f"{gone} messages were"
         return warning(f"{what} given up this week, the last about job {job_id}: {why}", remedy)
+    failed, job_id, trouble = contents.to_urls
+    if failed:
+        why = short(trouble or "", MAX_WHY)
+        what = "1 message" if failed == 1 else f"{failed} messages"
+        seen = f"{what} to URLs of jobs could not be sent this week, one about job {job_id}: {why}"
+        return note(seen, f"nothing here is wrong: gpuqueue show {job_id} shows it to the submitter")
     return ok("none is late")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,10 +50,13 @@ class Contents:
     lost_too_often: tuple[int, ...]
     #: Dead letters, with the first one.
     dead_letters: Count
-    #: Late notifications, with the first one.
+    #: Late notifications to targets of the site, or to anything that nobody has tried to reach, with the first one.
     late: Count
-    #: Notifications that were given up in the last week, with the last one.
+    #: Notifications to targets of the site that were given up in the last week, with the last one.
     given_up: Count
+    #: Those to URLs of jobs that failed: late ones and those given up in the last week, with one of them. A mistake in
+    #: such a URL is no trouble of the site.
+    to_urls: Count
     #: Whether the text index exists and is up to date.
     finds_texts: bool
 
@@ -112,14 +116,24 @@ def database_facts(url: str, *, integrity_s: float) -> DatabaseFacts:
 
 def _contents(connection: sa.Connection) -> Contents:
     now = datetime.now(timezone.utc)
+    late = notifications.unreported(connection, before=now - LATE)
+    given_up = notifications.given_up(connection, since=now - WEEK)
+    failed_urls = [each for each in (*given_up, *late) if each.is_to_url and each.trouble is not None]
     return Contents(
         cursor=queries.cursor(connection),
         lost_too_often=_lost_too_often(connection),
         dead_letters=_dead_letters(connection),
-        late=Count(*notifications.unreported(connection, before=now - LATE)),
-        given_up=Count(*notifications.given_up(connection, since=now - WEEK)),
+        late=_count([each for each in late if not each.is_to_url or each.trouble is None]),
+        given_up=_count([each for each in given_up if not each.is_to_url]),
+        to_urls=_count(failed_urls),
         finds_texts=text_index.is_there(connection),
     )
+
+
+def _count(undelivered: Sequence[notifications.Undelivered]) -> Count:
+    """Return their number, with the first one."""
+    first = next(iter(undelivered), None)
+    return Count() if first is None else Count(len(undelivered), first.job_id, first.trouble)
 
 
 def _product(connection: sa.Connection) -> str:

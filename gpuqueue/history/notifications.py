@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from gpuqueue.codec import decode_spec
+from gpuqueue.errors import Unreadable
 from gpuqueue.history.tables import jobs, notifications
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Outcome
+from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Outcome, target_number
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,6 +27,17 @@ class Due:
     job_id: int
     number: int
     tries: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Undelivered:
+    """A notification that is late or was given up."""
+
+    job_id: int
+    #: Why the last try failed, None if there was none.
+    trouble: str | None
+    #: Whether it goes to a URL that the job names, and to no target of the site.
+    is_to_url: bool
 
 
 def due(connection: sa.Connection, *, now: datetime, most: int) -> list[Due]:
@@ -57,36 +70,41 @@ def put_off(connection: sa.Connection, taken: Due, *, until: datetime, trouble: 
     connection.execute(_the(taken).values(next_at=until, trouble=trouble))
 
 
-def unreported(connection: sa.Connection, *, before: datetime) -> tuple[int, int | None, str | None]:
-    """Return the number of unsent notifications of jobs that ended before *before*.
-
-    Also return the first such job and its error.
-    """
-    late = _unsent().where(jobs.c.ended_at < before)
-    number = int(connection.scalar(late.with_only_columns(sa.func.count())) or 0)
-    first = late.with_only_columns(notifications.c.job_id, notifications.c.trouble).order_by(jobs.c.ended_at).limit(1)
-    row = connection.execute(first).first() if number else None
-    return (number, row.job_id, row.trouble) if row is not None else (0, None, None)
+def unreported(connection: sa.Connection, *, before: datetime) -> list[Undelivered]:
+    """Return the unsent notifications of jobs that ended before *before*, ordered by these ends."""
+    late = _unsent().where(jobs.c.ended_at < before).order_by(jobs.c.ended_at)
+    return _undelivered(connection, late)
 
 
-def given_up(connection: sa.Connection, *, since: datetime) -> tuple[int, int | None, str | None]:
-    """Return the number of notifications given up since *since*, the job of the last one, and its error."""
+def given_up(connection: sa.Connection, *, since: datetime) -> list[Undelivered]:
+    """Return the notifications given up since *since*, the last one first."""
     gone = (notifications.c.outcome == Outcome.GIVEN_UP.value) & (notifications.c.at >= since)
-    number = int(connection.scalar(sa.select(sa.func.count()).select_from(notifications).where(gone)) or 0)
-    last = (
-        sa.select(notifications.c.job_id, notifications.c.trouble)
-        .where(gone)
-        .order_by(notifications.c.at.desc())
-        .limit(1)
-    )
-    row = connection.execute(last).first() if number else None
-    return (number, row.job_id, row.trouble) if row is not None else (0, None, None)
+    return _undelivered(connection, _with_jobs().where(gone).order_by(notifications.c.at.desc()))
+
+
+def _undelivered(connection: sa.Connection, wanted: sa.Select[tuple[int, ...]]) -> list[Undelivered]:
+    columns = notifications.c.job_id, notifications.c.number, notifications.c.trouble, jobs.c.spec
+    return [
+        Undelivered(job_id=row.job_id, trouble=row.trouble, is_to_url=_is_to_url(row.spec, row.number))
+        for row in connection.execute(wanted.with_only_columns(*columns))
+    ]
+
+
+def _is_to_url(payload: str, number: int) -> bool:
+    """Return whether a notification goes to a URL that its job names, and to no target of the site."""
+    try:
+        return decode_spec(payload).notifications[target_number(number)].target is None
+    except (Unreadable, IndexError):
+        return False
 
 
 def _unsent() -> sa.Select[tuple[int, ...]]:
     """Return a query for the unsent notifications, joined with their jobs."""
-    both = notifications.join(jobs, jobs.c.id == notifications.c.job_id)
-    return sa.select(notifications).select_from(both).where(notifications.c.outcome.is_(None))
+    return _with_jobs().where(notifications.c.outcome.is_(None))
+
+
+def _with_jobs() -> sa.Select[tuple[int, ...]]:
+    return sa.select(notifications).select_from(notifications.join(jobs, jobs.c.id == notifications.c.job_id))
 
 
 def _the(one: Due) -> sa.Update:

@@ -90,6 +90,30 @@ def test_late_and_given_up_notifications_are_reported(
     assert (Grade.WARNING, "gpuqueue notify --test WHAT") == (found.grade, found.remedy.partition(",")[0])
 
 
+def test_the_url_of_a_job_that_fails_is_no_trouble_of_the_site(
+    database: HistoryDatabase, history_url: str, outbox: Outbox
+) -> None:
+    """Only its submitter can correct it. It kept ``doctor`` at exit code 6 for a week."""
+    outbox.submit(1, make_spec(notifications=(Notification("team"), Notification("json://127.0.0.1/x"))))
+    outbox.report(1, Act.CANCEL, JobState.CANCELLED, attempt=0)
+    outbox.record()
+    now = datetime.now(timezone.utc)
+    to_target, to_url = database.due_notifications(now=now, most=9)
+
+    assert "2 messages are still to be sent, the first about job 1" == of(history_url)["messages"].seen  # nobody tries
+    assert database.take_notification(to_target, until=now)
+    database.settle_notification(to_target, Outcome.SENT, at=now)
+    assert database.take_notification(to_url, until=now)
+    database.put_off_notification(to_url, until=now, trouble="it leads to an address that is not public")
+    late = of(history_url)["messages"]
+    database.settle_notification(to_url, Outcome.GIVEN_UP, at=now, trouble="it leads to an address that is not public")
+    given_up = of(history_url)["messages"]
+
+    words = "1 message to URLs of jobs could not be sent this week, one about job 1: it leads to an address that is not"
+    assert (Grade.NOTE, Grade.NOTE) == (late.grade, given_up.grade)
+    assert (words, words) == (late.seen[: len(words)], given_up.seen[: len(words)])
+
+
 @pytest.mark.parametrize(("revision", "remedy"), [("0000", "gpuqueue db upgrade"), ("9999", "upgrade gpuqueue here")])
 def test_tables_of_another_version_are_reported_with_the_command(history_url: str, revision: str, remedy: str) -> None:
     """Older and newer tables are problems with opposite remedies. Nothing is read from tables of another version."""
