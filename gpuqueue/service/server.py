@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import ipaddress
 import os
@@ -31,6 +32,7 @@ from gpuqueue.service.peer_protocol import PeerProtocol
 from gpuqueue.service.problems import OtherHost, answer_of
 from gpuqueue.service.site import Site
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.account import current_account
 from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
@@ -60,10 +62,11 @@ class Listen:
 
     @property
     def url(self) -> str | None:
-        """The address of the page if it follows from that of the TCP socket, else None: it listens everywhere."""
-        if not self.host or self.host in _EVERY_ADDRESS:
+        """The address of the page at the TCP socket, None without one. Everywhere is at the name of this machine."""
+        if not self.host:
             return None
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        name = socket.gethostname().lower() if self.host in _EVERY_ADDRESS else self.host
+        host = f"[{name}]" if ":" in name else name
         return f"{'https' if self.certificate is not None else 'http'}://{host}:{self.port}"
 
     def check(self) -> None:
@@ -85,13 +88,31 @@ class Listen:
                 "plain HTTP shows access tokens to the network: give --tls-cert and --tls-key, or --behind-proxy if a "
                 "proxy adds TLS"
             )
-        if self.certificate is not None:
+        if self.certificate is not None and self.key is not None:
+            for file in (self.certificate, self.key):
+                _check_readable(file)
             try:
                 ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.certificate, self.key)
             except (OSError, ssl.SSLError) as error:
                 raise Refused(
-                    f"the certificate {self.certificate} cannot be used: {error.strerror or error}"
+                    f"the certificate {self.certificate} with the key {self.key} cannot be used: "
+                    f"{error.strerror or error}"
                 ) from error
+
+
+def _check_readable(file: Path) -> None:
+    """Check that this account can read a file of TLS.
+
+    Raises:
+        Refused: it cannot.
+
+    """
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        account = current_account("").name
+        remedy = f": let the account {account} read it, and enter its directory" if error.errno == errno.EACCES else ""
+        raise Refused(f"{file} cannot be read for TLS: {error.strerror}{remedy}") from error
 
 
 class OwnHosts:

@@ -74,7 +74,7 @@ def test_it_replaces_a_dead_socket_and_not_a_live_one(start: Start, tmp_path: Pa
             for each in (
                 (("--listen", "nowhere"), 2, "write HOST:PORT"),
                 (("--no-socket", "--listen", "0.0.0.0:1", "--tls-cert", "x"), 2, "belong together"),
-                (("--no-socket", "--listen", "0.0.0.0:1", "--tls-cert", "x", "--tls-key", "x"), 5, "cannot be used"),
+                (("--no-socket", "--listen", "0.0.0.0:1", "--tls-cert", "x", "--tls-key", "x"), 5, "x cannot be read"),
                 (("--socket", "/proc/no/api.sock"), 1, "cannot listen at"),
                 (("--socket", "/dev/null"), 5, "is no socket"),
             )

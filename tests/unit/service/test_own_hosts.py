@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuqueue.errors import Refused
 from gpuqueue.service.server import Listen, OwnHosts
 
 MACHINE = socket.gethostname()
@@ -66,3 +69,35 @@ def test_each_host_of_a_request_counts_and_a_name_is_not_guessed() -> None:
     assert 200 == asked("gpu7.lab:8080", listen="gpu7.lab")[0]
     assert 421 == asked("gpu7.lab:8080", listen="0.0.0.0")[0]  # noqa: S104 - a value in a test
     assert 200 == asked()[0]  # no browser leaves it out
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("0.0.0.0", f"https://{MACHINE.lower()}:8443"),  # noqa: S104 - as the documentation says
+        ("::", f"https://{MACHINE.lower()}:8443"),
+        ("::1", "https://[::1]:8443"),
+        ("", None),
+    ],
+)
+def test_a_service_that_listens_everywhere_knows_its_address(host: str, expected: str | None) -> None:
+    """``gpuqueue web`` was refused with the documented ``--listen 0.0.0.0:8443``."""
+    assert expected == Listen(host=host, port=8443, certificate=Path("host.pem"), key=Path("host.key")).url
+
+
+def test_a_key_that_the_account_cannot_read_is_named_with_the_account(tmp_path: Path) -> None:
+    """Such a key was reported as an unusable certificate, with "Permission denied"."""
+    certificate, key = tmp_path / "host.pem", tmp_path / "host.key"
+    certificate.touch()
+    key.touch(mode=0o000)
+    listen = Listen(host="127.0.0.1", port=8443, certificate=certificate, key=key)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)  # root reads every file; this account cannot even enter the directory
+    try:
+        words = r"host\.\w+ cannot be read for TLS: Permission denied: let the account \S+ read it"
+        with pytest.raises(Refused, match=words):
+            listen.check()
+    finally:
+        if root:
+            os.seteuid(0)
