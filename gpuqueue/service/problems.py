@@ -62,10 +62,18 @@ def problem_of(error: GpuQueueError) -> Problem:
         type=f"urn:gpuqueue:error:{name}",
         title=status.phrase,
         status=status.value,
-        detail=str(error),
+        detail=_for_callers(error),
         error=name,
         exit_code=error.exit_code,
     )
+
+
+def _for_callers(error: GpuQueueError) -> str:
+    """Return the text of *error*. Only the administrator of the service can start what it needs."""
+    if not isinstance(error, errors.Unreachable) or "gpuqueue up" not in str(error):
+        return str(error)
+    what = error.what if isinstance(error, errors.HistoryUnreachable) else str(error).partition(": ")[0]
+    return f"{what}: ask the administrator of this site to start it (gpuqueue doctor)"
 
 
 def problem_at(status: HTTPStatus, detail: str) -> Problem:

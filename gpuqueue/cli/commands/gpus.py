@@ -7,6 +7,7 @@ import json
 import click
 
 from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.own_queue import how_to_start
 from gpuqueue.cli.output.devices import device_plain, device_rows, external_process_lines
 from gpuqueue.cli.output.terminal_width import hanging, terminal_width
 from gpuqueue.client import Client
@@ -34,4 +35,4 @@ def gpus(*, as_json: bool) -> None:
         for line in external_process_lines(found):
             click.echo("\n".join(hanging(line, terminal_width())))
     else:
-        click.echo("no worker has announced a device: start one with gpuqueue up", err=True)
+        click.echo(f"no worker has announced a device: {how_to_start(client.settings)}", err=True)

@@ -26,3 +26,8 @@ def refuse_beside_service(settings: Settings, command: str) -> None:
             f"this machine has a queue for everybody (service at {SYSTEM_SOCKET}), and gpuqueue {command} is for its "
             f"administrator: {program} {command}. For a queue of your own, set GPUQUEUE_STATE_DIR"
         )
+
+
+def how_to_start(settings: Settings) -> str:
+    """Return what a person does about a queue without workers: only the administrator starts those of a service."""
+    return "start one with gpuqueue up" if settings.client_url is None else "ask the administrator to start one"

@@ -7,6 +7,7 @@ import contextlib
 import click
 
 from gpuqueue.cli.options.fields import Option, field
+from gpuqueue.cli.options.own_queue import how_to_start
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.device import DeviceFilter
@@ -90,12 +91,15 @@ def warn_if_alone(client: Client, job: Job) -> None:
     if job.reason is not WaitReason.DEVICE:
         return
     where = f" in pool {job.spec.pool}" if job.spec.pool else ""
+    is_own = client.settings.client_url is None
+    serve_cpu = "Serve one with gpuqueue up --devices auto,cpu" if is_own else "Ask the administrator to serve one"
     missing = (
-        f"no CPU is served{where}: the job waits. Serve one with gpuqueue up --devices auto,cpu, or use --device any"
+        f"no CPU is served{where}: the job waits. {serve_cpu}, or use --device any"
         if job.spec.device is DeviceFilter.CPU
         else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or use --device any"
     )
     with contextlib.suppress(GpuQueueError):
         if not client.devices.are_known():
-            missing = "no worker has announced a device: the job waits. Start one with gpuqueue up"
+            remedy = how_to_start(client.settings)
+            missing = f"no worker has announced a device: the job waits. {remedy[0].upper()}{remedy[1:]}"
     click.echo(f"gpuqueue: {missing}", err=True)

@@ -14,6 +14,7 @@ from textual.binding import BindingType
 from textual.widgets import Footer, Input, Static
 from textual.worker import get_current_worker
 
+from gpuqueue.cli.options.own_queue import how_to_start
 from gpuqueue.cli.output.queue_table import Line
 from gpuqueue.cli.top import changes, lines
 from gpuqueue.cli.top.job_pane import About, JobPane, reported
@@ -120,7 +121,8 @@ class Top(App[None]):
         self._snapshot = snapshot
         if self._away:
             self._away = False
-            self._show_message("" if snapshot.devices else lines.NO_WORKER)
+            remedy = how_to_start(self._client.settings)
+            self._show_message("" if snapshot.devices else f"{lines.NO_WORKER}: {remedy}")
         self._draw()
 
     def _draw(self) -> None:

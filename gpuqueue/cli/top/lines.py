@@ -27,8 +27,8 @@ BAR_WIDTH = 20
 HELD, ALLOCATED, EXTERNAL_PROCESSES, HEADROOM, FREE = "█", "▒", "▚", "╌", "·"
 LEGEND = f"{HELD} held  {ALLOCATED} allocated  {EXTERNAL_PROCESSES} external  {HEADROOM} headroom  {FREE} free"
 
-#: What the screen says while no device is known.
-NO_WORKER = "no worker has announced a device: start one with gpuqueue up"
+#: What the screen says while no device is known, before what to do.
+NO_WORKER = "no worker has announced a device"
 
 
 class Order(str, Enum):

@@ -24,7 +24,7 @@ LEAST_NAME, LEAST_REASON = 11, 40
 def table(found: Why, devices: Sequence[Verdict], width: int | None = None) -> str:
     """Return *devices* as a table *width* columns wide, in their order; None: for a pipe."""
     if not devices:
-        return "no device is served: start the workers with gpuqueue up"
+        return "no device is served: no worker has announced one"
     rows = [
         (
             label(found, verdict.device),

@@ -241,6 +241,8 @@ class Link:
         return error_of(name, detail, code)
 
     def _unreachable(self, error: BaseException) -> ServiceUnreachable:
+        from gpuqueue.settings.settings import SYSTEM_SOCKET  # noqa: PLC0415 - only for this error
+
         if type(error).__name__ == "SSLCertVerificationError":  # ssl is not imported for a unix socket
             from gpuqueue.system.certificates import certificate_trouble  # noqa: PLC0415 - only for this error
 
@@ -249,8 +251,10 @@ class Link:
         if isinstance(error, TimeoutError):
             why = "no answer in time"
         is_absent = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
-        question = ". Is gpuqueue serve running there?" if is_absent else ""
-        return ServiceUnreachable(f"the service at {self.url} does not answer: {why}{question}")
+        of_machine = self.url == f"unix://{SYSTEM_SOCKET}"
+        words = "Ask the administrator to start it" if of_machine else "Is gpuqueue serve running there?"
+        remedy = f". {words}" if is_absent else ""
+        return ServiceUnreachable(f"the service at {self.url} does not answer: {why}{remedy}")
 
 
 def error_of(name: str, detail: str, code: int) -> GpuQueueError:
