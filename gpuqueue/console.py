@@ -11,6 +11,7 @@ import errno
 import io
 import os
 import sys
+import time
 
 import click
 
@@ -26,6 +27,8 @@ INTERRUPTED, READER_GONE = 130, 141
 _READER_HAS_GONE = "PacifyFlushWrapper"
 #: Exit code of an error from the operating system.
 FAILED = 1
+#: The years that a clock may show. Others are named where a call of the system fails.
+PLAUSIBLE_YEARS = range(2020, 2200)
 #: Longest quote of a value that an option refuses, in characters.
 MOST_TYPED = 60
 #: Errors of a write. An error without a file name comes from writing the output.
@@ -52,6 +55,10 @@ def run(group: click.Group, program: str) -> int:
         code = print_message(program, _system_message(error), FAILED)
         with contextlib.suppress(OSError):
             _close_stdout()  # else Python's flush at exit would fail again
+    except OverflowError as error:  # such as a clock after the year 2262
+        if not clock_hint():
+            raise
+        code = print_message(program, f"the time cannot be read: {error}{clock_hint()}", FAILED)
     return code
 
 
@@ -75,7 +82,26 @@ def _system_message(error: OSError) -> str:
         return f"{words}: {os.fsdecode(error.filename)}"
     if error.errno in _OF_THE_OUTPUT:
         return f"the output cannot be written: {words}: free some space there, or print it elsewhere"
-    return words
+    return f"the system refused an operation of {_place_of(error)}: {words}{clock_hint()}"
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the function in which *error* was raised, for an error that names nothing else."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return (
+        "gpuqueue" if place is None else f"{place.tb_frame.f_globals.get('__name__')}.{place.tb_frame.f_code.co_name}"
+    )
+
+
+def clock_hint() -> str:
+    """Return a hint if the clock of this process is far off, else nothing. Many calls of the system fail then."""
+    try:
+        year = time.gmtime(time.time()).tm_year
+    except (OverflowError, OSError, ValueError):
+        return ". The clock here is beyond what Python can count: set it, or run without faketime"
+    return "" if year in PLAUSIBLE_YEARS else f". The clock here is in the year {year}: set it, or run without faketime"
 
 
 def print_message(program: str, message: str, code: int = 0) -> int:

@@ -139,9 +139,15 @@ class Machine:
             GpuQueueError: the embedded server does not start.
             StoreUnreachable: the store at GPUQUEUE_REDIS_URL does not answer.
             StoreLoading: it is still loading its data.
+            Refused: the clock is before 1970.
             StoreNotReady: the store could lose jobs.
 
         """
+        if time.time() < 0:
+            year = time.gmtime(time.time()).tm_year
+            raise Refused(
+                f"the clock of this machine is in the year {year}, and the store counts from 1970: set it first"
+            )
         started = self.store.start() if self.settings.embedded else False
         if not self.settings.embedded:
             from gpuqueue.embedded.store_of_others import await_store  # noqa: PLC0415 - only where others start it
