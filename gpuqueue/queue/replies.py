@@ -88,7 +88,10 @@ def with_owner(spec: str | None, member: Member | None) -> str | None:
 def uses(reply: str) -> dict[str, Use]:
     """Return the reply of usage.lua."""
     return {
-        each.pop("user"): Use(**{"open_bytes": None, **{name: int(value) for name, value in each.items()}})
+        each.pop("user"): Use(
+            open_bytes=None if (open_bytes := each.pop("open_bytes", None)) is None else int(open_bytes),
+            **{name: int(value) for name, value in each.items()},
+        )
         for each in json.loads(reply)
     }
 
