@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pwd
+import re
+import shlex
+import subprocess
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from gpuqueue.errors import BadRequest, install_extra
@@ -19,6 +26,11 @@ from gpuqueue.text.units import format_bytes, format_duration
 IN_A_JOB = frozenset(
     f"{PREFIX}{name}" for name in ("JOB_ID", "ATTEMPT", "TOKEN", "RUN_DIR", "MEM_BYTES", "DEVICES", "CHANGED")
 )
+
+#: The unit of the service, and the directory with what `systemctl edit` has changed in it.
+SERVICE_UNIT = Path("/etc/systemd/system/gpuqueue-serve.service")
+#: The options of `gpuqueue serve` that name a file with the certificate or its key.
+TLS_OPTIONS = ("--tls-cert", "--tls-key")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +128,46 @@ def notifier(facts: Facts) -> Iterator[Finding]:
         yield warning("messages to URLs of users are not sent: the unit gpuqueue-notify does not run", remedy)
 
 
+def tls(facts: Facts, unit: Path = SERVICE_UNIT) -> Iterator[Finding]:
+    """Check that the account of the service can read the certificate and the key that its *unit* names.
+
+    Only root can look with the rights of another account; others check nothing.
+    """
+    lines = _unit_lines(unit) if facts.settings.record and os.geteuid() == 0 else []
+    accounts = [line.removeprefix("User=") for line in lines if line.startswith("User=")]
+    starts = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
+    words = shlex.split(re.sub(r"(--tls-\w+)=", r"\1 ", starts[-1])) if accounts and starts else []
+    for option, path in pairwise(words):
+        if option not in TLS_OPTIONS:
+            continue
+        if _can_read(accounts[-1], path):
+            yield ok(f"{option}: the service can read {path}")
+        else:
+            remedy = f"chown {accounts[-1]}: {path} && chmod 400 {path}, and let it enter the directories above"
+            yield problem(f"{option}: the account {accounts[-1]} of the service cannot read {path}", remedy)
+
+
+def _can_read(account: str, path: str) -> bool:
+    """Return whether *account* can read the file *path*, asked as that account."""
+    try:
+        there = pwd.getpwnam(account)
+    except KeyError:
+        return False
+    groups = os.getgrouplist(account, there.pw_gid)
+    command = ["/usr/bin/test", "-r", path]
+    done = subprocess.run(command, user=there.pw_uid, group=there.pw_gid, extra_groups=groups, check=False)
+    return done.returncode == 0
+
+
+def _unit_lines(unit: Path) -> list[str]:
+    """Return the lines of *unit* and then those of its changes, in the order in which systemd applies them."""
+    lines = []
+    for path in (unit, *sorted(unit.with_name(f"{unit.name}.d").glob("*.conf"))):
+        with contextlib.suppress(OSError):
+            lines += path.read_text(errors="replace").replace("\\\n", " ").splitlines()
+    return lines
+
+
 def values(facts: Facts) -> Iterator[Finding]:
     """Report each setting's value and its origin."""
     for name, origin in facts.settings.origins.items():
@@ -145,4 +197,4 @@ def _in_one_line(entries: str) -> str:
 #: Settings in which a newline and a semicolon are equivalent.
 _BY_LINES = frozenset({"limits", "pool_limits"})
 
-CHECKS = (file, reading, variables, targets, notifier, values)
+CHECKS = (file, reading, variables, targets, notifier, tls, values)

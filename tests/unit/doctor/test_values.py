@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from factories import make_spec
 
-from gpuqueue.doctor.values import CHECKS, IN_A_JOB, facts_of
+from gpuqueue.doctor.values import CHECKS, IN_A_JOB, facts_of, tls
 from gpuqueue.model.finding import Finding, Grade, examined
 from gpuqueue.settings.parsers import READERS
 from gpuqueue.settings.sources import OF_COMPOSE, PREFIX, key_of
@@ -53,6 +55,40 @@ def test_a_missing_notifier_is_reported_where_urls_of_users_need_it(
 
     assert ([] if given else [Grade.WARNING]) == [each.grade for each in reported]
     assert given or "the unit gpuqueue-notify does not run" in reported[0].seen
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """Return a directory that each account can enter. Those of pytest are open to one account only."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can look with the rights of another account")
+@pytest.mark.parametrize(
+    "start", ["--tls-cert {0}/cert --tls-key {0}/key", "--tls-key={0}/key \\\n --tls-cert={0}/cert"]
+)
+def test_a_key_that_the_service_cannot_read_is_found(open_directory: Path, start: str) -> None:
+    """The unit runs as an account of its own, which root's files are closed to. The last ExecStart is the one."""
+    (open_directory / "cert").write_text("")
+    (open_directory / "cert").chmod(0o644)
+    (open_directory / "key").touch(mode=0o600)
+    unit = open_directory / "gpuqueue-serve.service"
+    unit.write_text("[Service]\nUser=nobody\nExecStart=/opt/gpuqueue serve\n")
+    assert [] == list(tls(facts_of(HERE), unit))
+    changes = open_directory / "gpuqueue-serve.service.d"
+    changes.mkdir()
+    (changes / "override.conf").write_text(
+        f"[Service]\nExecStart=\nExecStart=/opt/gpuqueue serve {start.format(open_directory)}\n"
+    )
+
+    reported = {each.seen.partition(":")[0]: each for each in tls(facts_of(HERE), unit)}
+
+    assert {"--tls-cert": Grade.OK, "--tls-key": Grade.PROBLEM} == {name: each.grade for name, each in reported.items()}
+    assert f"the account nobody of the service cannot read {open_directory}/key" in reported["--tls-key"].seen
+    (open_directory / "key").chmod(0o644)
+    assert [Grade.OK] * 2 == [each.grade for each in tls(facts_of(HERE), unit)]
 
 
 @pytest.mark.parametrize("apprise", [True, False])
