@@ -251,12 +251,14 @@ class Settings:
     def client_url(self) -> str | None:
         """Return the URL of the HTTP service that clients use, or None to use the store directly.
 
-        A store that the settings name takes precedence over the service of this machine.
+        A store that the settings name takes precedence over the service of this machine. The directory of its socket is
+        there from its first start on, so that nobody gets a queue of their own while it is down.
         """
         if self.url:
             return self.url
         named = [name for name in ("redis_url", "state_dir") if self.origins.get(name, "default") != "default"]
-        return f"unix://{SYSTEM_SOCKET}" if not named and sources.is_socket(SYSTEM_SOCKET) else None
+        is_served = not named and sources.is_directory(SYSTEM_SOCKET.rpartition("/")[0])
+        return f"unix://{SYSTEM_SOCKET}" if is_served else None
 
     @property
     def has_history(self) -> bool:

@@ -122,10 +122,10 @@ def embedded_socket(state_dir: Path) -> Path:
     return directory / "store.sock"
 
 
-def is_socket(path: str) -> bool:
-    """Return whether a unix socket is at *path*."""
+def is_directory(path: str) -> bool:
+    """Return whether a directory is at *path*."""
     try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - one system call of each command
+        return stat.S_ISDIR(os.stat(path).st_mode)  # noqa: PTH116 - one system call of each command
     except (OSError, ValueError):
         return False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.own_queue import refuse_beside_service
-from gpuqueue.errors import Refused
+from gpuqueue.client import Client
+from gpuqueue.errors import Refused, ServiceUnreachable
 from gpuqueue.settings.settings import Settings
 
 
@@ -32,14 +32,24 @@ def test_up_starts_no_second_queue_beside_the_one_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the machine has a service, ``gpuqueue up`` is refused and says what the administrator types."""
-    path = tmp_path / "api.sock"
+    path = tmp_path / "run" / "api.sock"
     monkeypatch.setattr("gpuqueue.settings.settings.SYSTEM_SOCKET", str(path))
     settings = Settings.load({"GPUQUEUE_CONFIG": "/dev/null"})
     refuse_beside_service(settings, "up")
-    with socket.socket(socket.AF_UNIX) as service:
-        service.bind(str(path))
-        with pytest.raises(Refused, match="gpuqueue up is for its administrator: sudo -u gpuqueue"):
-            refuse_beside_service(settings, "up")
-        own = Settings.load({"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": str(tmp_path)})
-        refuse_beside_service(own, "up")
-        refuse_beside_service(replace(settings, url=f"unix://{path}"), "up")
+    path.parent.mkdir()
+    with pytest.raises(Refused, match="gpuqueue up is for its administrator: sudo -u gpuqueue"):
+        refuse_beside_service(settings, "up")
+    own = Settings.load({"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": str(tmp_path)})
+    refuse_beside_service(own, "up")
+    refuse_beside_service(replace(settings, url=f"unix://{path}"), "up")
+
+
+def test_a_service_that_is_down_is_still_the_queue_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it was stopped, people got the messages of a queue of their own, and could have started one."""
+    monkeypatch.setattr("gpuqueue.settings.settings.SYSTEM_SOCKET", str(tmp_path / "api.sock"))
+    client = Client(Settings.load({"GPUQUEUE_CONFIG": "/dev/null"}))
+
+    with pytest.raises(ServiceUnreachable, match="Ask the administrator to start it"):
+        client.jobs.list()
