@@ -45,6 +45,12 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
     client.close()
 
 
+def running(queue: JobQueue) -> dict[str, Use]:
+    """Return what each user has running and waiting, without the figures that only a submit meets."""
+    uses = queue.rules.uses()
+    return {user: replace(use, open_jobs=0, open_bytes=0, array_members=0) for user, use in uses.items()}
+
+
 def limit(queue: JobQueue, limits: str, pool_limits: str = "") -> None:
     """Set these limits; ada and bob are the group @lab."""
     queue.rules.set_limits(Limits.parse(limits, pool_limits, {"lab": ("ada", "bob")}))
@@ -577,7 +583,7 @@ def test_what_is_held_or_stands_aside_waits_as_well(queue: JobQueue, store: redi
     for waits in (Waits(), Waits(hold=True)):
         with pytest.raises(Refused, match=r"ada has 3 jobs waiting, and at most 3 may \(limit queued_jobs\)"):
             queue.requests.submit(make_spec(waits=waits))
-    assert Use(queued_jobs=3) == queue.rules.uses()["ada"]
+    assert Use(queued_jobs=3) == running(queue)["ada"]
     assert [] == faults(dump(store))
 
     assert JobState.QUEUED is queue.jobs.release(held)
@@ -599,20 +605,20 @@ def test_each_member_of_an_array_waits(queue: JobQueue, store: redis.Redis) -> N
         queue.requests.submit(make_spec(array=Array.parse("0-5")))
     queue.requests.submit(make_spec())
     array = queue.requests.submit(make_spec(array=Array.parse("1-7:2"))).id
-    assert Use(queued_jobs=5) == queue.rules.uses()["ada"]
+    assert Use(queued_jobs=5) == running(queue)["ada"]
 
     queue.jobs.part(array, "hold", Indexes.parse("3,5"))
-    assert Use(queued_jobs=5) == queue.rules.uses()["ada"], "held or not, they wait"
+    assert Use(queued_jobs=5) == running(queue)["ada"], "held or not, they wait"
     assert [] == faults(dump(store))
     for _ in range(2):
         must_claim(queue)
-    assert 3 == queue.rules.uses()["ada"].queued_jobs
+    assert 3 == running(queue)["ada"].queued_jobs
     with pytest.raises(Refused, match=r"has 3 jobs waiting, and at most 5 may .*, and this array has 3 members"):
         queue.requests.submit(make_spec(array=Array.parse("0-2")))
     queue.requests.submit(make_spec(array=Array.parse("0-1")))
 
     queue.jobs.part(array, "cancel")
-    assert 2 == queue.rules.uses()["ada"].queued_jobs
+    assert 2 == running(queue)["ada"].queued_jobs
     assert [] == faults(dump(store))
 
 
@@ -631,7 +637,7 @@ def test_a_cpu_is_no_gpu(queue: JobQueue) -> None:
         claimed = queue.runs.claim(offer, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
         assert claimed is not None
         assert job_id == claimed.job_id
-    assert {"ada": Use(running_jobs=3, running_gpus=1, running_mem=3 * GIB)} == queue.rules.uses()
+    assert {"ada": Use(running_jobs=3, running_gpus=1, running_mem=3 * GIB)} == running(queue)
 
 
 @pytest.mark.parametrize("limits", ["*: running_gpus=1", "*: running_gpus=1/refuse", "*: running_gpus=0"])
@@ -838,7 +844,7 @@ def test_a_whole_card_counts_as_one_under_new_limits(
 
     limit(queue, "ada: running_mem=50G; bob: running_jobs=3")
 
-    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB, queued_jobs=1)} == queue.rules.uses()
+    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB, queued_jobs=1)} == running(queue)
     assert claim(queue, "GPU-other") is None
     assert [WaitReason.LIMIT, None] == [queue.jobs.get(each).reason for each in (six, alone)]  # type: ignore[union-attr]
 
@@ -985,7 +991,7 @@ def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQue
     claimed = must_claim(queue, large)
 
     assert (gang, devices) == (claimed.job_id, set(claimed.devices))
-    assert Use(running_jobs=1, running_gpus=2, running_mem=24 * GIB) == queue.rules.uses()["ada"]
+    assert Use(running_jobs=1, running_gpus=2, running_mem=24 * GIB) == running(queue)["ada"]
     assert [] == faults(dump(store))
 
 
@@ -1057,14 +1063,14 @@ def test_a_whole_card_counts_as_one_after_a_rebuild(
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2))
     must_claim(queue)
-    before = queue.rules.uses()
+    before = running(queue)
     recorder = Recorder(Settings.load(), queue, database)
     while recorder.record(0):
         pass
     store.flushall()
     assert open_queue(queue, database, lease_s=300.0) is not None
 
-    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB)} == before == queue.rules.uses()
+    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB)} == before == running(queue)
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     assert [] == faults(dump(store))
 
@@ -1079,7 +1085,7 @@ def test_a_whole_card_that_is_taken_over_counts_as_one(
     serve(queue, make_offer())
     queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE))
     run = must_claim(queue)
-    before = queue.rules.uses()
+    before = running(queue)
     store.flushall()
     assert open_queue(queue, database, lease_s=300.0) is not None
     serve(queue, make_offer())
@@ -1096,7 +1102,7 @@ def test_a_whole_card_that_is_taken_over_counts_as_one(
     )
     assert JobState.RUNNING is queue.runs.adopt(stray, lease_s=300.0)
 
-    assert {"ada": Use(running_jobs=1, running_gpus=1, running_mem=24 * GIB)} == before == queue.rules.uses()
+    assert {"ada": Use(running_jobs=1, running_gpus=1, running_mem=24 * GIB)} == before == running(queue)
 
 
 def test_a_worker_sends_the_limits_of_its_site(queue: JobQueue, store: redis.Redis) -> None:

@@ -23,7 +23,7 @@ from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
         (HistoryUnreachable("it has no tables", "run gpuqueue up, or gpuqueue db upgrade"), "it has no tables"),
     ],
 )
-def test_the_service_does_not_tell_users_to_type_up(error: GpuQueueError, what: str) -> None:
+def test_no_answer_of_the_service_names_the_command_up(error: GpuQueueError, what: str) -> None:
     """They would start a queue of their own, or be refused."""
     expected = f"{what}: ask the administrator of this site to start it (gpuqueue doctor)"
     assert expected == problem_of(error).detail
