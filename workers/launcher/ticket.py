@@ -16,6 +16,7 @@ import time
 from gpuqueue.model import ticket
 from workers.launcher.account import Refused
 from workers.run.hook import with_hook
+from workers.run.mps_pipes import MPS_PIPES, NO_PIPES
 from workers.shim.code import DIRECTORY, TREE
 
 TYPE_CHECKING = False
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 #: The PATH of a job whose submitter sent none.
 PATH = "/usr/local/bin:/usr/bin:/bin"
-#: The variable with what the worker has changed for the caps and the hook: name -> [before, after].
+#: The variable with what the worker has changed for the caps, the hook and MPS: name -> [before, after].
 CHANGED = "GPUQUEUE_CHANGED"
 #: The variables that may differ in any way: they only make frameworks use less device memory.
 CAPS = frozenset(
@@ -236,7 +237,7 @@ class _Changed(Exception):
 
 
 def _restored(env: Mapping[str, str]) -> dict[str, str]:
-    """Return *env* without what the worker has changed for the caps and the hook.
+    """Return *env* without what the worker has changed for the caps, the hook and MPS.
 
     The old values come from the worker as well. The digest of the whole environment proves them.
 
@@ -248,7 +249,11 @@ def _restored(env: Mapping[str, str]) -> dict[str, str]:
     try:
         changed = json.loads(env.get(CHANGED, "{}"))
         for name, (before, after) in changed.items():
-            is_permitted = name in CAPS or (name == "PYTHONPATH" and after == with_hook(before or ""))
+            is_permitted = (
+                name in CAPS
+                or (name == "PYTHONPATH" and after == with_hook(before or ""))
+                or (name == MPS_PIPES and after == NO_PIPES)
+            )
             if not is_permitted or type(before) not in {str, type(None)} or found.pop(name) != after:
                 raise _Changed(name)
             if before is not None:

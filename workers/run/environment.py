@@ -15,6 +15,7 @@ from gpuqueue.model.run import RunDevice
 from gpuqueue.system.environment import CHANGED
 from workers.run.hook import INSIDE, with_hook
 from workers.run.memory_cap import cap_environment
+from workers.run.mps_pipes import MPS_PIPES, NO_PIPES
 from workers.run.torch_version import ASK_S, Version, torch_version_of
 from workers.threads.timeout import in_time
 
@@ -23,8 +24,6 @@ TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
 #: Time limit for finding the job's interpreter and asking for its torch version, in seconds. The interpreter may be on
 #: a file server that is down, and the run must not block on it. If the time runs out, the hook still caps torch.
 ASK_TORCH_LIMIT_S = ASK_S + 2
-#: The variable that names the directory of the pipes of NVIDIA's MPS daemon.
-MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 #: The control pipe of that daemon if the variable is not set.
 MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's default path; its existence is checked
 #: The variables of a client of MPS where the site has not turned MPS on.
@@ -67,7 +66,7 @@ def environment(
     env = {"PYTHONUNBUFFERED": "1", **(_of_this_host() if spec.snapshot is not None else {}), **spec.env}
     changes = _gpu_changes(spec, devices, cap=cap and spec.cap, as_submitters=as_submitters, mps=mps)
     if changes and as_submitters and MPS_PIPES not in spec.env:
-        changes = {MPS_PIPES: str(run_dir), **changes}  # no daemon is there
+        changes = {MPS_PIPES: NO_PIPES, **changes}
     if changes:
         # If the job submits jobs, they must not inherit these values (see gpuqueue.system.environment).
         ours[CHANGED] = json.dumps({name: [spec.env.get(name), value] for name, value in changes.items()})

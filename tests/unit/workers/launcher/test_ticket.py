@@ -237,6 +237,7 @@ def test_what_differs_from_the_ticket_is_refused(how: str, devices: Any) -> None
         {"PYTHONPATH": ["/h/lib", f"/tmp:{INSIDE}:/h/lib"]},
         {"PYTHONPATH": ["/h/other", f"{INSIDE}:/h/other"]},
         {"LD_PRELOAD": [None, "/tmp/evil.so"]},
+        {"CUDA_MPS_PIPE_DIRECTORY": [None, "/runs/7/1.a"]},
         {"TF_FORCE_GPU_ALLOW_GROWTH": ["no", "true"]},
         {"TF_FORCE_GPU_ALLOW_GROWTH": ["true"]},
         {"TF_FORCE_GPU_ALLOW_GROWTH": [{}, "true"]},
@@ -247,7 +248,7 @@ def test_what_differs_from_the_ticket_is_refused(how: str, devices: Any) -> None
     ],
 )
 def test_what_the_worker_says_it_has_changed_is_not_believed(changed: object) -> None:
-    """Only the caps and the hook may be changed, and what was there before must be what was signed."""
+    """Only the caps, the hook and MPS may be changed, and what was there before must be what was signed."""
     env = {**request(GOOD).env, "GPUQUEUE_CHANGED": json.dumps(changed)}
     if isinstance(changed, dict):
         env.update({name: pair[-1] for name, pair in changed.items()})

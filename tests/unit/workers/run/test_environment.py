@@ -194,7 +194,7 @@ def test_a_job_of_a_submitter_looks_for_no_daemon_of_mps_below_tmp() -> None:
     pipes = "CUDA_MPS_PIPE_DIRECTORY"
 
     found = environment(1, "1.a", make_spec(), (gpu,), Path("/r"), as_submitters=True)
-    assert ("/r", [None, "/r"]) == (found[pipes], json.loads(found["GPUQUEUE_CHANGED"])[pipes])
+    assert ("/nonexistent", [None, "/nonexistent"]) == (found[pipes], json.loads(found["GPUQUEUE_CHANGED"])[pipes])
     named = make_spec(env={pipes: "/mine"})
     assert "/mine" == environment(1, "1.a", named, (gpu,), Path("/r"), as_submitters=True)[pipes]
     assert (
