@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import shutil
@@ -35,7 +36,7 @@ def make_code_directory(run_dir: int, uid: int) -> int:
     """
     os.mkdir(DIRECTORY, 0o700, dir_fd=run_dir)
     fd = open_below(run_dir, DIRECTORY)
-    if os.fstat(fd).st_uid != os.geteuid() or os.listdir(fd):
+    if not _is_locked(fd) or os.fstat(fd).st_uid != os.geteuid() or os.listdir(fd):
         os.close(fd)
         raise Refused("the directory for its code was replaced")
     # The group of root marks what the launcher has made: the account of the workers can move those of others here.
@@ -45,6 +46,15 @@ def make_code_directory(run_dir: int, uid: int) -> int:
         with contextlib.suppress(OSError):
             os.removexattr(fd, acl)
     return fd
+
+
+def _is_locked(fd: int) -> bool:
+    """Lock the open directory *fd*, so that another guard cannot give it to another account as well."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def empty_code_directory(run_dir: int, rules: Rules) -> None:

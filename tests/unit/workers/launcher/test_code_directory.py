@@ -15,7 +15,7 @@ import pytest
 from bounded import until
 
 from workers.launcher import code_directory, guard
-from workers.launcher.account import Rules
+from workers.launcher.account import Refused, Rules
 from workers.shim.launched import remove_code
 
 #: A user id of a person. No account needs to have it. Tests that run at the same time need different ones.
@@ -164,3 +164,33 @@ def test_nothing_of_the_run_directory_is_inherited(tmp_path: Path) -> None:
         assert not [name for name in os.listxattr(fd) if "acl" in name]
     finally:
         os.close(fd)
+
+
+def test_one_directory_is_not_given_to_two_accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account of the workers exchanges two new directories while root is about to give the first one away.
+
+    The second account would own the directory from which the job of the first one runs its signed code.
+    """
+    run, first, second = os.open(tmp_path, os.O_RDONLY), tmp_path / "first", tmp_path / "second"
+    make, give, code = os.mkdir, os.fchown, tmp_path / "code"
+
+    def exchange(name: str, mode: int, *, dir_fd: int) -> None:
+        make(name, mode, dir_fd=dir_fd)
+        code.rename(second)
+        first.rename(code)
+
+    def while_another_starts(fd: int, uid: int, gid: int) -> None:
+        monkeypatch.setattr(os, "fchown", give)
+        monkeypatch.setattr(os, "mkdir", exchange)
+        code.rename(first)
+        with pytest.raises(Refused, match="the directory for its code was replaced"):
+            code_directory.make_code_directory(run, OWNER + 1)
+        give(fd, uid, gid)
+
+    monkeypatch.setattr(os, "fchown", while_another_starts)
+    made = code_directory.make_code_directory(run, OWNER)
+
+    assert os.path.samestat(os.fstat(made), code.stat())
+    assert (OWNER, 0) == (code.stat().st_uid, second.stat().st_uid)
+    os.close(made)
+    os.close(run)
