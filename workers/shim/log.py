@@ -37,6 +37,12 @@ REASONS = {
 CUT_BYTES = 1024 * 1024
 #: Size of the end of a log that is kept if the file system cannot punch holes, in bytes.
 END_BYTES = 1024 * 1024
+#: Bytes of a block in which the kernel counts; see stat(2).
+BLOCK_BYTES = 512
+#: How many times its limit a log may occupy on the disk: some file systems reserve room behind the end of a file.
+RESERVED_SHARE = 4
+#: Length of a hole behind the end of a log, in bytes.
+FAR_BYTES = 2**40
 #: Suffix of the file that records the size of a log over time.
 TIMES = ".times"
 #: Once the ``.times`` file is larger than this many bytes, it gets a line every ``SELDOM_S`` seconds instead of every
@@ -159,6 +165,9 @@ class LogLimit:
                 os.pwrite(self._fd, marker, hole - len(marker))  # ends at the hole, so no NUL is left between
             else:
                 self._cut_back(self._fd, size, limit)
+        elif stat.st_blocks * BLOCK_BYTES > RESERVED_SHARE * limit:
+            _punch(self._fd, hole, hole_end - hole)  # allocated, but not written
+            _free_reserved(self._fd, size, limit)
         return SOON_S if kept + grown > limit else POLL_S
 
     def _cut_back(self, fd: int, size: int, limit: int) -> None:
@@ -174,6 +183,13 @@ class LogLimit:
 
     def _marker(self, missing: int) -> bytes:
         return f"\ngpuqueue: {missing} bytes are missing here: {self._reason}\n".encode()
+
+
+def _free_reserved(fd: int, size: int, limit: int) -> None:
+    """Free what is allocated behind the end of a log of *size* bytes. A job can allocate any amount (fallocate(2))."""
+    _punch(fd, size + limit, FAR_BYTES)  # not at once behind the end, because the job may write there meanwhile
+    if os.fstat(fd).st_blocks * BLOCK_BYTES > RESERVED_SHARE * limit:
+        os.ftruncate(fd, size)  # ext4 frees nothing there otherwise
 
 
 def _down(offset: int, block: int) -> int:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -211,3 +213,23 @@ def test_no_limit_is_no_limit(tmp_path: Path) -> None:
     LogLimit(str(log), None).check()
 
     assert on_disk(log) >= 5 * MIB
+
+
+@pytest.mark.parametrize("written", [b"", b"line\n" * 100, b"line\n" * MIB], ids=["empty", "short", "over the limit"])
+@pytest.mark.parametrize("where", [["--keep-size"], []], ids=["behind its end", "before its end"])
+def test_what_a_job_allocates_in_its_log_is_freed(tmp_path: Path, written: bytes, where: list[str]) -> None:
+    """A job can allocate any amount of the disk without writing (fallocate(2)), also behind the end of its log."""
+    log = tmp_path / "log"
+    log.write_bytes(written)
+    words = ["fallocate", *where, "--length", str(64 * MIB), str(log)]
+    if shutil.which(words[0]) is None or subprocess.run(words, check=False).returncode != 0:
+        pytest.skip("nothing can be allocated in a file here")
+    assert on_disk(log) >= 64 * MIB
+    limit, size = LogLimit(str(log), MIB), log.stat().st_size
+
+    for _ in range(2):  # a log that is over its limit is cut first
+        limit.check()
+
+    assert on_disk(log) <= 4 * MIB
+    assert log.stat().st_size == size
+    assert read(log).rstrip("\0").startswith(written[: MIB // 8].decode())
