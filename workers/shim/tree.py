@@ -87,6 +87,14 @@ def parent_and_start(pid: int) -> tuple[int, str]:
     return int(fields[1]), fields[19].decode()
 
 
+def parent_of(pid: int) -> int:
+    """Return the parent of *pid*, which may be a process of anybody.
+
+    A user can have ``stat`` never answer: it waits for a process that closes a file of a FUSE file system in execve(2).
+    """
+    return int(slurp(f"/proc/{pid}/status").partition(b"\nPPid:")[2].split(maxsplit=1)[0])
+
+
 def is_killed(pid: int) -> bool | None:
     """Return whether SIGKILL was sent to the process *pid* or it ends. None: it has ended, or cannot be read."""
     with contextlib.suppress(OSError, IndexError, ValueError):
@@ -128,20 +136,22 @@ def descendants(top: int | None = None) -> dict[int, tuple[int, str]]:
         OSError: the processes cannot be listed now.
 
     """
-    there: dict[int, tuple[int, str]] = {}
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
-                there[int(name)] = parent_and_start(int(name))
-                children.setdefault(there[int(name)][0], []).append(int(name))
+                children.setdefault(parent_of(int(name)), []).append(int(name))
     found: list[int] = []
     todo = [os.getpid() if top is None else top]
     while todo:
         below = children.get(todo.pop(), [])
         found += below
         todo += below
-    return {pid: there[pid] for pid in found}
+    there: dict[int, tuple[int, str]] = {}
+    for pid in found:
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            there[pid] = parent_and_start(pid)
+    return there
 
 
 def signal_all(number: int) -> bool:

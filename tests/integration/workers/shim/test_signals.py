@@ -12,7 +12,7 @@ from subprocess import PIPE
 
 import pytest
 from bounded import until
-from unanswered import unanswered
+from unanswered import unanswered, waiting_in_exec
 
 from workers.run.process_tree import below
 from workers.shim import tree
@@ -112,3 +112,13 @@ def test_a_child_of_another_process_gets_no_signal(monkeypatch: pytest.MonkeyPat
 
         until(lambda: other.poll() is not None, what="the end by the second signal")
         assert -signal.SIGINT == other.returncode
+
+
+def test_no_process_of_others_holds_up_a_signal(tmp_path: Path) -> None:
+    """A user can have the stat of a process never answer. The processes of other runs are still found and ended."""
+    with waiting_in_exec(tmp_path / "place"):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, "2"], capture_output=True, text=True, check=False, timeout=30
+        )
+
+    assert ["2", f"{int(signal.SIGKILL)} 2 0"] == done.stdout.splitlines(), done.stderr
