@@ -91,13 +91,26 @@ class Listen:
         if self.certificate is not None and self.key is not None:
             for file in (self.certificate, self.key):
                 _check_readable(file)
-            try:
-                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.certificate, self.key)
-            except (OSError, ssl.SSLError) as error:
-                raise Refused(
-                    f"the certificate {self.certificate} with the key {self.key} cannot be used: "
-                    f"{error.strerror or error}"
-                ) from error
+            _check_pair(self.certificate, self.key)
+
+
+def _check_pair(certificate: Path, key: Path) -> None:
+    """Check that *key* has no passphrase, which nobody could type for a service, and belongs to *certificate*.
+
+    Raises:
+        Refused: it has one, or the two cannot be used.
+
+    """
+
+    def passphrase() -> str:
+        raise Refused(f"the key {key} has a passphrase: write one without it (openssl pkey -in {key} -out FILE)")
+
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, passphrase)
+    except OSError as error:  # ssl.SSLError is one
+        belong = getattr(error, "reason", None) != "KEY_VALUES_MISMATCH"
+        why = "one is no PEM file, or they are exchanged" if belong else "they do not belong together"
+        raise Refused(f"the certificate {certificate} with the key {key} cannot be used: {why}") from error
 
 
 def _check_readable(file: Path) -> None:

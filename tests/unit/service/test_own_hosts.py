@@ -6,10 +6,13 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from service_fixtures import certificate as made
 
 from gpuqueue.errors import Refused
 from gpuqueue.service.server import Listen, OwnHosts
@@ -101,3 +104,29 @@ def test_a_key_that_the_account_cannot_read_is_named_with_the_account(tmp_path: 
     finally:
         if root:
             os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "reason"),
+    [
+        ("cert.pem", "key.pem", None),
+        ("cert.pem", "other.pem", "cannot be used: they do not belong together"),
+        ("cert.pem", "junk", "one is no PEM file, or they are exchanged"),
+        ("key.pem", "cert.pem", "one is no PEM file, or they are exchanged"),
+        ("cert.pem", "locked.pem", r"locked.pem has a passphrase: write one without it \(openssl pkey"),
+    ],
+)
+def test_a_pair_of_tls_is_refused_with_its_reason(
+    tmp_path: Path, certificate: str, key: str, reason: str | None
+) -> None:
+    """OpenSSL asks on the terminal for a passphrase, and names its own source file for the others."""
+    (tmp_path / "other").mkdir()
+    made(tmp_path)
+    made(tmp_path / "other")[1].rename(tmp_path / "other.pem")
+    (tmp_path / "junk").write_text("junk")
+    words = ["openssl", "pkey", "-in", "key.pem", "-aes256", "-passout", "pass:secret", "-out", "locked.pem"]
+    subprocess.run(words, cwd=tmp_path, check=True)
+    listen = Listen(host="0.0.0.0", port=8443, certificate=tmp_path / certificate, key=tmp_path / key)  # noqa: S104
+
+    with nullcontext() if reason is None else pytest.raises(Refused, match=reason):
+        listen.check()
