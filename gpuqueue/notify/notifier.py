@@ -24,6 +24,8 @@ from gpuqueue.notify import sending
 
 #: Most messages that are sent at a time. The recorder sends four.
 MAX_CONNECTIONS = 8
+#: Pause after a connection that could not be accepted, in seconds.
+FULL_S = 0.1
 #: How long a request may take to arrive, in seconds.
 READ_S = 5.0
 #: Longest time limit of a message that a request may name, in seconds.
@@ -43,11 +45,19 @@ def serve(uid: int, path: Path) -> None:
         path.chmod(0o666)  # the service has another account; the uid decides
         listener.listen(MAX_CONNECTIONS)
         while True:
-            link, _ = listener.accept()
+            try:
+                link, _ = listener.accept()
+            except OSError:  # the host has no file descriptor left
+                time.sleep(FULL_S)
+                continue
             if _uid_of(link) != uid or not free.acquire(blocking=False):
                 link.close()
                 continue
-            threading.Thread(target=_handle, args=(link, free), daemon=True).start()
+            try:
+                threading.Thread(target=_handle, args=(link, free), daemon=True).start()
+            except RuntimeError:  # the host has no thread left
+                free.release()
+                link.close()
 
 
 def _uid_of(link: socket.socket) -> int:

@@ -17,6 +17,7 @@ import socket
 import stat
 import struct
 import sys
+import time
 import unicodedata  # noqa: F401 - as unpack
 from pathlib import Path
 
@@ -45,6 +46,8 @@ PR_SET_DUMPABLE = 4
 NAME = "gpuqueue-launch"
 #: Connections that wait for a fork.
 BACKLOG = 128
+#: Pause after a connection that could not be accepted, in seconds.
+FULL_S = 0.1
 
 
 def main(words: list[str]) -> None:
@@ -236,7 +239,11 @@ def serve(listener: socket.socket, rules: Rules) -> None:
     gc.collect()
     gc.freeze()
     while True:
-        connection, _ = listener.accept()
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # the host has no file descriptor left
+            time.sleep(FULL_S)
+            continue
         with connection, contextlib.suppress(OSError):  # without a process the shim sees the end of the connection
             if peer_uid(connection) == rules.service_uid and os.fork() == 0:
                 become_guard(listener, connection, rules)

@@ -1,13 +1,20 @@
-"""What ``gpuqueue-worker launcher`` passes on to the launcher's process."""
+"""What ``gpuqueue-worker launcher`` passes on to the launcher's process, and how that accepts connections."""
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
+import signal
+import time
+from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
 
 from workers.cli import worker_commands
+from workers.launcher import main
+from workers.launcher.account import Rules
 
 
 @pytest.mark.parametrize(
@@ -33,3 +40,23 @@ def test_options_and_variables_of_root_reach_the_launcher(
     defaults = {"--account", "--group", "--socket", "--runs", "--runs-group"}
     pairs = [(given[each], given[each + 1]) for each in range(0, len(given), 2)]
     assert passed == [word for name, value in sorted(pairs) if name not in defaults for word in (name, value)]
+
+
+def test_a_host_without_file_descriptors_does_not_end_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tries again after a pause. Its end would start no job on this host until somebody starts it."""
+
+    class Listener:
+        answers: Iterator[BaseException] = iter((OSError(errno.ENFILE, "full"), OSError(errno.EMFILE, "full")))
+
+        def accept(self) -> None:
+            raise next(self.answers, KeyboardInterrupt())
+
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+
+    with pytest.raises(KeyboardInterrupt):
+        main.serve(Listener(), Rules(0, "lab", 1000, "/runs"))  # type: ignore[arg-type]
+
+    assert [main.FULL_S] * 2 == pauses
