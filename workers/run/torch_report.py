@@ -98,5 +98,5 @@ def _read(text: bytes) -> InsideReport | None:
         out_of_memory=fields.plain("out_of_memory") is True,
         reserved_on=reserved,
         ooms_on=ooms,
-        message=message if isinstance(message, str) else "",
+        message=message.encode(errors="replace").decode() if isinstance(message, str) else "",
     )

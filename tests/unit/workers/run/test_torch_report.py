@@ -46,6 +46,17 @@ def test_of_several_processes_the_one_with_the_most_counts(tmp_path: Path) -> No
     assert ({0: 2, 1: 0}, False) == (report.ooms_on, report.out_of_memory)
 
 
+def test_a_message_is_text(tmp_path: Path) -> None:
+    """A lone surrogate in JSON is no character. It cost the run its peaks, and the worker a traceback."""
+    plain = {"out_of_memory": True, "message": "lost \ud800", "devices": [on(0, GIB)]}
+    (tmp_path / "reports").write_text(json.dumps(plain))
+
+    report = read_reports(tmp_path)
+
+    assert report is not None
+    assert ("lost ?", GIB) == (report.message, report.reserved("GPU-a", 0))
+
+
 def test_a_launcher_may_give_each_process_one_device(tmp_path: Path) -> None:
     """The UUID tells devices apart. A launcher may give each process one device, and each process calls it 0."""
     write_report(tmp_path, 1, on(0, 1 * GIB, uuid="GPU-a"))
