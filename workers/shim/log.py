@@ -165,7 +165,7 @@ class LogLimit:
                 os.pwrite(self._fd, marker, hole - len(marker))  # ends at the hole, so no NUL is left between
             else:
                 self._cut_back(self._fd, size, limit)
-        elif stat.st_blocks * BLOCK_BYTES > RESERVED_SHARE * limit:
+        elif self._punches and stat.st_blocks * BLOCK_BYTES > RESERVED_SHARE * limit:
             _punch(self._fd, hole, hole_end - hole)  # allocated, but not written
             _free_reserved(self._fd, size, limit)
         return SOON_S if kept + grown > limit else POLL_S
