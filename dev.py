@@ -148,8 +148,8 @@ def lint() -> int:
 def lint_and_compile() -> int:
     """Check style, types and floors, while pytest compiles the tests.
 
-    pytest compiles them when it collects them, which takes most of a minute. All processes of the run that follows
-    would do it, each for itself. What is wrong in a test file is said by that run.
+    pytest compiles a test when it collects it, which takes most of a minute for all of them. Without this, each process
+    of the run that follows would compile all tests. That run reports the errors in test files.
     """
     command = [*map(str, PYTEST), "--collect-only"]
     with ThreadPoolExecutor(1) as beside:

@@ -118,13 +118,13 @@ def _contents(connection: sa.Connection) -> Contents:
     now = datetime.now(timezone.utc)
     late = notifications.unreported(connection, before=now - LATE)
     given_up = notifications.given_up(connection, since=now - WEEK)
-    failed_urls = [each for each in (*given_up, *late) if each.is_to_url and each.trouble is not None]
+    failed_urls = [message for message in (*given_up, *late) if message.is_to_url and message.trouble is not None]
     return Contents(
         cursor=queries.cursor(connection),
         lost_too_often=_lost_too_often(connection),
         dead_letters=_dead_letters(connection),
-        late=_count([each for each in late if not each.is_to_url or each.trouble is None]),
-        given_up=_count([each for each in given_up if not each.is_to_url]),
+        late=_count([message for message in late if not message.is_to_url or message.trouble is None]),
+        given_up=_count([message for message in given_up if not message.is_to_url]),
         to_urls=_count(failed_urls),
         finds_texts=text_index.is_there(connection),
     )

@@ -87,13 +87,12 @@ def with_owner(spec: str | None, member: Member | None) -> str | None:
 
 def uses(reply: str) -> dict[str, Use]:
     """Return the reply of usage.lua."""
-    return {
-        each.pop("user"): Use(
-            open_bytes=None if (open_bytes := each.pop("open_bytes", None)) is None else int(open_bytes),
-            **{name: int(value) for name, value in each.items()},
-        )
-        for each in json.loads(reply)
-    }
+    result = {}
+    for user in json.loads(reply):
+        name, open_bytes = user.pop("user"), user.pop("open_bytes", None)  # left out if there are too many to read
+        counts = {measure: int(value) for measure, value in user.items()}
+        result[name] = Use(**counts, open_bytes=None if open_bytes is None else int(open_bytes))
+    return result
 
 
 def reservations(reply: str) -> Reservations:

@@ -1,4 +1,4 @@
-"""A process that SIGKILL does not end: its run ends, its device is closed until it is gone, and all of that is said."""
+"""A process that SIGKILL does not end: its run ends, and its device is closed until it is gone. Both name it."""
 
 from __future__ import annotations
 
