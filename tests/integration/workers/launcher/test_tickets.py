@@ -92,13 +92,14 @@ def test_a_signed_job_starts_as_its_submitter(
 
 def test_a_forged_job_is_refused(start: Callable[..., Shim], hers: Callable[..., JobSpec], people: People) -> None:
     """A worker that was taken over makes up a job of alice's, without a ticket or with that of another job."""
-    spec, bob = hers("touch", "made"), {"name": people.bob.pw_name, "uid": people.bob.pw_uid}
+    made = f"{people.alice.pw_dir}/made-by-a-forged-job"
+    spec, bob = hers("touch", made), {"name": people.bob.pw_name, "uid": people.bob.pw_uid}
 
     assert "job 7 was not signed by the service, and this host starts no other" in refused(start(spec))
     assert "that the service of this host has not signed" in refused(start(signed(spec, bytes(32))))
     assert "its id" in refused(start(signed(spec, job_id=8)))
     assert "its account" in refused(start(signed(spec), change=lambda fields: {**fields, "user": bob}))
-    assert "" == people.shell(people.alice, f"ls {people.alice.pw_dir}").stdout
+    assert 0 != people.shell(people.alice, f"test -e {made}").returncode
 
 
 @pytest.mark.parametrize(
