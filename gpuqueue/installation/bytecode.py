@@ -6,8 +6,6 @@ without ``--compile-bytecode``.
 
 from __future__ import annotations
 
-import compileall
-import importlib.metadata
 import os
 import re
 import tokenize
@@ -15,9 +13,18 @@ import warnings
 from collections.abc import Iterator
 from importlib.util import cache_from_source
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuqueue.installation.step import State
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
+
+if TYPE_CHECKING:
+    import compileall
+    from importlib import metadata
+else:
+    compileall = later("compileall")
+    metadata = later("importlib.metadata")
 
 #: The name of gpuqueue's distribution, and the extras for servers.
 _OURS, _EXTRAS = "gpuqueue-server", {"notify", "plot", "postgres", "service"}
@@ -78,14 +85,14 @@ class Bytecode:
                     yield path
 
 
-def _libraries() -> Iterator[importlib.metadata.Distribution]:
+def _libraries() -> Iterator[metadata.Distribution]:
     """Yield the installed distributions that gpuqueue needs, and those that they need."""
     seen, todo = {_OURS}, [_OURS]
     while todo:
         name = todo.pop()
         try:
-            found = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
             continue  # of an extra, or of another platform
         yield found
         extras = _EXTRAS if name == _OURS else set()

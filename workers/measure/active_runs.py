@@ -7,11 +7,11 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuqueue.errors import Unreadable
+from gpuqueue.errors import Unreachable, Unreadable
 from gpuqueue.model.device import Device, Health, Utilisation
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import EndingKind
@@ -63,6 +63,8 @@ class LiveRun:
     _root: ProcessIdentity | None = None
     #: Guards the meters. The sampler, the claimer and the heartbeats record samples in separate threads.
     _noting: threading.Lock = field(default_factory=threading.Lock)
+    #: Guards the sending of notes, by the heartbeats and by the step that reports the end.
+    _sending: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.neighbours = Neighbours(self.held.job_id)
@@ -196,10 +198,19 @@ class LiveRun:
             finally:
                 os.close(job_log)
 
-    def taken_notes(self) -> Iterator[str]:
-        """Yield and remove the notes that were not sent yet."""
-        while self.notes:
-            yield self.notes.popleft()
+    def send_notes(self, send: Callable[[str], object]) -> None:
+        """Send all notes that were not sent yet, oldest first. A note that cannot be sent stays for the next time.
+
+        Notes that another thread is sending are sent when this returns, so that the end of the run can follow them.
+        """
+        with self._sending:
+            while self.notes:
+                text = self.notes.popleft()
+                try:
+                    send(text)
+                except Unreachable:
+                    self.notes.appendleft(text)
+                    raise
 
     def observed(self) -> dict[str, int]:
         """Return the bytes of the last sample on each device; 0 before the first sample."""

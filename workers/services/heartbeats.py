@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
+from functools import partial
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import HostTaken, StoreNotOpen, Unreachable
@@ -172,12 +173,7 @@ class Heartbeats:
 
     def _send_notes(self, run: LiveRun) -> None:
         run.hear_start()
-        for text in run.taken_notes():
-            try:
-                self._queue.runs.note(run.held.job_id, run.held.token, text)
-            except Unreachable:
-                run.notes.append(text)
-                raise
+        run.send_notes(partial(self._queue.runs.note, run.held.job_id, run.held.token))
 
     def keep(self, stopping: threading.Event) -> None:
         """Keep the runs alive without the store, if the site allows that, until *stopping* is set.

@@ -87,8 +87,9 @@ class Report:
         again = Again(reason=WaitReason.RETRY) if ending.kind is EndingKind.PREEMPTED else None
         state = state_after(ending, is_probe=held.probe is not None) if again is None else JobState.QUEUED
         run.hear_start()
-        for text in run.taken_notes():
-            answered(partial(self._queue.runs.note, held.job_id, held.token, text), self._stopping)
+        note = partial(self._queue.runs.note, held.job_id, held.token)
+        # Each call is one try: the heartbeats, which send notes too, must not wait until the store is back.
+        answered(lambda: run.send_notes(note), self._stopping)
         finish = partial(
             self._queue.runs.finish,
             held.job_id,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from gpuqueue.errors import Unreachable
 from gpuqueue.model.probe import Probe
 from gpuqueue.model.run import RunDevice
 from gpuqueue.text.units import GIB, MIB
@@ -75,7 +77,7 @@ def test_a_run_is_asked_to_end_once_and_notes_why(run: LiveRun) -> None:
         probes.check([run], second)
 
     assert "timed_out" == (run.directory.path / "cancel").read_text()
-    assert ["the probe ended it: it has made 3 steps"] == list(run.taken_notes())
+    assert ["the probe ended it: it has made 3 steps"] == list(run.notes)
 
 
 def test_the_reason_is_there_before_the_run_ends(run: LiveRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,12 +86,60 @@ def test_the_reason_is_there_before_the_run_ends(run: LiveRun, monkeypatch: pyte
     Regression: ``gpuqueue probe --flat 1s`` ended with "its time was over" after 1.5 s.
     """
     sent: list[str] = []
-    monkeypatch.setattr(RunDir, "ask_end", lambda *_: sent.extend(run.taken_notes()))
+    monkeypatch.setattr(RunDir, "ask_end", lambda *_: run.send_notes(sent.append))
     run.directory.log.write_text("step 3/9\n")
 
     Probes().check([run], 1.0)
 
     assert ["the probe ended it: it has made 3 steps"] == sent
+
+
+def test_the_end_follows_a_note_that_is_just_being_sent(run: LiveRun) -> None:
+    """The end of a run is reported once the heartbeats have sent the note that they took.
+
+    Regression: the record of a probe could be read without the reason for its end, which the heartbeats sent late.
+    """
+    sent: list[str] = []
+    began, may_go = threading.Event(), threading.Event()
+
+    def slowly(text: str) -> None:
+        began.set()
+        assert may_go.wait(60)
+        sent.append(text)
+
+    def report() -> None:
+        run.send_notes(sent.append)
+        sent.append("the end")
+
+    run.notes.append("why")
+    heartbeats, step = threading.Thread(target=run.send_notes, args=[slowly]), threading.Thread(target=report)
+    heartbeats.start()
+    assert began.wait(60)
+    step.start()
+    step.join(0.2)
+    may_go.set()
+    heartbeats.join(60)
+    step.join(60)
+
+    assert ["why", "the end"] == sent
+
+
+def test_a_note_that_cannot_be_sent_stays_the_first(run: LiveRun) -> None:
+    """The store is gone while the second of three notes is sent: the next try goes on with it."""
+    sent: list[str] = []
+
+    def fails_once(text: str) -> None:
+        if text == "b" and "b failed" not in sent:
+            sent.append("b failed")
+            raise Unreachable("gone")
+        sent.append(text)
+
+    run.notes.extend("abc")
+    with pytest.raises(Unreachable):
+        run.send_notes(fails_once)
+    run.send_notes(fails_once)
+
+    assert ["a", "b failed", "b", "c"] == sent
 
 
 def test_the_rule_is_kept_for_a_worker_that_adopts_the_run(run: LiveRun) -> None:
