@@ -8,6 +8,7 @@ from collections.abc import Mapping
 #: The accounts of tokens in the tests, by their user ids. Some tests have accounts of one name, made one after another.
 #: The ids are none that a person of the machine may have, who runs the tests: accounts of people begin at 1000.
 ACCOUNTS: Mapping[int, str] = {
+    54201: "ada",
     54320: "ada",
     54321: "bob",
     777: "bob",

@@ -33,7 +33,7 @@ from gpuqueue.queue.simulated_clock import SimulatedClock, SimulatedQueue
 from gpuqueue.text.units import GIB
 
 ADA, MIRA, TOMAS, YUKI = (
-    Account(name=name, uid=2001 + number, host="atlas") for number, name in enumerate(("ada", "mira", "tomas", "yuki"))
+    Account(name=name, uid=54201 + number, host="atlas") for number, name in enumerate(("ada", "mira", "tomas", "yuki"))
 )
 H100, A6000 = {"name": "NVIDIA H100 PCIe", "gib": 80}, {"name": "NVIDIA RTX A6000", "gib": 48}
 
