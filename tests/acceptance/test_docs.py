@@ -37,8 +37,8 @@ from gpuqueue.cli.output.devices import device_plain
 from gpuqueue.cli.output.kept_line import kept_to_plain
 from gpuqueue.cli.output.probe_lines import Shown, shown_to_plain
 from gpuqueue.cli.output.queue_json import listing_to_plain
+from gpuqueue.cli.output.why_json import why_to_plain
 from gpuqueue.cli.top.snapshot import Snapshot
-from gpuqueue.cli.why.as_json import why_to_plain
 from gpuqueue.client.access import Access
 from gpuqueue.client.devices import Devices
 from gpuqueue.client.estimate import Estimator

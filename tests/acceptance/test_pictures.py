@@ -14,8 +14,8 @@ import pytest
 from browser_pages import PROGRAMS
 
 from gpuqueue.cli.output import device_table, history_columns, queue_table
+from gpuqueue.cli.output.why_text import HEAD as WHY_HEAD
 from gpuqueue.cli.top.lines import device_columns
-from gpuqueue.cli.why.table import HEAD as WHY_HEAD
 from gpuqueue.history.revision import REVISION
 from gpuqueue.service.web.files import NoPage, PageFiles
 

@@ -8,7 +8,6 @@ import click
 
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output import render
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
@@ -16,6 +15,7 @@ from gpuqueue.codec.access import audit_entry_to_plain
 from gpuqueue.model.audit import AuditEntry
 from gpuqueue.model.times import PASTS
 from gpuqueue.text.sanitize import plain
+from gpuqueue.words import times
 
 #: Largest ``--limit``.
 _MOST = 10**6
@@ -61,7 +61,7 @@ def _proof(entry: AuditEntry) -> str:
 
 #: Columns of the list, from left to right.
 COLUMNS: tuple[Column[AuditEntry], ...] = (
-    Column(head="TIME", cell=lambda each, _: render.when(each.at)),
+    Column(head="TIME", cell=lambda each, _: times.when(each.at)),
     Column(head="USER", cell=lambda each, _: plain(each.account) or "-", least=6, narrows=2),
     Column(head="PROOF", cell=lambda each, _: plain(_proof(each)), keep=0),
     Column(head="FROM", cell=lambda each, _: plain(each.address) or "-", keep=1),

@@ -9,11 +9,11 @@ import click
 from gpuqueue.cli.options import dependencies, placement
 from gpuqueue.cli.options.fields import field, with_options
 from gpuqueue.cli.options.job_id import one_job_argument
-from gpuqueue.cli.output.render import size_of, source_of
 from gpuqueue.client import Client
 from gpuqueue.model.dependencies import BEGINS
 from gpuqueue.model.job_spec import AUTO
 from gpuqueue.text.sanitize import plain
+from gpuqueue.words.values import size_of, source_of
 
 #: Parameter in Python -> its name on the command line, where they differ.
 _CALLED = {"time_limit": "time", "preference": "placement"}

@@ -30,6 +30,7 @@ from gpuqueue.learning.past_run import Proof
 from gpuqueue.learning.rule import rounded_up
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes, format_duration
+from gpuqueue.words import times
 
 #: Part of the memory -> its name in the table.
 _PARTS = {
@@ -172,7 +173,7 @@ def _of_past(past: Past) -> list[str]:
     rows = [
         (
             str(run.job_id),
-            render.when(run.ended_at),
+            times.when(run.ended_at),
             _SHOWS[run.proof] + format_bytes(run.bytes),
             "same" if run.same_args else "other",
         )

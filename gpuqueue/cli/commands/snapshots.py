@@ -7,13 +7,13 @@ import json
 import click
 
 from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output import render
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.codec.snapshots import stored_snapshot_to_plain
 from gpuqueue.model.code_snapshot import StoredSnapshot
 from gpuqueue.text.units import format_bytes
+from gpuqueue.words import times
 
 #: Digits of an address in the table, and jobs that it names.
 _DIGITS, _JOBS = 12, 5
@@ -71,6 +71,6 @@ COLUMNS: tuple[Column[StoredSnapshot], ...] = (
     Column(head="ADDRESS", cell=lambda each, _: each.address[:_DIGITS]),
     Column(head="FILES", cell=lambda each, _: str(each.files), right=True),
     Column(head="SIZE", cell=lambda each, _: format_bytes(each.size_bytes), right=True),
-    Column(head="LAST USED", cell=lambda each, _: render.when(each.used_at)),
+    Column(head="LAST USED", cell=lambda each, _: times.when(each.used_at)),
     Column(head="JOBS", cell=lambda each, _: _jobs(each), least=6, narrows=0),
 )

@@ -11,7 +11,6 @@ import click
 from gpuqueue.cli.completion.candidates import users
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
-from gpuqueue.cli.output import render
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.terminal_width import Column, hanging, terminal_width
 from gpuqueue.cli.plots import charts, image_file
@@ -23,6 +22,7 @@ from gpuqueue.model.statistics import By, Course, Figures, Statistics, Stretch, 
 from gpuqueue.model.times import moment, ordered
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB, format_bytes, format_duration
+from gpuqueue.words import times, values
 
 if TYPE_CHECKING:
     from gpuqueue.cli.output import learning_table
@@ -50,17 +50,17 @@ def _figure(head: str, keep: int | None, shown: Callable[[Figures], str]) -> Col
 
 _COLUMNS = (
     _figure("JOBS", 11, lambda each: str(each.jobs)),
-    _figure("GPU H", None, lambda each: render.hours(each.gpu_s)),
-    _figure("CPU H", 2, lambda each: render.hours(each.cpu_s)),
-    _figure("GIB H", 3, lambda each: render.hours(each.asked_byte_s / GIB)),
-    _figure("BUSY", 5, lambda each: render.percent(each.utilisation)),
+    _figure("GPU H", None, lambda each: values.hours(each.gpu_s)),
+    _figure("CPU H", 2, lambda each: values.hours(each.cpu_s)),
+    _figure("GIB H", 3, lambda each: values.hours(each.asked_byte_s / GIB)),
+    _figure("BUSY", 5, lambda each: values.percent(each.utilisation)),
     _figure("ASKED", 6, lambda each: _size(each.asked_bytes)),
     _figure("PEAK", 7, lambda each: _size(each.peak_bytes)),
-    _figure("USED", 8, lambda each: render.percent(each.used)),
+    _figure("USED", 8, lambda each: values.percent(each.used)),
     _figure("WAIT", 9, lambda each: format_duration(each.wait_median_s)),
     _figure("95 %", 1, lambda each: format_duration(each.wait_p95_s)),
-    _figure("FAILED", 10, lambda each: render.percent(each.failure_rate)),
-    _figure("OOM", 4, lambda each: render.percent(each.out_of_memory_rate)),
+    _figure("FAILED", 10, lambda each: values.percent(each.failure_rate)),
+    _figure("OOM", 4, lambda each: values.percent(each.out_of_memory_rate)),
 )
 
 
@@ -134,7 +134,7 @@ def _learning(report: learning_report.LearningReport, *, as_json: bool) -> str:
 def _plot(client: Client, reported: Statistics, path: str, user: str | None) -> None:
     people = client.history.stats(By.USER, since=reported.since, until=reported.until, user=user)
     course = course_of(client, reported, user)
-    period = f"{render.when(reported.since)[:16]} to {render.when(reported.until)[:16]}"
+    period = f"{times.when(reported.since)[:16]} to {times.when(reported.until)[:16]}"
     title = f"gpuqueue, {period}" + (f", {user}" if user else "")
     image_file.write(path, charts.overview(people, course, title))
 
@@ -168,10 +168,10 @@ def _table(reported: Statistics, width: int | None) -> str:
 
 def _notes(reported: Statistics) -> list[str]:
     total = reported.total
-    period = f"{render.when(reported.since)} to {render.when(reported.until)}"
+    period = f"{times.when(reported.since)} to {times.when(reported.until)}"
     means = "ASKED and PEAK are means of a device over time"
     if total.measured is not None and total.measured < 0.995:  # noqa: PLR2004 - rounds to 100 %
-        known = render.percent(total.measured)
+        known = values.percent(total.measured)
         part = f"PEAK is known for {known} of the time: USED is its share of what was asked then."
         notes = [f"{period}.", f"{means}.", part]
     else:
@@ -179,7 +179,7 @@ def _notes(reported: Statistics) -> list[str]:
     if reported.stretch is not None:
         notes.append(_stretch(reported.stretch))
     if reported.reserved_idle_device_s:
-        idle = render.hours(reported.reserved_idle_device_s)
+        idle = values.hours(reported.reserved_idle_device_s)
         notes.append(f"Since the store was opened, devices were idle for {idle} h because they were reserved.")
     if total.ended < total.runs:
         notes.append(f"{total.runs - total.ended} of {total.runs} runs ended later or still run.")

@@ -9,7 +9,6 @@ import click
 
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.own_queue import refuse_beside_service
-from gpuqueue.cli.output import render
 from gpuqueue.cli.output.devices import device_plain, device_rows
 from gpuqueue.cli.output.machine import report
 from gpuqueue.embedded.machine import Machine, MachineStatus
@@ -17,6 +16,7 @@ from gpuqueue.errors import Unreachable
 from gpuqueue.model.event import BEHIND_S
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_duration
+from gpuqueue.words import values
 
 
 @click.command()
@@ -61,7 +61,7 @@ def status(*, as_json: bool) -> None:
             report("jobs", f"{found.active} active", f"{found.waiting} waiting")
             report("history", *_how_far(found))
             if found.reserved_idle_device_s:
-                idle = f"{render.hours(found.reserved_idle_device_s)} h"
+                idle = f"{values.hours(found.reserved_idle_device_s)} h"
                 report("reserved", idle, "of idle devices so far, for jobs that had waited too long")
         if found.devices:
             click.echo(device_rows(found.devices, settings, machine.queue.jobs.called))

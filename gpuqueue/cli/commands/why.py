@@ -11,8 +11,8 @@ from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output import live_run
 from gpuqueue.cli.output.silent_hosts import silent_lines
 from gpuqueue.cli.output.terminal_width import hanging, terminal_width
-from gpuqueue.cli.why.as_json import why_to_plain
-from gpuqueue.cli.why.story import story
+from gpuqueue.cli.output.why_json import why_to_plain
+from gpuqueue.cli.output.why_text import why_text
 from gpuqueue.client import Client
 
 
@@ -33,6 +33,6 @@ def why(job_id: str, *, as_json: bool) -> None:
         found = client.jobs.why(job_id)
         silent = [] if as_json else list(live_run.silent(client, found.job))
         silent += silent_lines(list(found.devices.values()), client.settings)
-    click.echo(json.dumps(why_to_plain(found), indent=2) if as_json else story(found, terminal_width()))
+    click.echo(json.dumps(why_to_plain(found), indent=2) if as_json else why_text(found, terminal_width()))
     for line in [] if as_json else silent:
         click.echo("\n".join(hanging(line, terminal_width())))

@@ -101,7 +101,7 @@ class WaitLine:
             sys.stderr.flush()
 
     def _ask(self, job: Job, now: float) -> None:
-        from gpuqueue.cli.why.story import in_brief  # noqa: PLC0415 - lazy import: most jobs start at once
+        from gpuqueue.words.why.sentences import in_brief  # noqa: PLC0415 - lazy import: most jobs start at once
 
         self._asked_s = now
         with contextlib.suppress(GpuQueueError):  # the explanation is optional

@@ -14,6 +14,7 @@ from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.text.sanitize import cells, plain
 from gpuqueue.text.units import format_bytes
+from gpuqueue.words import values
 
 
 class Row(NamedTuple):
@@ -86,7 +87,7 @@ STATE = terminal_width.Column[Row](
 #: The columns from left to right.
 COLUMNS: tuple[Column, ...] = (
     terminal_width.Column(head="HOST", cell=lambda row, _: plain(row.status.host), least=8, narrows=2),
-    terminal_width.Column(head="DEVICE", cell=lambda row, _: render.device_label(row.status.device), right=True),
+    terminal_width.Column(head="DEVICE", cell=lambda row, _: values.device_label(row.status.device), right=True),
     NAME,
     terminal_width.Column(
         head="TOTAL", cell=lambda row, _: format_bytes(row.status.device.total_bytes), right=True, keep=2

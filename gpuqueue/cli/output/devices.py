@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 
-from gpuqueue.cli.output import render
 from gpuqueue.cli.output.device_table import device_table
 from gpuqueue.cli.output.drains import closed_lines, drain_lines, drain_plain, jobs_on, reserved_lines
 from gpuqueue.cli.output.environment_lines import environment_lines
@@ -19,6 +18,7 @@ from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes, format_duration
+from gpuqueue.words import values
 
 #: Returns the names of those jobs, ids, that are members of arrays.
 Labels = Callable[[Iterable[int]], Mapping[int, str]]
@@ -51,7 +51,7 @@ def external_process_lines(found: Sequence[DeviceStatus], now: datetime | None =
             held = "unknown" if external.held_bytes is None else format_bytes(external.held_bytes)
             if external.freed_bytes:
                 held += f" now, {format_bytes(external.counted_bytes)} counted"
-            label = render.device_label(each.device)
+            label = values.device_label(each.device)
             yield f"external process on {plain(each.host)} device {label}: {held}  {who}  {what}"
 
 

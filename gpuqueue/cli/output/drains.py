@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpuqueue.cli.output import render
 from gpuqueue.queue.drains import Drain
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.text.sanitize import plain
+from gpuqueue.words import times, values
 
 #: Begins the condition of a device whose worker gives it no job now.
 CLOSED = "closed: "
@@ -36,7 +36,7 @@ def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
     """Yield a line for each drain of a device: its time, user and reason."""
     for each in found:
         for drain in each.drains:
-            since = f" since {render.when(drain.at)}" if drain.at else ""
+            since = f" since {times.when(drain.at)}" if drain.at else ""
             by = f" by {plain(drain.by)}" if drain.by else ""
             why = f": {plain(drain.why)}" if drain.why else ""
             yield f"drained: {each.host} device {each.device.index}{since}{by}{why}"
@@ -48,7 +48,7 @@ def closed_lines(found: Sequence[DeviceStatus], heartbeat_s: float, table: str) 
     for each in found:
         words = condition(each, heartbeat_s)
         if words.startswith(CLOSED) and words not in table:
-            closed.setdefault((each.host, words.removeprefix(CLOSED)), []).append(render.device_label(each.device))
+            closed.setdefault((each.host, words.removeprefix(CLOSED)), []).append(values.device_label(each.device))
     for (host, why), labels in closed.items():
         yield f"{CLOSED}{plain(host)} device{'s' if len(labels) > 1 else ''} {', '.join(labels)}: {why}"
 
@@ -57,8 +57,8 @@ def reserved_lines(found: Sequence[DeviceStatus], called: Mapping[int, str]) -> 
     """Yield a line for each reserved device: its job and the time of the reservation; *called* as in `condition`."""
     for each in found:
         if each.reservation is not None:
-            since = f" since {render.when(each.reservation.since)}" if each.reservation.since else ""
-            where = f"{plain(each.host)} device {render.device_label(each.device)}"
+            since = f" since {times.when(each.reservation.since)}" if each.reservation.since else ""
+            where = f"{plain(each.host)} device {values.device_label(each.device)}"
             name = called.get(each.reservation.job_id, str(each.reservation.job_id))
             yield f"reserved: {where}{since} for job {name}, see gpuqueue why {name}"
 

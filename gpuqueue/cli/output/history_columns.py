@@ -17,6 +17,7 @@ from gpuqueue.model.record_values import VALUES
 from gpuqueue.model.run import Record, Run
 from gpuqueue.text.sanitize import brief, cells, plain, short
 from gpuqueue.text.units import format_duration
+from gpuqueue.words import times, values
 
 #: Suffixes of column names that the user may omit.
 _UNITS = ("_bytes", "_at", "_s")
@@ -73,10 +74,10 @@ def _moment(head: str, value: Callable[[Record], datetime | None]) -> Column:
     return Column(
         head=head,
         value=value,
-        shown=lambda record: render.when(value(record)),
+        shown=lambda record: times.when(value(record)),
         narrows=_MOMENT,
         least=len("11-21 09:00"),
-        tight=lambda record, _width: render.when(value(record))[len("2026-") : len("2026-11-21 09:00")],
+        tight=lambda record, _width: times.when(value(record))[len("2026-") : len("2026-11-21 09:00")],
     )
 
 
@@ -86,7 +87,7 @@ def _duration(head: str, value: Callable[[Record], float | None]) -> Column:
 
 def _devices_in(record: Record, width: int) -> str:
     """Return the host and devices of the last run in *width* columns."""
-    return render.place(render.devices_of(record.last_run), width)
+    return render.place(values.devices_of(record.last_run), width)
 
 
 #: Column name -> column, in the order of VALUES.
@@ -108,7 +109,7 @@ COLUMNS: dict[str, Column] = {
     "devices": Column(
         head="DEVICE",
         value=VALUES["devices"],
-        shown=lambda record: render.devices_of(record.last_run),
+        shown=lambda record: values.devices_of(record.last_run),
         narrows=_DEVICES,
         least=16,
         tight=_devices_in,
@@ -120,7 +121,7 @@ COLUMNS: dict[str, Column] = {
     "mem_bytes": Column(
         head="ASKED",
         value=VALUES["mem_bytes"],
-        shown=lambda record: render.asked_of(record.job),
+        shown=lambda record: values.asked_of(record.job),
         figure=True,
     ),
     "gpus": _number("GPUS", VALUES["gpus"]),
@@ -137,7 +138,7 @@ COLUMNS: dict[str, Column] = {
     "used": Column(
         head="USED",
         value=VALUES["used"],
-        shown=lambda record: render.percent(VALUES["used"](record)),
+        shown=lambda record: values.percent(VALUES["used"](record)),
         figure=True,
     ),
     "model": _text("MODEL", VALUES["model"]),
@@ -152,7 +153,7 @@ COLUMNS: dict[str, Column] = {
     "own_utilisation": Column(
         head="BUSY",
         value=VALUES["own_utilisation"],
-        shown=lambda record: render.percent(VALUES["own_utilisation"](record)),
+        shown=lambda record: values.percent(VALUES["own_utilisation"](record)),
         figure=True,
     ),
 }
@@ -168,7 +169,7 @@ def _ending(run: Run | None) -> str:
 
 def _peak(run: Run | None) -> str:
     """Return the peak, marked if it is no memory of a GPU."""
-    return render.peak_of(run) + (RESIDENT_MARK if run is not None and _is_resident(run) else "")
+    return values.peak_of(run) + (RESIDENT_MARK if run is not None and _is_resident(run) else "")
 
 
 def _is_resident(run: Run) -> bool:

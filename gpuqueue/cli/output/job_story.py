@@ -8,20 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuqueue.cli.output.code_lines import code_lines
-from gpuqueue.cli.output.render import (
-    activity_lines,
-    asked_of,
-    device_label,
-    places_of,
-    priority_of,
-    put_of,
-    size_of,
-    source_of,
-    state,
-    use_of,
-    waits_for,
-    when,
-)
+from gpuqueue.cli.output.render import state
 from gpuqueue.cli.output.terminal_width import TINY, hanging
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Peak, PeakSource, Timeline
@@ -30,6 +17,19 @@ from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Outcome
 from gpuqueue.model.run import Note, Record, Run, RunDevice
 from gpuqueue.text.sanitize import cells, plain, short, wrapped
 from gpuqueue.text.units import format_bytes, format_duration
+from gpuqueue.words.times import when
+from gpuqueue.words.values import (
+    activity_lines,
+    asked_of,
+    device_label,
+    places_of,
+    priority_of,
+    put_of,
+    size_of,
+    source_of,
+    use_of,
+    waits_for,
+)
 
 if TYPE_CHECKING:
     from gpuqueue.cli.output.live_run import Live

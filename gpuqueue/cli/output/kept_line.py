@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuqueue.cli.output.render import when
 from gpuqueue.client import Client
 from gpuqueue.codec.text import iso
 from gpuqueue.errors import GpuQueueError
@@ -12,6 +11,7 @@ from gpuqueue.model.run import Record
 from gpuqueue.model.run_files import KeptFiles, KeptState
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes
+from gpuqueue.words.times import when
 
 _WORDS = {KeptState.WAITING: "not yet", KeptState.FAILED: "nothing", KeptState.UNKNOWN: "not known"}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from gpuqueue.cli.output import render
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.terminal_width import Column, hanging
 from gpuqueue.model.learning_report import LearningReport, MemRule, ReplayFigures
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.text.units import GIB
+from gpuqueue.words import values
 
 #: The words of a line, and its figures.
 _Line: TypeAlias = tuple[str, ReplayFigures]
@@ -42,12 +42,12 @@ _COLUMNS: tuple[Column[_Line], ...] = (
     Column(head="LOST RUNS", cell=lambda line, _: str(line[1].lost_tries), right=True, keep=2),
     Column(
         head="RESERVED GIB H",
-        cell=lambda line, _: render.hours(line[1].reserved_byte_s / GIB),
+        cell=lambda line, _: values.hours(line[1].reserved_byte_s / GIB),
         right=True,
         keep=0,
     ),
-    Column(head="UNUSED GIB H", cell=lambda line, _: render.hours(line[1].unused_byte_s / GIB), right=True, keep=3),
-    Column(head="UNUSED", cell=lambda line, _: render.percent(line[1].above_peak), right=True),
+    Column(head="UNUSED GIB H", cell=lambda line, _: values.hours(line[1].unused_byte_s / GIB), right=True, keep=3),
+    Column(head="UNUSED", cell=lambda line, _: values.percent(line[1].above_peak), right=True),
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuqueue.cli.output.render import devices_of
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning.probed import Probed, as_time
 from gpuqueue.model.job import JobState
@@ -13,6 +12,7 @@ from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import EndingKind, Record, Run
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes, format_duration
+from gpuqueue.words.values import devices_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,7 @@ from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.progress import Progress
 from gpuqueue.text.sanitize import cells, plain, short
 from gpuqueue.text.units import format_bytes, format_duration
+from gpuqueue.words import values
 
 
 class Line(NamedTuple):
@@ -99,7 +100,7 @@ def _id(line: Line, width: int) -> str:
 
 def _memory(line: Line, _width: int) -> str:
     """Return the last sample of the job's memory and the requested memory: ``3.1G/6G``."""
-    asked = render.asked_of(line.job)
+    asked = values.asked_of(line.job)
     held = line.listing.held_bytes.get(line.job.id) if line.job.state.is_active else None
     return asked if held is None else f"{format_bytes(held)}/{asked}"
 
@@ -128,7 +129,7 @@ def _device(line: Line, _width: int) -> str:
     found = line.listing.devices.get(line.job.id)
     if not found or line.job.host is None:
         return ""
-    return plain(f"{line.job.host}:{','.join(map(render.device_label, found))}")
+    return plain(f"{line.job.host}:{','.join(map(values.device_label, found))}")
 
 
 def _progress(line: Line, width: int) -> str:
@@ -145,8 +146,8 @@ def _progress(line: Line, width: int) -> str:
         return f"ended {format_duration(max(0.0, (line.listing.at - line.job.ended_at).total_seconds()))} ago"
     priority = line.job.promoted or line.job.spec.priority
     is_own_state = line.state is line.job.state  # False for the held members of an array that is not held
-    why = render.waits_for(line.job, line.listing.at) if is_own_state else str(line.state)
-    words = (why, "" if line.job.spec.priority is priority is Priority.NORMAL else render.priority_of(line.job))
+    why = values.waits_for(line.job, line.listing.at) if is_own_state else str(line.state)
+    words = (why, "" if line.job.spec.priority is priority is Priority.NORMAL else values.priority_of(line.job))
     return ", ".join(word for word in words if word)
 
 
@@ -185,6 +186,6 @@ COLUMNS = (
     Column(head="MEMORY", cell=_memory, right=True, keep=5),
     Column(head="TIME", cell=_time, right=True, keep=4),
     Column(head="DEVICE", cell=_device, keep=2, is_extra=True),
-    Column(head="WANTS", cell=lambda line, _: render.wants_of(line.job.spec), keep=1, is_extra=True),
+    Column(head="WANTS", cell=lambda line, _: values.wants_of(line.job.spec), keep=1, is_extra=True),
     PROGRESS,
 )

@@ -1,29 +1,15 @@
-"""Values as text for people. All text from users passes through :mod:`gpuqueue.text.sanitize`."""
+"""Tables and colours on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import click
 
-from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import Activity, Device, DeviceFilter, DeviceKind
-from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.job_spec import ASKED, JobSpec
-from gpuqueue.model.placement import Placement
-from gpuqueue.model.run import Run, RunDevice
+from gpuqueue.model.device import Device
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.text.sanitize import cells, plain, short
-from gpuqueue.text.units import format_bytes, format_duration
 
-if TYPE_CHECKING:
-    from gpuqueue.model import mem_source
-else:  # most jobs name their memory
-    mem_source = later("gpuqueue.model.mem_source")
-
-#: Reasons of a job that waits for a point in time.
-_OF_ITS_TIME = {WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE}
 #: State -> colour on a terminal.
 COLOURS = {
     JobState.RUNNING: "green",
@@ -35,26 +21,6 @@ COLOURS = {
     JobState.CANCELLING: "yellow",
     JobState.CANCELLED: "yellow",
 }
-
-
-def when(moment: datetime | None) -> str:
-    """Return *moment* in local time, to the second; ``-`` for None."""
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else "-"
-
-
-def percent(share: float | None) -> str:
-    """Return a share from 0 to 1 in percent; ``-`` for None."""
-    return "-" if share is None else f"{100 * share:.0f} %"
-
-
-def hours(seconds: float) -> str:
-    """Return *seconds* in hours, with fewer decimals for larger values; ``<0.01`` for a very small one."""
-    number = seconds / 3600
-    if not number:
-        return "0"
-    if number < 0.01:  # noqa: PLR2004 - half a minute
-        return "<0.01"
-    return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 1 else f"{number:.2f}"  # noqa: PLR2004 - three digits
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
@@ -71,34 +37,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
     return "\n".join(line(row) for row in (head, *rows))
 
 
-def priority_of(job: Job) -> str:
-    """Return the priority of the job, and the one that aging has promoted it to: ``priority low, promoted to high``."""
-    return f"priority {job.spec.priority}" + (f", promoted to {job.promoted}" if job.promoted is not None else "")
-
-
 def state(job: Job) -> str:
     """Return the job's state, in its colour."""
     return click.style(str(job.state), fg=COLOURS.get(job.state))
-
-
-def devices_of(run: Run | None) -> str:
-    """Return the host and the device indexes of a run: ``nodeA:0,1``; ``-`` if it has no devices."""
-    if run is None or not run.devices:
-        return "-"
-    return plain(f"{run.host}:{','.join(map(device_label, run.devices))}")
 
 
 def place(where: str, width: int) -> str:
     """Return ``HOST:INDEXES`` in *width* columns: the host's name is cut, the indexes are not."""
     host, colon, indexes = where.rpartition(":")
     return f"{short(host, max(1, width - cells(indexes) - 1))}:{indexes}" if colon else short(where, width)
-
-
-def device_label(device: Device | RunDevice) -> str:
-    """Return the index of a device, ``cpu`` for the CPU, or the UUID if the index is unknown."""
-    if device.kind is DeviceKind.CPU:
-        return "cpu"
-    return str(device.index) if device.index is not None else plain(device.uuid)
 
 
 def model_of(device: Device, width: int) -> str:
@@ -109,101 +56,3 @@ def model_of(device: Device, width: int) -> str:
         return short(device.name, width)
     card = device.name.rpartition(" MIG ")[0]
     return f"{short(card, room)} {profile}"
-
-
-def asked_of(job: Job) -> str:
-    """Return the memory that a job requests: ``6G``, or ``2x6G`` on two devices."""
-    size = size_of(job.spec)
-    return f"{job.spec.gpus}x{size}" if job.spec.gpus > 1 else size
-
-
-def size_of(spec: JobSpec) -> str:
-    """Return the memory that a job requests on each device: ``6G``, or ``all`` for the whole device."""
-    return "all" if spec.placement.whole else format_bytes(spec.mem_bytes)
-
-
-def source_of(spec: JobSpec) -> str:
-    """Return where the memory came from, to follow `size_of`: `` (learned from 12 runs …)``; empty if it was asked."""
-    source = mem_source.MemSource.known(spec.mem_source) if spec.mem_source not in {None, ASKED} else None
-    return "" if source is None else f" ({source.words})"
-
-
-def wants_of(spec: JobSpec) -> str:
-    """Return the requested devices in one or two words: their kind or model, ``named``, ``alone``."""
-    if spec.placement.devices:
-        words = ["named"]
-    else:
-        words = [short("|".join(spec.placement.models), 16)] if spec.placement.models else [str(spec.device or "")]
-    return " ".join([*words, "alone"] if spec.placement.exclusive else words).strip()
-
-
-def put_of(placement: Placement) -> str:
-    """Return the device filter and placement of a job, to follow `places_of`: ``, alone there, of type A100``."""
-    words = ["alone there"] if placement.exclusive else []
-    if placement.models:
-        words.append(f"of type {' or '.join(placement.models)}")
-    if placement.devices:
-        words.append(f"{'among' if len(placement.devices) > 1 else 'only'} {', '.join(placement.devices)}")
-    if placement.preference is not None:
-        words.append(f"placed by {placement.preference}")
-    return plain("".join(f", {each}" for each in words))
-
-
-def use_of(spec: JobSpec) -> str:
-    """Return how much the job is expected to use its devices, to follow `put_of`; empty if that is unknown."""
-    expected = spec.expected_utilisation
-    return "" if expected is None else f", expected to be busy {percent(expected)} of the time"
-
-
-def places_of(spec: JobSpec) -> str:
-    """Return the requested number and kind of devices: ``2 GPUs``, ``the CPU``, ``1 device, GPU or CPU``."""
-    if spec.device is DeviceFilter.CPU:
-        return "the CPU"
-    noun = "GPU" if spec.device is DeviceFilter.GPU else "device"
-    either = spec.device is DeviceFilter.ANY and not spec.placement.devices  # a named device has one kind
-    return f"{spec.gpus} {noun}{'s' if spec.gpus > 1 else ''}" + (", GPU or CPU" if either else "")
-
-
-def peak_of(run: Run | None) -> str:
-    """Return a run's peak memory, or ``-`` if it was not measured."""
-    return format_bytes(run.peak_bytes if run else None)
-
-
-def waits_for(job: Job, now: datetime) -> str:
-    """Return why a job waits, in a few words: ``memory``, ``job 12 and 3 more``, ``retry in 40s``.
-
-    A job whose run asked to be requeued is no retry: ``again in 4.0s``.
-    """
-    if job.reason is WaitReason.DEPENDENCY and job.awaits:
-        more = len(job.awaits) - 1
-        return f"job {job.awaits[0].job_id}" + (f" and {more} more" if more else "")
-    words = str(job.reason).replace("_", " ") if job.reason else ""
-    if job.reason is WaitReason.REQUEUE:
-        words = "again"
-    if job.begins_at is not None and job.reason in _OF_ITS_TIME:
-        words += f" in {format_duration(float(max(0, round((job.begins_at - now).total_seconds()))))}"
-    return words
-
-
-def activity_lines(activity: Activity) -> Iterator[str]:
-    """Yield a line about the device during the run, and a line about the use by the run alone, if there are any."""
-    words = []
-    if activity.first_memory_s is not None:
-        words.append(f"first memory after {format_duration(activity.first_memory_s)}")
-    if activity.utilisation_mean is not None and activity.utilisation_max is not None:
-        words.append(f"busy {percent(activity.utilisation_mean)} (at most {percent(activity.utilisation_max)})")
-    if activity.temperature_max_c is not None:
-        words.append(f"at most {activity.temperature_max_c:.0f} °C")
-    if words:
-        yield ", ".join(words)
-    figures = (
-        ("utilisation", activity.own_utilisation_mean, activity.own_utilisation_p95),
-        ("memory bandwidth", activity.own_bandwidth_mean, activity.own_bandwidth_p95),
-    )
-    own = [
-        f"{name} {percent(mean)} (95th percentile {percent(high)})"
-        for name, mean, high in figures
-        if mean is not None and high is not None
-    ]
-    if own:
-        yield f"by this run: {', '.join(own)}"

@@ -10,6 +10,7 @@ from gpuqueue.simulator.figures import Outcome, Served
 from gpuqueue.simulator.trace import Trace
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import format_duration
+from gpuqueue.words import values
 
 if TYPE_CHECKING:  # it needs the queue and a store
     from gpuqueue.simulator.comparison import Comparison, LeftOut
@@ -23,7 +24,7 @@ def text(reported: Comparison, devices: str) -> str:
     ours = reported.outcomes[0]
     of_users = f"{_counted(ours.all.jobs, 'job')} of {_counted(len(ours.users), 'user')}"
     lines = [
-        f"{of_users}, {render.hours(ours.all.gpu_s)} GPU-hours, on {short(devices, 36)}",
+        f"{of_users}, {values.hours(ours.all.gpu_s)} GPU-hours, on {short(devices, 36)}",
         "",
         _policies(reported.outcomes, slows=reported.slows),
         "",
@@ -60,7 +61,7 @@ def _policies(outcomes: Sequence[Outcome], *, slows: bool) -> str:
     for each in outcomes:
         figures = (*_served(each.all), *([f"{each.all.stretch:.2f}"] if slows else []))
         rows.append(
-            (each.policy, *figures, render.percent(each.memory), _wait(each.makespan_s), f"{each.fairness:.2f}")
+            (each.policy, *figures, values.percent(each.memory), _wait(each.makespan_s), f"{each.fairness:.2f}")
         )
     return render.table(head, rows, right=range(1, len(head)))
 
@@ -69,7 +70,7 @@ def _users(outcome: Outcome) -> str:
     head = ("USER", "JOBS", "GPU H", "WAIT", "50 %", "90 %", "MOST", "SLOW")
     by_usage = sorted(outcome.users.items(), key=lambda pair: -pair[1].gpu_s)
     rows = [
-        (short(user, 14), str(served.jobs), render.hours(served.gpu_s), *_served(served))
+        (short(user, 14), str(served.jobs), values.hours(served.gpu_s), *_served(served))
         for user, served in by_usage[:MOST_USERS]
     ]
     more = len(by_usage) - MOST_USERS
@@ -77,7 +78,7 @@ def _users(outcome: Outcome) -> str:
 
 
 def _starts(reported: Comparison) -> str:
-    starts, idle = reported.outcomes[0].starts, render.hours(reported.reserved_idle_device_s)
+    starts, idle = reported.outcomes[0].starts, values.hours(reported.reserved_idle_device_s)
     kinds = ", ".join(f"{starts.get(kind, 0)} {kind}" for kind in ("immediate", "backfill", "reserved"))
     return f'Starts: {kinds} (see "Who goes first").\nDevices were idle for {idle} h because they were reserved.'
 

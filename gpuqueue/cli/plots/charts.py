@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.cli.output import render
 from gpuqueue.model.statistics import Course, Figures, Group, Statistics
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB
+from gpuqueue.words import times, values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,11 +107,11 @@ def _usage(axes: Axes, groups: Sequence[Group], others: Sequence[Group]) -> None
     """Draw a bar for each user; the sum of the other users is in the label of the axis, since its bar would be huge."""
     amounts = [group.figures.gpu_s / 3600 for group in groups]
     axes.set_title("GPU time by user")
-    together = render.hours(sum(group.figures.gpu_s for group in others))
+    together = values.hours(sum(group.figures.gpu_s for group in others))
     axes.set_xlabel("GPU-hours" + (f" ({len(others)} others together: {together})" if others else ""))
     axes.grid(visible=True, axis="x")
     bars = axes.barh(range(len(groups)), amounts, color=BLUE, height=0.7)
-    axes.bar_label(bars, [render.hours(group.figures.gpu_s) for group in groups], padding=4, fontsize=9)
+    axes.bar_label(bars, [values.hours(group.figures.gpu_s) for group in groups], padding=4, fontsize=9)
     axes.set_xlim(0, max([*amounts, 1e-9]) * 1.12)
     _names(axes, [group.label for group in groups])
     if not groups:
@@ -161,7 +161,7 @@ def _time_axis(axes: Axes, course: Course, since: datetime) -> None:
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=here))
     axes.set_xlim(date2num(course.bounds[0]), date2num(course.bounds[-1]))
     if course.bounds[0] > since:
-        axes.set_xlabel(f"from the first run on, {render.when(course.bounds[0])[:16]}", fontsize=9)
+        axes.set_xlabel(f"from the first run on, {times.when(course.bounds[0])[:16]}", fontsize=9)
 
 
 def _waits(axes: Axes, course: Course, since: datetime) -> None:

@@ -9,7 +9,7 @@ from textual.widgets import Static
 
 from gpuqueue.cli.output import job_story, live_run
 from gpuqueue.cli.output.log_end import LOG_BYTES, log_lines
-from gpuqueue.cli.why.story import story
+from gpuqueue.cli.output.why_text import why_text
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.text.sanitize import plain
@@ -30,7 +30,7 @@ def reported(client: Client, job_id: int, about: About, width: int | None = None
     """Return the text of the pane, wrapped to *width* columns, or the error message if there is none."""
     try:
         if about is About.WHY:
-            return click.unstyle(story(client.jobs.why(job_id), width))
+            return click.unstyle(why_text(client.jobs.why(job_id), width))
         if about is About.DETAILS:
             record = client.jobs.show(job_id)
             return click.unstyle(job_story.story(record, live_run.read(client, record.job), width))

@@ -20,6 +20,7 @@ from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes
+from gpuqueue.words import values
 
 BAR_WIDTH = 20
 
@@ -94,7 +95,7 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
     Column(
         head="DEVICE",
         cell=lambda row, width: render.place(
-            plain(f"{row.status.host}:{render.device_label(row.status.device)}"), width
+            plain(f"{row.status.host}:{values.device_label(row.status.device)}"), width
         ),
         least=11,
         narrows=2,
@@ -110,7 +111,7 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
         keep=5,
     ),
     replace(device_table.FREE, keep=2),
-    Column(head="UTIL", cell=lambda row, _: render.percent(row.status.utilisation), right=True, keep=6),
+    Column(head="UTIL", cell=lambda row, _: values.percent(row.status.utilisation), right=True, keep=6),
     Column(head="TEMP", cell=lambda row, _: _figure(row.status.temperature_c, "°C"), right=True, keep=4),
     Column(head="POWER", cell=lambda row, _: _figure(row.status.power_w, "W"), right=True, keep=3),
     Column(head="JOBS", cell=lambda row, width: device_table.few(row.jobs, width, ","), least=8, narrows=3),

@@ -8,7 +8,7 @@ import pytest
 from factories import make_device, make_offer, make_spec, must_claim, serve
 from site_of_one import Site
 
-from gpuqueue.cli.why.story import story
+from gpuqueue.cli.output.why_text import why_text
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.placement import Placement
@@ -274,13 +274,13 @@ def test_the_pause_before_a_retry_of_a_held_job_is_shown(site: Site) -> None:
     queue.jobs.hold(run.job_id)
     found = site.client.jobs.why(run.job_id)
 
-    assert " (before it is run again)" in story(found)
+    assert " (before it is run again)" in why_text(found)
     assert found.job.begins_at is not None
     assert found.explanation is not None
-    assert "held: it waits until it is released" in story(found)
+    assert "held: it waits until it is released" in why_text(found)
     over = replace(found, job=replace(found.job, begins_at=found.job.submitted_at))
-    assert "not before somebody releases it" in story(over)
-    assert "run again" not in story(over)
+    assert "not before somebody releases it" in why_text(over)
+    assert "run again" not in why_text(over)
 
 
 @pytest.mark.parametrize(

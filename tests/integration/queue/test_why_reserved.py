@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import pytest
 from factories import claim, make_offer, make_spec, must_claim, serve
 
-from gpuqueue.cli.why.reserved import reserved_for_others, reserved_lines
-from gpuqueue.cli.why.table import clock
 from gpuqueue.client.why import Why
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
@@ -20,6 +18,8 @@ from gpuqueue.model.run import Ending
 from gpuqueue.queue.simulated_clock import SimulatedClock, SimulatedQueue
 from gpuqueue.simulator.ours import EPOCH_MS
 from gpuqueue.text.units import GIB
+from gpuqueue.words.times import clock
+from gpuqueue.words.why.reserved import reserved_for_others, reserved_lines
 
 HOUR_S, DAY_S = 3600.0, 86400.0
 #: After this wait, in seconds, devices are reserved for a job.

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from gpuqueue.cli.output.render import activity_lines
 from gpuqueue.model.device import Activity
+from gpuqueue.words.values import activity_lines
 
 
 def test_the_device_and_the_run_have_a_line_each() -> None:

@@ -6,11 +6,11 @@ from factories import make_spec
 
 from gpuqueue.cli.output.code_lines import code_lines
 from gpuqueue.cli.output.job_story import _notification_lines, _pause, memory_line, story
-from gpuqueue.cli.output.render import when
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Notification, Outcome, When
 from gpuqueue.model.run import Record, RunDevice
+from gpuqueue.words.times import when
 
 
 def test_a_line_of_memory_is_as_long_as_the_run() -> None:

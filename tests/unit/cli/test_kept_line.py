@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 import pytest
 
 from gpuqueue.cli.output.kept_line import kept_line, kept_to_plain
-from gpuqueue.cli.output.render import when
 from gpuqueue.model.run_files import KeptFiles, KeptState
+from gpuqueue.words.times import when
 
 UNTIL = datetime(2026, 12, 26, 12, 3, 11, tzinfo=timezone.utc)
 

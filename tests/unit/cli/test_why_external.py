@@ -9,14 +9,14 @@ from datetime import datetime, timezone
 import pytest
 from factories import make_device, make_spec
 
-from gpuqueue.cli.why.start import start_lines
-from gpuqueue.cli.why.table import table
+from gpuqueue.cli.output.why_text import why_text
 from gpuqueue.client.why import Why
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Verdict
 from gpuqueue.queue.lease import DeviceStatus, ExternalProcess
 from gpuqueue.text.units import GIB
+from gpuqueue.words.why.start import start_lines
 
 AT = datetime(2026, 11, 27, 12, tzinfo=timezone.utc)
 NEVER = "unknown: no device that is served now will ever have enough room"
@@ -109,7 +109,7 @@ def test_memory_that_was_just_freed_has_a_time() -> None:
 
     assert "in about 1:00 on a:0, if the external processes there do not take again" in start_line(found)
     assert found.explanation is not None
-    shown = table(found, found.explanation.devices, 200)
+    shown = why_text(found, 200)
     assert "external 17G, 16G of it freed a moment ago (eve notebook)" in shown
 
 

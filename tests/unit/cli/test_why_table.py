@@ -9,9 +9,7 @@ from datetime import datetime, timezone
 import pytest
 from factories import BOB, make_device, make_spec
 
-from gpuqueue.cli.why.nearest import WORDS, nearest, rest_line
-from gpuqueue.cli.why.story import in_brief, story
-from gpuqueue.cli.why.table import clock, table
+from gpuqueue.cli.output.why_text import table, why_text
 from gpuqueue.client.why import Why
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
@@ -20,6 +18,9 @@ from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occu
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.text.sanitize import cells
 from gpuqueue.text.units import GIB
+from gpuqueue.words.times import clock
+from gpuqueue.words.why.devices import WORDS, nearest, rest_line
+from gpuqueue.words.why.sentences import in_brief, sentences
 
 AT = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 FAR = "trainer-with-a-long-name.vision.example.org"
@@ -90,7 +91,7 @@ FOUND = Why(
 @pytest.mark.parametrize("width", range(50, 140))
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     """No line is wider than the terminal, which would break it in the middle of a word."""
-    assert max(map(cells, story(FOUND, width).splitlines())) <= width
+    assert max(map(cells, why_text(FOUND, width).splitlines())) <= width
 
 
 def test_the_answer_comes_first_then_the_devices_that_matter() -> None:
@@ -101,7 +102,7 @@ def test_the_answer_comes_first_then_the_devices_that_matter() -> None:
     explanation = replace(EXPLANATION, devices=(*many, *others), start=start)
     found = replace(FOUND, explanation=explanation)
 
-    shown_text = story(found).splitlines()
+    shown_text = why_text(found).splitlines()
 
     assert shown_text[0].startswith("start  by ")
     assert shown_text[-1].startswith("order  priority normal; before it: 3 jobs")
@@ -134,7 +135,7 @@ def test_a_reason_goes_on_below_itself(width: int) -> None:
 
     Regression: it continued below the device name and looked like another device.
     """
-    head, *rows = table(FOUND, nearest(FOUND, EXPLANATION), width).splitlines()
+    head, *rows = table(sentences(FOUND).devices, width).splitlines()
     place = head.index("WHY NOT THERE")
 
     assert all(not row[:place].strip() or row[place - 1] == " " for row in rows)
@@ -147,7 +148,7 @@ def test_a_reason_goes_on_below_itself(width: int) -> None:
 
 def test_a_sentence_goes_on_behind_its_first_word() -> None:
     """A wrapped sentence is indented, so that ``order`` and ``start`` are the only words at the left edge."""
-    edge = [line for line in story(FOUND, 60).splitlines() if line and not line.startswith(" ")]
+    edge = [line for line in why_text(FOUND, 60).splitlines() if line and not line.startswith(" ")]
 
     assert ["job 12", "order", "DEVICE", "a:0", "start"] == [
         word for word in ("job 12", "order", "DEVICE", "a:0", "start") if any(line.startswith(word) for line in edge)
@@ -157,9 +158,9 @@ def test_a_sentence_goes_on_behind_its_first_word() -> None:
 
 def test_a_pipe_gets_every_line_whole() -> None:
     """A pipe gets every line unwrapped, for ``grep`` and for other programs."""
-    printed = story(FOUND)
+    printed = why_text(FOUND)
 
-    assert printed == story(FOUND, 1000)
+    assert printed == why_text(FOUND, 1000)
     assert f"{FAR}:1 " in printed
     assert "before it: 3 jobs of higher priorities, 4 jobs of 2 users with less usage, 5 jobs of ada's own" in printed
 
@@ -174,17 +175,17 @@ def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:
     heard = replace(device("a", 0), seen_s_ago=12.0)
     found = Why(job=WAITS, explanation=explanation, devices={"a-0": heard}, silent_after_s=6.0)
 
-    printed = story(found)
+    printed = why_text(found)
 
     assert "it fits, but its worker is silent for 12s: see gpuqueue status there" in printed
     assert (
         "start  there is room on a:0: it starts once the worker of a:0 sends heartbeats again, and it is its turn"
         in printed
     )
-    assert "it fits: it starts there when it is its turn" in story(replace(found, silent_after_s=15.0))
+    assert "it fits: it starts there when it is its turn" in why_text(replace(found, silent_after_s=15.0))
     gone = replace(explanation, start=None, devices=(verdict("a", 0, Obstacle.SILENT),))
-    assert "its worker is silent for 12s" in story(replace(found, explanation=gone))
-    assert "start  not before the worker of a:0 sends heartbeats again" in story(replace(found, explanation=gone))
+    assert "its worker is silent for 12s" in why_text(replace(found, explanation=gone))
+    assert "start  not before the worker of a:0 sends heartbeats again" in why_text(replace(found, explanation=gone))
 
 
 def test_reserved_room_under_a_limit_shows_its_job() -> None:
@@ -200,7 +201,7 @@ def test_reserved_room_under_a_limit_shows_its_job() -> None:
     assert (
         "limit  the room under it is reserved for job 3 (bob), which has waited too long: @lab has 6G of 8G in use "
         "(running_mem), and this job asks for 2G: job 4 (bob)"
-    ) in story(found)
+    ) in why_text(found)
 
 
 LIMIT = LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=2, most=2, asked=1, runs=(3, 4))
@@ -211,7 +212,7 @@ def starts(start: Start, room: RoomUnderLimits, *more_limits: LimitReached, **li
     """Return the lines about the start of a job that is at a limit."""
     reached = replace(LIMIT, **limit)
     explanation = replace(EXPLANATION, limits=(reached, *more_limits), start=start, room=room)
-    printed = story(replace(FOUND, explanation=explanation))
+    printed = why_text(replace(FOUND, explanation=explanation))
     return [line.removeprefix("start  ") for line in printed.splitlines() if line.startswith("start")]
 
 
@@ -299,7 +300,7 @@ def test_a_job_behind_a_reservation_shows_the_time_of_the_reserved_job() -> None
     )
 
     def printed(start: Start) -> str:
-        return story(replace(FOUND, explanation=replace(EXPLANATION, start=start))).splitlines()[0][len("start  ") :]
+        return why_text(replace(FOUND, explanation=replace(EXPLANATION, start=start))).splitlines()[0][len("start  ") :]
 
     first = "1 job that may take the room goes before it"
     assert f"unknown: {first}; job 3, for which a:0 is reserved, has room by {clock(LATER_MS)}" == printed(reserved)
@@ -351,7 +352,7 @@ def test_a_reservation_is_the_reason_only_if_there_is_room_without_it() -> None:
     both = replace(WAITS, spec=make_spec(gpus=2))
 
     def printed(job: Job, *devices: Verdict) -> str:
-        return story(Why(job=job, explanation=replace(EXPLANATION, start=None, devices=devices), others=OTHERS))
+        return why_text(Why(job=job, explanation=replace(EXPLANATION, start=None, devices=devices), others=OTHERS))
 
     once = "there is room once job 3 (bob), for which devices are reserved, has started or gone"
     assert once in printed(WAITS, reserved[0], lacks[1])
@@ -367,7 +368,7 @@ def test_a_dropped_reservation_names_the_run_that_outlasted_it() -> None:
     """
     start = Start(at_ms=None, devices=("GPU-0",), blockers=(3, 4), in_vain=(3,))
 
-    printed = story(Why(job=WAITS, explanation=replace(EXPLANATION, start=start), others=OTHERS))
+    printed = why_text(Why(job=WAITS, explanation=replace(EXPLANATION, start=start), others=OTHERS))
 
     assert (
         "nothing is reserved for it there before: the end of job 3 took too long, so the reservation was dropped; "
@@ -387,9 +388,9 @@ def test_a_closed_device_shows_its_reason() -> None:
     verdicts = tuple(verdict("a", index, Obstacle.SLOTS) for index in range(2))
     explanation = replace(EXPLANATION, start=None, devices=verdicts)
 
-    printed = story(Why(job=WAITS, explanation=explanation, devices=closed))
+    printed = why_text(Why(job=WAITS, explanation=explanation, devices=closed))
 
     assert f"start  not before a:0 or a:1 takes jobs again: {hot}\n" in printed
     assert 2 == printed.count(f"  closed: {hot}")
-    full = story(Why(job=WAITS, explanation=explanation, devices={"a-0": device("a", 0), "a-1": device("a", 1)}))
+    full = why_text(Why(job=WAITS, explanation=explanation, devices={"a-0": device("a", 0), "a-1": device("a", 1)}))
     assert 2 == full.count("it runs its maximum number of jobs: 0")

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from factories import make_spec
 
-from gpuqueue.cli.output.render import put_of, wants_of
 from gpuqueue.client.placement import placed
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import DeviceFilter
@@ -13,6 +12,7 @@ from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference, fits_model
 from gpuqueue.text.units import GIB
+from gpuqueue.words.values import put_of, wants_of
 
 
 @pytest.mark.parametrize(

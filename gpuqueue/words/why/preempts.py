@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from gpuqueue.cli.output import render
-from gpuqueue.cli.why.table import named
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock
 from gpuqueue.model.job import Job, JobState
@@ -14,6 +12,8 @@ from gpuqueue.model.placement import EXTERNAL_SHARE
 from gpuqueue.model.preemption import MOST
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Occupant, Verdict
 from gpuqueue.text.units import format_duration
+from gpuqueue.words import times
+from gpuqueue.words.why.names import named
 
 #: Most runs that are named. The store chooses among all of them, by the least work lost.
 MOST_RUNS = 4
@@ -33,7 +33,7 @@ def place_lines(found: Why) -> Iterator[str]:
 
 
 def _from(at: datetime) -> str:
-    return f" from {render.when(at)} on" if at > SystemClock().now() else ""
+    return f" from {times.when(at)} on" if at > SystemClock().now() else ""
 
 
 def runs_below(found: Why) -> list[tuple[Job, datetime]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpuqueue.cli.why.preempts import runs_below
-from gpuqueue.cli.why.reserved import reserved_to_plain
 from gpuqueue.client.why import Why
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import job_to_plain
 from gpuqueue.queue.explanation import Explanation, LimitReached, Preemption, Start, Verdict
+from gpuqueue.words.why.preempts import runs_below
+from gpuqueue.words.why.reserved import reserved_to_plain
 
 
 def why_to_plain(found: Why) -> dict[str, object]:

@@ -1,58 +1,88 @@
-"""The text output of ``why``: all lines, and a short form."""
+"""Why a job waits, in sentences: all of them, and a short form."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterator
 
-from gpuqueue.cli.output import render
-from gpuqueue.cli.output.terminal_width import hanging
-from gpuqueue.cli.why.nearest import nearest, rest_line
-from gpuqueue.cli.why.preempts import place_lines
-from gpuqueue.cli.why.reserved import reserved_lines
-from gpuqueue.cli.why.start import have, limits_of, start_lines
-from gpuqueue.cli.why.table import called, clock, count, label, named, table
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock, from_epoch_ms
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.dependencies import Condition
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.measures import Measure
 from gpuqueue.model.preemption import MOST
-from gpuqueue.queue.explanation import Explanation, LimitReached, Start
+from gpuqueue.queue.explanation import Explanation, LimitReached, Start, Verdict
 from gpuqueue.text.sanitize import plain
+from gpuqueue.words import times, values
+from gpuqueue.words.times import clock, local
+from gpuqueue.words.why.devices import nearest, rest_line, why_not
+from gpuqueue.words.why.names import called, count, label, named
+from gpuqueue.words.why.preempts import place_lines
+from gpuqueue.words.why.reserved import reserved_lines
+from gpuqueue.words.why.start import have, limits_of, start_lines
 
 #: Measure of a limit -> its noun in a message.
 _NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in use", Measure.RUNNING_MEM: "in use"}
 
 
-def story(found: Why, width: int | None = None) -> str:
-    """Return why a job waits as text, wrapped to *width* columns; None: for a pipe, not wrapped.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceSentence:
+    """Why a job does not run on a device: its UUID, ``HOST:INDEX``, what it can give the job, its size, the reason."""
 
-    The first line is the answer: when it starts, or what it waits for. Then come the devices, and the order at last.
+    uuid: str
+    label: str
+    available_bytes: int
+    total_bytes: int
+    why_not: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WhySentences:
+    """Why a job waits.
+
+    ``start`` says when it may start, or what it waits for; it is empty if the job does not wait. ``asked`` is the job
+    and what it asks for, ``obstacles`` what holds it back on all devices, or its state if it does not wait. ``devices``
+    are the nearest to a start, ``rest`` is about the others. ``order`` counts the jobs before it.
     """
+
+    asked: str
+    start: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+    devices: tuple[DeviceSentence, ...] = ()
+    rest: tuple[str, ...] = ()
+    order: str | None = None
+
+
+def sentences(found: Why) -> WhySentences:
+    """Return why a job waits, in sentences."""
     job, explanation = found.job, found.explanation
     if explanation is None:
-        return _fitted([_asked(job), _no_wait(job), *_preemption(found)], width)
-    starts = list(_not_yet(found)) or [*start_lines(found, explanation), *place_lines(found)]
+        return WhySentences(asked=_asked(job), obstacles=(_no_wait(job), *_preemption(found)))
     devices = nearest(found, explanation)
-    order = f"order  {_order(explanation, job.spec.account.name, front=job.front is not None)}"
-    parts = (
-        _fitted([f"start  {words}" for words in starts], width),
-        _fitted([_asked(job), *_obstacles(found, explanation)], width),
-        "\n".join(filter(None, [table(found, devices, width), _fitted(rest_line(explanation, devices), width)])),
-        _fitted([order], width),
+    return WhySentences(
+        asked=_asked(job),
+        start=tuple(_not_yet(found)) or (*start_lines(found, explanation), *place_lines(found)),
+        obstacles=tuple(_obstacles(found, explanation)),
+        devices=tuple(_device(found, each) for each in devices),
+        rest=tuple(rest_line(explanation, devices)),
+        order=_order(explanation, job.spec.account.name, front=job.front is not None),
     )
-    return "\n\n".join(parts)
 
 
-def _fitted(lines: Sequence[str], width: int | None) -> str:
-    return "\n".join(each for line in lines for each in hanging(line, width))
+def _device(found: Why, verdict: Verdict) -> DeviceSentence:
+    return DeviceSentence(
+        uuid=verdict.device,
+        label=label(found, verdict.device),
+        available_bytes=max(0, verdict.available_bytes),
+        total_bytes=verdict.total_bytes,
+        why_not=why_not(found, verdict),
+    )
 
 
 def _asked(job: Job) -> str:
     spec = job.spec
-    where = f"{'each of ' if spec.gpus > 1 else ''}{render.places_of(spec)}{render.put_of(spec.placement)}"
-    size = f"{render.size_of(spec)}{render.source_of(spec)}"
+    where = f"{'each of ' if spec.gpus > 1 else ''}{values.places_of(spec)}{values.put_of(spec.placement)}"
+    size = f"{values.size_of(spec)}{values.source_of(spec)}"
     return f"job {job.label}  {plain(spec.name)} ({plain(spec.account.name)}), {size} on {where}"
 
 
@@ -100,8 +130,8 @@ def _room_in_brief(found: Why, explanation: Explanation, start: Start) -> str:
 
 def _soon(at_ms: int) -> str:
     """Return a time without the date if it is today, since the wait line is short."""
-    at = from_epoch_ms(at_ms).astimezone()
-    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
+    at = local(from_epoch_ms(at_ms))
+    return f"{at:%H:%M}" if at.date() == local(SystemClock().now()).date() else f"{at:%Y-%m-%d %H:%M}"
 
 
 def _held(job: Job) -> str:
@@ -118,7 +148,7 @@ def _no_wait(job: Job) -> str:
         return _held(job)
     if job.state is JobState.QUEUED and job.tally is not None:
         return f"its members wait to be run again: gpuqueue why {job.label}_N shows each"
-    since = f" since {render.when(job.started_at)}" if job.started_at else ""
+    since = f" since {times.when(job.started_at)}" if job.started_at else ""
     return f"it does not wait: {job.state}{since}"
 
 
@@ -171,7 +201,7 @@ def _not_yet(found: Why) -> Iterator[str]:
         yield f"not before job {each.job_id} {ended[each.condition]}: {state}"
     if job.begins_at is not None and (job.state is JobState.QUEUED or job.begins_at > SystemClock().now()):
         # The time of a held job may have passed, and its reason does not show it.
-        yield f"not before {render.when(job.begins_at)}{_by_its_last_run(job)}"
+        yield f"not before {times.when(job.begins_at)}{_by_its_last_run(job)}"
 
 
 def _by_its_last_run(job: Job) -> str:

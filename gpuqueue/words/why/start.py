@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
-from gpuqueue.cli.why import external
-from gpuqueue.cli.why.drained import resume_words
-from gpuqueue.cli.why.table import called, clock, count, label, named, trouble_on
 from gpuqueue.client.why import Why
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Start, Verdict
 from gpuqueue.text.units import format_duration
+from gpuqueue.words.times import clock
+from gpuqueue.words.why.names import called, count, label, named, trouble_on
 
+#: Obstacles of a device that takes no job. A job on several devices cannot use it together with others.
+_CLOSED = {Obstacle.DRAINED, Obstacle.SILENT}
 #: Obstacles of a device that has room for the job, apart from reservations.
 _WITH_ROOM = {Obstacle.RESERVED, Obstacle.ALONE, Obstacle.LIMIT, Obstacle.NOT_YET, Obstacle.FITS}
 
@@ -137,8 +139,8 @@ def _no_start(found: Why, explanation: Explanation) -> str:
     return (
         resume_words(found, possible)
         or _when_open(found, possible)
-        or external.when_freed_memory_counts(found, possible)
-        or external.when_external_ends(found, possible)
+        or when_freed_memory_counts(found, possible)
+        or when_external_ends(found, possible)
         or "unknown: no device that is served now will ever have enough room"
     )
 
@@ -159,3 +161,109 @@ def _reserved_from(found: Why, possible: Sequence[Verdict]) -> set[int]:
     return {
         each.reserved_for for each in enough if each.obstacle is Obstacle.RESERVED and each.reserved_for is not None
     }
+
+
+def resume_words(found: Why, possible: Sequence[Verdict]) -> str:
+    """Return which of the *possible* devices must be resumed, and the command; empty if resuming does not help.
+
+    All devices of a job are on one host. The text names as many of a host's drained devices as the job lacks there.
+    """
+    ways = _ways(found, possible)
+    if not ways:
+        return ""
+    fewest = min(lacking for lacking, _ in ways)
+    choices = [drained for lacking, drained in ways if lacking == fewest]
+    if fewest == 1:
+        names = " or ".join(each for drained in choices for each in drained)
+    else:
+        names = " or ".join(_some_drained(fewest, drained) for drained in choices)
+    return f"not before somebody resumes {names}: gpuqueue resume {' '.join(choices[0][:fewest])}"
+
+
+def _ways(found: Why, possible: Sequence[Verdict]) -> list[tuple[int, list[str]]]:
+    """Return for each host and device kind how many devices must be resumed, and the drained ones to choose from.
+
+    Hosts with too few drained devices are omitted.
+    """
+    ways = []
+    for group in found.together(possible):
+        drained = [label(found, each.device) for each in group if each.obstacle is Obstacle.DRAINED]
+        lacking = max(1, found.job.spec.gpus - sum(each.obstacle not in _CLOSED for each in group))
+        if lacking <= len(drained):
+            ways.append((lacking, drained))
+    return ways
+
+
+def _some_drained(lacking: int, drained: Sequence[str]) -> str:
+    """Return *lacking* of the devices *drained*, in words."""
+    if lacking == len(drained):
+        return " and ".join(drained)
+    return f"{lacking} of {', '.join(drained)}"
+
+
+def when_freed_memory_counts(found: Why, possible: Sequence[Verdict]) -> str:
+    """Return when a job has room that lacks only memory which external processes freed recently; else empty."""
+    if found.external_half_life_s is None:
+        return ""
+    waits = {each.device: _counts_after_s(found, each, found.external_half_life_s) for each in possible}
+    starts: list[tuple[float, str]] = []
+    for group in found.together(possible):
+        known = sorted((wait_s, each.device) for each in group if (wait_s := waits[each.device]) is not None)
+        if len(known) >= found.job.spec.gpus:
+            starts.append(known[found.job.spec.gpus - 1])
+    if not starts:
+        return ""
+    wait_s, device = min(starts)
+    when = f"in about {format_duration(max(1.0, wait_s))} on {label(found, device)}"
+    return f"{when}, if the external processes there do not take again what they have just freed"
+
+
+def _counts_after_s(found: Why, device: Verdict, half_life_s: float) -> float | None:
+    """Return after how many seconds *device* has room, if memory that was freed recently is enough; None if it is not.
+
+    Freed memory still counts as used, half as much after each half-life (:mod:`workers.measure.external_processes`).
+    """
+    if device.obstacle is Obstacle.ALONE:
+        return 0.0
+    status = found.devices.get(device.device)
+    freed_bytes = sum(other.freed_bytes for other in status.external_processes) if status is not None else 0
+    lacking_bytes = found.job.spec.mem_bytes - device.available_bytes
+    if device.obstacle is not Obstacle.MEMORY or not 0 < lacking_bytes < freed_bytes:
+        return None
+    return math.log2(freed_bytes / (freed_bytes - lacking_bytes)) * half_life_s
+
+
+def when_external_ends(found: Why, possible: Sequence[Verdict]) -> str:
+    """Return on which devices external processes must have ended; empty if there is not enough room even then."""
+    held = {each.device for each in possible if _is_held(found, each)}
+    places: list[str] = []
+    for group in found.together(each for each in possible if each.device in held or _is_ready(found, each)):
+        names = [label(found, each.device) for each in group if each.device in held]
+        lacking = found.job.spec.gpus - (len(group) - len(names))
+        if 0 < lacking <= len(names):
+            places.append(_some(names, lacking))
+    return f"not before the external processes on {' or '.join(places)} have ended" if places else ""
+
+
+def _some(names: Sequence[str], number: int) -> str:
+    """Return words for any *number* of the devices *names*."""
+    if number == len(names):
+        return " and ".join(names)
+    return " or ".join(names) if number == 1 else f"{number} of {', '.join(names)}"
+
+
+def _is_ready(found: Why, device: Verdict) -> bool:
+    """Return whether *device* has room for the job, now or once its runs have ended."""
+    has_room = found.job.spec.mem_bytes <= device.capacity_bytes
+    return has_room and device.obstacle not in _CLOSED and not _is_held(found, device)
+
+
+def _is_held(found: Why, device: Verdict) -> bool:
+    """Return whether *device* has room for the job once its external processes have ended, and not before."""
+    status, spec = found.devices.get(device.device), found.job.spec
+    if status is None or not status.external_processes:
+        return False
+    lacks_memory = device.obstacle is Obstacle.MEMORY and device.capacity_bytes < spec.mem_bytes
+    is_in_use = device.obstacle is Obstacle.OCCUPIED and not device.runs
+    room_bytes = status.device.total_bytes - status.headroom_bytes - (status.driver_bytes or 0)
+    return (lacks_memory or is_in_use) and spec.mem_bytes <= room_bytes

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from gpuqueue.cli.output import render
-from gpuqueue.cli.why.table import clock, count, label, named
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.queue.explanation import NEVER_THERE
 from gpuqueue.text.sanitize import plain
+from gpuqueue.words import times
+from gpuqueue.words.times import clock
+from gpuqueue.words.why.names import count, label, named
 
 #: Most hosts with a line of their own.
 MOST_HOSTS = 3
@@ -62,7 +63,7 @@ def _not_reserved(found: Why, now: datetime) -> Iterator[str]:
 
 
 def _since(at: datetime | None) -> str:
-    return f" since {render.when(at)}" if at is not None else ""
+    return f" since {times.when(at)}" if at is not None else ""
 
 
 def reserved_for_others(found: Why, now: datetime) -> dict[str, Holders]:

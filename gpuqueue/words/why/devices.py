@@ -1,96 +1,83 @@
-"""The table of ``why``: each device, its available memory, and why the job does not run there. Pure.
-
-On a terminal, long reasons are wrapped within their column. For a pipe, nothing is wrapped or cut.
-"""
+"""Part of ``why``: the devices that matter, those nearest to a start first, and what keeps the job from them. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gpuqueue.cli.output import render
-from gpuqueue.cli.output.terminal_width import GAP, NO_LIMIT
 from gpuqueue.client.why import Why
-from gpuqueue.clock import from_epoch_ms
 from gpuqueue.model.job import JobState
-from gpuqueue.queue.explanation import Obstacle, Verdict
-from gpuqueue.text.sanitize import cells, plain, short, wrapped
+from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Verdict
+from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_apart, format_bytes
+from gpuqueue.words.times import clock
+from gpuqueue.words.why.names import called, named, trouble_on
 
-HEAD = ("DEVICE", "CAN GIVE", "OF", "WHY NOT THERE")
-#: Least width of a device's name, and the width of the reason below which names are cut, in columns.
-LEAST_NAME, LEAST_REASON = 11, 40
+#: Most devices with a row of their own. A job on several devices has as many rows as devices.
+MOST = 5
+#: Obstacle -> how far its device is from fitting. The store tests obstacles in the order from far to near.
+_FAR = {obstacle: far for far, obstacle in enumerate(reversed(Obstacle))}
+#: Obstacle -> what a device with it is called when devices are counted.
+WORDS = {
+    Obstacle.POOL: "of another pool",
+    Obstacle.KIND: "of another kind",
+    Obstacle.NAMED: "not named by the job",
+    Obstacle.MODEL: "of another type",
+    Obstacle.EXCLUDED: "on a host that could not start the job",
+    Obstacle.PART: "MIG",
+    Obstacle.TOO_SMALL: "too small",
+    Obstacle.TOO_LARGE: "too large",
+    Obstacle.DRAINED: "drained",
+    Obstacle.SILENT: "silent",
+    Obstacle.EXCLUSIVE: "taken by one job alone",
+    Obstacle.OCCUPIED: "in use",
+    Obstacle.MEMORY: "with too little memory",
+    Obstacle.SLOTS: "with all slots taken",
+    Obstacle.RESERVED: "reserved",
+    Obstacle.ALONE: "with too few others beside it",
+    Obstacle.LIMIT: "with room",
+    Obstacle.NOT_YET: "with room",
+    Obstacle.FITS: "with room",
+}
 
 
-def table(found: Why, devices: Sequence[Verdict], width: int | None = None) -> str:
-    """Return *devices* as a table *width* columns wide, in their order; None: for a pipe."""
-    if not devices:
-        return "no device is served: no worker has announced one"
-    rows = [
-        (
-            label(found, verdict.device),
-            format_bytes(max(0, verdict.available_bytes)),
-            format_bytes(verdict.total_bytes),
-            _why_not(found, verdict),
-        )
-        for verdict in devices
+def nearest(found: Why, explanation: Explanation) -> list[Verdict]:
+    """Return the devices that matter, in the order of the table.
+
+    The devices of the expected start come first. Devices that can never run the job are left out if others can.
+    """
+    ordered = sorted(explanation.devices, key=lambda each: _distance(found, explanation, each))
+    possible = [each for each in ordered if each.obstacle not in NEVER_THERE]
+    return (possible or ordered)[: max(MOST, found.job.spec.gpus)]
+
+
+def rest_line(explanation: Explanation, shown: Sequence[Verdict]) -> list[str]:
+    """Return the line about the devices that are not *shown*, if any, and why hosts could not start the job."""
+    named = {each.device for each in shown}
+    others = [each for each in explanation.devices if each.device not in named]
+    if not others:
+        return []
+    kinds = Counter(WORDS[each.obstacle] for each in others).most_common()
+    counts = ", ".join(f"{number} {words}" for words, number in kinds)
+    reasons = {each.host: each.cannot_start for each in others if each.obstacle is Obstacle.EXCLUDED}
+    return [
+        f"and {len(others)} other device{'s' if len(others) > 1 else ''}: {counts} (--json lists all)",
+        *(
+            f"{plain(host)} could not start the job: {plain(reason or 'no reason is known')}"
+            for host, reason in sorted(reasons.items())[:MOST]
+        ),
     ]
-    return render.table(HEAD, list(_lines(rows, width)), right=(1, 2))
 
 
-def _lines(rows: list[tuple[str, str, str, str]], width: int | None) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the lines of *rows*; a row has a line for each line of its wrapped reason."""
-    name, reason = _widths(rows, width)
-    for device, promises, total, why_not in rows:
-        first, *more = wrapped(why_not, reason)
-        yield render.place(device, name), promises, total, first
-        yield from (("", "", "", each) for each in more)
+def _distance(found: Why, explanation: Explanation, verdict: Verdict) -> tuple[bool, int, int, str, int]:
+    start, status = explanation.start, found.devices.get(verdict.device)
+    elsewhere = start is None or verdict.device not in start.devices
+    index = status.device.index if status is not None else 0
+    return elsewhere, _FAR[verdict.obstacle], -verdict.available_bytes, verdict.host, index
 
 
-def _widths(rows: list[tuple[str, str, str, str]], width: int | None) -> tuple[int, int]:
-    """Return the widths of the columns for names and for reasons."""
-    if width is None:
-        return NO_LIMIT, NO_LIMIT
-    names, promises, totals = (max(cells(row[i]) for row in (HEAD, *rows)) for i in range(3))
-    room = width - promises - totals - 3 * GAP
-    name = min(names, max(LEAST_NAME, room - LEAST_REASON))
-    return name, max(cells(HEAD[3]), room - name)
-
-
-def label(found: Why, uuid: str) -> str:
-    """Return the label of a device: ``HOST:INDEX``, or its UUID if no worker has announced it."""
-    status = found.devices.get(uuid)
-    return plain(uuid) if status is None else plain(f"{status.host}:{render.device_label(status.device)}")
-
-
-def trouble_on(found: Why, verdict: Verdict) -> str | None:
-    """Return why the worker of a device gives it no job now, None if it does or nobody knows."""
-    status = found.devices.get(verdict.device)
-    return None if status is None or status.trouble is None else plain(status.trouble)
-
-
-def called(found: Why, job_id: int) -> str:
-    """Return ``job`` and the label of a job, or its id if the label is unknown."""
-    other = found.others.get(job_id)
-    return f"job {other.label if other else job_id}"
-
-
-def named(found: Why, job_id: int) -> str:
-    """Return the same as :func:`called`, with the job's user if known."""
-    other = found.others.get(job_id)
-    return called(found, job_id) + (f" ({plain(other.spec.account.name)})" if other else "")
-
-
-def count(number: int, noun: str) -> str:
-    """Return *number* and *noun*, in the plural if needed."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def clock(at_ms: int) -> str:
-    """Return a time of the store's clock, in milliseconds since the epoch, as local time."""
-    return render.when(from_epoch_ms(at_ms))
-
-
-def _why_not(found: Why, verdict: Verdict) -> str:
+def why_not(found: Why, verdict: Verdict) -> str:
+    """Return why the job does not run on a device, in words."""
     by_others = _in_use(found, verdict)
     if by_others is not None:
         return by_others

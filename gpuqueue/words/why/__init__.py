@@ -1,0 +1,1 @@
+"""Why a job waits, in sentences. :mod:`gpuqueue.words.why.sentences` has all of them."""
