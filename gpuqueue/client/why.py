@@ -11,6 +11,7 @@ from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import Priority
 
 if TYPE_CHECKING:
+    from gpuqueue.model.why_sentences import WhySentences
     from gpuqueue.queue.explanation import Explanation, Preemption, Verdict
     from gpuqueue.queue.lease import DeviceStatus
 
@@ -57,6 +58,8 @@ class Why:
     preempt_grace_s: float = 0.0
     #: Time after which half of the memory that an external process has freed still counts, in seconds.
     external_half_life_s: float | None = None
+    #: The same in sentences, in an answer of the service. The command line makes them itself, in its own time zone.
+    sentences: WhySentences | None = None
 
     def silent_s(self, device: str) -> float | None:
         """Return how long the worker of *device*, a UUID, has been silent, in seconds, or None if it is not."""

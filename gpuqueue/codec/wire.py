@@ -45,6 +45,7 @@ HOMES = {
     "Priority": "gpuqueue.model.job_spec",
     "RetryOn": "gpuqueue.model.retries",
     "Record": "gpuqueue.model.run",
+    "WhySentences": "gpuqueue.model.why_sentences",
     "datetime": "datetime",
 }
 

@@ -159,39 +159,16 @@
 
 /** @typedef {{job_id: number, held_bytes: number, ends_ms: number | null, going: boolean}} Occupant */
 
-/**
- * @typedef {object} Verdict
- * @property {string} device
- * @property {string} host
- * @property {string} obstacle
- * @property {number} available_bytes
- * @property {number} capacity_bytes
- * @property {number | null} reserved_for
- * @property {Occupant[]} runs
- * @property {string | null} cannot_start
- */
-
-/** @typedef {{devices: string[], at_ms: number | null, blockers: number[], room_ms: number | null, rivals: number, limited: boolean, behind: number | null}} Start */
-/** @typedef {{whose: string, measure: string, used: number, most: number, asked: number}} LimitReached */
-
-/**
- * @typedef {object} Explanation
- * @property {number} higher
- * @property {number} users_before
- * @property {number} theirs
- * @property {number} own_before
- * @property {Start | null} start
- * @property {Verdict[]} devices
- * @property {LimitReached[]} limits
- */
+/** @typedef {{higher: number, theirs: number, own_before: number, devices: {device: string, runs: Occupant[]}[]}} Explanation */
+/** @typedef {{uuid: string, label: string, available_bytes: number, total_bytes: number, why_not: string}} DeviceSentence */
+/** @typedef {{asked: string, start: string[], obstacles: string[], devices: DeviceSentence[], rest: string[], order: string | null}} WhySentences */
 
 /**
  * @typedef {object} Why
  * @property {Job} job
  * @property {Explanation | null} explanation
- * @property {Record<string, {device: {index: number, kind: string, name: string}, trouble: string | null}>} devices
  * @property {Record<string, Job>} others
- * @property {Record<string, {median_s: number, p90_s: number, runs: number}>} usual
+ * @property {WhySentences | null} sentences
  */
 
 export {};

@@ -132,3 +132,20 @@ export const deviceLabel = ({ kind, index, uuid }) => (kind === "cpu" ? "CPU" : 
 
 /** @param {number | null} share @param {any} [unknown] what is shown if it is not known */
 export const percent = (share, unknown = "unknown") => (share === null ? unknown : `${Math.round(share * 100)} %`);
+
+/** Most jobs before one that are named. */
+export const MOST_BEFORE = 6;
+/** Reasons of jobs that wait for something else than a device, and so are before nobody. */
+const NOT_IN_LINE = new Set(["dependency", "begin", "retry", "requeue", "array_limit"]);
+
+/**
+ * The waiting jobs of its user before a job, if these rows have all of them: the service counts them, and a job that was
+ * moved to the front is counted otherwise. Else none.
+ * @param {import("./types.js").QueueRow[]} rows the waiting jobs of the user
+ * @param {import("./types.js").QueueRow} row
+ * @param {number} count how many there are
+ */
+export function ownBefore(rows, row, count) {
+  const found = rows.filter((each) => each.id < row.id && each.user === row.user && each.priority === row.priority && each.state === "queued" && !NOT_IN_LINE.has(each.reason ?? ""));
+  return found.length === count && count <= MOST_BEFORE ? found : [];
+}

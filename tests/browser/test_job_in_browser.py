@@ -176,14 +176,14 @@ def test_a_waiting_job_says_why_and_is_changed(played: tuple[ServedSite, JobScen
     """It names what is in the way; hold, release, priority and cancel work from here, and are seen at once."""
     site, scene = played
     page = open_page(site, f"jobs/{scene.after}")
-    page.get_by_text(f"not before job {scene.running} (llama-finetune").wait_for()
+    page.locator(".why li").get_by_text(f"job {scene.running}").wait_for()
+    page.locator(".why li").get_by_text("has succeeded: it is running").wait_for()
     page.get_by_text("must succeed").wait_for()
     picture(page, "job-waiting-for-jobs")
     page.goto(f"https://127.0.0.1:{site.port}/#/jobs/{scene.waiting}")
-    page.locator(".why").get_by_text("too little free memory").first.wait_for()
-    page.locator(".why").get_by_text(
-        re.compile(r"^It needs \S+ on one device\. No device has that free now")
-    ).wait_for()
+    page.locator(".why").get_by_text(re.compile(r"^\S+ too little: ")).first.wait_for()
+    page.locator(".why li").get_by_text(re.compile("^(by|unknown:) ")).first.wait_for()
+    page.locator(".why .need").get_by_text(f"job {scene.waiting} ").wait_for()
     picture(page, "job-waiting")
     page.get_by_role("button", name="Hold").click()
     page.locator(".job-state", has_text="held").wait_for()

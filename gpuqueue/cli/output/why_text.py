@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.terminal_width import GAP, NO_LIMIT, hanging
 from gpuqueue.client.why import Why
+from gpuqueue.model.why_sentences import DeviceSentence
 from gpuqueue.text.sanitize import cells, wrapped
 from gpuqueue.text.units import format_bytes
-from gpuqueue.words.why.sentences import DeviceSentence, sentences
+from gpuqueue.words.why.sentences import sentences
 
 HEAD = ("DEVICE", "CAN GIVE", "OF", "WHY NOT THERE")
 #: Least width of a device's name, and the width of the reason below which names are cut, in columns.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -32,6 +32,8 @@ from gpuqueue.service.routes.described import route
 from gpuqueue.service.site import answered, body_of, site_of
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.sanitize import plain
+from gpuqueue.words.times import in_zone
+from gpuqueue.words.why.sentences import sentences
 
 __all__ = ["Change", "router"]
 
@@ -204,10 +206,31 @@ async def job_events(request: Request, name: str) -> Response:
     return await site_of(request).answer(request, work)
 
 
+#: The largest distance of a time zone from UTC, in minutes.
+MOST_OFFSET_MIN = 24 * 60 - 1
+Offset = Annotated[
+    int | None,
+    Query(
+        alias="utc_offset_min",
+        ge=-MOST_OFFSET_MIN,
+        le=MOST_OFFSET_MIN,
+        description="How far the clock of the reader is ahead of UTC, in minutes, for times in sentences. Without it, "
+        "they are in the time zone of the service.",
+    ),
+]
+
+
 @route(router, "GET", "/jobs/{name}/why", answer=Why)
-async def why_job(request: Request, name: str) -> Response:
-    """Return why a job waits."""
-    return await site_of(request).answer(request, lambda call: call.why(call.client.jobs.why(name)))
+async def why_job(request: Request, name: str, offset: Offset = None) -> Response:
+    """Return why a job waits, also in sentences."""
+    zone = None if offset is None else timezone(timedelta(minutes=offset))
+
+    def work(call: Call) -> Why:
+        seen = call.why(call.client.jobs.why(name))
+        with in_zone(zone):
+            return replace(seen, sentences=sentences(seen))  # of what the caller may see
+
+    return await site_of(request).answer(request, work)
 
 
 @route(router, "GET", "/job-labels", answer=dict[int, str])

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock, from_epoch_ms
-from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.dependencies import Condition
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.measures import Measure
 from gpuqueue.model.preemption import MOST
+from gpuqueue.model.why_sentences import DeviceSentence, WhySentences
 from gpuqueue.queue.explanation import Explanation, LimitReached, Start, Verdict
 from gpuqueue.text.sanitize import plain
 from gpuqueue.words import times, values
@@ -23,34 +23,6 @@ from gpuqueue.words.why.start import have, limits_of, start_lines
 
 #: Measure of a limit -> its noun in a message.
 _NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in use", Measure.RUNNING_MEM: "in use"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceSentence:
-    """Why a job does not run on a device: its UUID, ``HOST:INDEX``, what it can give the job, its size, the reason."""
-
-    uuid: str
-    label: str
-    available_bytes: int
-    total_bytes: int
-    why_not: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WhySentences:
-    """Why a job waits.
-
-    ``start`` says when it may start, or what it waits for; it is empty if the job does not wait. ``asked`` is the job
-    and what it asks for, ``obstacles`` what holds it back on all devices, or its state if it does not wait. ``devices``
-    are the nearest to a start, ``rest`` is about the others. ``order`` counts the jobs before it.
-    """
-
-    asked: str
-    start: tuple[str, ...] = ()
-    obstacles: tuple[str, ...] = ()
-    devices: tuple[DeviceSentence, ...] = ()
-    rest: tuple[str, ...] = ()
-    order: str | None = None
 
 
 def sentences(found: Why) -> WhySentences:

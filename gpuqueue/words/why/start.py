@@ -129,6 +129,8 @@ def _after_room(found: Why, start: Start) -> str:
 def _no_start(found: Why, explanation: Explanation) -> str:
     """Return why no device that matches the job's device filter has a known start time."""
     possible = [each for each in explanation.devices if each.obstacle not in NEVER_THERE]
+    if explanation.devices and not possible:
+        return "never: no device that is served now can run it: see the reasons below, and edit the job"
     holders = _reserved_from(found, possible)
     if holders:
         first = ", ".join(named(found, each) for each in sorted(holders))

@@ -1,4 +1,4 @@
-"""The story of a job and the reasons why it waits, as the page words them, from the values that the API sends."""
+"""The story of a job, as the page words it, from the values that the API sends."""
 
 from __future__ import annotations
 
@@ -15,18 +15,13 @@ from typing import Any
 import pytest
 from factories import make_spec
 
-from gpuqueue.client.why import Why
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.model import host_limits
-from gpuqueue.model.dependencies import Condition, Dependency
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.page_job import JobView, Rights
-from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
-from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Start, Verdict
 from gpuqueue.text.units import GIB
 
 HERE = Path(__file__).parent
@@ -142,168 +137,12 @@ def test_without_its_events_the_runs_are_the_story() -> None:
     ] == [each[1] for each in story]
 
 
-def waiting(**changes: Any) -> Job:
-    """Return a job that waits."""
-    return Job(id=7, spec=make_spec(), state=JobState.QUEUED, submitted_at=at(0), **changes)
-
-
-def verdict(obstacle: Obstacle, available_bytes: int = 0, **more: Any) -> Verdict:
-    """Return what is in the way on a device of one host."""
-    return Verdict(
-        device=f"GPU-{obstacle}", host="nodeA", obstacle=obstacle, available_bytes=available_bytes, capacity_bytes=9,
-        total_bytes=9, **more,
-    )  # fmt: skip
-
-
-def test_reasons_name_what_is_in_the_way() -> None:
-    """The run without a time limit and its usual duration, the order, and the nearest device first."""
-    other = Job(id=5, spec=make_spec(name="long"), state=JobState.RUNNING, submitted_at=at(0))
-    devices = (
-        verdict(Obstacle.DRAINED),
-        verdict(Obstacle.MEMORY, 7, runs=(Occupant(job_id=5, held_bytes=GIB),)),
-        verdict(Obstacle.EXCLUDED, cannot_start="no such program"),
-    )
-    explanation = Explanation(
-        job_id=7, state=JobState.QUEUED, priority=Priority.NORMAL, higher=1, theirs=2, users_before=1, own_before=3,
-        start=Start(devices=("GPU-memory",), blockers=(5,)), devices=devices,
-    )  # fmt: skip
-    words = shown(why=Why(job=waiting(), explanation=explanation, others={5: other}))["why"]
-    assert [
-        "not known: it starts on nodeA GPU-memory when what is in the way has ended",
-        "job 5 (long, ada) has no time limit",
-    ] == words["start"]
-    assert (
-        "Before it: 1 job with a higher priority, 2 jobs of a user with less usage, 3 earlier jobs of ada."
-        == words["order"]
-    )
-    assert ["too little free memory", "drained", "no such program"] == [each["words"] for each in words["devices"]]
-
-
-def test_a_reserved_device_names_its_job_and_jobs_are_links() -> None:
-    """The job itself is no other job, and a time limit is no promise that somebody has to keep for this job."""
-    other = Job(id=5, spec=make_spec(name="job 6 too"), state=JobState.RUNNING, submitted_at=at(0))
-    memory, reserved = (Obstacle.MEMORY, Obstacle.RESERVED)
-    held = (Occupant(job_id=5, held_bytes=GIB, ends_ms=1_795_694_400_000),)
-    devices = (
-        verdict(reserved, reserved_for=5), verdict(memory, reserved_for=6, runs=held), verdict(memory, reserved_for=7),
-    )  # fmt: skip
-    start = Start(devices=("GPU-memory",), blockers=(5,), at_ms=1_795_694_400_000)
-    explanation = Explanation(
-        job_id=7, state=JobState.QUEUED, priority=Priority.NORMAL, start=start, devices=devices
-    )  # fmt: skip
-    found = shown(why=Why(job=waiting(), explanation=explanation, others={5: other}))
-    assert [
-        ["reserved for", "5"],
-        ["too little free memory; reserved for", "6"],
-        ["too little free memory; reserved for this job", None],
-    ] == [[each["words"], each["holder"]] for each in found["why"]["devices"]]
-    (_, named) = found["linked"]
-    assert {"words": "job 5 (job 6 too, ada)", "job": "5"} == named[0]
-    assert re.fullmatch(r" ends by .+ at the latest \(time limit\)", named[1]["words"])
-
-
 def test_a_job_of_the_page_says_so() -> None:
     """It has no directory, and was sent by the service itself."""
     spec = make_spec(cwd="/", snapshot=f"{'ab' * 32}:.")
     view = replace(VIEW, record=Record(job=replace(JOB, spec=spec), runs=()))
     story = shown(view=view, events=[event(0, Act.SUBMIT, JobState.QUEUED)])["story"]
     assert ["step", "submitted by ada", "from the web page on laptop"] == story[0][:3]
-
-
-def test_a_closed_device_shows_its_reason() -> None:
-    """A device in trouble takes no job: it has no slots."""
-    explanation = Explanation(
-        job_id=7, state=JobState.QUEUED, priority=Priority.NORMAL,
-        devices=(verdict(Obstacle.SLOTS), verdict(Obstacle.DRAINED)),
-    )  # fmt: skip
-    status = {"device": {"index": 0, "kind": "gpu", "name": "A5000"}, "trouble": "it is hot"}
-    why = to_plain(Why(job=waiting(), explanation=explanation))
-    found = shown(why={**why, "devices": {"GPU-slots": status, "GPU-drained": status}})["why"]
-    assert ["closed: it is hot", "drained"] == [each["words"] for each in found["devices"]]
-
-
-FIRST_SENTENCES: tuple[tuple[Job, dict[str, Any], str], ...] = (
-    (waiting(awaits=(Dependency(3, Condition.ANY),)), {}, "not before job 3 has ended"),
-    (Job(id=7, spec=make_spec(), state=JobState.HELD, submitted_at=at(0)), {}, "not before somebody releases it"),
-    (waiting(), {"start": Start(devices=("GPU-0",))}, "there is room on GPU-0: it starts with its turn"),
-    (
-        waiting(),
-        {"start": Start(devices=("GPU-0",), rivals=2)},
-        "there is room on GPU-0, but 2 earlier jobs may take it",
-    ),
-    (
-        waiting(),
-        {"devices": (verdict(Obstacle.POOL),)},
-        "no device here can ever run it: see the reasons below, and edit the job",
-    ),
-    (waiting(), {}, "no worker serves a device now"),
-)
-
-
-def on(host: str, index: int, obstacle: Obstacle, gib: float = 0, **more: Any) -> Verdict:
-    """Return what is in the way on one of several devices."""
-    return Verdict(
-        device=f"{host}-{index}", host=host, obstacle=obstacle, available_bytes=int(gib * GIB), capacity_bytes=9,
-        total_bytes=9, **more,
-    )  # fmt: skip
-
-
-NEEDS: tuple[tuple[dict[str, Any], tuple[Verdict, ...], str], ...] = (
-    (
-        {"gpus": 2, "mem_bytes": 18 * GIB},
-        (on("vm", 0, Obstacle.ALONE, 20), on("vm", 1, Obstacle.MEMORY, 2)),
-        "It needs 18G on two devices of one host. Only vm-0 of vm has that.",
-    ),
-    (
-        {"gpus": 2},
-        (on("a", 0, Obstacle.ALONE, 20), on("b", 0, Obstacle.ALONE, 20)),
-        "It needs 1G on two devices of one host. Only a-0 of a and b-0 of b have that, and no host has two of them.",
-    ),
-    (
-        {"gpus": 2},
-        (on("a", 0, Obstacle.FITS, 20), on("a", 1, Obstacle.FITS, 20)),
-        "It needs 1G on two devices of one host. a-0 and a-1 of a have that.",
-    ),
-    (
-        {"mem_bytes": 40 * GIB},
-        (on("vm", 0, Obstacle.MEMORY, 4), on("vm", 2, Obstacle.MEMORY, 11.5), on("vm", 3, Obstacle.DRAINED, 70)),
-        "It needs 40G on one device. No device has that free now: the most is 11.5G, on vm-2 of vm.",
-    ),
-    (
-        {"mem_bytes": 18 * GIB, "pool": "big"},
-        (on("vm", 2, Obstacle.RESERVED, 29, reserved_for=6), on("vm", 0, Obstacle.MEMORY, 4)),
-        "It needs 18G on one device in the pool big. No device can take it now. vm-2 of vm is reserved for job 6.",
-    ),
-    (
-        {"placement": Placement(exclusive=True, whole=True)},
-        (on("vm", 0, Obstacle.OCCUPIED, 4),),
-        "It needs one device for itself alone. No device is empty now.",
-    ),
-)
-
-
-def test_one_sentence_says_what_it_needs_and_who_has_it() -> None:
-    """For jobs that wait for a device, not for those that wait for something else."""
-
-    def why(job: Job, devices: tuple[Verdict, ...]) -> dict[str, Why]:
-        explained = Explanation(job_id=7, state=job.state, priority=Priority.NORMAL, devices=devices)
-        return {"why": Why(job=job, explanation=explained)}
-
-    jobs = [replace(waiting(), spec=make_spec(**{"mem_bytes": GIB, **asked})) for asked, _, _ in NEEDS]
-    cases = [why(job, devices) for job, (_, devices, _) in zip(jobs, NEEDS, strict=True)]
-    other = waiting(awaits=(Dependency(3, Condition.ANY),))
-    found = [each["need"] for each in all_shown(*cases, why(other, NEEDS[0][1]))]
-    assert [*(sentence for _, _, sentence in NEEDS), None] == found
-
-
-def test_the_first_sentence_is_the_answer() -> None:
-    """When it starts, or what it waits for."""
-    cases = (
-        {"why": Why(job=job, explanation=Explanation(job_id=7, state=job.state, priority=Priority.NORMAL, **explained))}
-        for job, explained, _ in FIRST_SENTENCES
-    )
-    found = [each["why"]["start"][0] for each in all_shown(*cases)]
-    assert [first for _, _, first in FIRST_SENTENCES] == found
 
 
 def test_endings_and_commands_are_those_of_the_command_line() -> None:
@@ -356,7 +195,7 @@ def test_each_ending_of_a_failed_run_is_explained() -> None:
     assert {str(each) for each in {*EndingKind} - on_purpose} == set(re.findall(r"^  (\w+):", words, re.MULTILINE))
 
 
-def test_each_reason_each_obstacle_and_each_state_has_words() -> None:
+def test_each_reason_and_each_state_has_words() -> None:
     """A new one must not reach people as a word of the program."""
     words = (MODULES / "job-words.js").read_text(encoding="utf-8")
     named = set(re.findall(r"^  (\w+):", words, re.MULTILINE))
@@ -365,5 +204,3 @@ def test_each_reason_each_obstacle_and_each_state_has_words() -> None:
     ended = re.search(r"const ENDED = \{(.*)\}", words)
     assert ended
     assert {str(each) for each in JobState if each.is_end} == set(re.findall(r"(\w+):", ended[1]))
-    obstacles = set(re.findall(r"^  (\w+):", (MODULES / "why-words.js").read_text(encoding="utf-8"), re.MULTILINE))
-    assert {str(each) for each in Obstacle} <= obstacles

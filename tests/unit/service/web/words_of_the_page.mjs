@@ -1,6 +1,5 @@
 // Calls functions of the page's modules, which need no browser. Prints their results as JSON.
-import { ownBefore } from "../../../../gpuqueue/web/need-words.js";
-import { bytesOf, duration, placeOf, reasonOf, size } from "../../../../gpuqueue/web/words.js";
+import { bytesOf, duration, ownBefore, placeOf, reasonOf, size } from "../../../../gpuqueue/web/words.js";
 
 const place = { ahead: 3, start_at: null, room_at: null, reserved: false, never: false };
 const row = { state: "queued", reason: "memory", mem_bytes: 20 * 2 ** 30, gpus: 2, whole: false, begins_at: null };
