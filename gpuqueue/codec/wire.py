@@ -6,6 +6,7 @@ the dataclass's field. Times are ISO 8601 texts, priorities their names, and the
 ``0-99``. Texts that are not valid UTF-8 become escaped surrogates, as in all payloads of gpuqueue.
 
 Requests are read strictly: an unknown field is an error. Answers may have fields that this version does not know.
+A class names in ``DERIVED`` the properties, all of them texts, that are written beside its fields and never read.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _writer(kind: type) -> Callable[[Any], Any]:  # noqa: PLR0911 - one for each
     if issubclass(kind, Indexes):
         return str
     if dataclasses.is_dataclass(kind):
-        names = tuple(field.name for field in dataclasses.fields(kind))
+        names = (*(field.name for field in dataclasses.fields(kind)), *getattr(kind, "DERIVED", ()))
         return lambda value: {name: to_plain(getattr(value, name)) for name in names}
     if issubclass(kind, Mapping):  # an environment has many texts, and a call for each takes time
         return lambda value: {

@@ -65,6 +65,8 @@ class QueueRow:
     tags: tuple[str, ...] = ()
     note: str | None = None
     reason: WaitReason | None = None
+    #: The reason in a sentence, in an answer of the service.
+    waits: str | None = None
     begins_at: datetime | None = None
     started_at: datetime | None = None
     time_limit_s: float | None = None

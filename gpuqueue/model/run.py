@@ -69,6 +69,9 @@ class Ending:
     signal: int | None = None
     detail: str = ""
 
+    #: What the API sends beside the fields.
+    DERIVED = ("words",)
+
     @classmethod
     def from_status(cls, status: int, detail: str = "") -> Ending:
         """Return the ending of a process that ended by itself. A negative *status* is a signal."""
@@ -101,6 +104,11 @@ class Ending:
         elif self.kind is EndingKind.SIGNALLED:
             words = f"killed by {_signal_name(self.signal)}"
         return f"{words}: {self.detail}" if self.detail else words
+
+    @property
+    def words(self) -> str:
+        """The ending in words, as ``str`` returns it."""
+        return str(self)
 
     @property
     def shell_code(self) -> int:

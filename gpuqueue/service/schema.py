@@ -78,6 +78,8 @@ class Schemas:
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 required.append(field.name)
             properties[field.name] = schema
+        for name in getattr(kind, "DERIVED", ()):
+            properties[name] = {"type": "string", "readOnly": True, "description": first_line(getattr(kind, name))}
         made: Schema = {"type": "object", "description": first_line(kind), "properties": properties}
         return {**made, "required": required} if required else made
 

@@ -16,7 +16,7 @@
  * @property {Timeline | null} timeline
  */
 
-/** @typedef {{kind: string, exit_code: number | null, signal: number | null, detail: string}} Ending */
+/** @typedef {{kind: string, exit_code: number | null, signal: number | null, detail: string, words: string}} Ending */
 
 /**
  * @typedef {object} Run

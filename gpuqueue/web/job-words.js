@@ -20,14 +20,6 @@ export const isEnd = (state) => state in ENDED;
 /** @param {string} state */
 export const isActive = (state) => ["starting", "running", "cancelling"].includes(state);
 
-/** How a run ended, as the command line says it. @param {Ending} ending */
-export function endingWords(ending) {
-  if (ending.kind === "exited") return `exit ${ending.exit_code}`;
-  if (ending.kind === "signalled") return `killed by ${SIGNALS[ending.signal ?? 0] ?? `signal ${ending.signal}`}`;
-  const words = ending.kind.replaceAll("_", " ");
-  return ending.detail ? `${words}: ${ending.detail}` : words;
-}
-
 /** What a job asks for. @param {import("./job-types.js").Spec} spec */
 export function askedWords(spec) {
   const { placement, gpus } = spec;

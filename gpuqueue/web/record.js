@@ -1,5 +1,5 @@
 // A recorded job in words: its name, how it ended, where it ran, and what it used.
-import { endingWords, isEnd } from "./job-words.js";
+import { isEnd } from "./job-words.js";
 import { between, deviceLabel, plural } from "./words.js";
 
 /** @typedef {import("./history-types.js").HistoryRecord} HistoryRecord */
@@ -29,7 +29,7 @@ export function endingOf(record) {
   const ending = lastRun(record)?.ending;
   if (!isEnd(record.job.state) || !ending) return record.job.because ?? "";
   if (ending.kind === "exited" && ending.exit_code === 0) return "";
-  if (ending.kind === "exited" || ending.kind === "signalled") return endingWords(ending);
+  if (ending.kind === "exited" || ending.kind === "signalled") return ending.words;
   return ending.kind === record.job.state ? "" : (ENDINGS[ending.kind] ?? ending.kind);
 }
 

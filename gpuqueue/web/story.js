@@ -1,5 +1,5 @@
 // The story of a job as a timeline: each step, and each wait between two steps.
-import { endingWords, isEnd, isFromPage, startWords, waitWords } from "./job-words.js";
+import { isEnd, isFromPage, startWords, waitWords } from "./job-words.js";
 import { between, clock, deviceLabel, duration, size } from "./words.js";
 
 /** @typedef {import("./job-types.js").JobEvent} JobEvent */
@@ -25,7 +25,7 @@ function endOf(run) {
   const peaks = run.devices.map((each) => each.peak.bytes);
   const peak = peaks.length && peaks.every((each) => each !== null) ? `, peak ${size(Math.max(.../** @type {number[]} */ (peaks)))}${peaks.length > 1 ? " on one device" : ""}` : "";
   const isGood = ending.kind === "exited" && ending.exit_code === 0;
-  return { kind: /** @type {Kind} */ (isGood ? "good" : "bad"), words: `run ${run.attempt} ended: ${endingWords(ending)}`, detail: `${run.duration_s === null ? "" : `after ${duration(run.duration_s)}`}${peak}`.replace(/^, /, "") };
+  return { kind: /** @type {Kind} */ (isGood ? "good" : "bad"), words: `run ${run.attempt} ended: ${ending.words}`, detail: `${run.duration_s === null ? "" : `after ${duration(run.duration_s)}`}${peak}`.replace(/^, /, "") };
 }
 
 /** Follows what a job waits for, and since when. */

@@ -22,6 +22,7 @@
  * @property {string[]} tags
  * @property {string | null} note
  * @property {string | null} reason
+ * @property {string | null} waits
  * @property {string | null} begins_at
  * @property {string | null} started_at
  * @property {number | null} time_limit_s

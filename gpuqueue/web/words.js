@@ -72,37 +72,8 @@ export const STATES = {
 /** As people type them, the lowest first. */
 export const PRIORITIES = ["low", "normal", "high", "urgent"];
 
-/** Why a job waits. @type {Record<string, string>} */
-const REASONS = {
-  memory: "no device has enough free memory now, or other jobs go first",
-  device: "no device here may run it: see its kind, pool and placement",
-  slots: "the devices that have the memory run their maximum number of jobs",
-  reservation: "the room is reserved for a job that has waited longer",
-  drained: "the devices that could run it are drained",
-  silent: "the worker of the devices that could run it is silent",
-  limit: "a limit of the user or group leaves no room",
-  pause: "the store was rebuilt: nothing starts for a moment",
-  held: "held by a user",
-  lost_too_often: "its runs were lost too often: release it to try again",
-  requeued_too_often: "its runs asked for a requeue too often: release it to try again",
-  cannot_start: "no host can start it: its directory or program is missing",
-  dependency: "waits for other jobs to end",
-  begin: "its start time is later",
-  retry: "the last run failed: it is retried after a pause",
-  requeue: "the last run asked for a requeue: it goes on after a pause",
-  array_limit: "the array has reached its concurrency limit",
-};
-
 /** Why a job does not run, in words. @param {import("./types.js").QueueRow} row */
-export function reasonOf(row) {
-  if (row.reason === "memory") {
-    const cards = row.gpus > 1 ? ` on ${row.gpus} devices of one host` : "";
-    return row.whole ? "no device is empty now, or other jobs go first" : `needs ${size(row.mem_bytes)}${cards}; no room now, or other jobs go first`;
-  }
-  if (row.reason === "begin" && row.begins_at) return `starts after ${clock(row.begins_at)}`;
-  if (row.reason) return REASONS[row.reason] ?? row.reason;
-  return row.state === "queued" ? "its turn comes next" : "";
-}
+export const reasonOf = (row) => (row.reason === "begin" && row.begins_at ? `starts after ${clock(row.begins_at)}` : (row.waits ?? ""));
 
 /** A time that is nearer than this says no more than the place, in seconds. */
 const SOON_S = 60;

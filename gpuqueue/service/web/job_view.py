@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from gpuqueue.client import reads
@@ -21,6 +22,7 @@ from gpuqueue.service.call import Call
 from gpuqueue.service.web.places import Places
 from gpuqueue.service.web.queue_reader import QueueState
 from gpuqueue.service.web.rows import rows_of
+from gpuqueue.words.waiting import waits_because
 
 #: Most jobs in each direction that are named as dependencies, and most retries.
 MOST_RELATED = 50
@@ -141,7 +143,7 @@ def live_of(call: Call, name: str, state: QueueState, places: Places) -> LiveJob
     devices = call.devices(state.devices) if row.state.is_active and call.may(Action.SEE_SITE) else ()
     return LiveJob(
         at=state.at,
-        row=row,
+        row=replace(row, waits=waits_because(row)),
         place=places.get(job_id, call.connection.queue.jobs.why) if waits else None,
         devices=tuple(_uses(row, devices, state.silent_after_s)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,6 +13,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState
 from gpuqueue.model.page_rows import QueueRow, QueueTable, RowSort
 from gpuqueue.service.web.queue_reader import QueueState
+from gpuqueue.words.waiting import waits_because
 
 #: Most names in the choices of one filter.
 MOST_CHOICES = 500
@@ -96,7 +98,7 @@ class Tables:
             at=state.at,
             offset=offset,
             total=len(chosen.rows),
-            rows=tuple(chosen.rows[offset : offset + limit]),
+            rows=tuple(replace(each, waits=waits_because(each)) for each in chosen.rows[offset : offset + limit]),
             counts=chosen.counts,
             idle=chosen.idle,
             users=chosen.users,

@@ -1,7 +1,6 @@
 // Why a run failed: what its ending means, the last lines that it wrote, and what can be done.
 import { readBytes } from "../api.js";
 import { failureWords } from "../failure-words.js";
-import { endingWords } from "../job-words.js";
 import { html, useEffect, useState } from "../lib.js";
 import { LogText, textOf } from "../log-text.js";
 import { Panel } from "../parts/panel.js";
@@ -43,7 +42,7 @@ export function Failure({ view, run, path, onAgain }) {
   const toOutput = () => document.getElementById("panel-log")?.scrollIntoView();
   return html`
     <${Panel} name="failure" title=${job.attempt > 1 ? `Why run ${run.attempt} failed` : "Why it failed"}>
-      <p><strong class="bad-text"><bdi>${endingWords(run.ending)}</bdi></strong></p>
+      <p><strong class="bad-text"><bdi>${run.ending.words}</bdi></strong></p>
       <p>${words}</p>
       ${isMore ? html`<${Last} key=${run.attempt} path=${path} run=${run} stream=${job.spec.separate_stderr ? "stderr" : "log"} />` : null}
       <p class="actions">

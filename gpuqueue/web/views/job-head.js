@@ -1,6 +1,6 @@
 // What a job is and does, in a few words, and the buttons to change it.
 import { address, usePolled } from "../api.js";
-import { endingWords, isActive, isEnd, stateWords } from "../job-words.js";
+import { isActive, isEnd, stateWords } from "../job-words.js";
 import { html } from "../lib.js";
 import { labelOf, lastRun } from "../record.js";
 import { jobLink, link } from "../route.js";
@@ -29,7 +29,7 @@ function Course({ view, live, state, now }) {
     return html`${ran}${limit} on ${row?.host ?? job.host ?? "its host"}${places ? `, ${places}` : ""}`;
   }
   if (isEnd(state)) {
-    const how = run?.ending ? `${endingWords(run.ending)}${run.duration_s === null ? "" : ` after ${duration(run.duration_s)}`}` : (job.because ?? (run ? "" : "before it started"));
+    const how = run?.ending ? `${run.ending.words}${run.duration_s === null ? "" : ` after ${duration(run.duration_s)}`}` : (job.because ?? (run ? "" : "before it started"));
     return html`<bdi>${how}</bdi>${job.ended_at ? html`, <time datetime=${job.ended_at} title=${fullTime(job.ended_at)}>${clock(job.ended_at)}</time>` : null}`;
   }
   if (state === "queued" && live?.place && !NO_PLACE.has(row?.reason ?? "")) return html`${placeOf(live.place)}`;

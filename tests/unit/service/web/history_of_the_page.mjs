@@ -20,8 +20,8 @@ console.log(
     labels: [labelOf(job), labelOf({ ...job, member: { array_id: 17, index: 2 } })],
     endings: [
       ended("exited", { exit_code: 0 }, "succeeded"),
-      ended("exited", { exit_code: 3 }),
-      ended("signalled", { signal: 9 }),
+      ended("exited", { exit_code: 3, words: "exit 3" }),
+      ended("signalled", { signal: 9, words: "killed by SIGKILL" }),
       ended("out_of_memory"),
       ended("lost", {}, "lost"),
       { job: { ...job, state: "cancelled", because: "a dependency failed" }, runs: [] },

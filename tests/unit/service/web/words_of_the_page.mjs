@@ -2,7 +2,7 @@
 import { bytesOf, duration, ownBefore, placeOf, reasonOf, size } from "../../../../gpuqueue/web/words.js";
 
 const place = { ahead: 3, start_at: null, room_at: null, reserved: false, never: false };
-const row = { state: "queued", reason: "memory", mem_bytes: 20 * 2 ** 30, gpus: 2, whole: false, begins_at: null };
+const row = { state: "queued", reason: "memory", mem_bytes: 20 * 2 ** 30, gpus: 2, whole: false, begins_at: null, waits: "no room now" };
 const waits = (id, more = {}) => ({ id, user: "ada", priority: "normal", state: "queued", reason: "memory", ...more });
 const line = [waits(3), waits(4, { reason: "dependency" }), waits(5, { priority: "low" }), waits(6, { state: "held" }), waits(8), waits(9)];
 console.log(
@@ -12,6 +12,6 @@ console.log(
     durations: [0, 0.4, 59, 60, 61, 601, 3661, 90061].map(duration),
     places: [place, { ...place, ahead: 0 }, { ...place, reserved: true }, { ...place, never: true }].map(placeOf),
     before: [2, 3, 1].map((count) => ownBefore(line, waits(9), count).map((each) => each.id)),
-    reasons: [row, { ...row, whole: true }, { ...row, reason: "new-one" }, { ...row, reason: null }].map(reasonOf),
+    reasons: [row, { ...row, waits: null }, { ...row, reason: "begin", begins_at: "2026-11-29T23:59:00Z" }].map(reasonOf),
   }),
 );

@@ -1,0 +1,39 @@
+"""Why a job of the queue waits, in one sentence for each reason."""
+
+from __future__ import annotations
+
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.page_rows import QueueRow
+from gpuqueue.text.units import format_bytes
+
+#: Each reason but that of memory, which depends on what the job asks for.
+_SENTENCES = {
+    WaitReason.DEVICE: "no device here may run it: see its kind, pool and placement",
+    WaitReason.SLOTS: "the devices that have the memory run their maximum number of jobs",
+    WaitReason.RESERVATION: "the room is reserved for a job that has waited longer",
+    WaitReason.DRAINED: "the devices that could run it are drained",
+    WaitReason.SILENT: "the worker of the devices that could run it is silent",
+    WaitReason.LIMIT: "a limit of the user or group leaves no room",
+    WaitReason.PAUSE: "the store was rebuilt: nothing starts for a moment",
+    WaitReason.HELD: "held by a user",
+    WaitReason.LOST_TOO_OFTEN: "its runs were lost too often: release it to try again",
+    WaitReason.REQUEUED_TOO_OFTEN: "its runs asked for a requeue too often: release it to try again",
+    WaitReason.CANNOT_START: "no host can start it: its directory or program is missing",
+    WaitReason.DEPENDENCY: "waits for other jobs to end",
+    WaitReason.BEGIN: "its start time is later",
+    WaitReason.RETRY: "the last run failed: it is retried after a pause",
+    WaitReason.REQUEUE: "the last run asked for a requeue: it goes on after a pause",
+    WaitReason.ARRAY_LIMIT: "the array has reached its concurrency limit",
+}
+
+
+def waits_because(row: QueueRow) -> str | None:
+    """Return why the job of *row* waits; None if it does not wait, or does so in its turn without a reason."""
+    if row.reason is WaitReason.MEMORY:
+        if row.whole:
+            return "no device is empty now, or other jobs go first"
+        cards = f" on {row.gpus} devices of one host" if row.gpus > 1 else ""
+        return f"needs {format_bytes(row.mem_bytes)}{cards}; no room now, or other jobs go first"
+    if row.reason is not None:
+        return _SENTENCES[row.reason]
+    return "its turn comes next" if row.state is JobState.QUEUED else None
