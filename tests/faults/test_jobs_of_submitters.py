@@ -7,7 +7,6 @@ import signal
 
 import pytest
 from bounded import until
-from forked_command import BIN
 from service_site import ServiceSite
 
 from gpuqueue.model.job import JobState
@@ -139,5 +138,5 @@ def test_forged_accounts_and_warm_interpreters(service_site: ServiceSite) -> Non
     assert f"on this host {people.bob.pw_name} has the user id {people.bob.pw_uid}" in held[0]
     assert "account of the queue itself" in held[1]
     assert JobState.SUCCEEDED is warm.job.state
-    shown = site.command(str(BIN / "gpuqueue"), "show", str(warm.job.id)).stdout
+    shown = site.command("gpuqueue", "show", str(warm.job.id)).stdout
     assert "started cold: jobs run as their submitters here" in shown

@@ -86,18 +86,20 @@ def probe(ctx: click.Context, /, seconds: str, flat: str, *, steps: int | None, 
     if not limit_s:
         raise BadRequest("--seconds must be above 0: a probe needs some time")
     rule = probes.Probe(flat_s=_time_s("--flat", flat) or None, steps=steps)
-    with Client() as client, ctrl_c.CtrlC() as interrupt:  # Ctrl-C must not leave a job whose id was not printed
-        job = submit_job(client, ctx.obj, {**options, **_request(options["env"], str(rule), limit_s)})
-        where = "a device" if options["gpus"] == 1 else f"{options['gpus']} devices"
-        print_message("gpuqueue", f"job {job.id} queued: alone on {where}, for at most {format_duration(limit_s)}")
-        warn_if_alone(client, job)
+    job = None
     try:
+        with Client() as client, ctrl_c.CtrlC() as interrupt:  # Ctrl-C must not leave a job whose id was not printed
+            job = submit_job(client, ctx.obj, {**options, **_request(options["env"], str(rule), limit_s)})
+            where = "a device" if options["gpus"] == 1 else f"{options['gpus']} devices"
+            print_message("gpuqueue", f"job {job.id} queued: alone on {where}, for at most {format_duration(limit_s)}")
+            warn_if_alone(client, job)
         interrupt.check()
         with Client() as client:
             record = _ended(client, job)
             found, last = _found(client, record)
     except KeyboardInterrupt:
-        _cancel(job)
+        if job is not None:
+            _cancel(job)
         raise
     shown = probe_lines.Shown(record=record, found=found, progress=last)
     if as_json:
