@@ -14,7 +14,7 @@ const JOB = /\b(job (\d+(?:_\d+)?))\b/;
 /** @typedef {import("../job-types.js").Why} Why */
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 
-/** A sentence in parts: every third one is a job, and the one after it the job's label. @param {string} text */
+/** A sentence in parts: text, "job 7_2", its label "7_2", text, and so on. @param {string} text */
 const partsOf = (text) => text.split(JOB);
 
 /** A sentence whose jobs are links. @param {{text: string}} props */

@@ -13,8 +13,8 @@ from gpuqueue.model.preemption import MOST
 from gpuqueue.model.why_sentences import DeviceSentence, WhySentences
 from gpuqueue.queue.explanation import Explanation, LimitReached, Start, Verdict
 from gpuqueue.text.sanitize import plain
-from gpuqueue.words import times, values
-from gpuqueue.words.times import clock, local
+from gpuqueue.words import values
+from gpuqueue.words.times import clock, local, when
 from gpuqueue.words.why.devices import nearest, rest_line, why_not
 from gpuqueue.words.why.names import called, count, label, named
 from gpuqueue.words.why.preempts import place_lines
@@ -120,7 +120,7 @@ def _no_wait(job: Job) -> str:
         return _held(job)
     if job.state is JobState.QUEUED and job.tally is not None:
         return f"its members wait to be run again: gpuqueue why {job.label}_N shows each"
-    since = f" since {times.when(job.started_at)}" if job.started_at else ""
+    since = f" since {when(job.started_at)}" if job.started_at else ""
     return f"it does not wait: {job.state}{since}"
 
 
@@ -173,7 +173,7 @@ def _not_yet(found: Why) -> Iterator[str]:
         yield f"not before job {each.job_id} {ended[each.condition]}: {state}"
     if job.begins_at is not None and (job.state is JobState.QUEUED or job.begins_at > SystemClock().now()):
         # The time of a held job may have passed, and its reason does not show it.
-        yield f"not before {times.when(job.begins_at)}{_by_its_last_run(job)}"
+        yield f"not before {when(job.begins_at)}{_by_its_last_run(job)}"
 
 
 def _by_its_last_run(job: Job) -> str:

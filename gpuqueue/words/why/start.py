@@ -175,10 +175,7 @@ def resume_words(found: Why, possible: Sequence[Verdict]) -> str:
         return ""
     fewest = min(lacking for lacking, _ in ways)
     choices = [drained for lacking, drained in ways if lacking == fewest]
-    if fewest == 1:
-        names = " or ".join(each for drained in choices for each in drained)
-    else:
-        names = " or ".join(_some_drained(fewest, drained) for drained in choices)
+    names = " or ".join(_some(drained, fewest) for drained in choices)
     return f"not before somebody resumes {names}: gpuqueue resume {' '.join(choices[0][:fewest])}"
 
 
@@ -194,13 +191,6 @@ def _ways(found: Why, possible: Sequence[Verdict]) -> list[tuple[int, list[str]]
         if lacking <= len(drained):
             ways.append((lacking, drained))
     return ways
-
-
-def _some_drained(lacking: int, drained: Sequence[str]) -> str:
-    """Return *lacking* of the devices *drained*, in words."""
-    if lacking == len(drained):
-        return " and ".join(drained)
-    return f"{lacking} of {', '.join(drained)}"
 
 
 def when_freed_memory_counts(found: Why, possible: Sequence[Verdict]) -> str:
