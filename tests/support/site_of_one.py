@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 from bounded import until
 from forked_command import BIN, command
 from template_history import make_tables
@@ -134,10 +136,10 @@ class Site:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def stop(self) -> None:
-        """End every process, including the shims and their jobs."""
+        """End every process, including the workers of a host process, the shims and their jobs."""
         for process in self._processes:
             if process.poll() is None:
-                process.kill()
+                _kill_with_children(process.pid)
             process.wait(timeout=30)
         for pid_file in self.settings.runs_dir.glob("[0-9]*/*/pid"):
             for line in pid_file.read_text().splitlines():
@@ -146,3 +148,12 @@ class Site:
                 except (OSError, IndexError, ValueError):
                     continue
         self.client.close()
+
+
+def _kill_with_children(pid: int) -> None:
+    """Kill a process and all below it. Workers outlive their host process, and would take the jobs of the next test."""
+    parent = psutil.Process(pid)
+    parent.suspend()  # it starts no more
+    for process in (*parent.children(recursive=True), parent):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
