@@ -458,7 +458,7 @@ def test_a_full_disk_stops_a_site_only_while_it_is_full(small_site: Team) -> Non
 
     (before,) = _stores(team)
     _fill(team, "first")
-    until(lambda: _refused(team, accepted) and before not in _stores(team), what="the store ends", timeout_s=100)
+    until(lambda: (_refused(team, accepted), before not in _stores(team))[1], what="the store ends", timeout_s=100)
     until(lambda: not _refused(team, accepted), what="it is back on its reserve", timeout_s=100)
     _fill(team, "second")
     until(lambda: _refused(team, accepted) and not _stores(team), what="no room", timeout_s=100)

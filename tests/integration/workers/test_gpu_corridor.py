@@ -140,8 +140,10 @@ def test_the_history_has_the_activity_of_a_run_on_its_card(gpu_site: Site, fake:
 
 @pytest.mark.full
 def test_the_history_has_how_much_each_of_two_runs_used_a_card(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
-    """Beside each other, each run has its own use of the card, and not that of the whole card."""
-    fake.state.gpus[0].utilisation = 90
+    """Beside each other, each run has its own use of the card, and not that of the whole card.
+
+    The card works only while both are there: a run that is alone on it is said to use what the whole card does.
+    """
     gpu_site.start_recorder()
     gpu_site.start_worker("0")
     gates = [tmp_path / "first", tmp_path / "second"]
@@ -150,11 +152,13 @@ def test_the_history_has_how_much_each_of_two_runs_used_a_card(gpu_site: Site, f
     assert held
     for pid, percent in zip(sorted(held, key=lambda pid: held[pid]), (30, 60), strict=True):
         fake.use(0, pid, percent, memory=percent // 2)
+    fake.state.gpus[0].utilisation = 90
 
     for job in jobs:
         started_at = gpu_site.until_state(job, JobState.RUNNING).started_at
         assert started_at is not None
     until(lambda: gpu_site.queue.jobs.page().at - started_at > timedelta(seconds=5), what="five seconds of both")
+    fake.state.gpus[0].utilisation = 0
     for gate in gates:
         gate.touch()
 
