@@ -1,4 +1,4 @@
-"""Measures the HTTP service over its unix socket, beside a FastAPI application that only answers, in the same run.
+"""Measures the HTTP service over its unix socket, beside a Starlette application that only answers, in the same run.
 
     python -m benchmarks.service_load [--seconds 10] [--clients 50] [--followers 100] [--rounds 15]
 
@@ -39,12 +39,12 @@ MIB = 2**20
 DEVICE = Device(uuid="GPU-bench", index=0, name="Bench", kind=DeviceKind.GPU, total_bytes=2**40)
 HELLO = """
 import sys, uvicorn
-from fastapi import FastAPI
-app = FastAPI()
-@app.get("/hello")
-async def hello() -> dict[str, str]:
-    return {"hello": "world"}
-uvicorn.run(app, uds=sys.argv[1], log_level="error", access_log=False)
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+async def hello(request):
+    return JSONResponse({"hello": "world"})
+uvicorn.run(Starlette(routes=[Route("/hello", hello)]), uds=sys.argv[1], log_level="error", access_log=False)
 """
 JOB = json.dumps({"argv": ["true"], "cwd": "/", "mem_bytes": MIB, "env": {f"VAR_{n}": "x" * 40 for n in range(40)}})
 
@@ -81,7 +81,7 @@ def _measure(directory: Path, options: argparse.Namespace) -> None:
         _until_there(api, hello)
         print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         _print_commands(environ, api, gpuqueue, options.rounds)
-        _print("a bare FastAPI answer", asyncio.run(_load(hello, _get("/hello"), options)))
+        _print("a bare Starlette answer", asyncio.run(_load(hello, _get("/hello"), options)))
         _print("GET /me", asyncio.run(_load(api, _get("/api/v1/me"), options)))
         _print("durable submits", asyncio.run(_load(api, _post("/api/v1/jobs", JOB), options)))
         print(f"memory of the service: {psutil.Process(service.pid).memory_info().rss / MIB:.0f} MiB")

@@ -55,9 +55,9 @@ def openapi_document() -> str:
     """Return the OpenAPI document of the HTTP service."""
     import json  # noqa: PLC0415 - for one page
 
-    from gpuqueue.service.app import application, openapi_of  # noqa: PLC0415 - slow to import, for one page
+    from gpuqueue.service.app import openapi  # noqa: PLC0415 - slow to import, for one page
 
-    return json.dumps(openapi_of(application(None)), indent=1, sort_keys=True) + "\n"
+    return json.dumps(openapi(), indent=1, sort_keys=True) + "\n"
 
 
 def commands_page(page: str) -> str:

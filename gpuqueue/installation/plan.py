@@ -34,7 +34,7 @@ PAM_SERVICES, NO_PAM_SERVICE = Path("/etc/pam.d"), "none"
 #: The entries of the record that can be empty.
 _MORE = ("joined", "pam_service", "workers_account")
 #: The libraries of the service (extra ``service``).
-SERVICE_LIBRARIES = ("fastapi", "httptools", "prometheus_client", "uvicorn", "uvloop")
+SERVICE_LIBRARIES = ("httptools", "prometheus_client", "starlette", "uvicorn", "uvloop")
 
 
 def refuse_unsafe(programs: Path) -> None:

@@ -9,8 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
-from fastapi import Request
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.service.problems import TooSlow

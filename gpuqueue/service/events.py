@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fastapi.responses import StreamingResponse
+from starlette.responses import StreamingResponse
 
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.errors import GpuQueueError

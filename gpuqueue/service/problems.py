@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue import errors
 from gpuqueue.codec.wire import to_plain
@@ -109,26 +110,24 @@ def answer_of(error: GpuQueueError, shown: Callable[[str], str] = str) -> Respon
     return Response(content_of(problem), problem.status, headers, MEDIA_TYPE)
 
 
-def install(app: FastAPI) -> None:
-    """Make *app* answer every error with a problem document."""
+async def _known(request: Request, error: GpuQueueError) -> Response:
+    is_of_page = PAGE_HEADER in request.headers
+    return answer_of(error, request.app.state.site.without_places) if is_of_page else answer_of(error)
 
-    @app.exception_handler(GpuQueueError)
-    async def known(request: Request, error: GpuQueueError) -> Response:
-        is_of_page = PAGE_HEADER in request.headers
-        return answer_of(error, request.app.state.site.without_places) if is_of_page else answer_of(error)
 
-    @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        where = ".".join(str(each) for each in first["loc"][1:])
-        return answer_of(BadRequest(f"{where}: {first['msg']}"))
+async def _by_framework(_: Request, error: HTTPException) -> Response:
+    status = HTTPStatus(error.status_code)
+    problem = problem_at(status, f"there is nothing here: {status.phrase}")
+    return Response(content_of(problem), status.value, error.headers or {}, MEDIA_TYPE)
 
-    @app.exception_handler(HTTPException)
-    async def by_framework(_: Request, error: HTTPException) -> Response:
-        status = HTTPStatus(error.status_code)
-        problem = problem_at(status, f"there is nothing here: {status.phrase}")
-        return Response(content_of(problem), status.value, error.headers or {}, MEDIA_TYPE)
 
-    @app.exception_handler(Exception)
-    async def unknown(_: Request, error: Exception) -> Response:
-        return answer_of(GpuQueueError(f"the service failed ({type(error).__name__}): see its log"))
+async def _unknown(_: Request, error: Exception) -> Response:
+    return answer_of(GpuQueueError(f"the service failed ({type(error).__name__}): see its log"))
+
+
+#: What makes the answer for an exception of a class or of one that is derived from it: a problem document for each.
+HANDLERS: Mapping[Any, Callable[[Request, Any], Any]] = {
+    GpuQueueError: _known,
+    HTTPException: _by_framework,
+    Exception: _unknown,
+}

@@ -15,13 +15,11 @@ HEAVY = frozenset(
         *(
             "asyncio",
             "email",
-            "fastapi",
             "hashlib",
             "http.client",
             "httptools",
             "logging",
             "prometheus_client",
-            "pydantic",
             "redis",
             "secrets",
         ),

@@ -41,9 +41,9 @@ class RequestTimes:
 class Measured:
     """ASGI middleware that passes each request on, and reports it when its answer begins."""
 
-    def __init__(self, app: ASGIApp, times: RequestTimes, prefix: str) -> None:
-        """Pass requests to *app*. *prefix* is that of the API's routes, which some versions of FastAPI leave out."""
-        self._app, self._times, self._prefix = app, times, prefix
+    def __init__(self, app: ASGIApp, times: RequestTimes) -> None:
+        """Pass requests to *app*."""
+        self._app, self._times = app, times
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -55,14 +55,8 @@ class Measured:
         async def observed(message: Message) -> Any:
             if message["type"] == "http.response.start":
                 took_s = time.monotonic() - start_s
-                self._times.observe(scope["method"], self._route(scope), message["status"], took_s)
+                template = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
+                self._times.observe(scope["method"], template, message["status"], took_s)
             await send(message)
 
         await self._app(scope, receive, observed)
-
-    def _route(self, scope: Scope) -> str:
-        """Return the template of the route that serves the request."""
-        template: str = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
-        if template == UNKNOWN_ROUTE or not scope["path"].startswith(f"{self._prefix}/"):
-            return template
-        return self._prefix + template.removeprefix(self._prefix)

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.client import tokens
 from gpuqueue.model.access import Action
 from gpuqueue.model.access_token import AccessToken, MadeToken, TokenRequest
 from gpuqueue.model.audit import AuditEntry, AuditQuery
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Operations, Query, route
 from gpuqueue.service.site import body_of, site_of
 
-router = APIRouter(tags=["access"])
+router = Operations("access")
 #: Most entries of the audit log in one answer.
 MOST = 10**6
 

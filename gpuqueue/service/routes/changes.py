@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.client.changes import Change
 from gpuqueue.codec.wire import to_plain
@@ -16,10 +17,10 @@ from gpuqueue.model.job import Job
 from gpuqueue.model.job_edit import JobEdit
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Operations, route
 from gpuqueue.service.site import body_of, site_of
 
-router = APIRouter(tags=["changes"])
+router = Operations("changes")
 
 
 #: The fields of a spec that an edit may change. None holds arguments or the environment.

@@ -7,7 +7,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.codec.csv_text import csv_of_records, csv_of_statistics, csv_text
 from gpuqueue.lazy.frozen import dataclass
@@ -15,12 +16,12 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.record_values import VALUES
 from gpuqueue.model.statistics import By
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Download, route
+from gpuqueue.service.routes.described import Download, Operations, route
 from gpuqueue.service.routes.history import MOST, JobId, Matching, history_of
 from gpuqueue.service.site import site_of
 from gpuqueue.service.streamed_file import StreamedFile
 
-router = APIRouter(tags=["history"])
+router = Operations("history")
 CSV = "text/csv"
 #: Most jobs in one file.
 MOST_LINES = 100_000

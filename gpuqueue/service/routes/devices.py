@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.client.device_lookup import named
 from gpuqueue.model.access import Action
@@ -13,10 +14,10 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.limits import LimitsInUse
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Operations, route
 from gpuqueue.service.site import body_of, site_of
 
-router = APIRouter(tags=["devices"])
+router = Operations("devices")
 
 
 @route(router, "GET", "/devices", answer=list[DeviceStatus])

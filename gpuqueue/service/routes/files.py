@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gpuqueue.client.run_logs import own_log
@@ -24,7 +25,7 @@ from gpuqueue.service.archives import Archive, CutShort, Packed, Source, begun
 from gpuqueue.service.call import Call
 from gpuqueue.service.problems import NotHere
 from gpuqueue.service.relay_requests import HostRun
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Operations, Query, route
 from gpuqueue.service.routes.logs import run_record
 from gpuqueue.service.site import Site, site_of
 from gpuqueue.service.streamed_file import StreamedFile
@@ -34,7 +35,7 @@ from gpuqueue.system.safe_open import is_regular
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
 
-router = APIRouter(tags=["files"])
+router = Operations("files")
 TAR = "application/x-tar"
 
 

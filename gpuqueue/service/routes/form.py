@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.client.devices import uuids_of
 from gpuqueue.model.access import Action
@@ -16,12 +17,12 @@ from gpuqueue.model.page_form import FormStart, JobForm
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import retried, spec_of_retry, submitted
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Operations, route
 from gpuqueue.service.routes.jobs import Key, keyed_request, new_job_answer, with_warnings
 from gpuqueue.service.site import body_of, site_of
 from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of, tags_in
 
-router = APIRouter(tags=["page"])
+router = Operations("page")
 
 
 @route(router, "GET", "/web/form", answer=FormStart)

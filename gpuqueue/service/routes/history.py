@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.client.groups import HistoryGroup
 from gpuqueue.client.history import History
@@ -19,10 +20,10 @@ from gpuqueue.model.learning_report import LearningReport
 from gpuqueue.model.run import EndingKind
 from gpuqueue.model.statistics import By, Course, Statistics
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Depends, Operations, Query, route
 from gpuqueue.service.site import site_of
 
-router = APIRouter(tags=["history"])
+router = Operations("history")
 #: Most jobs in one page.
 MOST = 500
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.responses import StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from gpuqueue.client.remote.log_tail import NEXT
 from gpuqueue.errors import BadRequest
@@ -25,7 +25,7 @@ from gpuqueue.service.host_runs import code_of
 from gpuqueue.service.problems import NotHere, TooLarge, answer_of
 from gpuqueue.service.relay_requests import FilesRequest, HostRun, LogRequest, ProgressRequest, TerminalRequest
 from gpuqueue.service.relays import MOST_POLL_S
-from gpuqueue.service.routes.described import OCTETS, route
+from gpuqueue.service.routes.described import OCTETS, Operations, Path, Query, route
 from gpuqueue.service.site import Site, answered, body_of, site_of
 from gpuqueue.service.transfers import SEARCH_S
 from gpuqueue.snapshot.site import blob_store_of
@@ -34,7 +34,7 @@ from gpuqueue.text.sanitize import in_one_line
 
 T = TypeVar("T")
 
-router = APIRouter(prefix="/host", tags=["hosts"])
+router = Operations("hosts", prefix="/host")
 #: Most bytes of the reason of a failure.
 MOST_REASON_BYTES = 4096
 

@@ -7,17 +7,18 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.model.page_job import JobView, LiveJob, MemberSort, MemberTable
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Depends, Operations, Query, route
 from gpuqueue.service.routes.tables import MOST_ROWS
 from gpuqueue.service.site import site_of
 from gpuqueue.service.web.job_view import live_of, view_of
 from gpuqueue.service.web.members import MemberQuery, Members
 
-router = APIRouter(tags=["page"])
+router = Operations("page")
 
 
 @route(router, "GET", "/jobs/{name}/view", answer=JobView)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.client.changes import Change
 from gpuqueue.client.remote.link import PARTIAL_ERROR, PARTIAL_ERROR_DETAIL, WARNING
@@ -28,7 +29,7 @@ from gpuqueue.queue.sender import Sender
 from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of_retry, submitted
 from gpuqueue.service.problems import header, problem_of
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Header, Operations, Query, route
 from gpuqueue.service.site import answered, body_of, site_of
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.sanitize import plain
@@ -37,7 +38,7 @@ from gpuqueue.words.why.sentences import sentences
 
 __all__ = ["Change", "router"]
 
-router = APIRouter(tags=["jobs"])
+router = Operations("jobs")
 #: Most jobs in one page of a listing.
 MOST_JOBS = 2000
 #: Pause before the history is asked again for an ended job, in seconds.

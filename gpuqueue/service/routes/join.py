@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.errors import Refused
 from gpuqueue.model.access import Action
 from gpuqueue.model.joining import SHARED, HostSettings, Joined, JoinRequest, fit
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Operations, route
 from gpuqueue.service.site import body_of, site_of
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.users_group import users_group
 from gpuqueue.text.sanitize import brief
 from gpuqueue.version import VERSION
 
-router = APIRouter(tags=["hosts"])
+router = Operations("hosts")
 
 
 @route(router, "GET", "/host/settings", answer=HostSettings)

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.client.log_places import with_run
 from gpuqueue.client.logs import Logs
@@ -25,12 +26,12 @@ from gpuqueue.model.run import Record
 from gpuqueue.service.call import Call
 from gpuqueue.service.host_logs import Wanted, wanted, warning
 from gpuqueue.service.problems import header
-from gpuqueue.service.routes.described import OCTETS, Download, route
+from gpuqueue.service.routes.described import OCTETS, Download, Operations, Query, route
 from gpuqueue.service.site import answered, body_of, site_of
 from gpuqueue.service.streamed_file import StreamedFile
 from gpuqueue.system.logs import LogTail, last_bytes
 
-router = APIRouter(tags=["logs"])
+router = Operations("logs")
 #: Most bytes of a log in one answer.
 MOST_BYTES = 1024 * 1024
 

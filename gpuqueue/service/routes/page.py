@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.service.problems import NotHere
+from gpuqueue.service.routes.described import route_of
 from gpuqueue.service.web.files import NoPage, PageFile, PageFiles
 from gpuqueue.service.web.headers import PAGE_HEADERS
 from gpuqueue.service.web.negotiation import negotiated
 
-router = APIRouter(include_in_schema=False)
 _FILES = PageFiles()
 _YEAR_S = 365 * 86400
 #: The answer for a browser at a service without the files of the page.
@@ -20,7 +21,6 @@ The command line and the API at /api/v1 work without them.
 """
 
 
-@router.api_route("/", methods=["GET", "HEAD"])
 def page(request: Request) -> Response:
     """Return the page. A browser asks each time whether it has changed."""
     try:
@@ -30,9 +30,9 @@ def page(request: Request) -> Response:
     return _sent(request, found, "no-cache")
 
 
-@router.api_route("/static/{tree}/{name:path}", methods=["GET", "HEAD"])
-def file(request: Request, tree: str, name: str) -> Response:
-    """Return a file of the page. *tree* is the hash of all files; with an old one the newest file is sent, uncached."""
+def file(request: Request) -> Response:
+    """Return a file of the page. With the hash of old files in its path the newest file is sent, uncached."""
+    tree, name = request.path_params["tree"], request.path_params["name"]
     try:
         found = _FILES.known().get(name)
     except NoPage:
@@ -45,3 +45,9 @@ def file(request: Request, tree: str, name: str) -> Response:
 def _sent(request: Request, found: PageFile, caching: str) -> Response:
     headers = {**PAGE_HEADERS, "Cache-Control": caching, "ETag": f'"{_FILES.tree}"', "Vary": "Accept-Encoding"}
     return negotiated(request, found.content, found.compressed, found.media_type, headers)
+
+
+ROUTES = (
+    route_of("/", page, "GET", "HEAD"),
+    route_of("/static/{tree}/{name:path}", file, "GET", "HEAD"),
+)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action, Forbidden
@@ -10,11 +11,11 @@ from gpuqueue.model.api import DownloadCode, DownloadRequest, SignedIn, SignIn, 
 from gpuqueue.model.caller import Via
 from gpuqueue.service.call import Call
 from gpuqueue.service.identity.browser_sessions import CODE_S, LONGEST_S
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Operations, route
 from gpuqueue.service.site import answered, body_of, credentials_of, is_tls, site_of
 from gpuqueue.service.web.cookie import check_own_page, cookie_name, session_of, set_cookie
 
-router = APIRouter(tags=["page"])
+router = Operations("page")
 
 
 @route(router, "POST", "/web/codes", answer=SignInCode)

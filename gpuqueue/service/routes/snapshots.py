@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import ContentParts, NewSnapshot, SnapshotLimits, SnapshotState
 from gpuqueue.model.code_snapshot import DeletedSnapshot, StoredSnapshot
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Operations, route
 from gpuqueue.service.site import body_of, site_of
 
-router = APIRouter(tags=["snapshots"])
+router = Operations("snapshots")
 
 
 @route(router, "GET", "/snapshots/limits", answer=SnapshotLimits)

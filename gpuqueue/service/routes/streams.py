@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.client.reads import id_of
 from gpuqueue.errors import BadRequest
@@ -20,11 +21,11 @@ from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
 from gpuqueue.service.events import ALIVE, MEDIA_TYPE, event, streamed
 from gpuqueue.service.following import FollowedLog
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Header, Operations, Query, route
 from gpuqueue.service.routes.jobs import LAG_S
 from gpuqueue.service.site import answered, body_of, site_of
 
-router = APIRouter(tags=["streams"])
+router = Operations("streams")
 
 #: Interval between two reads of a job's state without a wake-up, and between two reads of a followed log, in seconds.
 POLL_S, OUTPUT_S = 1.0, 0.25

@@ -6,21 +6,22 @@ from collections import Counter
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.model.access import Action
 from gpuqueue.model.job import JobState
 from gpuqueue.model.page_rows import JobPlace, Overview, QueueTable, RowSort
 from gpuqueue.model.progress import Progress
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Depends, Operations, Query, route
 from gpuqueue.service.routes.logs import progress_of
 from gpuqueue.service.site import answered, site_of
 from gpuqueue.service.web.queue_reader import QueueState
 from gpuqueue.service.web.rows import device_view, without_hidden
 from gpuqueue.service.web.table import Filters, Seen
 
-router = APIRouter(tags=["page"])
+router = Operations("page")
 #: Most rows in one answer, and most jobs whose places are asked for at a time.
 MOST_ROWS, MOST_PLACES = 500, 60
 

@@ -7,7 +7,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.client.run_logs import own_log
 from gpuqueue.errors import Refused
@@ -17,13 +18,13 @@ from gpuqueue.model.api import TerminalInput, Whether
 from gpuqueue.model.run import Record
 from gpuqueue.service.call import Call
 from gpuqueue.service.relay_requests import HostRun
-from gpuqueue.service.routes.described import route
+from gpuqueue.service.routes.described import Operations, route
 from gpuqueue.service.routes.logs import logs_of
 from gpuqueue.service.site import Site, answered, body_of, site_of
 from gpuqueue.system.delivered_layout import TOKEN
 from gpuqueue.system.terminal_socket import TerminalSocket, size_frame, typed_frames
 
-router = APIRouter(tags=["logs"])
+router = Operations("logs")
 #: How long a request waits for the output that its input causes, in seconds, so that followers get it at once.
 ECHO_S = 0.05
 #: How long the job may not read its input before more of it is refused, in seconds.

@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.lazy.frozen import dataclass

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 
 def negotiated(

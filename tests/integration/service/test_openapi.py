@@ -8,7 +8,7 @@ from typing import Any
 
 from service_fixtures import ServedSite
 
-from gpuqueue.service.app import application, openapi_of
+from gpuqueue.service.app import openapi
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "openapi.json"
 
@@ -22,7 +22,7 @@ def _references(value: Any) -> set[str]:
 
 def test_the_document_in_the_reference_is_that_of_the_code() -> None:
     """``docs/reference/generate.py`` was run after the last change of the API."""
-    assert openapi_of(application(None)) == json.loads(PAGE.read_text())
+    assert openapi() == json.loads(PAGE.read_text())
 
 
 def test_each_name_in_the_document_is_explained() -> None:
