@@ -3,7 +3,7 @@
 python -m benchmarks.shared_devices [--jobs 400] [--seeds 3] [--sites 8x80G ...] [--shapes shares ...] [--load 0.7]
 
 Each trace (gpuqueue/simulator/shapes.py) is replayed with the real scripts, and runs that share devices slow each other
-(gpuqueue/simulator/slowdown.py). TURN is the mean time from arrival to end, as a multiple of that with the
+(gpuqueue/simulator/replay.py). TURN is the mean time from arrival to end, as a multiple of that with the
 placement `spread` on the same trace; WAIT is the same for the mean wait. STRETCH is how much longer the runs took than
 alone. `least-busy` knows the utilisation of all jobs, of half of the programs, or of none. With `2 slots` a device
 takes two jobs at most.

@@ -23,7 +23,7 @@ from workers.run.directory import RunDir
 from workers.run.start_health import in_words
 from workers.run.values import Held
 from workers.steps.detach import Detached, answered
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent
 
 log = logging.getLogger(__name__)
 

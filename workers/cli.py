@@ -24,7 +24,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_bytes, parse_bytes, parse_duration
 from workers.devices.select import choose, find
 from workers.services.log_records import SafeRecord
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent
 
 if TYPE_CHECKING:
     from workers.devices import mps

@@ -6,31 +6,42 @@ They are: check, choose Python, fetch code, authorise, spawn, follow, read exit,
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from gpuqueue.clock import Clock
+from gpuqueue.errors import Unreadable
+from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.python_environments import OF_ANOTHER_PYTHON
+from gpuqueue.model.run import Ending
+from gpuqueue.queue.evidence import NO_EVIDENCE
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
+from workers.run.orphans import sweep_run
+from workers.run.values import Exit
 from workers.services.adoption import Adoption
-from workers.shim.client import Shims
+from workers.shim.client import Shim, Shims
+from workers.shim.supervisor import CANNOT_WRITE
 from workers.steps.authorise import authorise
-from workers.steps.check import check
-from workers.steps.choose_python import choose_python
 from workers.steps.conclusion import Conclusion, NotStarted
-from workers.steps.detach import Detached, pause
+from workers.steps.detach import Detached, pause, wait_for
 from workers.steps.fetch_code import FetchCode
-from workers.steps.follow import follow, follow_child
-from workers.steps.host_limits import check_limits
 from workers.steps.judge import Judge
-from workers.steps.read_exit import read_exit
 from workers.steps.report import Report
 from workers.steps.spawn import Spawn
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent, in_time
 from workers.warm.pool import TIDY_S, WarmPool
 
 log = logging.getLogger(__name__)
+#: How long the check for the program may take, in seconds: it may lie on a dead file server. Then the start decides.
+LIMIT_S = 5.0
+#: Pause between two polls for a shim that is just being started, in seconds.
+POLL_S = 0.05
 
 
 class Runner:
@@ -125,3 +136,140 @@ class Runner:
             return self._judge.judge(run, end)
         except NotStarted as refusal:
             return refusal
+
+
+def check(run: LiveRun, admission: AdmissionCheck) -> LiveRun:
+    """Return *run* if it still fits on its devices.
+
+    Raises:
+        NotStarted: The run does not fit, or the devices cannot be sampled.
+
+    """
+    try:
+        changed = admission.still_fits(run)
+    except OSError as error:
+        raise NotStarted(error.strerror or str(error), host_failed=True) from error
+    if changed is not None:
+        raise NotStarted(changed)
+    return run
+
+
+def choose_python(run: LiveRun, programs: Mapping[str, str]) -> LiveRun:
+    """Return *run* with the program of its environment by *programs*, the Python programs of this host by name.
+
+    Raises:
+        NotStarted: This host has no such environment, or its program is missing.
+
+    """
+    if run.spec is None or run.spec.environment is None:
+        return run
+    name = run.spec.environment
+    program = programs.get(name)
+    if program is None:
+        raise NotStarted(f"this host has no environment {name} (setting environments)", host_lacks=NO_EVIDENCE)
+    if in_time(lambda: _is_missing(program), LIMIT_S):
+        raise NotStarted(f"the environment {name} is missing: there is no {program}", host_lacks=NO_EVIDENCE)
+    run.spec = with_python(run.spec, program)
+    return run
+
+
+def with_python(spec: JobSpec, program: str) -> JobSpec:
+    """Return *spec* with the Python *program* for its script, and with its directory first on PATH.
+
+    So a command such as torchrun, and what a script starts, belong to the same environment.
+    """
+    path = spec.env.get("PATH") or os.environ.get("PATH", os.defpath)
+    env = {name: value for name, value in spec.env.items() if name not in OF_ANOTHER_PYTHON}
+    env["PATH"] = f"{Path(program).parent}{os.pathsep}{path}"
+    if spec.interpreter is None:
+        return replace(spec, env=env)
+    return replace(spec, env=env, argv=(program, *spec.argv[1:]), interpreter=program)
+
+
+def _is_missing(program: str) -> bool:
+    """Return whether *program* is certainly missing. The submitter may be able to read what the worker cannot."""
+    try:
+        os.stat(program)  # noqa: PTH116 - as the start does
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def follow_child(run: LiveRun, shim: Shim, stopping: SteadyEvent) -> None:
+    """Wait until the shim that this worker started is gone.
+
+    Raises:
+        NotStarted: The shim did not begin the run.
+        Detached: The worker stops before.
+
+    """
+    try:
+        wait_for(shim.handle, stopping)
+        code = shim.code()
+    finally:
+        shim.close()
+    if code != 0 and run.directory.held() is not None and run.directory.shim() is None:
+        # A shim writes its identity before it starts anything, so this one started nothing.
+        why = f"its shim ended at once with {'a signal' if code is None else code}"
+        raise NotStarted("its run directory cannot be written" if code == CANNOT_WRITE else why, host_failed=True)
+
+
+def follow(run: LiveRun, stopping: SteadyEvent) -> None:
+    """Wait until the shim of *run*, found by the files of the run directory, is gone.
+
+    Raises:
+        Detached: The worker stops before.
+
+    """
+    while (shim := run.directory.shim()) is None:
+        if not run.directory.path.is_dir():
+            return  # the run directory was deleted; the shim ends when it notices
+        if run.lock_fd is None:
+            run.lock_fd = run.directory.try_lock()
+        if run.lock_fd is not None:
+            return  # the lock is free, so no shim was started
+        pause(stopping, POLL_S)
+    handle = shim.handle()
+    if handle is not None:
+        wait_for(handle, stopping)
+
+
+def check_limits(run: LiveRun, launcher: str | None) -> LiveRun:
+    """Return *run* if its job has no such limits, or there is a *launcher*, which checks what the kernel can do.
+
+    Raises:
+        NotStarted: Jobs run without a launcher here.
+
+    """
+    spec = run.spec
+    if launcher is None and spec is not None and (spec.cpus, spec.cpu_mem_bytes) != (None, None):
+        raise NotStarted(
+            "this host cannot limit host memory and processors of jobs, which needs run_as = submitter",
+            host_lacks=NO_EVIDENCE,
+        )
+    return run
+
+
+def read_exit(run: LiveRun, launcher: str | None) -> Exit:
+    """Return the exit of *run*. Without a readable exit the run is lost, and its processes are killed.
+
+    *launcher* is the launcher's socket if jobs run as their submitters.
+
+    Raises:
+        OSError: The exit cannot be read now, or the launcher does not answer, so processes may be left.
+
+    """
+    vanished = False
+    try:
+        found = run.directory.exit()
+        if found is not None:
+            return found
+        vanished = run.directory.path.is_dir()
+        words = "its shim vanished" if vanished else "its run directory was deleted"
+    except Unreadable as error:
+        words = str(error)
+    swept = sweep_run(run.held.token, launcher)
+    words += f", {swept} processes of it were ended" if swept else ""
+    return Exit(ending=Ending.lost(words), duration_s=None, max_rss_bytes=None, shim_vanished=vanished)

@@ -6,14 +6,15 @@ import contextlib
 import logging
 import os
 import secrets
+import stat
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from gpuqueue.clock import Clock
-from gpuqueue.errors import Unreachable
+from gpuqueue.errors import Refused, Unreachable, unusable
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import Device
+from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import PreemptRequest
@@ -21,14 +22,13 @@ from gpuqueue.queue.scripts import load_all
 from gpuqueue.queue.wakeup import Subscriber, WakeUp
 from gpuqueue.settings.settings import Settings
 from workers.claimer import Claimer
-from workers.devices.backend import DeviceBackend
-from workers.devices.topology import near
+from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
 from workers.measure.sampler import Sampler
 from workers.run import process_tree
-from workers.run.submitters import prepare
+from workers.run.directory import ENTERED
 from workers.runner import Runner
 from workers.services.adoption import Adoption
 from workers.services.heartbeats import Heartbeats, ask_preempt
@@ -36,11 +36,11 @@ from workers.services.prune import Pruner
 from workers.services.reaper import Reaper
 from workers.steps.report import NOT_STARTED
 from workers.takeover import Takeover
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent
 
 if TYPE_CHECKING:
     from workers.devices import mps
-else:  # few sites use it
+else:
     mps = later("workers.devices.mps")
 
 log = logging.getLogger(__name__)
@@ -213,3 +213,45 @@ class Worker:
             os.close(self._device_lock)
             self._device_lock = None
         self.queue.close()
+
+
+def near(backend: DeviceBackend, device: Device) -> dict[str, int]:
+    """Return the distance from *device* to each other device, by UUID. Unknown distances are left out.
+
+    The CPU and MIG instances are left out, because no job on several devices uses them. After the first error no
+    further distance is queried, because each query may take until its time limit. Distances only improve speed, so a
+    partial result is acceptable.
+    """
+    found: dict[str, int] = {}
+    if device.kind is DeviceKind.CPU or device.mig_parent is not None:
+        return found
+    with contextlib.suppress(DeviceTrouble):
+        for other in backend.devices():
+            if other.uuid != device.uuid and other.kind is device.kind and other.mig_parent is None:
+                steps = backend.distance(device, other)
+                if steps is not None:
+                    found[other.uuid] = steps
+    return found
+
+
+def prepare(settings: Settings) -> None:
+    """Let submitters enter the directory of the runs, if jobs run as them. Nobody may list it.
+
+    Raises:
+        Refused: A directory above it is closed to them.
+        GpuQueueError: The directory cannot be made.
+
+    """
+    if settings.launcher_in_use is None:
+        return
+    try:
+        settings.runs_dir.mkdir(parents=True, exist_ok=True)
+        settings.runs_dir.chmod(ENTERED)
+    except OSError as error:
+        raise unusable(settings.runs_dir, error) from error
+    for above in settings.runs_dir.parents:
+        if not os.stat(above).st_mode & stat.S_IXOTH:  # noqa: PTH116 - follows links
+            raise Refused(
+                f"run_as is submitter, but submitters cannot enter {above}, which is above their run directories: "
+                "set runs_dir to a directory outside of state_dir that everybody may enter"
+            )

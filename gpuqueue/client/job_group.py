@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from gpuqueue.model.event import Event
     from gpuqueue.model.job import Job, JobState
     from gpuqueue.model.job_edit import JobEdit
-    from gpuqueue.model.job_page import Listing
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.job_spec import JobSpec
-    from gpuqueue.model.run import Record
+    from gpuqueue.model.run import Listing, Record
     from gpuqueue.queue.sender import Sender
 else:
     job_edit = later("gpuqueue.model.job_edit")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import fnmatch
 
     from gpuqueue.client import array_state
-    from gpuqueue.model.job_page import Listing
+    from gpuqueue.model.run import Listing
 else:
     fnmatch = later("fnmatch")
     array_state = later("gpuqueue.client.array_state")

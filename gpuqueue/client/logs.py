@@ -129,7 +129,7 @@ class Logs:
     def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:
         """Return the progress of the running jobs of *jobs* that report it in their logs, by job id.
 
-        *logs* maps ids of jobs to log paths (:class:`gpuqueue.model.job_page.Listing`). Without it, the queue is asked
+        *logs* maps ids of jobs to log paths (:class:`gpuqueue.model.run.Listing`). Without it, the queue is asked
         for each path.
         """
         from gpuqueue.model.progress import TAIL_BYTES, progress_in  # noqa: PLC0415 - lazy import for startup time

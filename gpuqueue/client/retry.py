@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gpuqueue.client import utilisation
-    from gpuqueue.model.git import Checkout
     from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_ref import JobName
+    from gpuqueue.model.job_spec import Checkout
     from gpuqueue.model.run import Record
 else:  # few sites place jobs by it
     utilisation = later("gpuqueue.client.utilisation")

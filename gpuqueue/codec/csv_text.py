@@ -7,8 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
-from gpuqueue.model.record_values import VALUES
-from gpuqueue.model.run import Record
+from gpuqueue.model.run import VALUES, Record
 from gpuqueue.model.statistics import Statistics, statistics_to_plain
 from gpuqueue.text.sanitize import plain
 

@@ -19,7 +19,7 @@ from gpuqueue.text.json_fields import Fields, loaded
 
 if TYPE_CHECKING:
     from gpuqueue.model import run as runs
-    from gpuqueue.model.mem_retry import Shortage
+    from gpuqueue.model.mem_source import Shortage
     from gpuqueue.model.run import Ended, Ending, RunDevice
 else:
     runs = later("gpuqueue.model.run")

@@ -11,12 +11,11 @@ from datetime import datetime
 
 from gpuqueue.codec.text import Plain, iso
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
-from gpuqueue.model.git import Checkout
+from gpuqueue.model.job_spec import Checkout, EarlySignal
 from gpuqueue.model.notification import Notification, When
 from gpuqueue.model.placement import Placement, Preference
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.terminal_size import Window
-from gpuqueue.model.warning_signal import EarlySignal
 from gpuqueue.text.json_fields import Fields
 
 

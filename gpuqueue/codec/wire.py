@@ -41,7 +41,7 @@ HOMES = {
     "DeviceStatus": "gpuqueue.queue.lease",
     "DeviceFilter": "gpuqueue.model.device",
     "Dependency": "gpuqueue.model.dependencies",
-    "EarlySignal": "gpuqueue.model.warning_signal",
+    "EarlySignal": "gpuqueue.model.job_spec",
     "Preference": "gpuqueue.model.placement",
     "Priority": "gpuqueue.model.job_spec",
     "RetryOn": "gpuqueue.model.retries",

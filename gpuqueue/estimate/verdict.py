@@ -40,17 +40,17 @@ def asked_and_used(record: Record) -> str | None:
 def _not_enough(record: Record, run: Run, each: str) -> str:
     """Return what to do about a *run* that ended out of memory. The job may ask for more already."""
     spec, had = record.job.spec, max(device.lease_bytes for device in run.devices)
-    from gpuqueue.model import mem_retry  # noqa: PLC0415 - only after a lack of memory
+    from gpuqueue.model import mem_source  # noqa: PLC0415 - only after a lack of memory
 
     noted = " ".join(note.text for note in record.notes if note.attempt == run.attempt)
-    if mem_retry.TAKEN_BY_OTHERS in noted:
+    if mem_source.TAKEN_BY_OTHERS in noted:
         return f"asked {format_bytes(had)}{each}, and others took its memory: the same size may do"
     if spec.placement.whole:
         return f"asked all of the device{each} and it was not enough: it needs a larger one"
     asked = f"asked {format_bytes(had)}{each} and it was not enough"
     if spec.mem_bytes > had:
         return f"{asked}: it asks for {format_bytes(spec.mem_bytes)} now"
-    for refusal in (mem_retry.NO_LARGER_DEVICE, mem_retry.LIMITED):
+    for refusal in (mem_source.NO_LARGER_DEVICE, mem_source.LIMITED):
         if refusal in noted:
             return f"{asked}, and {refusal}"
     wanted_bytes = rounded_up(DIED_FACTOR * max(had, *(device.peak.bytes or 0 for device in run.devices)))

@@ -6,7 +6,10 @@ of a row, such as a violated constraint, are raised as they are.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import threading
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +18,6 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from gpuqueue.errors import HistoryUnreachable, install_extra
-from gpuqueue.history import pg_timeout
 from gpuqueue.history.error_text import is_of_the_row, silent, unreachable
 from gpuqueue.history.revision import REVISION
 from gpuqueue.text.redact import without_password
@@ -39,6 +41,10 @@ _SAFELY = sa.text(
 )
 #: Key in the ``info`` of a SQLite connection: the identity of the file that it has open.
 _FILE = "gpuqueue_file"
+#: Time limit of one transaction, in seconds. A batch takes milliseconds, a long history a few seconds.
+ANSWER_S = 30.0
+#: Time limit for the check of a pooled connection, in seconds.
+PING_S = 10.0
 
 
 def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> sa.Engine:
@@ -57,7 +63,7 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
             engine = _sqlite(parsed, foreign_keys=foreign_keys, make=make)
         else:
             wait = {} if "connect_timeout" in parsed.query else {"connect_timeout": WAIT_S}
-            engine = pg_timeout.asking(sa.create_engine(parsed, connect_args=wait, hide_parameters=True))
+            engine = with_pings(sa.create_engine(parsed, connect_args=wait, hide_parameters=True))
         engine.dialect.create_connect_args(parsed)  # validates the rest of the address now, not at the first connection
     except (ImportError, exc.NoSuchModuleError) as error:
         raise HistoryUnreachable(
@@ -90,14 +96,14 @@ def _parsed(url: str) -> sa.URL:
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Yield a connection for reading."""
-    with _explained(engine), engine.connect() as connection, _bounded(connection, pg_timeout.ANSWER_S):
+    with _explained(engine), engine.connect() as connection, _bounded(connection, ANSWER_S):
         yield connection
 
 
 @contextmanager
 def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connection]:
     """Yield a connection in a transaction that is committed at the end. *patient* removes the time limit."""
-    limit_s = None if patient else pg_timeout.ANSWER_S
+    limit_s = None if patient else ANSWER_S
     with (
         _explained(engine),
         engine.connect().execution_options(**{WRITES: True}) as connection,
@@ -120,7 +126,7 @@ def _bounded(connection: sa.Connection, limit_s: float | None) -> AbstractContex
     """
     if limit_s is None or connection.dialect.name != "postgresql":
         return nullcontext()
-    return pg_timeout.bounded(connection.connection.driver_connection, limit_s)
+    return answer_bounded(connection.connection.driver_connection, limit_s)
 
 
 def check_revision(connection: sa.Connection) -> None:
@@ -159,7 +165,7 @@ def shown(url: sa.URL) -> str:
 def _explained(engine: sa.Engine) -> Iterator[None]:
     try:
         yield
-    except pg_timeout.Late as error:
+    except AnswerLate as error:
         raise silent(shown(engine.url), str(error)) from error
     except exc.DBAPIError as error:
         if is_of_the_row(error):
@@ -236,3 +242,49 @@ def _identity(url: sa.URL) -> tuple[int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino
+
+
+class AnswerLate(Exception):
+    """The server did not answer in time, and the connection was shut down."""
+
+
+@contextlib.contextmanager
+def answer_bounded(driver_connection: Any, limit_s: float) -> Iterator[None]:
+    """Shut down *driver_connection* if the work with it takes longer than *limit_s* seconds.
+
+    Raises:
+        AnswerLate: the limit was exceeded. Whether a commit succeeded is unknown.
+
+    """
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(driver_connection.fileno())) as wire:
+            wire.shutdown(socket.SHUT_RDWR)  # wakes a thread that is blocked on the socket
+
+    timer = threading.Timer(limit_s, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if late.is_set():
+            raise AnswerLate(f"no answer within {limit_s:g} s") from error
+        raise
+    finally:
+        timer.cancel()
+
+
+def with_pings(engine: sa.Engine) -> sa.Engine:
+    """Check each pooled connection before its use: a restarted server leaves dead connections in the pool."""
+
+    @event.listens_for(engine, "checkout")
+    def _ask(connection: Any, _record: Any, _proxy: Any) -> None:
+        try:
+            with answer_bounded(connection, PING_S):
+                engine.dialect.do_ping(connection)
+        except Exception as error:
+            raise exc.DisconnectionError(str(error)) from error
+
+    return engine

@@ -13,12 +13,10 @@ from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import (
     access_tokens,
     audit,
-    durations,
     environments,
     folded,
     members,
     notifications,
-    program_runs,
     queries,
     recorded_events,
     refill,
@@ -27,14 +25,44 @@ from gpuqueue.history import (
 )
 from gpuqueue.history import statistics as figures
 from gpuqueue.history.connect import check_revision, open_engine, reading, writing
+from gpuqueue.history.past_runs import ARRAYS, QUERY, arrays_of, past_runs
+from gpuqueue.history.tables import jobs, runs
+from gpuqueue.model.run import EndingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
+    from gpuqueue.learning.past_run import PastRun
     from gpuqueue.model.event import Cursor, Event
     from gpuqueue.model.learning_report import LearningReport
     from gpuqueue.model.run import Survivor
+
+_QUERY, _ARRAYS = sa.text(QUERY), sa.text(ARRAYS)
+
+
+def runs_of(connection: sa.Connection, user: str, program: str) -> tuple[PastRun, ...]:
+    """Return the runs of *program* by *user* that show a need, newest first."""
+    rows = connection.execute(_QUERY, {"user": user, "program": program}).all()
+    arrays = [connection.execute(_ARRAYS, {"id": each}).one_or_none() for each in arrays_of(rows)]
+    return past_runs(rows, {row.id: row.spec for row in arrays if row is not None})
+
+
+#: Most runs that are considered, the newest first: the durations of old runs may no longer apply.
+MOST_RUNS = 100
+
+
+def durations_s(connection: sa.Connection, *, user: str, name: str) -> list[float]:
+    """Return the durations in seconds of *user*'s newest runs of jobs called *name* that exited by themselves."""
+    found = (
+        sa.select(runs.c.duration_s)
+        .join(jobs, jobs.c.id == runs.c.job_id)
+        .where(jobs.c.user_name == user, jobs.c.name == name)
+        .where(runs.c.ending == EndingKind.EXITED.value, runs.c.duration_s.is_not(None))
+        .order_by(runs.c.job_id.desc())
+        .limit(MOST_RUNS)
+    )
+    return list(connection.scalars(found))
 
 
 Arguments = ParamSpec("Arguments")
@@ -78,8 +106,8 @@ class HistoryDatabase:
     recorded_members = _with_connection(members.recorded)
     retries_of = _with_connection(retried.retries_of)
     retried = _with_connection(retried.retried)
-    durations_s = _with_connection(durations.durations_s)
-    runs_of_program = _with_connection(program_runs.runs_of)
+    durations_s = _with_connection(durations_s)
+    runs_of_program = _with_connection(runs_of)
     kept_environment = _with_connection(environments.kept)
     forget_environments = _with_connection(environments.forget, writes=True)
     due_notifications = _with_connection(notifications.due)

@@ -7,20 +7,24 @@ as the thousandth, and new jobs do not shift any page.
 from __future__ import annotations
 
 import operator
+import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from gpuqueue.errors import JobNotFound
-from gpuqueue.history import exit_codes, patterns, text_search
+from gpuqueue.history import index_choice, text_index
+from gpuqueue.history.column_types import safe
 from gpuqueue.history.device_names import device_labels, devices
 from gpuqueue.history.index_choice import Condition, among, are_few, unindexed
-from gpuqueue.history.tables import job_tags, jobs, run_devices
+from gpuqueue.history.tables import job_tags, jobs, run_devices, runs
 from gpuqueue.model.history_query import Sort
+from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpuqueue.model.history_query import HistoryQuery
 
@@ -33,6 +37,26 @@ _COLUMNS: dict[Sort, sa.Column[Any]] = {
 #: The value of most jobs, which the partial index of the column leaves out. SQL must exclude this value, or the
 #: database does not use the index.
 _USUAL: dict[sa.Column[Any], Any] = {jobs.c.ending: EndingKind.EXITED.value, jobs.c.exit_code: 0}
+#: A shell's exit code for a process that a signal killed is this number plus the signal's number.
+BY_SIGNAL = 128
+#: Exit codes of ``run`` and ``wait`` for a job that reached its time limit, and for a cancelled job.
+OUT_OF_TIME, CANCELLED = 124, 130
+#: A set, or any other single character. A bracket that is never closed stands for itself.
+_PIECE = re.compile(r"\[(?P<no>!?)(?P<set>\]?[^\]]*)\]|(?P<sign>.)", re.DOTALL)
+_WILD = frozenset("*?[")
+#: Characters with a special meaning within a set of a regular expression.
+_SPECIAL = re.compile(r"([]\[\\^])")
+#: Conditions and order of one part of the list. The parts in sequence are the whole list.
+Part = tuple[list[Condition], list[Any]]
+
+#: Number of jobs that are searched before the index is used. That takes about as long as using the index.
+NEAR = 1000
+#: Length of the shortest text that the index can find, in characters: that of a trigram.
+SHORTEST = 3
+#: Most trigrams in a query. More trigrams hardly narrow the result.
+_MOST = 24
+
+_index = sa.table(text_index.TABLE, sa.column("rowid", sa.BigInteger), sa.column(text_index.TABLE))
 
 
 def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMapping]:
@@ -44,7 +68,7 @@ def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMappi
     """
     conditions = _all_conditions(connection, query)
     rows: list[sa.RowMapping] = []
-    for part in text_search.parts(connection, query, _parts(connection, query)):
+    for part in text_parts(connection, query, _parts(connection, query)):
         found = sa.select(jobs).where(*conditions, *part[0]).order_by(*part[1]).limit(query.limit - len(rows))
         rows.extend(connection.execute(found).mappings())
         if len(rows) >= query.limit:
@@ -68,11 +92,11 @@ def _all_conditions(connection: sa.Connection, query: HistoryQuery) -> list[Cond
         *_from_the_time_on(connection, query),
         *_on_devices(connection, query),
         *_tagged(connection, query),
-        *exit_codes.returned(connection, query),
+        *_exit_code_conditions(connection, query),
     ]
 
 
-def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[text_search.Part]:
+def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[Part]:
     """Yield conditions and order of each part of the list: jobs with a known sort value first, then the rest."""
     by_id = jobs.c.id.asc() if query.reverse else jobs.c.id.desc()
     beyond = None if query.after_id is None else _beyond(jobs.c.id, query.after_id, query)
@@ -92,9 +116,7 @@ def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[text_sear
         yield [*unknown, beyond], [by_id]
 
 
-def _by_user(
-    connection: sa.Connection, query: HistoryQuery, by_id: sa.ColumnElement[int]
-) -> Iterator[text_search.Part]:
+def _by_user(connection: sa.Connection, query: HistoryQuery, by_id: sa.ColumnElement[int]) -> Iterator[Part]:
     """Yield one part for each user: names ascend while ids descend, and no index has both directions."""
     column = jobs.c.user_name
     end = sa.func.max if query.reverse else sa.func.min
@@ -145,9 +167,9 @@ def _conditions(connection: sa.Connection, query: HistoryQuery) -> Iterator[Cond
         if bound is not None:
             yield compare(unindexed(column) if along_ids and column is not jobs.c.id else column, bound)
     if query.name is not None and _is_pattern(query):
-        yield patterns.matching(connection, jobs.c.name, query.name)
+        yield matches_pattern(connection, jobs.c.name, query.name)
     if query.text is not None:
-        yield text_search.has(query.text)
+        yield has_text(query.text)
 
 
 def _same(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
@@ -174,7 +196,7 @@ def _alike(query: HistoryQuery) -> Iterator[tuple[sa.Column[Any], Sequence[Any]]
             (jobs.c.user_uid, None if query.owner is None else query.owner.uid),
             (jobs.c.name, None if _is_pattern(query) else query.name),
             (jobs.c.host, query.host),
-            (jobs.c.exit_code, None if exit_codes.means_more(query) else query.exit_code),
+            (jobs.c.exit_code, None if _means_other_codes(query) else query.exit_code),
             (jobs.c.array_id, query.array_id),
         )
         if value is not None
@@ -236,7 +258,7 @@ def _tagged(connection: sa.Connection, query: HistoryQuery) -> Iterator[Conditio
 
 
 def _is_pattern(query: HistoryQuery) -> bool:
-    return query.name is not None and patterns.is_pattern(query.name)
+    return query.name is not None and is_pattern(query.name)
 
 
 def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
@@ -263,3 +285,157 @@ def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Cond
         yield jobs.c.id.between(min(each.first_job for each in meant), max(each.last_job for each in meant))
     there = run_devices.c.device_uuid.in_([each.uuid for each in meant])
     yield sa.exists().where(run_devices.c.job_id == jobs.c.id, there)
+
+
+def _means_other_codes(query: HistoryQuery) -> bool:
+    """Return whether ``run`` and ``wait`` also return this exit code for endings without a code, or with another."""
+    return query.exit_code is not None and (query.exit_code > BY_SIGNAL or query.exit_code == OUT_OF_TIME)
+
+
+def _exit_code_conditions(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
+    """Yield the condition that the last run ended with the code, or in a way that ``run`` and ``wait`` report by it.
+
+    Such endings are rare, so the partial indexes find them. Each way is a pair of conditions: an index answers the
+    first, and the second is checked on each row found.
+    """
+    if query.exit_code is None or not _means_other_codes(query):
+        return
+    by_code = sa.and_(jobs.c.exit_code == query.exit_code, jobs.c.exit_code != 0)
+    ways = [(by_code, sa.true()), *_without_the_code(query.exit_code)]
+    if all(are_few(connection, known) for known, _ in ways):
+        yield jobs.c.id.in_(sa.union_all(*(sa.select(jobs.c.id).where(*way) for way in ways)))
+    else:  # without an index for one of the ways, SQLite walks along the order instead of sorting all matches
+        walks = connection.dialect.name == "sqlite"
+        code = unindexed(jobs.c.exit_code) if walks else jobs.c.exit_code
+        yield sa.or_(code == query.exit_code, *(sa.and_(*way) for way in ways[1:]))
+
+
+def _without_the_code(code: int) -> Iterator[tuple[Condition, Condition]]:
+    """Yield the ways to end with *code* as :attr:`gpuqueue.model.run.Ending.shell_code` but not as ``exit_code``."""
+    if code == OUT_OF_TIME:
+        yield _ended_so(EndingKind.TIMED_OUT), sa.true()
+        return
+    if code == CANCELLED:
+        yield _ended_so(EndingKind.CANCELLED), sa.true()
+        yield jobs.c.state == JobState.CANCELLED.value, jobs.c.ending.is_(None)  # cancelled while waiting
+    last = sa.select(sa.func.max(runs.c.attempt)).where(runs.c.job_id == jobs.c.id, runs.c.ending.is_not(None))
+    by_it = sa.exists().where(
+        runs.c.job_id == jobs.c.id,
+        runs.c.attempt == last.correlate(jobs).scalar_subquery(),
+        runs.c.signal == code - BY_SIGNAL,
+    )
+    yield _ended_so(EndingKind.SIGNALLED), by_it
+
+
+def _ended_so(kind: EndingKind) -> Condition:
+    return sa.and_(jobs.c.ending == kind.value, jobs.c.ending != EndingKind.EXITED.value)
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether *text* contains pattern characters."""
+    return not _WILD.isdisjoint(text)
+
+
+def matches_pattern(connection: sa.Connection, column: sa.Column[Any], pattern: str) -> sa.ColumnElement[bool]:
+    """Return the condition that *column* equals *pattern* or matches it."""
+    like: sa.ColumnElement[bool]
+    if connection.dialect.name == "sqlite":
+        like = column.op("GLOB", is_comparison=True)("".join(_as_glob(pattern)))
+    else:
+        like = column.regexp_match(f"^{''.join(_as_regex(pattern))}$")
+    return sa.or_(column == pattern, like)
+
+
+def _as_glob(pattern: str) -> Iterator[str]:
+    """Yield *pattern* in the syntax of SQLite's GLOB, where a negated set begins with ``^``."""
+    for piece in _PIECE.finditer(pattern):
+        sign, members = piece["sign"], piece["set"]
+        if sign is None:
+            yield f"[{'^' if piece['no'] else ''}{_without_caret(members) if not piece['no'] else members}]"
+        else:
+            yield "[[]" if sign == "[" else sign
+
+
+def _without_caret(members: str) -> str:
+    """Return *members* with a leading ``^`` moved to the end: at the start it would negate the set."""
+    return members[1:] + "^" if members.startswith("^") and len(members) > 1 else members
+
+
+def _as_regex(pattern: str) -> Iterator[str]:
+    """Yield *pattern* as a regular expression of PostgreSQL."""
+    for piece in _PIECE.finditer(pattern):
+        sign, members = piece["sign"], piece["set"]
+        if sign is None:
+            meant = _SPECIAL.sub(r"\\\1", members)
+            yield f"[{'^' if piece['no'] else ''}{meant}]"
+        else:
+            yield {"*": ".*", "?": "."}.get(sign) or re.escape(sign)
+
+
+def has_text(text: str) -> Condition:
+    """Return the condition that the command or the note contains *text*, ignoring the case of ASCII letters."""
+    return sa.or_(*(each.icontains(text, autoescape=True) for each in (jobs.c.command, jobs.c.note)))
+
+
+def text_parts(connection: sa.Connection, query: HistoryQuery, plain: Iterator[Part]) -> Iterator[Part]:
+    """Yield the parts of the list that must be searched for the text; *plain* are the parts of the whole list.
+
+    If the index returns more than ``index_choice.FEW`` jobs, the text is common enough to be found by walking.
+    """
+    if query.text is None or len(query.text) < SHORTEST or not text_index.is_there(connection):
+        yield from plain
+    elif query.sort is Sort.ID:
+        for part in plain:
+            yield from _along_ids(connection, query, part)
+    elif connection.dialect.name == "sqlite":
+        ids = _named(connection, query, None, index_choice.FEW + 1)
+        narrow = [jobs.c.id.in_(ids)] if len(ids) <= index_choice.FEW else []
+        yield from (([*conditions, *narrow], order) for conditions, order in plain if ids)
+    else:  # PostgreSQL's planner estimates how common the text is
+        yield from plain
+
+
+def _along_ids(connection: sa.Connection, query: HistoryQuery, part: Part) -> Iterator[Part]:
+    """Yield the next jobs of *part*, then the jobs that the index returns, then the rest if these are too many.
+
+    SQLite's index returns jobs in the order of the list, so a text that was common only long ago is found as well.
+    """
+    conditions, order = part
+    edge = connection.scalar(sa.select(jobs.c.id).where(*conditions).order_by(*order).offset(NEAR).limit(1))
+    if edge is None:
+        yield part
+        return
+    yield [*conditions, jobs.c.id <= edge if query.reverse else jobs.c.id >= edge], order
+    ids = _named(connection, query, edge, index_choice.FEW + 1)
+    in_order = connection.dialect.name == "sqlite"
+    if ids and (in_order or len(ids) <= index_choice.FEW):
+        yield [jobs.c.id.in_(ids)], order
+    if len(ids) > index_choice.FEW:
+        yield [_beyond_text(jobs.c.id, ids[-1] if in_order else edge, query)], order
+
+
+def _beyond_text(column: sa.ColumnElement[int], edge: int, query: HistoryQuery) -> Condition:
+    return column > edge if query.reverse else column < edge
+
+
+def _named(connection: sa.Connection, query: HistoryQuery, edge: int | None, most: int) -> Sequence[int]:
+    """Return up to *most* jobs that may contain the text. If *edge* is given, return only jobs beyond it."""
+    text = str(query.text)
+    column: sa.ColumnElement[int] = jobs.c.id
+    may_have = has_text(text)
+    if connection.dialect.name == "sqlite":
+        column, may_have = _index.c.rowid, _index.c[text_index.TABLE].op("MATCH", is_comparison=True)(_trigrams(text))
+    beyond = [] if edge is None else [_beyond_text(column, edge, query)]
+    found = sa.select(column).where(may_have, *beyond).limit(most)
+    if connection.dialect.name == "sqlite":
+        found = found.order_by(column.asc() if query.reverse else column.desc())
+    return connection.scalars(found).all()
+
+
+def _trigrams(text: str) -> str:
+    """Return an FTS5 query for *text*: all its trigrams, or an even selection of them if there are many."""
+    # Like SQLite's lower(): only ASCII letters change.
+    lower = safe(text).encode().lower().decode()
+    each = list(dict.fromkeys(lower[start : start + SHORTEST] for start in range(len(lower) - SHORTEST + 1)))
+    quoted = ('"' + trigram.replace('"', '""') + '"' for trigram in each[:: -(-len(each) // _MOST)])
+    return " AND ".join(quoted)

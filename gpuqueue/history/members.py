@@ -24,10 +24,10 @@ from gpuqueue.model.run import EndingKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gpuqueue.model import page_job
-    from gpuqueue.model.page_job import RecordedMember
+    from gpuqueue.model import page
+    from gpuqueue.model.page import RecordedMember
 else:  # only the page asks for it
-    page_job = later("gpuqueue.model.page_job")
+    page = later("gpuqueue.model.page")
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def recorded(connection: sa.Connection, array_id: int, first: int, last: int) ->
 
 
 def _recorded(row: Any) -> RecordedMember:
-    return page_job.RecordedMember(
+    return page.RecordedMember(
         index=row.array_index,
         state=JobState(row.state),
         host=row.host,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuqueue.model.mem_retry import LIMITED, NO_LARGER_DEVICE, OUT_OF_MEMORY, TAKEN_BY_OTHERS
+from gpuqueue.model.mem_source import LIMITED, NO_LARGER_DEVICE, OUT_OF_MEMORY, TAKEN_BY_OTHERS
 from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:

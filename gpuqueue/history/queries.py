@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from datetime import datetime
 
-    from gpuqueue.model import page_job
+    from gpuqueue.model import page
     from gpuqueue.model.job import Job
-    from gpuqueue.model.page_job import JobSummary
+    from gpuqueue.model.page import JobSummary
 else:  # only the page asks for it
-    page_job = later("gpuqueue.model.page_job")
+    page = later("gpuqueue.model.page")
 
 #: Jobs in a page of :func:`survivors`.
 _PAGE = 500
@@ -110,7 +110,7 @@ def summaries(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, 
     for some in parts(job_ids):
         for row in connection.execute(sa.select(*columns).where(jobs.c.id.in_(some))):
             account = Account(name=row.user_name, uid=row.user_uid, host=row.submit_host)
-            found[row.id] = page_job.JobSummary(id=row.id, name=row.name, account=account, state=JobState(row.state))
+            found[row.id] = page.JobSummary(id=row.id, name=row.name, account=account, state=JobState(row.state))
     return found
 
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from gpuqueue.history import memory_notes
     from gpuqueue.history.rows import Row, Rows
     from gpuqueue.model import event as steps
-    from gpuqueue.model import mem_retry
+    from gpuqueue.model import mem_source
     from gpuqueue.model.array import Tally
     from gpuqueue.model.event import Event
 else:
     memory_notes = later("gpuqueue.history.memory_notes")
-    mem_retry = later("gpuqueue.model.mem_retry")
+    mem_source = later("gpuqueue.model.mem_source")
     steps = later("gpuqueue.model.event")
 
 #: Acts that carry a note for the job's owner, by their names in :class:`gpuqueue.model.event.Act`.
@@ -142,7 +142,7 @@ def _spec(row: Row, array: str | None) -> JobSpec:
     """
     try:
         spec = decode_spec(whole_payload(row["spec"], array))
-        return mem_retry.with_granted(spec, row["mem_bytes"]) if row["mem_retries"] else spec
+        return mem_source.with_granted(spec, row["mem_bytes"]) if row["mem_retries"] else spec
     except Unreadable:
         return stand_in(
             **_named(row, ("name", "mem_bytes", "gpus", "time_limit_s", "pool", "cwd", "script", "interpreter")),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from gpuqueue.codec import shown_request
 from gpuqueue.errors import Unreachable
 from gpuqueue.history import bulk, environments, text_index
-from gpuqueue.history.batch import Batch, DeviceKey
-from gpuqueue.history.columns import Row
+from gpuqueue.history.batch import Batch, DeviceKey, move_job
+from gpuqueue.history.columns import Row, ending_columns, event_row
 from gpuqueue.history.connect import check_revision, writing
-from gpuqueue.history.dead_letter import dead_letter, whole_event
 from gpuqueue.history.error_text import reason
 from gpuqueue.history.fold import fold
+from gpuqueue.history.fold_runs import run_key, sum_up
 from gpuqueue.history.members import with_requests
 from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import (
@@ -29,8 +32,9 @@ from gpuqueue.history.tables import (
     run_timelines,
     runs,
 )
-from gpuqueue.model.event import Cursor, Event
+from gpuqueue.model.event import Act, Cursor, Event
 from gpuqueue.model.notification import FIRST_ABOUT_IDLE
+from gpuqueue.model.run import Ended, Ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +43,8 @@ log = logging.getLogger(__name__)
 
 #: Errors that no event causes. The batch is retried unchanged.
 NOT_OF_THE_ROW = (Unreachable, MemoryError, OSError)
+#: Largest number that every integer column takes, in every database.
+_MOST = 2**31 - 1
 
 
 def apply(
@@ -197,3 +203,42 @@ def _update_all(
         groups.setdefault(tuple(sorted(row)), []).append({**dict(zip(keys, key, strict=True)), **row})
     for rows in groups.values():
         bulk.update(connection, table, keys, rows)
+
+
+def dead_letter(event: Event, why: str, *, epoch: str) -> Batch:
+    """Return the rows that store *event* as a dead letter and set the state of its job and its run."""
+    batch = whole_event(event, why, epoch=epoch)
+    within = _within(event)
+    move_job(batch, within)
+    if event.act in {Act.FINISH, Act.LOSE} and "token" in event.fields:
+        ending = Ending.lost(f"the history refused the report of its end: {why}")
+        batch.run(run_key(within)).update(ended_at=event.at, **ending_columns(ending))
+        sum_up(batch, within, Ended(ending=ending, duration_s=None, devices=()))
+    return batch
+
+
+def whole_event(event: Event, why: str, *, epoch: str) -> Batch:
+    """Return the rows that store *event* as a dead letter and list it in ``job_events``.
+
+    A dead letter stays for ever, so it has no environment.
+    """
+    within = _within(event)
+    whole = {"job": event.job_id, "attempt": event.attempt, "losses": event.losses, **event.fields}
+    if "spec" in whole:
+        whole["spec"] = shown_request(whole["spec"])
+    row = {
+        "epoch": epoch,
+        "event_id": event.id,
+        "job_id": within.job_id,
+        "act": event.act.value,
+        "at": event.at,
+        "error": why,
+        "fields": json.dumps(whole),  # ASCII, with NUL and lone surrogates as escapes: every database accepts that
+    }
+    return Batch(events=[event_row(within, epoch=epoch, detail=None)], dead_letters=[row])
+
+
+def _within(event: Event) -> Event:
+    """Return *event* with its numbers limited to what every column takes."""
+    numbers = {name: max(0, min(getattr(event, name), _MOST)) for name in ("job_id", "attempt", "losses")}
+    return replace(event, **numbers)

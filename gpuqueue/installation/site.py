@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.system.users_group import INSTALLED
+from gpuqueue.system.account import INSTALLED
 
 ETC = Path("/etc/gpuqueue")
 #: The settings of store, recorder and service; on a host that has joined, those of the workers.

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import re
+import stat
+import tokenize
+import warnings
+from collections.abc import Iterator
+from dataclasses import field, replace
+from importlib.util import cache_from_source
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpuqueue.installation import joined, ticket_key
+from gpuqueue.errors import Refused
+from gpuqueue.installation import joined
 from gpuqueue.installation.accounts import ServiceAccount, UsersGroup
-from gpuqueue.installation.bytecode import Bytecode
 from gpuqueue.installation.files import Directory, File, Owned
 from gpuqueue.installation.joined import SERVICE_CA, STORE_CA, TOKEN, Joining
 from gpuqueue.installation.site import (
@@ -17,15 +25,29 @@ from gpuqueue.installation.site import (
     RUNS,
     STATE,
     STORE,
+    TICKET_KEY,
     UNITS,
     WORKERS_CONFIG,
     SystemSite,
 )
-from gpuqueue.installation.step import Step
+from gpuqueue.installation.step import State, Step
 from gpuqueue.installation.units import config_text, unit_texts, workers_config_text
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
+
+if TYPE_CHECKING:
+    import compileall
+    from importlib import metadata
+else:
+    compileall = later("compileall")
+    metadata = later("importlib.metadata")
 
 #: The directory in which gpuqueue is installed.
 SITE = Path(__file__).resolve().parents[2]
+#: The name of gpuqueue's distribution, and the extras for servers.
+_OURS, _EXTRAS = "gpuqueue-server", {"notify", "plot", "postgres", "service"}
+#: The name in an entry of ``Requires-Dist``, and the extra that needs it.
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:.*\bextra\s*==\s*[\"']([\w-]+)[\"'])?")
 
 
 def steps_of(site: SystemSite, *, force: bool = False) -> list[Step]:
@@ -39,7 +61,7 @@ def steps_of(site: SystemSite, *, force: bool = False) -> list[Step]:
     configs = [
         File(path=path, text=text, owned=owned, purpose=purpose, editable=True) for path, text, owned, purpose in files
     ]
-    key = ticket_key.of_site(site.account)
+    key = ticket_key_of_site(site.account)
     return [*_accounts_and_places(site), *configs, key, Bytecode(SITE), *_units(site, force=force)]
 
 
@@ -67,7 +89,7 @@ def steps_of_host(site: SystemSite, joining: Joining | None, *, force: bool = Fa
         keeps_changes=False,
     )
     has_key = joining is None or site.has_ticket_key
-    key = [ticket_key.of_host(None if joining is None else joining.ticket_key)] if has_key else []
+    key = [ticket_key_of_host(None if joining is None else joining.ticket_key)] if has_key else []
     return [*steps, config, *key, Bytecode(SITE), *_units(site, force=force)]
 
 
@@ -102,3 +124,158 @@ def _units(site: SystemSite, *, force: bool) -> list[File]:
 def unit_path(name: str) -> Path:
     """Return the path of the unit *name*."""
     return UNITS / f"{name}.service"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TicketKey:
+    """The file with the key. Without *text* a new one is made, and one that is there stays.
+
+    It is *lasting* where it was made: with another key, no job that waits could start.
+    """
+
+    owned: Owned
+    text: str | None = field(default=None, repr=False)
+    lasting: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name in the record of what was made."""
+        return str(TICKET_KEY)
+
+    @property
+    def what(self) -> str:
+        """The thing and its purpose, in words."""
+        return self._file("").what
+
+    def state(self) -> State:
+        """Return whether it is there as it should be.
+
+        Raises:
+            Refused: something else is in its place.
+
+        """
+        try:
+            found = TICKET_KEY.lstat()
+        except FileNotFoundError:
+            return State.MISSING
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused(f"{TICKET_KEY} is there and is no file: move it away")
+        is_right = self.owned.fits(found) and (self.text is None or self.text == _content())
+        return State.THERE if is_right else State.DIFFERS
+
+    def make(self) -> None:
+        """Write it, or change its owner and mode."""
+        self._file(self.text or _content() or _new()).make()
+
+    def remove(self) -> None:
+        """Remove it."""
+        self._file("").remove()
+
+    def _file(self, text: str) -> File:
+        purpose = "key of the service: launchers start what it has signed"
+        return File(path=TICKET_KEY, text=text, owned=self.owned, purpose=purpose, forced=True)
+
+
+def ticket_key_of_site(account: str) -> TicketKey:
+    """Return the key on the machine of the service. The service has the account *account*."""
+    return TicketKey(owned=Owned(owner=account, mode=0o400))
+
+
+def ticket_key_of_host(text: str | None) -> TicketKey:
+    """Return the copy of the key on a worker host, which only root can read. Without *text*, the one there stays."""
+    return TicketKey(owned=Owned(mode=0o400), text=text, lasting=False)
+
+
+def _new() -> str:
+    from gpuqueue.model.ticket import KEY_BYTES  # noqa: PLC0415 - it imports hashlib, and a second install needs none
+
+    return f"{os.urandom(KEY_BYTES).hex()}\n"
+
+
+def _content() -> str | None:
+    try:
+        return TICKET_KEY.read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        raise Refused(f"{TICKET_KEY} cannot be read by this account: use sudo") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Bytecode:
+    """The bytecode of gpuqueue, and of the libraries that are installed in the same directory *site*.
+
+    It is no part of what ``uninstall`` removes: it goes with the packages.
+    """
+
+    site: Path
+    lasting: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name in the record of what was made. It is never written there."""
+        return f"bytecode in {self.site}"
+
+    @property
+    def what(self) -> str:
+        """The thing and its purpose, in words."""
+        return f"{self.site}: bytecode of gpuqueue and its libraries, so that commands start sooner"
+
+    def state(self) -> State:
+        """Return whether each module that can be compiled has bytecode. Some libraries have files that cannot."""
+        return State.DIFFERS if any(map(_can_be_compiled, self._uncompiled())) else State.THERE
+
+    def make(self) -> None:
+        """Compile what is missing, for every account to read. Where this account may not write, nothing changes."""
+        umask = os.umask(0o022)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the code of libraries
+                for path in self._uncompiled():
+                    compileall.compile_file(path, quiet=2)
+        finally:
+            os.umask(umask)
+
+    def remove(self) -> None:
+        """Leave it."""
+
+    def _uncompiled(self) -> Iterator[Path]:
+        for path in self._modules():
+            if not Path(cache_from_source(path)).exists():
+                yield path
+
+    def _modules(self) -> Iterator[Path]:
+        for package in ("gpuqueue", "workers"):  # an editable installation has no list of them
+            yield from (self.site / package).rglob("*.py")
+        for library in _libraries():
+            for file in library.files or ():
+                path = Path(str(library.locate_file(file)))
+                if path.suffix == ".py" and self.site in path.parents and path.exists():
+                    yield path
+
+
+def _libraries() -> Iterator[metadata.Distribution]:
+    """Yield the installed distributions that gpuqueue needs, and those that they need."""
+    seen, todo = {_OURS}, [_OURS]
+    while todo:
+        name = todo.pop()
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # of an extra, or of another platform
+        yield found
+        extras = _EXTRAS if name == _OURS else set()
+        for entry in map(_REQUIREMENT.match, found.requires or ()):
+            if entry is not None and entry[1] not in seen and entry[2] in {None, *extras}:
+                seen.add(entry[1])
+                todo.append(entry[1])
+
+
+def _can_be_compiled(path: Path) -> bool:
+    try:
+        with tokenize.open(path) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(file.read(), path, "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return True

@@ -6,14 +6,14 @@ time, and the next one gets twice as much, up to the whole device, as after a re
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.learning.past_run import MOST_JOBS, PastRun
-from gpuqueue.learning.plain_rules import PLAIN_RULES, peaks_for
+from gpuqueue.learning.past_run import MOST_JOBS, PastRun, Proof
 from gpuqueue.learning.rule import DIED_FACTOR, rounded_up
 from gpuqueue.learning.signature import Lesson, Wanted, lesson_for
 from gpuqueue.model.device import DeviceFilter, DeviceKind
@@ -157,3 +157,34 @@ def _tried(job: PastJob, allocated_bytes: int) -> tuple[int, float]:
         reserved_byte_s += allocated * job.duration_s * LOST_AFTER
         allocated = allocated * DIED_FACTOR if need.room_bytes is None else min(allocated * DIED_FACTOR, most)
     return lost, (reserved_byte_s + allocated * job.duration_s) * job.devices
+
+
+def _mean_and_2sd(peaks: Sequence[int]) -> float:
+    return statistics.fmean(peaks) + 2 * statistics.pstdev(peaks)
+
+
+def _last(peaks: Sequence[int]) -> float:
+    return 1.2 * peaks[-1]
+
+
+def _p90(peaks: Sequence[int]) -> float:
+    """Return the 90th percentile by nearest rank and 15 %: the autoscaler of Kubernetes, without its decay."""
+    return 1.15 * sorted(peaks)[-(-90 * len(peaks) // 100) - 1]
+
+
+PLAIN_RULES: Mapping[MemRule, Callable[[Sequence[int]], float]] = {
+    MemRule.LARGEST: max,
+    MemRule.MEAN_2SD: _mean_and_2sd,
+    MemRule.LAST: _last,
+    MemRule.P90: _p90,
+}
+
+
+def peaks_for(run: PastRun, earlier: Sequence[PastRun]) -> Sequence[int]:
+    """Return the trusted peaks in *earlier*, newest first, that a simple rule uses for *run*, oldest first.
+
+    These are the runs with the same arguments; without one, all runs of the program on the same kind of device.
+    """
+    known = [each for each in reversed(earlier) if each.proof is Proof.PEAK and each.kind is run.kind]
+    same = [each for each in known if each.words == run.words]
+    return [each.bytes for each in same or known]

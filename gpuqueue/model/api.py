@@ -10,17 +10,15 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import NO_WAITS, Waits
 from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.git import Checkout
 from gpuqueue.model.history_query import FoldedRow
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_edit import JobEdit
-from gpuqueue.model.job_spec import Priority
+from gpuqueue.model.job_spec import Checkout, EarlySignal, Priority
 from gpuqueue.model.notification import Notification
 from gpuqueue.model.placement import ANYWHERE, Placement
 from gpuqueue.model.retries import NO_RETRIES, Retries
 from gpuqueue.model.run import Record
 from gpuqueue.model.terminal_size import Window
-from gpuqueue.model.warning_signal import EarlySignal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

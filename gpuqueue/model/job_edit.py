@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.dependencies import Dependency
     from gpuqueue.model.device import DeviceFilter
-    from gpuqueue.model.job_spec import Priority
+    from gpuqueue.model.job_spec import EarlySignal, Priority
     from gpuqueue.model.placement import Preference
     from gpuqueue.model.retries import RetryOn
-    from gpuqueue.model.warning_signal import EarlySignal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

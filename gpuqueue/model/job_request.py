@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from gpuqueue.model.array import Array
     from gpuqueue.model.dependencies import Dependency
     from gpuqueue.model.device import DeviceFilter
-    from gpuqueue.model.job_spec import Priority
+    from gpuqueue.model.job_spec import EarlySignal, Priority
     from gpuqueue.model.placement import Preference
     from gpuqueue.model.retries import RetryOn
     from gpuqueue.model.terminal_size import Window
-    from gpuqueue.model.warning_signal import EarlySignal
 
 
 @dataclass(frozen=True, slots=True)

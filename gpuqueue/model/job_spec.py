@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import IntEnum
@@ -12,27 +14,142 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.lazy.imports import later
+from gpuqueue.lazy.imports import later, pattern
 from gpuqueue.model.array import Array, Member
 from gpuqueue.model.dependencies import NO_WAITS, Waits
 from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.git import Checkout
 from gpuqueue.model.notification import Notification, check_notifications
 from gpuqueue.model.placement import ANYWHERE, Placement, Shape
 from gpuqueue.model.retries import NO_RETRIES, Retries
 from gpuqueue.model.terminal_size import Window
-from gpuqueue.model.warning_signal import EarlySignal
 from gpuqueue.text.sanitize import brief, name_of
-from gpuqueue.text.units import MAX_BYTES, MAX_S
+from gpuqueue.text.units import MAX_BYTES, MAX_S, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model import code_snapshot, file_patterns, host_limits
     from gpuqueue.model import probe as probes
-else:  # few jobs have one
+else:
     code_snapshot = later("gpuqueue.model.code_snapshot")
     file_patterns = later("gpuqueue.model.file_patterns")
     host_limits = later("gpuqueue.model.host_limits")
     probes = later("gpuqueue.model.probe")
+
+#: Default time between the signal and the limit, in seconds, as in Slurm.
+BEFORE_S = 60.0
+#: Signals that cannot be caught, so they cannot warn a job.
+_DEAF = frozenset({signal.SIGKILL, signal.SIGSTOP})
+_WRITTEN = pattern(r"(?:B:)?(?:SIG)?(?P<which>[A-Z0-9]{1,12})(?:@(?P<before>.{1,40}))?", re.ASCII | re.IGNORECASE)
+_SECONDS = pattern(r"\d{1,9}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EarlySignal:
+    """The number of a signal, and the time in seconds between the signal and the time limit."""
+
+    number: int
+    before_s: float = BEFORE_S
+
+    def __post_init__(self) -> None:
+        """Validate the fields.
+
+        Raises:
+            BadRequest: the number is no signal, the signal cannot be caught, or the time is out of range.
+
+        """
+        for what, value, kinds in (("signal", self.number, (int,)), ("time", self.before_s, (int, float))):
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise BadRequest(f"the {what} of a warning signal must be a number, not {brief(value)}")
+        if self.number not in signal.valid_signals():
+            raise BadRequest(f"{brief(self.number)} is no signal number")
+        if self.number in _DEAF:
+            raise BadRequest(f"{_name(self.number)} cannot be caught, so it cannot warn: choose another, such as USR1")
+        if not 0 < self.before_s <= MAX_S:
+            raise BadRequest("a warning signal must come before the time limit, by at most ten years")
+
+    @classmethod
+    def parse(cls, text: str) -> EarlySignal:
+        """Return the signal that *text* describes: ``USR1@120``, ``SIGINT@2m``, ``10@30`` or ``TERM``.
+
+        A bare number after the ``@`` is in seconds, as in Slurm.
+
+        Raises:
+            BadRequest: *text* is malformed.
+
+        """
+        match = _WRITTEN.fullmatch(text.strip())
+        if match is None:
+            raise BadRequest(f"{brief(text)} is no warning signal: write it like USR1@120 or SIGINT@2m")
+        before = match["before"]
+        if before is None:
+            return cls(number=_number(match["which"]))
+        before_s = float(before) if _SECONDS.fullmatch(before) else parse_duration(before)
+        return cls(number=_number(match["which"]), before_s=before_s)
+
+    def check(self, time_limit_s: float | None) -> None:
+        """Check that the signal can be sent within *time_limit_s*.
+
+        Raises:
+            BadRequest: there is no time limit, or it is too short for the signal.
+
+        """
+        if time_limit_s is None:
+            raise BadRequest(
+                f"{_name(self.number)} is to come before the time limit, and there is none: give one (--time)"
+            )
+        if self.before_s >= time_limit_s:
+            raise BadRequest(
+                f"{_name(self.number)} is to come {format_duration(self.before_s)} before a time limit of "
+                f"{format_duration(time_limit_s)}: give a shorter time after the @"
+            )
+
+    def __str__(self) -> str:
+        """Return the text that :meth:`parse` accepts, such as ``USR1@120``."""
+        return f"{_name(self.number).removeprefix('SIG')}@{self.before_s:g}"
+
+
+def _number(word: str) -> int:
+    if word.isdigit():
+        return int(word) if len(word) < 4 else 0  # noqa: PLR2004 - no signal has four digits
+    try:
+        return signal.Signals[f"SIG{word.upper()}"].value
+    except KeyError:
+        raise BadRequest(f"{brief(word)} is no signal name: kill -l lists them") from None
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return str(number)
+
+
+#: Longest branch name, in characters. ``system/git_checkout.py`` cuts longer ones.
+MAX_BRANCH = 255
+#: A full commit hash, SHA-1 or SHA-256.
+COMMIT = pattern(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkout:
+    """The checked-out commit. ``branch`` is None without a branch, ``dirty`` is None if git did not answer in time."""
+
+    commit: str
+    branch: str | None = None
+    dirty: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Validate the fields.
+
+        Raises:
+            BadRequest: the commit, the branch or ``dirty`` is invalid.
+
+        """
+        if not COMMIT.fullmatch(str(self.commit)):
+            raise BadRequest(f"{brief(self.commit)} is no commit")
+        if self.branch is not None and not 0 < len(str(self.branch)) <= MAX_BRANCH:
+            raise BadRequest(f"{brief(self.branch)} is no branch")
+        if self.dirty not in {None, True, False}:
+            raise BadRequest(f"dirty must be true or false, not {brief(self.dirty)}")
 
 
 class Priority(IntEnum):

@@ -19,10 +19,9 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.job_ref import job_id
-from gpuqueue.model.job_spec import Priority
+from gpuqueue.model.job_spec import EarlySignal, Priority
 from gpuqueue.model.retries import DEFAULT_ON, Retries
 from gpuqueue.model.terminal_size import Window
-from gpuqueue.model.warning_signal import EarlySignal
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import MAX_BYTES, parse_bytes, parse_duration
 

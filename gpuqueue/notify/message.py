@@ -10,7 +10,7 @@ from gpuqueue.errors import Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
-from gpuqueue.model.mem_retry import OUT_OF_MEMORY
+from gpuqueue.model.mem_source import OUT_OF_MEMORY
 from gpuqueue.model.run import NO_USE, EndingKind, Record, Run
 from gpuqueue.system.logs import LogTail, is_log_of
 from gpuqueue.text.sanitize import plain, short

@@ -18,8 +18,7 @@ from gpuqueue.queue.store import Store, answering
 from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
-    from gpuqueue.model.job_page import Listing
-    from gpuqueue.model.run import Record
+    from gpuqueue.model.run import Listing, Record
     from gpuqueue.queue import explanation, pages, rebuild, replies
     from gpuqueue.queue.explanation import Explanation
 else:

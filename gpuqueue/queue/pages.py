@@ -13,8 +13,7 @@ from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, WaitReason
-from gpuqueue.model.job_page import Listing
-from gpuqueue.model.run import RunDevice
+from gpuqueue.model.run import Listing, RunDevice
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import replies
 from gpuqueue.queue.entries import ask_entries, ask_ids, entries_in, ids_in

@@ -29,10 +29,10 @@ from gpuqueue.text.sanitize import brief
 if TYPE_CHECKING:
     import logging
 
-    from gpuqueue.model import mem_retry
+    from gpuqueue.model import mem_source
 else:
     logging = later("logging")
-    mem_retry = later("gpuqueue.model.mem_retry")
+    mem_source = later("gpuqueue.model.mem_source")
 
 
 def claim(reply: Sequence[str]) -> Claim | Later | None:
@@ -72,7 +72,9 @@ def granted(spec: JobSpec, lease_bytes: int) -> JobSpec:
     A run with exclusive devices may use all of their memory, whatever the job asked for.
     """
     return (
-        spec if spec.placement.exclusive or lease_bytes == spec.mem_bytes else mem_retry.with_granted(spec, lease_bytes)
+        spec
+        if spec.placement.exclusive or lease_bytes == spec.mem_bytes
+        else mem_source.with_granted(spec, lease_bytes)
     )
 
 
@@ -195,7 +197,7 @@ def in_force(spec: JobSpec, fields: Mapping[str, str]) -> JobSpec:
     """Return the *spec* of the job with this hash, with the memory that it got after a lack of it."""
     if stored.MEM_RETRIES not in fields:
         return spec
-    return mem_retry.with_granted(spec, int(fields[stored.MEM_BYTES]))
+    return mem_source.with_granted(spec, int(fields[stored.MEM_BYTES]))
 
 
 def _priority(fields: Mapping[str, str]) -> Priority:

@@ -16,7 +16,7 @@ from gpuqueue.text.sanitize import in_one_line, short
 
 if TYPE_CHECKING:
     from gpuqueue.model import event as events
-    from gpuqueue.model.mem_retry import Shortage
+    from gpuqueue.model.mem_source import Shortage
     from gpuqueue.model.run import Ending, RunDevice
     from gpuqueue.queue import lease as leases
     from gpuqueue.queue import rebuild, replies

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gpuqueue.client.client import Client
 from gpuqueue.client.connection import Connection
@@ -15,14 +17,36 @@ from gpuqueue.model.caller import Caller, Via
 from gpuqueue.model.environment import is_secret
 from gpuqueue.model.event import Event
 from gpuqueue.model.job import Job
-from gpuqueue.model.job_page import Listing
 from gpuqueue.model.job_spec import Account
-from gpuqueue.model.run import Record, Run
+from gpuqueue.model.run import EndingKind, Listing, Note, Record, Run
 from gpuqueue.queue.lease import DeviceStatus
-from gpuqueue.service import hidden
 from gpuqueue.service.callers import Identity
 from gpuqueue.service.identity.audit_journal import Change
 from gpuqueue.system.account import SUPERUSER
+
+if TYPE_CHECKING:
+    from gpuqueue.model.job_spec import JobSpec
+    from gpuqueue.queue.explanation import Explanation
+
+#: Shown in place of a text that the caller may not see.
+HIDDEN = "(hidden)"
+#: The directory of a spec must be absolute, so this stands for a hidden one.
+_NO_DIRECTORY = "/"
+#: The start of the names of variables that hold the values of a sweep.
+_SWEPT = "GPUQUEUE_SWEEP_"
+#: Endings whose detail may be an error of the system, which names a program or a path.
+_WITH_PATHS = frozenset({EndingKind.REFUSED, EndingKind.LOST})
+#: Reasons of the scripts and of the worker that hold nothing of the user's.
+_GENERIC = re.compile(
+    r"dependency [0-9_]+"
+    r"|the store lost its data, and how far it had come cannot be read"
+    r"|no heartbeat renewed the lease in time"
+    r"|its host was declared lost(?: by [\w.@-]+)?"
+    r"|its worker vanished between the claim and the start"
+    r"|its run directory is damaged"
+    r"|it had no shim any more, [0-9]+ processes of it were ended"
+    r"|(?:its shim vanished|its run directory was deleted)(?:, [0-9]+ processes of it were ended)?"
+)
 
 
 class Call:
@@ -155,7 +179,7 @@ class Call:
             self.note_read(Action.SEE_ENVIRONMENT, owner, job.label)
         spec = replace(spec, env=env, ticket=None)  # a ticket is for launchers, and holds the arguments
         found = replace(job, spec=spec)
-        return found if self.may(Action.SEE_ARGUMENTS, owner) else hidden.without_arguments(found)
+        return found if self.may(Action.SEE_ARGUMENTS, owner) else without_arguments(found)
 
     def sees(self, job: Job) -> bool:
         """Return whether the caller may see *job* in a list."""
@@ -169,21 +193,21 @@ class Call:
         """Return *record* as the caller may see it: without the tokens of its runs, which prove a claim."""
         owner, notes = record.job.spec.account, record.notes
         if not self.may(Action.SEE_ARGUMENTS, owner):
-            notes = tuple(map(hidden.note_without_arguments, notes))
+            notes = tuple(map(note_without_arguments, notes))
         runs = tuple(self.run(each, owner) for each in record.runs)
         return replace(record, job=self.job(record.job, whole=whole), runs=runs, notes=notes)
 
     def run(self, run: Run, owner: Account) -> Run:
         """Return *run*, of a job of *owner*, as the caller may see it: without its token, which proves a claim."""
-        path = run.log_path if self.may(Action.SEE_LOGS, owner) else run.log_path and hidden.HIDDEN
+        path = run.log_path if self.may(Action.SEE_LOGS, owner) else run.log_path and HIDDEN
         found = replace(run, token="", log_path=path)
-        return found if self.may(Action.SEE_ARGUMENTS, owner) else hidden.run_without_arguments(found)
+        return found if self.may(Action.SEE_ARGUMENTS, owner) else run_without_arguments(found)
 
     def why(self, why: Why) -> Why:
         """Return *why* as the caller may see it."""
         explanation = why.explanation
         if explanation is not None and not self.may(Action.SEE_ARGUMENTS, why.job.spec.account):
-            explanation = hidden.explanation_without_arguments(explanation)
+            explanation = explanation_without_arguments(explanation)
         others = {each: self.job(job) for each, job in why.others.items() if self.sees(job)}
         devices = {each.device.uuid: each for each in self.devices(why.devices.values())}
         return replace(why, job=self.job(why.job), explanation=explanation, others=others, devices=devices)
@@ -192,7 +216,7 @@ class Call:
         """Return *devices* as the caller may see them: why a host could not start a job names its arguments."""
         if self.may(Action.SEE_ARGUMENTS):  # of every owner
             return tuple(devices)
-        return tuple(map(hidden.device_without_arguments, devices))
+        return tuple(map(device_without_arguments, devices))
 
     def listing(self, page: Listing) -> Listing:
         """Return *page* as the caller may see it."""
@@ -219,3 +243,58 @@ class Call:
             replace(each, fields={name: text for name, text in each.fields.items() if name not in hidden})
             for each in found
         )
+
+
+def without_arguments(job: Job) -> Job:
+    """Return *job* without its arguments. The number of an array's members stays."""
+    return replace(job, spec=_spec_without_arguments(job.spec), because=job.because and _reason(job.because))
+
+
+def run_without_arguments(run: Run) -> Run:
+    """Return *run* without what its ending says about the arguments of its job."""
+    ending = run.ending
+    if ending is None or ending.kind not in _WITH_PATHS:
+        return run
+    return replace(run, ending=replace(ending, detail=ending.detail and _reason(ending.detail)))
+
+
+def note_without_arguments(note: Note) -> Note:
+    """Return *note* without its text, which can say why a host could not start the job."""
+    return replace(note, text=HIDDEN)
+
+
+def explanation_without_arguments(found: Explanation) -> Explanation:
+    """Return *found* without the reasons why hosts could not start the job."""
+    devices = tuple(replace(each, cannot_start=each.cannot_start and HIDDEN) for each in found.devices)
+    return replace(found, devices=devices)
+
+
+def device_without_arguments(status: DeviceStatus) -> DeviceStatus:
+    """Return *status* without the reason why its host could not start the last job that it refused."""
+    return replace(status, refusals=status.refusals and replace(status.refusals, why=HIDDEN))
+
+
+def _spec_without_arguments(spec: JobSpec) -> JobSpec:
+    return replace(
+        spec,
+        argv=(HIDDEN,),
+        cwd=_NO_DIRECTORY,
+        env=_unswept(spec.env),
+        script=None,
+        interpreter=None,
+        environment=None,
+        git=None,
+        snapshot=None,
+        keep=(),
+        notifications=(),
+        waits=replace(spec.waits, dedupe=None),
+        array=spec.array and replace(spec.array, axes=()),
+    )
+
+
+def _unswept(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not name.startswith(_SWEPT)}
+
+
+def _reason(text: str) -> str:
+    return text if _GENERIC.fullmatch(text) else HIDDEN

@@ -14,8 +14,8 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Record, Run
 from gpuqueue.service.call import Call
-from gpuqueue.service.events import event
 from gpuqueue.service.host_logs import Wanted, wanted, warning
+from gpuqueue.service.responses import event
 from gpuqueue.system.logs import LogTail
 
 #: Most bytes of output in one step. The rest comes with the next step, so that one log does not hold up others.

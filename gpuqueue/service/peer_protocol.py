@@ -25,7 +25,7 @@ from gpuqueue.service.problems import MEDIA_TYPE, content_of, problem_at
 #: The layout of ``struct ucred``: pid, uid, gid.
 _UCRED = struct.Struct("3i")
 #: The requests of worker hosts whose bodies their routes read as they arrive, with bounds of their own
-#: (:mod:`gpuqueue.service.bodies`). What they have not read waits in the network.
+#: (:mod:`gpuqueue.service.routes.host`). What they have not read waits in the network.
 _STREAMED = re.compile(rb"/api/v1/host/(runs/[^/?]+/[^/?]+/results|requests/[^/?]+/content)")
 #: Most bytes of one request, with the frames of its chunks and with trailers.
 MOST_WIRE_BYTES = 2 * (connections.MOST_HEAD_BYTES + connections.MOST_BODY_BYTES)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 
-from gpuqueue.errors import Refused, ServiceUnreachable
+from gpuqueue.errors import BadRequest, GpuQueueError, HostUnreachable, Refused, ServiceUnreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.relay import RelayKind, RelayRequest, RunProgress
 from gpuqueue.model.run import Run
-from gpuqueue.service.terminal_keys import TerminalKeys
+from gpuqueue.service.problems import NotHere
 from gpuqueue.service.transfers import Transfer
+from gpuqueue.text.units import format_bytes
 
 STOPPING = "the service is stopping: ask again"
+#: How long keys wait until the relay has passed them on, in seconds.
+KEYS_S = 5.0
+#: How long a terminal stays open on which nobody types, in seconds. The next key opens it again.
+IDLE_S = 60.0
+#: Most bytes that wait for the relay of one run, and most of them in one answer to it.
+MOST_WAITING_BYTES, MOST_PART_BYTES = 256 * 1024, 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,3 +126,100 @@ class ProgressRequest:
 
 #: Any of them.
 AnyRequest = LogRequest | FilesRequest | TerminalRequest | ProgressRequest
+
+
+class TerminalKeys:
+    """The keys for one run on *host*, as frames of its terminal's socket. It ends once, and stays so."""
+
+    def __init__(self, host: str, at_end: Callable[[], None]) -> None:
+        """Begin with no keys. *at_end* is called when it ends."""
+        self._host, self._at_end = host, at_end
+        #: The bytes that the relay has not passed on yet, and how many came before them.
+        self._waiting, self._before = bytearray(), 0
+        #: Those who wait until the relay has passed on so many bytes. Their result is whether the run has a terminal.
+        self._typing: list[tuple[int, asyncio.Future[bool]]] = []
+        self._news = asyncio.Event()
+        self._polls = 0
+        self._is_over = False
+        self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.end)
+
+    # ---- for the users -----------------------------------------------------------------------------------------------
+
+    async def type(self, frames: bytes) -> bool:
+        """Have the relay pass on *frames*. Return False if the run has no terminal any more.
+
+        Raises:
+            HostUnreachable: the relay has not said that it has passed them on.
+            Refused: the terminal cannot be used, or too much waits that the job has not read.
+
+        """
+        if len(self._waiting) + len(frames) > MOST_WAITING_BYTES:
+            most = format_bytes(MOST_WAITING_BYTES)
+            raise Refused(f"the job has not read what was typed, and at most {most} wait: type less at a time")
+        loop = asyncio.get_running_loop()
+        self._idle.cancel()
+        self._idle = loop.call_later(IDLE_S, self.end)
+        self._waiting += frames
+        passed_on: asyncio.Future[bool] = loop.create_future()
+        self._typing.append((self._before + len(self._waiting), passed_on))
+        self._news.set()
+        late = loop.call_later(KEYS_S, self.end, HostUnreachable(f"host {self._host} does not answer"))
+        try:
+            return await passed_on
+        finally:
+            late.cancel()
+
+    # ---- for the relay -----------------------------------------------------------------------------------------------
+
+    async def after(self, offset: int, timeout_s: float) -> bytes:
+        """Return bytes that follow the first *offset* ones, which are passed on; none after *timeout_s*.
+
+        Raises:
+            NotHere: the end has come: the relay is to leave the terminal.
+            BadRequest: *offset* is not one of bytes that wait.
+
+        """
+        self._check()
+        if not 0 <= offset - self._before <= len(self._waiting):
+            raise BadRequest("offset is not one of the bytes that wait")
+        del self._waiting[: offset - self._before]
+        self._before = offset
+        self._confirm()
+        self._polls += 1
+        poll = self._polls
+        self._news.set()  # ends an earlier poll, which is that of a dead connection
+        if not self._waiting:
+            self._news = asyncio.Event()
+            with contextlib.suppress(TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
+                await asyncio.wait_for(self._news.wait(), timeout_s)
+        self._check()
+        return bytes(self._waiting[:MOST_PART_BYTES]) if poll == self._polls else b""
+
+    def left(self) -> None:
+        """Note that the relay has closed the connection of its poll. It may have passed on what it got, or not."""
+        self.end(HostUnreachable(f"host {self._host} does not answer any more"))
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def end(self, error: GpuQueueError | None = None) -> None:
+        """End it. Those who type now get *error*; without it, that the run has no terminal any more."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._idle.cancel()
+        for _, passed_on in self._typing:
+            if not passed_on.done():
+                passed_on.set_result(False) if error is None else passed_on.set_exception(error)
+        self._typing.clear()
+        self._news.set()
+        self._at_end()
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise NotHere("nobody types on this terminal any more")
+
+    def _confirm(self) -> None:
+        for end, passed_on in self._typing:
+            if end <= self._before and not passed_on.done():
+                passed_on.set_result(True)
+        self._typing = [each for each in self._typing if each[0] > self._before]

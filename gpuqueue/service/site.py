@@ -6,7 +6,8 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -17,19 +18,17 @@ from starlette.responses import Response
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.signing import Signer
 from gpuqueue.codec.wire import from_request, to_plain
-from gpuqueue.errors import BadRequest, NotAuthenticated
+from gpuqueue.errors import BadRequest, GpuQueueError, NotAuthenticated, TooManyRequests
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.access import AccessPolicy
 from gpuqueue.model.caller import Via
 from gpuqueue.service.call import Call
 from gpuqueue.service.callers import Credentials, Identity
 from gpuqueue.service.delivered import Delivered
-from gpuqueue.service.ends import Ends
 from gpuqueue.service.host_progress import HostProgress
 from gpuqueue.service.host_runs import HostRuns
 from gpuqueue.service.metrics.exposition import Metrics
 from gpuqueue.service.relays import Relays
-from gpuqueue.service.slots import Slots
 from gpuqueue.service.uploads import Uploads
 from gpuqueue.service.web.answers import Answers
 from gpuqueue.service.web.cookie import session_of
@@ -67,6 +66,10 @@ DOWNLOAD = "download"
 SMALL_BODY_BYTES = 16 * 1024
 #: Largest body of a caller who has not logged in, such as one who waits for many jobs.
 MOST_ANONYMOUS_BYTES = 256 * 1024
+#: After how many seconds a client that was refused should try again.
+SLOT_AGAIN_S = 5.0
+#: How long the subscription waits for one message, and how long before it is made again, in seconds.
+WAIT_S, END_AGAIN_S = 1.0, 1.0
 
 
 class Site:
@@ -257,3 +260,91 @@ def target_of(request: Request) -> str:
     query = request.url.query.partition(f"{DOWNLOAD}=")[0].rstrip("&")
     path = request.url.path.removeprefix(PREFIX)
     return f"{path}?{query}" if query else path
+
+
+class Slots:
+    """Counts what goes on. Use it in the event loop only."""
+
+    def __init__(self, most_of_one: int, most: int, what: str) -> None:
+        """Allow *most_of_one* for each name and *most* in all. *what* says in a refusal what goes on."""
+        self._most_of_one, self._most, self._what = most_of_one, most, what
+        self._taken: Counter[str] = Counter()
+
+    def take(self, name: str) -> Callable[[], None]:
+        """Take a slot of *name*, and return the function that gives it back. More calls of it do nothing.
+
+        Raises:
+            TooManyRequests: there is none.
+
+        """
+        if self._taken[name] >= self._most_of_one or self._taken.total() >= self._most:
+            raise TooManyRequests(f"too many {self._what} at a time: try again later", SLOT_AGAIN_S)
+        self._taken[name] += 1
+        is_given_back = False
+
+        def give_back() -> None:
+            nonlocal is_given_back
+            if not is_given_back:
+                is_given_back = True
+                self._taken[name] -= 1
+                if not self._taken[name]:
+                    del self._taken[name]
+
+        return give_back
+
+
+class Ends:
+    """Wakes the requests that wait for the end of a job. A message may be lost, so they also poll."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._waiting: dict[int, set[asyncio.Event]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+
+    async def wait(self, job_ids: Collection[int], timeout_s: float) -> None:
+        """Return when one of the jobs has ended, or after *timeout_s*."""
+        self._start()
+        woken = asyncio.Event()
+        for each in job_ids:
+            self._waiting.setdefault(each, set()).add(woken)
+        try:
+            await asyncio.wait_for(woken.wait(), max(0.0, timeout_s))
+        except TimeoutError:
+            pass
+        except asyncio.TimeoutError:  # another class before Python 3.11
+            pass
+        finally:
+            for each in job_ids:
+                self._waiting[each].discard(woken)
+                if not self._waiting[each]:
+                    del self._waiting[each]
+
+    def wake(self, job_id: int) -> None:
+        """Wake the requests that wait for this job. Call it in the event loop."""
+        for each in self._waiting.get(job_id, ()):
+            each.set()
+
+    def close(self) -> None:
+        """End the subscription."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._loop = asyncio.get_running_loop()
+            self._thread = threading.Thread(target=self._listen, name="ends", daemon=True)
+            self._thread.start()
+
+    def _listen(self) -> None:
+        while not self._over.is_set():
+            try:
+                with Connection(self._settings).ends() as wakeups:
+                    while not self._over.is_set():
+                        wake = wakeups.wait(WAIT_S)
+                        if wake is not None and wake.job_id is not None and self._loop is not None:
+                            self._loop.call_soon_threadsafe(self.wake, wake.job_id)
+            except GpuQueueError:  # the store does not answer: the requests poll, and raise its error
+                self._over.wait(END_AGAIN_S)

@@ -13,10 +13,11 @@ Real workers act at every heartbeat. The simulation acts only when that can chan
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from operator import attrgetter
 
 from gpuqueue.model.device import Device, DeviceKind
@@ -27,8 +28,6 @@ from gpuqueue.model.limits import Limits
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.lease import Claim, Later, Offer
 from gpuqueue.queue.simulated_clock import SimulatedClock, SimulatedQueue
-from gpuqueue.simulator.chances import Chances
-from gpuqueue.simulator.moments import Moments
 from gpuqueue.simulator.replay import Placement
 from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Request
@@ -298,3 +297,112 @@ def _spec(request: Request, expected: float | None) -> JobSpec:
         priority=request.priority,
         expected_utilisation=expected,
     )
+
+
+class Chances:
+    """The room of each device, the waiting jobs, and what each device has not yet tried to claim."""
+
+    def __init__(self, site: Site, *, has_limits: bool) -> None:
+        self._hosts = site.hosts
+        self._has_limits = has_limits
+        self._places = {card.uuid: place for place, card in enumerate(site.cards)}
+        self._free_bytes = [card.usable_bytes for card in site.cards]
+        self._slots = [site.slots] * len(site.cards)
+        self._sizes: Counter[int] = Counter()
+        self._joint: Counter[tuple[int, int]] = Counter()  # (bytes, devices) of the jobs that need several devices
+        self._texts: Mapping[str, str] = {}
+        self._holders: dict[int, tuple[int, bool]] = {}  # device -> its reserved job, and whether it needs several
+        #: The smallest job that each device might get. With limits always 0: any job that fits.
+        self._untried_bytes = [0.0 if has_limits else math.inf] * len(site.cards)
+
+    def might_start_any(self, place: int) -> bool:
+        """Return whether the device might get a waiting job. There must be one."""
+        return self._slots[place] > 0 and max(min(self._sizes), self._untried_bytes[place]) <= self._free_bytes[place]
+
+    def started_none(self, place: int) -> None:
+        """Note a claim that found no job."""
+        if not self._has_limits:
+            self._untried_bytes[place] = math.inf
+
+    def arrive(self, request: Request) -> None:
+        """Add a waiting job."""
+        self._count(request, 1)
+        self._untried_bytes = [min(size, request.mem_bytes) for size in self._untried_bytes]
+
+    def start(self, placement: Placement, job_id: int) -> None:
+        """Note that a waiting job runs. Its reservation ends."""
+        self._count(placement.request, -1)
+        self._take(placement, 1)
+        released = [place for place, (holder, _) in self._holders.items() if holder == job_id]
+        for place in released:
+            del self._holders[place]
+        if released:
+            self._try_again(released)
+
+    def leave(self, placement: Placement) -> None:
+        """Note that a run has ended."""
+        self._take(placement, -1)
+        self._try_again(placement.cards)
+
+    def reserve(self, texts: Mapping[str, str], waiting: Mapping[int, Request]) -> None:
+        """Note the store's entry of each reserved device: ``job:…``."""
+        changed = {self._places[device] for device, _ in texts.items() ^ self._texts.items()}
+        self._texts = texts
+        holders = {self._places[device]: int(text.partition(":")[0]) for device, text in texts.items()}
+        self._holders = {place: (job_id, waiting[job_id].gpus > 1) for place, job_id in holders.items()}
+        if changed:
+            self._try_again(changed)
+
+    def try_all_again(self) -> None:
+        """Note that every device might get a job."""
+        self._untried_bytes = [0.0] * len(self._untried_bytes)
+
+    def _try_again(self, places: Collection[int]) -> None:
+        for host in self._hosts:
+            free = [place for place in host if place not in self._holders]
+            least = min((size for size, gpus in self._joint if self._is_room(free, size, gpus)), default=math.inf)
+            for place in host:
+                _, is_joint = self._holders.get(place, (0, False))
+                new_bytes = least if place not in self._holders else 0.0 if is_joint else math.inf
+                self._untried_bytes[place] = min(self._untried_bytes[place], new_bytes)
+        for place in places:
+            self._untried_bytes[place] = 0.0
+
+    def _is_room(self, places: Sequence[int], size_bytes: int, gpus: int) -> bool:
+        return sum(self._slots[place] > 0 and self._free_bytes[place] >= size_bytes for place in places) >= gpus
+
+    def _take(self, placement: Placement, sign: int) -> None:
+        for place in placement.cards:
+            self._free_bytes[place] -= sign * placement.request.mem_bytes
+            self._slots[place] -= sign
+
+    def _count(self, request: Request, sign: int) -> None:
+        self._sizes[request.mem_bytes] += sign
+        self._sizes = +self._sizes  # without zeros
+        if request.gpus > 1:
+            self._joint[request.mem_bytes, request.gpus] += sign
+            self._joint = +self._joint
+
+
+class Moments:
+    """Times in seconds, earliest first. Those of a job matter only while it is in *waiting*."""
+
+    def __init__(self, waiting: Container[int]) -> None:
+        self._waiting = waiting
+        self._heap: list[tuple[float, int]] = []
+
+    def add(self, moment_s: float, job_id: int = 0) -> None:
+        """Add a time. If *job_id* is not 0, the time belongs to that job."""
+        heapq.heappush(self._heap, (moment_s, job_id))
+
+    def first_s(self) -> float:
+        """Return the earliest time; infinity if there is none."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def pass_until(self, now_s: float) -> bool:
+        """Remove the times up to *now_s*; return whether one of them matters."""
+        matters = False
+        while self.first_s() <= now_s:
+            _, job_id = heapq.heappop(self._heap)
+            matters = matters or not job_id or job_id in self._waiting
+        return matters

@@ -20,19 +20,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO
 
-from gpuqueue.errors import GpuQueueError
-from gpuqueue.snapshot import blob_files
+from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.snapshot.errors import BlobRefused, InvalidManifest, SnapshotNotHeld
-from gpuqueue.snapshot.held_marks import HeldMarks
 from gpuqueue.snapshot.limits import DEFAULT, DIFF_BYTES, Limits
-from gpuqueue.snapshot.manifest import MAX_TEXT_BYTES, Manifest, address_of, read_manifest
+from gpuqueue.snapshot.manifest import MAX_TEXT_BYTES, SHA256, Manifest, address_of, read_manifest
+from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import format_bytes
 
 _CHUNK_BYTES = 2**20
@@ -84,15 +86,15 @@ class BlobStore:
             size, limit = format_bytes(size_bytes), format_bytes(most_bytes)
             raise BlobRefused(f"a blob of {size} is above the limit of {limit} for a file")
         path = self._path(sha256)
-        blob_files.make(path.parent)
+        _make_folder(path.parent)
         fd, partial = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)  # of mode 0600
         try:
             with open(fd, "wb") as file:
-                blob_files.copy(chunks, file, sha256, size_bytes)
+                _copy_blob(chunks, file, sha256, size_bytes)
                 file.flush()
                 os.fsync(fd)
             mark = self._mark(uid, sha256)
-            blob_files.make(mark.parent)
+            _make_folder(mark.parent)
             with self.locked():
                 Path(partial).rename(path)
                 os.utime(path)  # it was written before a wait for the disk, and may replace one that was renewed since
@@ -137,7 +139,7 @@ class BlobStore:
             self.put(uid, address, len(text), [text], most_bytes=MAX_TEXT_BYTES)
         for folder in {self._path(each).parent for each in (address, *manifest.blobs(), *_one(diff))}:
             if synced_at_s is None or folder.stat().st_mtime >= synced_at_s:  # it has new names
-                blob_files.sync(folder)
+                _sync_folder(folder)
         self.held.add(uid, address, diff)
         return []
 
@@ -173,7 +175,7 @@ class BlobStore:
         if uid != other_uid:
             for sha256 in (*manifest.blobs(), address, *_one(diff)):
                 mark = self._mark(other_uid, sha256)
-                blob_files.make(mark.parent)
+                _make_folder(mark.parent)
                 mark.touch(mode=0o600)
             self.held.add(other_uid, address, diff)
 
@@ -273,7 +275,7 @@ class BlobStore:
     def _renew(self, uid: int, sha256: str) -> bool:
         """Renew the time of the blob *sha256* if it is here and the account *uid* has sent it; return whether so."""
         try:
-            os.stat(f"{self.users}/{int(uid)}/{blob_files.checked(sha256)[:2]}/{sha256}")
+            os.stat(f"{self.users}/{int(uid)}/{checked(sha256)[:2]}/{sha256}")
             os.utime(self._name(sha256))
         except FileNotFoundError:
             return False
@@ -281,14 +283,14 @@ class BlobStore:
 
     def _name(self, sha256: str) -> str:
         """Return the path of a blob as a text. A submit asks for thousands, and a ``Path`` takes ten times as long."""
-        checked = blob_files.checked(sha256)
-        return f"{self.blobs}/{checked[0]}/{checked[1]}/{checked}"
+        name = checked(sha256)
+        return f"{self.blobs}/{name[0]}/{name[1]}/{name}"
 
     def _path(self, sha256: str) -> Path:
         return Path(self._name(sha256))
 
     def _mark(self, uid: int, sha256: str) -> Path:
-        return self.users / str(int(uid)) / blob_files.checked(sha256)[:2] / sha256
+        return self.users / str(int(uid)) / checked(sha256)[:2] / sha256
 
 
 def _not_held(lacking: list[str]) -> SnapshotNotHeld:
@@ -297,3 +299,107 @@ def _not_held(lacking: list[str]) -> SnapshotNotHeld:
 
 def _one(diff: str | None) -> tuple[str, ...]:
     return () if diff is None else (diff,)
+
+
+def _copy_blob(chunks: Iterable[bytes], file: BinaryIO, sha256: str, size_bytes: int) -> None:
+    """Write *chunks* to *file*, which together have *size_bytes* and the hash *sha256*.
+
+    Raises:
+        BlobRefused: they have not.
+
+    """
+    digest, left_bytes = hashlib.sha256(), size_bytes
+    for chunk in chunks:
+        left_bytes -= len(chunk)
+        if left_bytes < 0:
+            raise BlobRefused(f"more than the announced {size_bytes} bytes were sent")
+        digest.update(chunk)
+        file.write(chunk)
+    if left_bytes:
+        raise BlobRefused(f"{size_bytes - left_bytes} bytes were sent, but {size_bytes} were announced")
+    if digest.hexdigest() != sha256:
+        raise BlobRefused(f"the blob that was sent does not have the SHA-256 {sha256[:12]}…: submit again")
+
+
+def _make_folder(folder: Path) -> None:
+    """Make *folder* and its parent, only for this account, if they are missing."""
+    for each in (folder.parent, folder):
+        try:
+            each.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        _sync_folder(each.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until the names in *folder* are on the disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def checked(sha256: str) -> str:
+    """Return *sha256* if it is a hash. Then it cannot name another path.
+
+    Raises:
+        BadRequest: it is none.
+
+    """
+    if not SHA256.fullmatch(str(sha256)):
+        raise BadRequest(f"{brief(sha256)} is no SHA-256")
+    return sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """When an account last used a snapshot, in seconds since 1970, and the hashes of its differences from commits."""
+
+    used_at_s: float
+    diffs: list[str] = field(default_factory=list)
+
+
+class HeldMarks:
+    """The files below the directory *root*, which exists."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def add(self, uid: int, address: str, diff: str | None) -> None:
+        """Record that the account *uid* uses the snapshot at *address* now."""
+        folder = self._root / str(int(uid))
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for name in (address, *([f"{address}.{diff}"] if diff is not None else [])):
+            (folder / name).touch(mode=0o600)
+
+    def used_at_s(self, uid: int, address: str, diff: str | None) -> float | None:
+        """Return when the account *uid* last used the snapshot with *diff*, in seconds since 1970; None if never."""
+        name = address if diff is None else f"{address}.{diff}"
+        try:
+            return (self._root / str(int(uid)) / name).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def of(self, uid: int) -> dict[str, Held]:
+        """Return the snapshots of the account *uid* by address."""
+        found: dict[str, Held] = {}
+        for mark in sorted((self._root / str(int(uid))).glob("*")):  # an address comes before its differences
+            address, _, diff = mark.name.partition(".")
+            with contextlib.suppress(FileNotFoundError):
+                if not diff:
+                    found[address] = Held(mark.stat().st_mtime)
+                elif address in found:
+                    found[address].diffs.append(diff)
+        return found
+
+    def remove(self, uid: int, address: str) -> None:
+        """Remove the record of the snapshot at *address* from the account *uid*."""
+        for mark in (self._root / str(int(uid))).glob(f"{address}*"):
+            mark.unlink(missing_ok=True)
+
+    def remove_everywhere(self, sha256: str) -> None:
+        """Remove a snapshot, or a difference, that is no longer stored from all accounts."""
+        for pattern in (f"*/{sha256}*", f"*/*.{sha256}"):
+            for mark in self._root.glob(pattern):
+                mark.unlink(missing_ok=True)

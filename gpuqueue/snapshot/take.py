@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shlex
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.snapshot import git_run
 from gpuqueue.snapshot.contents import Contents
-from gpuqueue.snapshot.directory import select_in_directory
 from gpuqueue.snapshot.errors import SnapshotRefused
 from gpuqueue.snapshot.git_ids import git_hash_of
-from gpuqueue.snapshot.git_tree import select_in_git
 from gpuqueue.snapshot.hash_cache import HashCache, forget
+from gpuqueue.snapshot.ignore import Ignored, IgnoreRules
 from gpuqueue.snapshot.limits import DEFAULT, IGNORE_FILE, Limits
 from gpuqueue.snapshot.manifest import Manifest, address_of
 from gpuqueue.snapshot.names import quoted
@@ -26,6 +29,19 @@ from gpuqueue.system.git_checkout import commit_of, work_tree_of
 
 #: The option of the command line that allows files that look like secrets.
 ALLOW_OPTION = "--snapshot-allow"
+#: Left out unless an ignore file takes them back in (``!*.pt``): what tools make, and weights, which are large.
+DEFAULT_EXCLUDES = (
+    *(".hg/", ".svn/", ".DS_Store"),
+    *(".venv/", "venv/", "node_modules/", ".tox/", ".nox/"),
+    *("__pycache__/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/", ".ipynb_checkpoints/"),
+    *("wandb/", "mlruns/", "lightning_logs/"),
+    *("*.pt", "*.pth", "*.ckpt", "*.safetensors"),
+)
+#: Left out always, as by git itself.
+_GIT = ".git"
+_GIT_IGNORE_FILE = ".gitignore"
+#: Mode of a submodule in the index.
+_SUBMODULE = b"160000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,3 +233,136 @@ def _note_on_empty_cwd(cwd: str, manifest: Manifest) -> tuple[str, ...]:
     if cwd == "." or any(each.path.startswith(f"{cwd}/") for each in manifest.entries):
         return ()
     return (f"the snapshot has no file of the working directory {quoted(cwd)}: git or {IGNORE_FILE} leaves them out",)
+
+
+def select_in_directory(tree: Tree, limits: Limits) -> Selection:
+    """Return the files in *tree*. Stops early once it has found far more than *limits* allows.
+
+    Raises:
+        SnapshotRefused: a directory or an ignore file cannot be read.
+
+    """
+    walk = _Walk(tree)
+    folders = [""]
+    while folders and len(walk.found) <= 2 * limits.files:
+        folders.extend(walk.through(folders.pop()))
+    excluded = (Excluded(pattern=pattern, paths=len(paths), example=paths[0]) for pattern, paths in walk.left.items())
+    return Selection(found=tuple(walk.found), excluded=tuple(excluded))
+
+
+class _Walk:
+    def __init__(self, tree: Tree) -> None:
+        self.found: list[tuple[str, os.stat_result]] = []
+        #: The paths that each default pattern left out, and ``.git``.
+        self.left: dict[str, list[str]] = {}
+        self._tree = tree
+        self._own, self._git, self._defaults = IgnoreRules(), IgnoreRules(), IgnoreRules(DEFAULT_EXCLUDES)
+        self._ignored = Ignored([self._own, self._git, self._defaults])
+
+    def through(self, folder: str) -> list[str]:
+        """Add the files in *folder*, and return the directories in it that are not left out."""
+        names = self._tree.listed(folder)
+        start = f"{folder}/" if folder else ""
+        for name, rules in ((IGNORE_FILE, self._own), (_GIT_IGNORE_FILE, self._git)):
+            if name in names:
+                rules.add(folder, self._tree.ignore_lines(f"{start}{name}"))
+        folders = []
+        for name in names:
+            path = f"{start}{name}"
+            if name == _GIT:
+                self.left.setdefault(_GIT, []).append(path)
+                continue
+            about = self._tree.stat(path)
+            if about is None:  # deleted since
+                continue
+            is_folder = stat.S_ISDIR(about.st_mode)
+            match = self._ignored.by(path, folder=is_folder)
+            if match is not None:
+                if match.rules is self._defaults:
+                    self.left.setdefault(match.pattern, []).append(path)
+            elif is_folder:
+                folders.append(path)
+            else:
+                self.found.append((path, about))
+        return folders
+
+
+def select_in_git(tree: Tree, work_tree: Path, limits: Limits) -> Selection:
+    """Return the files in *tree*, which is the git *work_tree* or a directory of it.
+
+    Files of initialised submodules and of other repositories in the tree are included. Deleted files are left out.
+    Stops early once it has found far more than *limits* allows.
+
+    Raises:
+        SnapshotRefused: a submodule is not initialised, git fails or is not installed, or an ignore file is no file.
+
+    """
+    selected = _GitSelection(tree, 2 * limits.files)
+    selected.add("", work_tree)
+    return Selection(found=tuple(selected.found), notes=tuple(selected.notes))
+
+
+class _GitSelection:
+    def __init__(self, tree: Tree, most: int) -> None:
+        self.found: list[tuple[str, os.stat_result]] = []
+        self.notes: list[str] = []
+        self._tree = tree
+        self._most = most
+        self._rules = IgnoreRules(tree.ignore_lines(IGNORE_FILE))
+        self._ignored = Ignored([self._rules])
+
+    def add(self, folder: str, work_tree: Path) -> None:
+        """Add the files of the repository with the *work_tree* that are in *folder*, "" for the root."""
+        names = self._listed(folder, work_tree)
+        for path in names:
+            if path.endswith(f"/{IGNORE_FILE}"):
+                self._rules.add(path.rpartition("/")[0], self._tree.ignore_lines(path))
+        folders = []
+        for path in names:
+            if len(self.found) > self._most:
+                return
+            about = self._tree.stat(path)
+            if about is None:  # deleted, but still in the index
+                continue
+            is_folder = stat.S_ISDIR(about.st_mode)
+            if self._ignored.by(path, folder=is_folder) is not None:
+                continue
+            if is_folder:
+                folders.append(path)
+            else:
+                self.found.append((path, about))
+        self._add_nested(folders, folder, work_tree)
+
+    def _add_nested(self, folders: list[str], folder: str, work_tree: Path) -> None:
+        missing = []
+        for path in folders:
+            if self._tree.stat(f"{path}/.git") is not None:
+                self.add(path, self._tree.root / path)
+            else:
+                missing.append(path)
+        if missing:  # or a tracked file is now a directory, whose files git lists one by one
+            submodules = self._submodules(folder, work_tree)
+            empty = [path for path in missing if path in submodules]
+            if empty:
+                named = ", ".join(quoted(path) for path in empty)
+                raise SnapshotRefused(
+                    f"the submodule {named} is not checked out. Run: git -C {shlex.quote(str(work_tree))} submodule "
+                    f"update --init --recursive. Or leave it out by a line in {IGNORE_FILE}"
+                )
+
+    def _listed(self, folder: str, work_tree: Path) -> list[str]:
+        words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        listed = {name.removesuffix("/") for name in self._git(folder, work_tree, *words).split("\0")}
+        return sorted(f"{folder}/{name}" if folder else name for name in listed if name)
+
+    def _submodules(self, folder: str, work_tree: Path) -> set[str]:
+        entries = self._git(folder, work_tree, "ls-files", "-z", "--stage").split("\0")
+        named = (entry.partition("\t") for entry in entries)
+        return {
+            f"{folder}/{name}" if folder else name for about, _, name in named if about.startswith(_SUBMODULE.decode())
+        }
+
+    def _git(self, folder: str, work_tree: Path, *words: str) -> str:
+        output, warnings = git_run.in_work_tree(self._tree.root / folder, work_tree, words)
+        self.notes.extend(note for note in warnings if note not in self.notes)
+        return os.fsdecode(output)

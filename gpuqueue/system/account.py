@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 from contextlib import suppress
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
 else:
     shutil = later("shutil")
 
-
 #: The caller name that the queue takes for a process with all rights. No account has this name.
 SUPERUSER = ""
 #: The uid map of a process that is in no user namespace: every uid maps to itself.
 _ALL_USER_IDS = ["0", "0", "4294967295"]
+#: The record of what ``gpuqueue install`` or ``gpuqueue join`` has made. Everybody may read it.
+INSTALLED = Path("/etc/gpuqueue/installed.json")
 
 
 def current_account(host: str) -> Account:
@@ -82,3 +84,12 @@ def current_umask(status: Path = Path("/proc/self/status")) -> int:
         return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
     except (OSError, ValueError, IndexError, StopIteration):
         return 0o022
+
+
+def users_group() -> str | None:
+    """Return the group, or None if gpuqueue was not installed here with one, or the record is damaged."""
+    try:
+        found = json.loads(INSTALLED.read_text(encoding="utf-8"))["group"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuqueue.model.git import COMMIT, MAX_BRANCH, Checkout
+from gpuqueue.model.job_spec import COMMIT, MAX_BRANCH, Checkout
 
 #: Time limit of ``git status``, in seconds from its start.
 DIRTY_S = 0.06

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuqueue.model.job import JobState, WaitReason
-from gpuqueue.model.page_rows import QueueRow
+from gpuqueue.model.page import QueueRow
 from gpuqueue.text.units import format_bytes
 
 #: Each reason but that of memory, which depends on what the job asks for.

@@ -32,12 +32,12 @@ from gpuqueue.cli.commands.limits import limits_to_plain
 from gpuqueue.cli.commands.notify import target_to_plain
 from gpuqueue.cli.commands.status import status
 from gpuqueue.cli.commands.top import snapshot_to_plain
+from gpuqueue.cli.commands.why import why_to_plain
 from gpuqueue.cli.main import commands
 from gpuqueue.cli.output.devices import device_plain
 from gpuqueue.cli.output.kept_line import kept_to_plain
 from gpuqueue.cli.output.probe_lines import Shown, shown_to_plain
-from gpuqueue.cli.output.queue_json import listing_to_plain
-from gpuqueue.cli.output.why_json import why_to_plain
+from gpuqueue.cli.output.queue_table import listing_to_plain
 from gpuqueue.cli.top.snapshot import Snapshot
 from gpuqueue.client.access import Access
 from gpuqueue.client.devices import Devices
@@ -71,13 +71,12 @@ from gpuqueue.model.code_snapshot import StoredSnapshot
 from gpuqueue.model.device import Peak, Timeline
 from gpuqueue.model.finding import Grade, name_of, ok, to_plain
 from gpuqueue.model.job import TRANSITIONS, Job, JobState, WaitReason
-from gpuqueue.model.job_page import Listing
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.learning_report import ReplayFigures, ReplayGroup, group_to_plain, report_to_plain
 from gpuqueue.model.limits import Bound, LimitsInUse
 from gpuqueue.model.measures import Limit, Measure, PoolLimits
 from gpuqueue.model.mem_source import Signature
-from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.model.run import Ending, EndingKind, Listing, Record, Run, RunDevice
 from gpuqueue.model.run_files import Fetched, KeptFiles, KeptState, RunFile
 from gpuqueue.model.statistics import By, Figures, Statistics, Stretch, figures_to_plain, statistics_to_plain
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Start, Verdict

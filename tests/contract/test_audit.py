@@ -17,7 +17,7 @@ from gpuqueue.errors import HistoryUnreachable, Refused, StoreUnreachable, Unrea
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.audit import AuditEntry, AuditOutcome, AuditQuery
 from gpuqueue.model.caller import ALL_SCOPES, Caller, Via, anonymous
-from gpuqueue.service.identity import audit_file, audit_journal
+from gpuqueue.service.identity import audit_journal
 from gpuqueue.service.identity.audit_journal import FEW_REFUSALS, PERIOD_S, AuditJournal
 
 ADA = Caller(account="ada", uid=1001, via=Via.SOCKET, scopes=ALL_SCOPES, address="pid 12")
@@ -141,7 +141,7 @@ def test_a_short_write_leaves_no_half_line(
         pass
     write = os.write
     with monkeypatch.context() as patch:
-        patch.setattr(audit_file.os, "write", lambda fd, content: write(fd, content[:20]))
+        patch.setattr(audit_journal.os, "write", lambda fd, content: write(fd, content[:20]))
         with pytest.raises(Unreachable, match="No space left"), journal.change(ADA, "hold"):
             pytest.fail("the change was made")
     with journal.change(ADA, "release"):

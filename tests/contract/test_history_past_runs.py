@@ -20,9 +20,8 @@ from gpuqueue.learning.program import program_of
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act
-from gpuqueue.model.git import Checkout
 from gpuqueue.model.job import JobState
-from gpuqueue.model.job_spec import Account, JobSpec
+from gpuqueue.model.job_spec import Account, Checkout, JobSpec
 from gpuqueue.model.run import Ending, EndingKind, RunDevice, state_after
 from gpuqueue.text.units import GIB
 

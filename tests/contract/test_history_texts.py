@@ -15,7 +15,7 @@ from outbox import Outbox, ids
 from private_postgres import Server
 
 from gpuqueue.codec import encode_spec
-from gpuqueue.history import filters, index_choice, migrate, text_index, text_search
+from gpuqueue.history import filters, index_choice, migrate, text_index
 from gpuqueue.history.connect import open_engine, reading, writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
@@ -61,7 +61,7 @@ COMMANDS = (
 @pytest.fixture
 def near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Search at most one job before the index is used, because a test's history is small."""
-    monkeypatch.setattr(text_search, "NEAR", 1)
+    monkeypatch.setattr(filters, "NEAR", 1)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def is_there(database: HistoryDatabase) -> bool:
 def named(database: HistoryDatabase, text: str) -> list[int]:
     """Return the jobs that the index gives for *text*, newest first."""
     with reading(database._engine) as connection:
-        return sorted(text_search._named(connection, HistoryQuery(text=text), None, 99), reverse=True)
+        return sorted(filters._named(connection, HistoryQuery(text=text), None, 99), reverse=True)
 
 
 def note(outbox: Outbox, job_id: int, text: str) -> None:

@@ -12,7 +12,7 @@ from service_fixtures import ServedSite, serving
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.job import JobState
-from gpuqueue.model.mem_retry import Shortage
+from gpuqueue.model.mem_source import Shortage
 from gpuqueue.model.retries import Retries
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.text.units import GIB

@@ -43,8 +43,8 @@ WITH_CONSTANT = Path(__file__).parents[1] / "support" / "with_constant.py"
 IN_CI = bool(os.environ.get("CI"))
 LIMITS = {
     "gpuqueue.history.connect:WAIT_S": 0.3,
-    "gpuqueue.history.pg_timeout:ANSWER_S": 2.0,
-    "gpuqueue.history.pg_timeout:PING_S": 2.0,
+    "gpuqueue.history.connect:ANSWER_S": 2.0,
+    "gpuqueue.history.connect:PING_S": 2.0,
 }
 CONSTANTS = ("workers.services.recorder:PAUSE_S=0.05", *(f"{name}={value}" for name, value in LIMITS.items()))
 

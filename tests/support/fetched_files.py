@@ -33,7 +33,7 @@ def packing(more_bounds: Mapping[str, float] | None = None, **chosen: str) -> It
     program.write_text(f"#!{sys.executable}\n{PACK.read_text()}")
     program.chmod(0o700)
     bounds: dict[str, float | str] = {
-        "gpuqueue.service.archives:PROGRAM": str(program),
+        "gpuqueue.service.routes.files:PROGRAM": str(program),
         "gpuqueue.service.transfers:FIRST_S": 2,
         **(more_bounds or {}),
     }

@@ -17,8 +17,8 @@ from service_fixtures import ServedSite, serving
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.device import Activity, DeviceKind, Health, Peak, PeakSource, Timeline
-from gpuqueue.model.git import Checkout
 from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job_spec import Checkout
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.model.sweep import Axis
 from gpuqueue.queue.lease import Again, Alive, Claim, Offer

@@ -22,10 +22,9 @@ from service_fixtures import ServedSite, serving
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline
-from gpuqueue.model.git import Checkout
 from gpuqueue.model.job import JobState
-from gpuqueue.model.job_spec import Account, JobSpec, Priority
-from gpuqueue.model.mem_retry import Shortage
+from gpuqueue.model.job_spec import Account, Checkout, JobSpec, Priority
+from gpuqueue.model.mem_source import Shortage
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import Claim, ExternalProcess, Offer

@@ -13,7 +13,7 @@ from gpuqueue.snapshot.manifest import Entry, Kind, Manifest
 from gpuqueue.snapshot.names import LEFT_OUT_NOTES
 from gpuqueue.snapshot.patterns import rules_of
 from workers.results.pack import pack
-from workers.results.wanted import Request
+from workers.results.wanted import ArchiveRequest
 
 
 def nothing() -> None:
@@ -62,7 +62,7 @@ class Copy:
         code = os.open(self.code, os.O_RDONLY)
         output = os.open(self.archive, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            self.notes = pack(code, Request.of(patterns, rules_of(patterns)), output, progress)
+            self.notes = pack(code, ArchiveRequest.of(patterns, rules_of(patterns)), output, progress)
         finally:
             os.close(code)
             os.close(output)

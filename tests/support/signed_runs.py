@@ -13,8 +13,8 @@ from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
 from workers.run.environment import environment
+from workers.runner import with_python
 from workers.shim.code import TREE
-from workers.steps.choose_python import with_python
 from workers.steps.fetch_code import unpacking
 
 KEY = bytes(range(32))

@@ -3,21 +3,56 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import pynvml
 
-from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation
+from gpuqueue.model.device import (
+    HARDWARE_SLOWDOWN,
+    HARDWARE_THERMAL,
+    POWER_BRAKE,
+    SOFTWARE_THERMAL,
+    Device,
+    DeviceKind,
+    Health,
+    Reading,
+    Utilisation,
+)
 from workers.devices.nvml_calls import NO_DRIVER, SESSION_GONE, UNSUPPORTED, Refusal, Session, text
-from workers.devices.nvml_health import health_of
-from workers.devices.nvml_memory import accounted, memory, sample
-from workers.devices.nvml_utilisation import utilisations
 
 _log = logging.getLogger(__name__)
 
 #: The index of a MIG instance is 100 (card + 1) + slot. It never equals the index of a card, even after repartitioning.
 _CARD_STEP = 100
+# Constants of nvml.h, written as numbers because older versions of pynvml lack some of the names.
+_GPU_SENSOR = 0
+_SLOWDOWN, _GPU_MAX = 1, 3
+_SLOWDOWN_TLIMIT, _GPU_MAX_TLIMIT = 194, 196
+_UNCORRECTED, _SINCE_THE_DRIVER_STARTED = 1, 0
+#: Throttle reasons by bit. The other bits (idle, clocks set by a user, the normal power cap) are not alarming.
+_THROTTLED = {0x8: HARDWARE_SLOWDOWN, 0x20: SOFTWARE_THERMAL, 0x40: HARDWARE_THERMAL, 0x80: POWER_BRAKE}
+#: Compute modes. Mode 1 (exclusive to a thread) is obsolete and stricter than mode 3, so it is mapped to mode 3.
+_MODES = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
+#: The union member that holds a field's value, by the value's type.
+_VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+#: From this value on, a threshold field is a temperature in degrees Celsius. Smaller values are distances from T.Limit,
+#: which are near 0.
+_DEGREES_FROM = 40
+#: Errors of drivers before R510, which lack version 2 of the memory call.
+_NO_MEMORY_V2 = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH})
+#: The value of a figure that the driver does not report.
+_NOT_AVAILABLE = 2**64 - 1
+#: How often a process list is read at most, if it grows while it is read.
+_LIST_TRIES = 5
+#: How often a sample is taken at most, if the free memory changes during the sample.
+_SAMPLES = 3
+#: Errors that mean that no process used the GPU: no entry was found, or pynvml got an empty list at its first call.
+_NOBODY = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
+#: The largest valid figure. Some drivers give garbage instead of a figure that they do not have.
+_MOST = 100
 
 
 class NvmlBackend:
@@ -156,3 +191,197 @@ class NvmlBackend:
             pci_bus=bus,
             mig_parent=parent,
         )
+
+
+def health_of(session: Session, handle: Any, parent: Any = None) -> Health:
+    """Return the health of the GPU *handle*. For a MIG instance, its card *parent* supplies the missing fields."""
+    own = _read(session, handle)
+    if parent is None:
+        return own
+    card = _read(session, parent)
+    names = [field.name for field in fields(Health)]
+    known = {name: getattr(own, name) for name in names}
+    return Health(**{name: getattr(card, name) if known[name] is None else known[name] for name in names})
+
+
+def _read(session: Session, handle: Any) -> Health:
+    """Return the health that *handle* itself reports."""
+    temperature_c = _temperature_c(session, handle)
+    rates = session.maybe("nvmlDeviceGetUtilizationRates", handle)
+    power_mw = session.maybe("nvmlDeviceGetPowerUsage", handle)
+    errors = session.maybe("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _SINCE_THE_DRIVER_STARTED)
+    return Health(
+        temperature_c=temperature_c,
+        limit_c=_limit_c(session, handle, temperature_c, _further(session, handle)),
+        utilisation=None if rates is None else rates.gpu / 100,
+        memory_utilisation=None if rates is None else rates.memory / 100,
+        power_w=None if power_mw is None else power_mw / 1000,
+        throttled=_throttled(session, handle),
+        ecc_uncorrected=None if errors is None else int(errors),
+        compute_mode=_MODES.get(session.maybe("nvmlDeviceGetComputeMode", handle)),
+    )
+
+
+def _temperature_c(session: Session, handle: Any) -> float | None:
+    """Return the temperature in degrees Celsius, by the new call or else by the older one."""
+    temperature = session.maybe("nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
+    if temperature is None:
+        temperature = session.maybe("nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
+    return None if temperature is None else float(temperature)
+
+
+def _further(session: Session, handle: Any) -> dict[int, float]:
+    """Return the values of the numbered NVML fields that this card supports, by field id."""
+    ids = [_SLOWDOWN_TLIMIT, _GPU_MAX_TLIMIT]
+    values = session.maybe("nvmlDeviceGetFieldValues", handle, ids) or ()
+    return {
+        int(each.fieldId): float(getattr(each.value, _VALUES[each.valueType]))
+        for each in values
+        if each.nvmlReturn == pynvml.NVML_SUCCESS and each.valueType < len(_VALUES)
+    }
+
+
+def _limit_c(session: Session, handle: Any, temperature_c: float | None, further: dict[int, float]) -> float | None:
+    """Return the temperature in degrees Celsius at which the card slows itself down, None if it is unknown.
+
+    It is the GPU maximum, at which the card may slow down, or else the slowdown threshold, at which it must. Ada and
+    later cards no longer support the old call for these thresholds, and report them as numbered fields instead.
+    """
+    for threshold, field in ((_GPU_MAX, _GPU_MAX_TLIMIT), (_SLOWDOWN, _SLOWDOWN_TLIMIT)):
+        degrees = session.maybe("nvmlDeviceGetTemperatureThreshold", handle, threshold)
+        if degrees:
+            return float(degrees)
+        line = further.get(field)
+        if line is None:
+            continue
+        if line >= 2**31:  # a negative value in an unsigned field
+            line -= 2**32
+        if line >= _DEGREES_FROM:
+            return line
+        # The margin is the distance from now to T.Limit. A threshold of -2 is two degrees above T.Limit.
+        margin = session.maybe("nvmlDeviceGetMarginTemperature", handle)
+        if margin is not None and temperature_c is not None:
+            return temperature_c + float(margin) - line
+    return None
+
+
+def _throttled(session: Session, handle: Any) -> tuple[str, ...] | None:
+    """Return what slows the card down now, None if unknown. The call has a new name in newer versions."""
+    bits = session.maybe("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if bits is None:
+        bits = session.maybe("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    return None if bits is None else tuple(word for bit, word in _THROTTLED.items() if bits & bit)
+
+
+def memory(session: Session, handle: Any) -> Any:
+    """Return NVML's memory figures. Total and free mean the same in versions 1 and 2 of the call."""
+    if session.memory_v2:
+        try:
+            return session.ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+        except Refusal as refusal:
+            if refusal.code not in _NO_MEMORY_V2:
+                raise
+            session.memory_v2 = False
+    return session.ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+
+
+def sample(session: Session, handle: Any) -> tuple[int, int, dict[int, int | None]]:
+    """Return a GPU's total bytes, its free bytes, and the bytes of each process, as one consistent sample.
+
+    NVML needs several calls for this. The memory of unlisted processes is the used memory minus that of the listed
+    ones, so a process that frees memory between two calls would hide that much of it. The free memory is therefore read
+    before and after the process list. If both values are equal, the sample is consistent. If they differ in every
+    attempt, the smaller free value of the last attempt is used.
+    """
+    before = memory(session, handle)
+    for _ in range(_SAMPLES):
+        held = processes(session, handle)
+        after = memory(session, handle)
+        free_bytes = min(int(before.free), int(after.free))
+        if before.free == after.free:
+            break
+        before = after
+    return int(after.total), free_bytes, held
+
+
+def processes(session: Session, handle: Any) -> dict[int, int | None]:
+    """Return every process on the GPU with its bytes, None if the driver does not report them."""
+    entries = _list(session, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
+    # Some cards do not support graphics, and some drivers do not support MPS, whose clients have a list of their own.
+    # An error of the compute list is always raised: without that list every job would seem to use 0 bytes.
+    for name in ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"):
+        call = getattr(pynvml, name, None)
+        if call is None:
+            continue
+        try:
+            entries += _list(session, call, handle)
+        except Refusal as refusal:
+            if refusal.code not in UNSUPPORTED:
+                raise
+    return merged(entries)
+
+
+def accounted(session: Session, handle: Any, pids: Iterable[int]) -> dict[int, int]:
+    """Return the driver's own peak memory of each of *pids*, in bytes, including processes that have ended.
+
+    Only an administrator can enable accounting, and MIG instances do not support it. The result is empty without
+    accounting. For a reused pid the figure is that of the later process (nvml.h, nvmlDeviceGetAccountingStats).
+    """
+    if session.maybe("nvmlDeviceGetAccountingMode", handle) != pynvml.NVML_FEATURE_ENABLED:
+        return {}
+    stats = {pid: session.maybe("nvmlDeviceGetAccountingStats", handle, pid) for pid in pids}
+    return {
+        pid: int(each.maxMemoryUsage)
+        for pid, each in stats.items()
+        if each is not None and each.maxMemoryUsage not in (None, _NOT_AVAILABLE)
+    }
+
+
+def merged(entries: Iterable[tuple[int, int | None]]) -> dict[int, int | None]:
+    """Return the largest figure of each pid. A process that uses compute and graphics is in both lists."""
+    held: dict[int, int | None] = {}
+    for pid, size_bytes in entries:
+        known = held.get(pid)
+        held[pid] = size_bytes if known is None else max(known, size_bytes or 0)
+    return held
+
+
+def _list(session: Session, call: Callable[..., Iterable[Any]], handle: Any) -> list[tuple[int, int | None]]:
+    """Return one process list. It is read again if it grew between the two NVML calls that pynvml makes for it."""
+    tries_left = _LIST_TRIES
+    while True:
+        tries_left -= 1
+        try:
+            return [(int(entry.pid), entry.usedGpuMemory) for entry in session.ask(call, handle)]
+        except Refusal as refusal:
+            if refusal.code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or not tries_left:
+                raise
+
+
+def utilisations(session: Session, handle: Any, since_us: int) -> tuple[dict[int, Utilisation], int] | None:
+    """Return the utilisation by each process after *since_us*, and the time of the newest figure.
+
+    Times are in microseconds on the driver's clock. The driver lists only processes that used the GPU. For several
+    figures of one process, the result is their mean. Video engines count as well: a process that decodes works.
+
+    Returns:
+        None if the driver does not report it, or reports impossible figures.
+    """
+    entries = session.maybe("nvmlDeviceGetProcessUtilization", handle, since_us, empty=_NOBODY)
+    if entries is None:
+        return None
+    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for entry in entries:
+        busy, memory = max(entry.smUtil, entry.encUtil, entry.decUtil), entry.memUtil
+        if busy > _MOST or memory > _MOST:
+            return None
+        found[int(entry.pid)].append((busy / _MOST, memory / _MOST))
+    means = {
+        pid: Utilisation(busy=_mean([busy for busy, _ in each]), memory=_mean([memory for _, memory in each]))
+        for pid, each in found.items()
+    }
+    return means, max((int(entry.timeStamp) for entry in entries), default=since_us)
+
+
+def _mean(figures: list[float]) -> float:
+    return sum(figures) / len(figures)

@@ -44,7 +44,7 @@ MOST_DESCRIPTORS = 1024
 LIMITS_REACHED = {errno.EAGAIN, errno.EMFILE}
 
 
-class Request(NamedTuple):
+class LaunchRequest(NamedTuple):
     """What to start. All of it comes from the shim and is not trusted."""
 
     name: str
@@ -64,7 +64,7 @@ class Request(NamedTuple):
     ticket: str | None = None
 
     @classmethod
-    def read(cls, fd: int) -> Request:
+    def read(cls, fd: int) -> LaunchRequest:
         """Return the request in the spec that the open file *fd* holds.
 
         Raises:
@@ -107,7 +107,7 @@ class Request(NamedTuple):
 
 
 def become(
-    request: Request,
+    request: LaunchRequest,
     files: list[int],
     run_dir: int,
     rules: Rules,
@@ -166,7 +166,7 @@ def become(
         os.write(answer, f"{number} {step}: {why(error, program)}".encode(errors="replace"))
 
 
-def with_code_directory(request: Request, run_dir: int, uid: int, rules: Rules) -> Request:
+def with_code_directory(request: LaunchRequest, run_dir: int, uid: int, rules: Rules) -> LaunchRequest:
     """Make the directory for the code of *request* in the open *run_dir*, and return the request with its place."""
     made = code_directory.make_code_directory(run_dir, uid)
     try:
@@ -186,7 +186,7 @@ def reset_limits(session: Session | None) -> None:
         file.write("0")
 
 
-def take(outputs: list[int], request: Request, uid: int) -> None:
+def take(outputs: list[int], request: LaunchRequest, uid: int) -> None:
     """Make *outputs* the standard output and error of this process, or its terminal."""
     if request.pty:
         found = os.fstat(outputs[0])

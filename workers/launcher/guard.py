@@ -16,13 +16,18 @@ import select
 import signal
 import socket
 
-from workers.launcher import code_directory, results
+from workers.launcher import code_directory
 from workers.launcher.account import Refused, Rules
-from workers.launcher.become import Request, become
+from workers.launcher.become import LaunchRequest, become
 from workers.launcher.cgroup import RunGroup
+from workers.launcher.code_directory import become_owner, open_code_directory
 from workers.launcher.run_directory import checked, open_run
 from workers.launcher.session import Session, session_of
 from workers.launcher.ticket import admitted
+from workers.results.errors import NoCopy, PackFailed
+from workers.results.pack import pack as pack_code
+from workers.results.progress import STALL_S, Progress, stalled
+from workers.results.wanted import MOST_REQUEST_BYTES, ArchiveRequest
 from workers.run import process_tree
 from workers.shim.launch_protocol import (
     GREETING,
@@ -45,6 +50,8 @@ KEYCTL_JOIN_SESSION_KEYRING = 1
 REQUEST_S = 10.0
 #: Matches the token of a run.
 _TOKEN = re.compile(rb"[0-9]{1,9}\.[0-9a-z]{1,64}")
+#: What the child writes while it makes progress. No answer has it.
+STEP = b"\0"
 
 
 def serve(shim: socket.socket, rules: Rules) -> None:
@@ -62,7 +69,7 @@ def serve(shim: socket.socket, rules: Rules) -> None:
     elif verb == REMOVE:
         shim.send(removal(rest.decode(errors="replace"), rules))
     elif verb == PACK and len(fds) == 2:  # noqa: PLR2004 - the request and the output
-        results.pack(shim, rest.decode(errors="replace"), fds[0], fds[1], rules)
+        pack_results(shim, rest.decode(errors="replace"), fds[0], fds[1], rules)
     elif verb == START and len(fds) >= 2:  # noqa: PLR2004 - the spec and an output
         start(shim, rest.decode(errors="replace"), fds[0], fds[1:], rules)
 
@@ -85,7 +92,7 @@ def start(shim: socket.socket, name: str, spec: int, files: list[int], rules: Ru
     """
     number = -1
     try:
-        request = Request.read(spec)
+        request = LaunchRequest.read(spec)
         number = errno.EPERM  # it counts as this host's: another host may have the account
         run_dir = open_run(name, rules) if request.code is not None else -1
         request = admitted(request, rules.ticket_key, run_dir)
@@ -122,7 +129,7 @@ def leave_keyring() -> None:
 
 
 def run(
-    shim: socket.socket, request: Request, files: list[int], run_dir: int, rules: Rules, session: Session | None
+    shim: socket.socket, request: LaunchRequest, files: list[int], run_dir: int, rules: Rules, session: Session | None
 ) -> None:
     """Start the job of *request* with the open *files*, and stay until its last process is gone."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
@@ -171,7 +178,7 @@ def end(tree: Tree, group: RunGroup | None) -> None:
         group.end()
 
 
-def group_of(request: Request, rules: Rules) -> RunGroup | None:
+def group_of(request: LaunchRequest, rules: Rules) -> RunGroup | None:
     """Make the control group of the run, whose name is the token that the shim put into its environment.
 
     Raises:
@@ -254,3 +261,69 @@ def send_to(shim: socket.socket, message: bytes) -> bool:
     except OSError:
         return False
     return True
+
+
+def pack_results(asker: socket.socket, name: str, request: int, output: int, rules: Rules) -> None:
+    """Pack the results in the run directory *name* into *output*, and send the answer to *asker*."""
+    guard = os.getpid()
+    try:
+        run_dir = open_run(name, rules)
+        code, uid = open_code_directory(run_dir, rules)
+        reader, answer = os.pipe()
+        pid = os.fork()
+    except Refused as refusal:
+        asker.send(f"no -1 {refusal}".encode()[:MOST_BYTES])
+        return
+    except OSError as error:
+        asker.send(f"no {error.errno} {error.strerror}".encode())
+        return
+    if pid == 0:
+        try:
+            asker.close()
+            os.close(run_dir)
+            os.close(reader)
+            os.write(answer, answer_of_owner(code, uid, request, output, answer, guard))
+        finally:
+            os._exit(0)
+    for fd in (code, request, output, answer):
+        os.close(fd)
+    try:
+        text = followed(asker, reader)
+    finally:
+        os.kill(pid, signal.SIGKILL)  # not reaped, so the pid is still its own
+    if text:
+        asker.send(text)
+
+
+def answer_of_owner(code: int, uid: int, request: int, output: int, answer: int, guard: int) -> bytes:
+    """Become the owner, the account *uid*, write the archive, and return the answer."""
+    try:
+        become_owner(uid, guard)
+        progress = Progress(output, lambda: os.write(answer, STEP))
+        lines = pack_code(code, ArchiveRequest.read(os.pread(request, MOST_REQUEST_BYTES, 0)), output, progress)
+        text = "packed " + "\n".join(lines)
+    except NoCopy as error:
+        text = f"no {errno.ENOENT} {error}"
+    except (PackFailed, Refused) as error:
+        text = f"no -1 {error}"
+    except BrokenPipeError as error:
+        text = f"no {errno.EPIPE} {error.strerror}"
+    except Exception as error:  # noqa: BLE001 - the asker reports any error
+        text = f"no -1 {getattr(error, 'strerror', None) or repr(error)}"
+    return text.encode(errors="replace")[:MOST_BYTES]
+
+
+def followed(asker: socket.socket, reader: int) -> bytes:
+    """Return the answer of the child; none if *asker* is gone. A child that makes no progress gets no more time."""
+    poll = select.poll()
+    poll.register(asker, select.POLLIN)
+    poll.register(reader, select.POLLIN)
+    text = b""
+    while ready := {fd for fd, _ in poll.poll(STALL_S * 1000)}:
+        if asker.fileno() in ready:
+            return b""
+        part = os.read(reader, MOST_BYTES)
+        if not part:
+            return text or b"no -1 the process that packed the results was killed"
+        text = (text + part.replace(STEP, b""))[:MOST_BYTES]
+    return f"no -1 {stalled()}".encode()

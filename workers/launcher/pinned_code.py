@@ -16,14 +16,14 @@ from workers.shim.code import TREE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from workers.launcher.become import Request
+    from workers.launcher.become import LaunchRequest
 
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def pinned(request: Request, made: int, place: str) -> Request:
+def pinned(request: LaunchRequest, made: int, place: str) -> LaunchRequest:
     """Return *request* with its code at *place*, an empty directory of root, in a new mount namespace of this process.
 
     *made* is the open directory of the code.

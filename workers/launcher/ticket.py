@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from workers.launcher.become import Request
+    from workers.launcher.become import LaunchRequest
 
 #: The PATH of a job whose submitter sent none.
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -50,7 +50,7 @@ _OF_RUN = {
 SHOWN = 3
 
 
-def admitted(request: Request, key: bytes | None, run_dir: int) -> Request:
+def admitted(request: LaunchRequest, key: bytes | None, run_dir: int) -> LaunchRequest:
     """Return *request* if the service has signed it, with the PATH that the job has here.
 
     Without *key* any request passes. *run_dir* is the open run directory of a job whose code came with it, else -1.
@@ -89,17 +89,17 @@ def _whole(text: str) -> int:
 # ---- what runs -------------------------------------------------------------------------------------------------------
 
 
-def _is_account(request: Request, statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
+def _is_account(request: LaunchRequest, statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
     return (request.name, request.uid) == (statement["user"], statement["uid"])
 
 
-def _is_job(_request: Request, statement: Mapping[str, Any], job: int, _program: str | None) -> bool:
+def _is_job(_request: LaunchRequest, statement: Mapping[str, Any], job: int, _program: str | None) -> bool:
     if statement["array"] is None:
         return bool(job == statement["job"])
     return ticket.member_index(statement, job) is not None
 
 
-def _is_command(request: Request, statement: Mapping[str, Any], job: int, program: str | None) -> bool:
+def _is_command(request: LaunchRequest, statement: Mapping[str, Any], job: int, program: str | None) -> bool:
     """Return whether the command is the signed one, with the values of a member and the Python of an environment."""
     signed = list(statement["argv"])
     if statement["array"] is not None:
@@ -111,26 +111,28 @@ def _is_command(request: Request, statement: Mapping[str, Any], job: int, progra
     return request.argv == signed
 
 
-def _has_variables_of_run(request: Request, _statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
+def _has_variables_of_run(
+    request: LaunchRequest, _statement: Mapping[str, Any], _job: int, _program: str | None
+) -> bool:
     """Return whether the variables that the worker sets are numbers and names: a shell may evaluate anything else."""
     return all(re.fullmatch(shape, request.env.get(name, ""), re.ASCII) for name, shape in _OF_RUN.items())
 
 
-def _is_umask(request: Request, statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
+def _is_umask(request: LaunchRequest, statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
     return bool(request.umask == statement["umask"])
 
 
-def _is_terminal(request: Request, statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
+def _is_terminal(request: LaunchRequest, statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
     """Return whether the job has a terminal only by its request: the worker has the other end, and can type there."""
     return request.pty == statement["pty"] and (not request.typed or bool(statement["typed"]))
 
 
-def _is_directory(request: Request, statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
+def _is_directory(request: LaunchRequest, statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
     return request.code is not None or bool(request.cwd == statement["cwd"])
 
 
 #: What is compared, in words for a message.
-_CHECKS: tuple[tuple[str, Callable[[Request, Mapping[str, Any], int, str | None], bool]], ...] = (
+_CHECKS: tuple[tuple[str, Callable[[LaunchRequest, Mapping[str, Any], int, str | None], bool]], ...] = (
     ("its id", _is_job),
     ("its account", _is_account),
     ("its command", _is_command),
@@ -141,7 +143,7 @@ _CHECKS: tuple[tuple[str, Callable[[Request, Mapping[str, Any], int, str | None]
 )
 
 
-def _has_code(request: Request, statement: Mapping[str, Any], run_dir: int) -> bool:
+def _has_code(request: LaunchRequest, statement: Mapping[str, Any], run_dir: int) -> bool:
     """Return whether the job has the signed code, in its own run directory, or none if none was signed.
 
     The code is unpacked by the address, which is its digest.
@@ -169,7 +171,7 @@ def _is_same(path: str, fd: int) -> bool:
 # ---- its Python ------------------------------------------------------------------------------------------------------
 
 
-def _program(request: Request, statement: Mapping[str, Any]) -> str | None:
+def _program(request: LaunchRequest, statement: Mapping[str, Any]) -> str | None:
     """Return the Python of a job with a named environment, which each host knows by its settings; None without one.
 
     It is in the first directory of PATH. A job that is no script has no Python in its command, only this PATH.
@@ -209,7 +211,7 @@ def _above(path: str) -> Iterator[str]:
 # ---- its environment -------------------------------------------------------------------------------------------------
 
 
-def _different_variables(request: Request, statement: Mapping[str, Any], job: int) -> Iterator[str]:
+def _different_variables(request: LaunchRequest, statement: Mapping[str, Any], job: int) -> Iterator[str]:
     """Yield names of variables that differ from the signed ones in a way that is not permitted, or a word for them."""
     try:
         env = _restored(request.env)
@@ -263,7 +265,7 @@ def _restored(env: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _has_signed_path(request: Request, statement: Mapping[str, Any]) -> bool:
+def _has_signed_path(request: LaunchRequest, statement: Mapping[str, Any]) -> bool:
     """Return whether PATH is the signed one. Where none was signed, the launcher sets it."""
     path, signed = request.env.get("PATH"), statement["path"]
     if statement["environment"] is None:

@@ -23,7 +23,7 @@ from workers.measure.sample import Sample
 from workers.measure.timeline import MOST_POINTS
 from workers.run.directory import RunDir
 from workers.run.values import Held
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent
 
 log = logging.getLogger(__name__)
 

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import logging
+import os
+import pwd
 import threading
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from functools import cache
+from datetime import datetime, timedelta, timezone
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation
+from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.system.process import ProcessIdentity, boot_id, start_time
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.measure.active_runs import LiveRuns, root_of
-from workers.measure.attribution import pids_by_run
-from workers.measure.described import described
 from workers.measure.external_processes import ExternalProcesses
 from workers.measure.meter import INTERVAL_S
-from workers.measure.own_use import own_utilisation
 from workers.measure.sample import RunOnDevice, Sample
+from workers.run import process_tree
 from workers.run.directory import RunDir, unsettled
+from workers.run.environment import TOKEN
 from workers.run.values import Held
 
 if TYPE_CHECKING:
     from workers.devices import mps
-else:  # few sites use it
+else:
     mps = later("workers.devices.mps")
 
 log = logging.getLogger(__name__)
@@ -36,6 +40,10 @@ log = logging.getLogger(__name__)
 #: Largest age of a sample that may be reused, in seconds. A new sample protects no better, because an external process
 #: could still start right after it. The start of a job's interpreter takes about this long.
 MOMENT_S = 0.05
+#: Most steps of a walk. Process trees are shallower; the limit ends a loop if /proc changes during the walk.
+_DEEPEST = 64
+_VARIABLE = f"{TOKEN}=".encode()
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
@@ -214,3 +222,156 @@ class DeviceMonitor:
             return run.alive
         claimed_at, lease = directory.claimed_at(), timedelta(seconds=self._settings.lease_s)
         return claimed_at is not None and self._clock.now() - claimed_at <= lease
+
+
+def pids_by_run(
+    device: Device, reading: Reading, roots: Mapping[str, ProcessIdentity | None]
+) -> dict[str, frozenset[int]]:
+    """Return the processes of each run that are on *device* in *reading*, by the run's token.
+
+    *roots* maps the tokens of the runs to the roots of their process trees. A run without a process on the device is
+    left out. A CPU reading lists no processes, so for the CPU the result has all processes of each run.
+    """
+    if device.kind is DeviceKind.CPU:
+        below = {
+            token: process_tree.below(root.pid) for token, root in roots.items() if root is not None and root.alive()
+        }
+        return {token: frozenset(pids) for token, pids in below.items() if pids}
+    found: dict[str, set[int]] = {}
+    for pid, token in owners(reading.processes, roots).items():
+        found.setdefault(token, set()).add(pid)
+    return {token: frozenset(pids) for token, pids in found.items()}
+
+
+def owners(
+    pids: Iterable[int], roots: Mapping[str, ProcessIdentity | None], *, proc: Path = Path("/proc")
+) -> dict[int, str]:
+    """Return the token of the run that each of *pids* belongs to. External processes are left out.
+
+    Args:
+        pids: Processes of this host. Ended processes and processes of other pid namespaces belong to no run.
+        roots: The root of each run's process tree by token; None while it is unknown.
+        proc: The root of the proc file system.
+
+    """
+    tops = {root.pid: (root.started, token) for token, root in roots.items() if root and root.boot == boot_id()}
+    found = {pid: _above(pid, tops, proc) or _carried(pid, roots, proc) for pid in pids}
+    return {pid: token for pid, token in found.items() if token is not None}
+
+
+def _above(pid: int, tops: Mapping[int, tuple[int, str]], proc: Path) -> str | None:
+    """Return the token of the root that is *pid* or its ancestor, or None if no ancestor is in *tops*."""
+    for _ in range(_DEEPEST):
+        try:
+            raw = _read(f"{proc}/{pid}/stat")
+        except OSError:
+            return None
+        fields = raw[raw.rindex(b")") + 2 :].split()  # the process name may contain spaces and parentheses
+        if pid in tops and tops[pid][0] == int(fields[19]):  # the start time rules out a reused pid
+            return tops[pid][1]
+        pid = int(fields[1])
+        if pid <= 1:
+            return None
+    return None
+
+
+def _carried(pid: int, tokens: Iterable[str], proc: Path) -> str | None:
+    """Return the one of *tokens* in the initial environment of *pid*, or None if absent or not readable."""
+    try:
+        environ = _read(f"{proc}/{pid}/environ")
+    except OSError:
+        return None
+    for entry in environ.split(b"\0"):
+        if entry.startswith(_VARIABLE):
+            token = entry[len(_VARIABLE) :].decode(errors="replace")
+            return token if token in tokens else None
+    return None
+
+
+def _read(file: str) -> bytes:
+    with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - creating a Path takes longer than reading the file
+        return opened.read()
+
+
+def described(pid: int, held_bytes: int | None, counted_bytes: int | None = None) -> ExternalProcess:
+    """Return the external process *pid*. What cannot be read is None: it has ended, or is in another pid namespace."""
+    process = Path(f"/proc/{pid}")
+    try:
+        user = _user(process.stat().st_uid)
+    except (OSError, KeyError):
+        user = None
+    try:
+        words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        command = b" ".join(words).decode(errors="replace")[:200] or None
+        ticks = start_time(pid)
+    except OSError:
+        command, ticks = None, None
+    return ExternalProcess(
+        pid=pid,
+        held_bytes=held_bytes,
+        counted_bytes=counted_bytes,
+        user=user,
+        command=command,
+        started_at=None if ticks is None else _moment(pid, ticks),
+    )
+
+
+@cache
+def _user(uid: int) -> str:
+    return pwd.getpwuid(uid).pw_name
+
+
+@lru_cache(maxsize=1024)
+def _moment(_pid: int, ticks: int) -> datetime:
+    """Return the time of *ticks* after the boot, in whole seconds.
+
+    It is cached by process: the clock may be adjusted, and a time that changes would be sent again and again.
+    """
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _TICKS_PER_S
+    return (datetime.now(timezone.utc) - timedelta(seconds=age_s)).replace(microsecond=0)
+
+
+def own_utilisation(
+    token: str, sample: Sample, health: Health, by_process: Callable[[], Mapping[int, Utilisation] | None]
+) -> Utilisation | None:
+    """Return the utilisation of the sampled device by the run with this token, or None if it is unknown.
+
+    Args:
+        token: The run.
+        sample: The latest sample of the device.
+        health: The health of the device at about the same time.
+        by_process: Returns the utilisation by each process, or None if the driver does not report it. It is called only
+            if the device's utilisation is not enough.
+
+    """
+    share = sample.measured(token)
+    if share is None or sample.device.mig_parent is not None:  # the utilisation of a MIG instance is that of its card
+        return None
+    others = any(run.alive for run in sample.runs if run.token != token)
+    is_alone = not others and sample.reading.processes.keys() <= share.pids
+    if is_alone and share.pids and health.utilisation:
+        return Utilisation(busy=health.utilisation, memory=health.memory_utilisation)
+    found = by_process()
+    if found is not None and _is_whole(found, sample, health):
+        own = [found[pid] for pid in share.pids if pid in found]
+        memory = [each.memory for each in own if each.memory is not None]
+        return Utilisation(
+            busy=min(1.0, sum(each.busy for each in own)),
+            memory=min(1.0, sum(memory)) if len(memory) == len(own) else None,
+        )
+    if is_alone and health.utilisation == 0:
+        return Utilisation(busy=0.0, memory=health.memory_utilisation)
+    return None
+
+
+def _is_whole(found: Mapping[int, Utilisation], sample: Sample, health: Health) -> bool:
+    """Return whether *found* has all work of the device, so that a run without a figure did not use it.
+
+    A pid that the device does not list may be a process of another pid namespace, or of the run, that has just ended.
+    A device that works for nobody in *found* works for a process that the driver does not report.
+    """
+    return (
+        found.keys() <= sample.reading.processes.keys()
+        and health.utilisation is not None
+        and (bool(found) or health.utilisation == 0)
+    )

@@ -12,7 +12,7 @@ from gpuqueue.settings.settings import Settings
 from workers.relay.link import Link, Refusal, ServiceAway
 from workers.relay.logs import PART_BYTES, LogProgress
 from workers.run.deliveries import Delivery
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent
 
 log = logging.getLogger(__name__)
 

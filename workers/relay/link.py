@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
 from typing import IO
 from urllib.parse import SplitResult, urlsplit
 
@@ -20,7 +22,6 @@ from gpuqueue.system.certificates import certificate_trouble
 from gpuqueue.system.socket_http import SocketConnection, is_local
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.version import VERSION
-from workers.relay.tls import context_of
 
 #: The path below which the service has the calls of hosts.
 HOST_API = "/api/v1/host"
@@ -288,3 +289,22 @@ def _json(content: bytes) -> object:
         return json.loads(content)
     except ValueError:
         return None
+
+
+def context_of(ca: Path | None) -> ssl.SSLContext:
+    """Return what TLS needs: with *ca* only the authorities in that file are trusted.
+
+    Raises:
+        BadRequest: The file cannot be used.
+
+    """
+    try:
+        return _cached(ca, None if ca is None else ca.stat().st_mtime_ns)
+    except OSError as error:
+        why = error.strerror or "it has no certificate"
+        raise BadRequest(f"the file {ca} of the setting service_ca cannot be used: {why}") from error
+
+
+@functools.lru_cache(maxsize=2)
+def _cached(ca: Path | None, _mtime_ns: int | None) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=None if ca is None else str(ca))

@@ -9,26 +9,31 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.file_patterns import file_patterns
+from gpuqueue.model.progress import TAIL_BYTES, progress_in
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.logs import LOGS, last_bytes
 from gpuqueue.text.json_fields import Fields
 from workers.relay.followed import Followed
 from workers.relay.link import Link, Refusal, ServiceAway
 from workers.relay.logs import PART_BYTES, LogProgress
 from workers.relay.packing import MOST_REASON_BYTES, PackFailed, Packing, Stopped
-from workers.relay.progress import progress_of_runs
 from workers.relay.terminals import OpenTerminal
 from workers.relay.trouble import Trouble
+from workers.run import deliveries
 from workers.run.deliveries import Delivery, run_named
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +57,8 @@ LOG, FILES, TERMINAL, PROGRESS = "log", "files", "terminal", "progress"
 #: What a request for the progress of all runs has in place of a run.
 _NO_RUN = Delivery(job_id=0, token="")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: Longest text next to a progress bar, in characters.
+MOST_WORDS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,3 +228,23 @@ def _known(found: list[object]) -> Iterator[Request]:
             yield Request.of(plain)
         except Unreadable as error:
             log.warning("the service asks for something unknown: %s", error)
+
+
+def progress_of_runs(settings: Settings) -> Iterator[dict[str, Any]]:
+    """Yield the progress of each run that goes on and reports any, as the service takes it.
+
+    Each run of this host has an entry among the deliveries, so no other run directory is read.
+    """
+    for run in filter(None, map(deliveries.run_named, deliveries.names(settings))):
+        directory = run.run_directory(settings)
+        if not os.path.lexists(directory / "claim"):
+            continue
+        progress = next(filter(None, map(progress_in, _ends(directory))), None)
+        if progress is not None:
+            words = progress.words[:MOST_WORDS]
+            yield {"job": run.job_id, "token": run.token, "share": progress.share, "words": words}
+
+
+def _ends(directory: Path) -> Iterator[bytes]:
+    for name in LOGS[::-1]:  # programs draw their bars on standard error, if that is separate
+        yield last_bytes(directory / name, TAIL_BYTES)

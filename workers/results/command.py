@@ -17,7 +17,7 @@ from workers.results.files import open_file, open_folder
 from workers.results.pack import pack
 from workers.results.progress import STALL_S, Progress, stalled
 from workers.results.repack import repack
-from workers.results.wanted import Request
+from workers.results.wanted import ArchiveRequest
 from workers.shim.code import DIRECTORY
 from workers.shim.launched import pack_code
 
@@ -37,7 +37,7 @@ def pack_results(asked: PackRequest, launcher: str | None, output: int) -> list[
         OSError: *output* cannot be written to.
 
     """
-    request = Request.of(asked.patterns, rules_of(asked.patterns))
+    request = ArchiveRequest.of(asked.patterns, rules_of(asked.patterns))
     with _opened(asked.directory) as run, _bounded():
         progress = Progress(output, lambda: signal.alarm(int(STALL_S)))
         progress()
@@ -118,7 +118,7 @@ def _archive(run: int, source: str) -> Iterator[int]:
         os.close(found[0])
 
 
-def _by_launcher(launcher: str | None, run_dir: str, request: Request, output: int, owner: int) -> list[str]:
+def _by_launcher(launcher: str | None, run_dir: str, request: ArchiveRequest, output: int, owner: int) -> list[str]:
     """Have the launcher pack as the *owner* of the copy."""
     if launcher is None:
         raise PackFailed(

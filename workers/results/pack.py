@@ -14,14 +14,14 @@ from workers.results.errors import NoCopy, PackFailed
 from workers.results.files import CHUNK_BYTES, GONE, is_executable, open_file, open_folder, read_exactly
 from workers.results.left_out import LeftOut
 from workers.results.walk import Walk
-from workers.results.wanted import Request, Wanted
+from workers.results.wanted import ArchiveRequest, Wanted
 from workers.shim.code import TREE
 
 #: How often the beginning of a file is read if the file becomes shorter meanwhile.
 _TRIES = 2
 
 
-def pack(code: int, request: Request, output: int, progress: Callable[[], object]) -> list[str]:
+def pack(code: int, request: ArchiveRequest, output: int, progress: Callable[[], object]) -> list[str]:
     """Write the archive of the results in the open directory *code* to *output*.
 
     Return one line for each kind of thing that was left out.

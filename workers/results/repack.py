@@ -14,10 +14,10 @@ from workers.results.archive import Member, Writer, content, members, notes_of, 
 from workers.results.errors import PackFailed
 from workers.results.left_out import LeftOut
 from workers.results.walk import MOST_FILES
-from workers.results.wanted import Request, Wanted
+from workers.results.wanted import ArchiveRequest, Wanted
 
 
-def repack(source: int, request: Request, output: int, progress: Callable[[], object]) -> list[str]:
+def repack(source: int, request: ArchiveRequest, output: int, progress: Callable[[], object]) -> list[str]:
     """Write the wanted members of the archive in the open regular file *source* to *output*.
 
     Return one line for each kind of thing that was left out, now or when the archive was made.

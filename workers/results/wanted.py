@@ -18,14 +18,14 @@ LEFT_OUT = (".git", "__pycache__", ".venv", "venv", "node_modules")
 MOST_REQUEST_BYTES = 4 * 2**20
 
 
-class Request(NamedTuple):
+class ArchiveRequest(NamedTuple):
     """Which paths to pack: the expressions of the patterns, None for the changed files, and the names to leave out."""
 
     rules: tuple[tuple[str, bool], ...] | None
     left_out: tuple[str, ...]
 
     @classmethod
-    def of(cls, patterns: Sequence[str], rules: Sequence[tuple[str, bool]]) -> Request:
+    def of(cls, patterns: Sequence[str], rules: Sequence[tuple[str, bool]]) -> ArchiveRequest:
         """Return the request for *patterns*, whose expressions are *rules*."""
         named = {part for each in patterns for part in each.split("/")}
         return cls(tuple(rules) if patterns else None, tuple(each for each in LEFT_OUT if each not in named))
@@ -35,7 +35,7 @@ class Request(NamedTuple):
         return json.dumps([self.rules, self.left_out]).encode()
 
     @classmethod
-    def read(cls, text: bytes) -> Request:
+    def read(cls, text: bytes) -> ArchiveRequest:
         """Return the request with this text.
 
         Raises:
@@ -53,7 +53,7 @@ class Request(NamedTuple):
 class Wanted:
     """The paths that a request names. A path is relative to the copy of the code, with slashes."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ArchiveRequest) -> None:
         """Compile the expressions.
 
         Raises:

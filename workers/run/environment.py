@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import subprocess
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,11 +17,101 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.environment import CHANGED
+from gpuqueue.text.units import MIB
 from workers.run.hook import INSIDE, with_hook
-from workers.run.memory_cap import cap_environment
 from workers.run.mps_pipes import MPS_PIPES, NO_PIPES
-from workers.run.torch_version import ASK_S, Version, torch_version_of
-from workers.threads.timeout import in_time
+from workers.threads import TIMEOUT, in_time
+
+#: How long an interpreter may take to answer, in seconds. The usual time is 0.1 s, and longer on a slow disk.
+ASK_S = 5.0
+#: How long the answer "no torch" or a missing answer is cached, in seconds. torch may be installed later.
+AGAIN_S = 300.0
+#: Most cached answers. Each PYTHONPATH has its own.
+MOST = 256
+#: Prints the version of torch, and the directory that it is installed in.
+ASK = "import importlib.metadata as m; d = m.distribution('torch'); print(d.version); print(d.locate_file(''))"
+#: Variables that change what an interpreter finds.
+MATTERS = ("HOME", "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE")
+
+Version = tuple[int, int]
+
+#: The cache of answers, the oldest first: the version and the metadata directory that must still exist for the answer
+#: to be valid (or None without torch), and the time of the answer on the monotonic clock.
+_answers: dict[tuple[object, ...], tuple[tuple[Version, Path] | None, float]] = {}
+_lock = threading.Lock()
+
+
+def torch_version_of(interpreter: str, env: Mapping[str, str] | None = None) -> Version | None:
+    """Return the major and minor version of the torch that *interpreter* would import, or None if unknown or absent.
+
+    A virtual environment without system packages is read from disk. Any other interpreter is started once and asked. A
+    pre-release counts as the previous minor version, because it may lack features of the release.
+    """
+    env = env or {}
+    python = Path(interpreter)
+    prefix = python.parent.parent
+    if _is_closed(prefix) and not env.get("PYTHONPATH"):
+        found = prefix.glob("lib*/python*/site-packages/torch-*.dist-info")
+        versions = [version for each in found if (version := _version(each.name.removeprefix("torch-")))]
+        return min(versions, default=None)
+    return _asked(python, env)
+
+
+def _is_closed(prefix: Path) -> bool:
+    """Return whether *prefix* is a virtual environment without system packages (and so without user packages)."""
+    try:
+        text = (prefix / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return re.search(r"^include-system-site-packages\s*=\s*true", text, re.MULTILINE | re.IGNORECASE) is None
+
+
+def _asked(python: Path, env: Mapping[str, str]) -> Version | None:
+    try:
+        stamp = python.stat().st_mtime_ns
+    except OSError:
+        return None
+    matters = {name: env[name] for name in MATTERS if name in env}
+    key = (python, stamp, *matters.items())
+    answer, at_s = _answers.get(key, (None, -AGAIN_S))
+    # An upgrade of torch removes the metadata directory of the old version.
+    holds = answer[1].exists() if answer is not None else time.monotonic() - at_s < AGAIN_S
+    if not holds:
+        answer = _ask(python, matters)
+        with _lock:
+            _answers.pop(key, None)
+            while len(_answers) >= MOST:
+                del _answers[next(iter(_answers))]
+            _answers[key] = answer, time.monotonic()
+    return answer[0] if answer is not None else None
+
+
+def _ask(python: Path, env: Mapping[str, str]) -> tuple[Version, Path] | None:
+    try:
+        answer = subprocess.run(
+            [TIMEOUT, str(ASK_S), str(python), "-c", ASK],
+            env={"PATH": "/usr/bin:/bin", **env},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ASK_S,
+            check=True,
+        )
+        version, place = answer.stdout.splitlines()[-2:]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    parsed = _version(version)
+    return None if parsed is None else (parsed, Path(place, f"torch-{version}.dist-info"))
+
+
+def _version(text: str) -> Version | None:
+    match = re.match(r"(\d+)\.(\d+)(?:\.\d+)*(a|b|rc|\.?dev)?", text)
+    if match is None:
+        return None
+    major, minor = int(match[1]), int(match[2])
+    return (major, minor - 1) if match[3] else (major, minor)
+
 
 #: The variable that identifies every process of a run. Forked processes inherit it.
 TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
@@ -28,6 +122,16 @@ ASK_TORCH_LIMIT_S = ASK_S + 2
 MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's default path; its existence is checked
 #: The variables of a client of MPS where the site has not turned MPS on.
 NO_MPS: Mapping[str, str] = MappingProxyType({})
+#: Memory of a CUDA context, per process and outside every framework's allocator. It is 250 to 600 MiB, depending on the
+#: card and the CUDA version; the largest value keeps the total below the job's request.
+CONTEXT_BYTES = 600 * MIB
+#: The first torch version that reads the key below. Older versions fail on an unknown key.
+TORCH_READS_FRACTION = (2, 10)
+FRACTION_KEY = "per_process_memory_fraction"
+#: The variables in which torch reads the key. torch prefers the last; the first is set if the submitter set neither.
+ALLOC_CONFS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+#: The variable for the hook inside the job.
+TORCH_FRACTION = "GPUQUEUE_TORCH_FRACTION"
 
 
 def environment(
@@ -132,3 +236,62 @@ def _torch_of(spec: JobSpec) -> Version | None:
     """Return the version of the torch that the command would import, or None if it is unknown."""
     python = _python_of(spec)
     return torch_version_of(python, spec.env) if python is not None else None
+
+
+def allocator_bytes(mem_bytes: int) -> int:
+    """Return the part of *mem_bytes* for a framework's allocator: without the CUDA context, but at least half."""
+    return max(mem_bytes - CONTEXT_BYTES, mem_bytes // 2)
+
+
+def cap_environment(
+    mem_bytes: int,
+    total_bytes: int | None,
+    env: Mapping[str, str],
+    *,
+    on: bool = True,
+    torch: tuple[int, int] | None = None,
+    devices: int = 1,
+    mps: bool = False,
+) -> dict[str, str]:
+    """Return the variables that cap a job.
+
+    Args:
+        mem_bytes: Bytes that the job may use on each of its *devices*.
+        total_bytes: Total bytes of the job's smallest device. Most frameworks take the cap only as a share of the
+            device, so it is looser on a larger device. If None, only caps in bytes are set.
+        env: The submitter's environment.
+        on: Whether the job is capped.
+        torch: The version of torch that the job will import, None if it is unknown.
+        devices: The number of the job's devices.
+        mps: Whether the devices are shared through NVIDIA's MPS.
+
+    """
+    if not on:
+        return {}
+    caps = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "CUPY_GPU_MEMORY_LIMIT": str(allocator_bytes(mem_bytes))}
+    if mps:
+        limits = [f"{index}={mem_bytes // MIB}M" for index in range(devices)]
+        caps["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)  # the driver counts CUDA contexts in this limit
+    if total_bytes is not None:
+        share = f"{min(1.0, allocator_bytes(mem_bytes) / total_bytes):.4f}"
+        if "XLA_CLIENT_MEM_FRACTION" not in env:  # the variable's new name; JAX refuses to run with both
+            caps["XLA_PYTHON_CLIENT_MEM_FRACTION"] = share
+        caps |= _torch(share, torch, env)
+    return {name: value for name, value in caps.items() if name not in env or name in ALLOC_CONFS}
+
+
+def _torch(share: str, torch: tuple[int, int] | None, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that cap torch: the hook's for any version, and torch's own from 2.10 on.
+
+    Both set the same cap, and each has a gap: a script can overwrite torch's variable, and ``python -I`` does not load
+    the hook.
+    """
+    there = [name for name in ALLOC_CONFS if env.get(name)]
+    if any(FRACTION_KEY in env[name] for name in there):
+        return {}
+    caps = {TORCH_FRACTION: share}
+    if torch is not None and torch >= TORCH_READS_FRACTION:
+        caps |= {name: f"{env[name].rstrip(',')},{FRACTION_KEY}:{share}" for name in there}
+        if not there:
+            caps[ALLOC_CONFS[0]] = f"{FRACTION_KEY}:{share}"
+    return caps

@@ -12,27 +12,26 @@ import fcntl
 import logging
 import os
 import re
+import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
-from gpuqueue.errors import HistoryUnreachable
+from gpuqueue.errors import GpuQueueError, HistoryUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.delivered_layout import RESULTS
-from gpuqueue.system.logs import TIMES
+from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, REMOVED, RESULTS, USER
+from gpuqueue.system.logs import LOGS, TIMES
 from workers.run import deliveries
-from workers.run.directory import USER
-from workers.services.code_prune import delete_code
-from workers.services.delivered_prune import DeliveredPruner
-from workers.services.results_prune import delete_results
 from workers.services.run_tree import names_in, opened
 from workers.services.user_logs import UserLogs
 from workers.services.user_results import hold_results
 from workers.shim import acl
+from workers.shim.code import DIRECTORY, MANIFEST, TREE
+from workers.shim.launched import remove_code
 
 if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase
@@ -49,6 +48,9 @@ PACE_S = 0.01
 
 #: The files that the shim makes: the logs, and the files that record their growth over time.
 _LOGS = re.compile(rf"({'|'.join(acl.WRITTEN)})({re.escape(TIMES)})?")
+#: After this time results that still arrive are what a service has left that was killed, in seconds.
+PARTIAL_S = 86400.0
+_DELIVERED_LOGS = frozenset({*LOGS, *(name + TIMES for name in LOGS)})
 
 
 class Pruner:
@@ -228,3 +230,178 @@ def _delete_one(job: int, token: str, before_s: float) -> bool:
         os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))  # what stays is still due
         os.rmdir(token, dir_fd=job)
     return gone
+
+
+def delete_code(
+    runs: os.PathLike[str],
+    before_s: float,
+    launcher: str | None,
+    stopping: threading.Event,
+    reported: set[str],
+    pending: Callable[[str, str], bool],
+) -> int:
+    """Delete the code directories of the runs below *runs* that were settled before *before_s* (seconds since 1970).
+
+    The files belong to the submitter if jobs run as their submitters; *launcher* deletes them then. A failure is logged
+    once for each run directory: *reported* has those that were logged. *pending* says whether the results of a run, by
+    its job and token, are still to be delivered; then they stay. Return how many directories were deleted.
+    """
+    found = 0
+    with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
+        for name in sorted(each for each in names_in(top) if each.isdigit()):
+            with contextlib.suppress(OSError), opened(name, top) as job:  # fails for a link or a missing directory
+                for token in names_in(job):
+                    deleted = False
+                    if pending(name, token):
+                        continue
+                    with contextlib.suppress(OSError), opened(token, job) as run:
+                        deleted = _delete_of(run, before_s, launcher, f"{name}/{token}", reported)
+                    found += deleted
+                    if stopping.wait(PACE_S if deleted else 0):
+                        return found
+    return found
+
+
+def _delete_of(run: int, before_s: float, launcher: str | None, name: str, reported: set[str]) -> bool:
+    """Delete the code directory of one run. The run directory keeps its time, by which its log is deleted later."""
+    about, names = os.fstat(run), names_in(run)
+    if DIRECTORY not in names or "claim" in names or about.st_mtime >= before_s:
+        return False
+    owner = os.stat(DIRECTORY, dir_fd=run, follow_symlinks=False).st_uid
+    try:
+        if owner != os.geteuid() and launcher is not None:
+            remove_code(launcher, name)
+        else:
+            _empty(run)
+        os.rmdir(DIRECTORY, dir_fd=run)
+    except OSError as error:
+        if name not in reported:
+            reported.add(name)
+            log.warning("the code of the run %s of uid %d cannot be deleted: %s", name, owner, error.strerror or error)
+        return False
+    reported.discard(name)
+    os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))
+    return True
+
+
+def _empty(run: int) -> None:
+    """Delete the content of the code directory in the open *run*, as far as this account may."""
+    with opened(DIRECTORY, run) as code:
+        shutil.rmtree(f"/proc/self/fd/{code}/{TREE}", ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(MANIFEST, dir_fd=code)
+
+
+def delete_results(
+    runs: os.PathLike[str], before_s: float, stopping: threading.Event, pending: Callable[[str, str], bool]
+) -> int:
+    """Delete the packed results of the runs below *runs* that were written before *before_s* (seconds since 1970).
+
+    *pending* says whether those of a run, by its job and token, are still to be delivered; then they stay. Return how
+    many files were deleted.
+    """
+    found = 0
+    with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
+        for name in sorted(each for each in names_in(top) if each.isdigit()):
+            with contextlib.suppress(OSError), opened(name, top) as job:  # fails for a link or a missing directory
+                for token in names_in(job):
+                    deleted = 0
+                    with contextlib.suppress(OSError), opened(token, job) as run:
+                        deleted = 0 if pending(name, token) else _delete_in(run, before_s)
+                    found += deleted
+                    if stopping.wait(PACE_S if deleted else 0):
+                        return found
+    return found
+
+
+def _delete_in(run: int, before_s: float) -> int:
+    """Delete the results in the open directory *run*. The directory keeps its time, which is that of the settlement."""
+    about, names, found = os.fstat(run), names_in(run), 0
+    for name in {RESULTS, FAILED, REMOVED}.intersection(names) if "claim" not in names else ():
+        if os.stat(name, dir_fd=run, follow_symlinks=False).st_mtime < before_s:
+            os.unlink(name, dir_fd=run)
+            found += 1
+    if found:
+        os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))
+    return found
+
+
+class DeliveredPruner:
+    """Prunes the deliveries of one service. Several may run at once."""
+
+    def __init__(self, settings: Settings, queue: JobQueue) -> None:
+        self._settings, self._queue = settings, queue
+        self._user_logs = UserLogs(lambda names: COMPLETE in names)
+
+    def prune(self, now_s: float, stopping: threading.Event) -> int:
+        """Delete what is due at *now_s* (seconds since 1970), and return the number of files.
+
+        Each step uses an open directory and follows no link, so nothing outside is deleted.
+        """
+        found, top_path = 0, self._settings.delivered_dir
+        with contextlib.suppress(FileNotFoundError), opened(top_path, None) as top:
+            for name in sorted(each for each in names_in(top) if each.isdigit()):
+                with contextlib.suppress(OSError), opened(name, top) as job:  # fails for a link or a missing directory
+                    for token in names_in(job):
+                        deleted = self._prune_run(job, int(name), token, now_s)
+                        found += deleted
+                        if stopping.wait(PACE_S if deleted else 0):
+                            return found
+                    if not names_in(job):
+                        os.rmdir(name, dir_fd=top)
+        if self._settings.user_log_limit_bytes is not None:
+            self._user_logs.enforce(top_path, self._settings.user_log_limit_bytes, stopping)
+        if self._settings.user_results_limit_bytes is not None:
+            limit_bytes = self._settings.user_results_limit_bytes
+            found += hold_results(top_path, limit_bytes, self._settings.host, stopping)
+        if found:
+            log.info("%d files of logs and results that other hosts had delivered were deleted", found)
+        return found
+
+    def _prune_run(self, job: int, job_id: int, token: str, now_s: float) -> int:
+        """Delete what is due of one run, and its directory if nothing else is left. Return the number of files."""
+        found = 0
+        with contextlib.suppress(OSError), opened(token, job) as run:
+            is_old = os.fstat(run).st_mtime < now_s - PARTIAL_S
+            for name in self._due(run, job_id, token, now_s):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=run)
+                    found += name not in {COMPLETE, USER}
+            if not {*names_in(run)} - {USER, COMPLETE} and (found or is_old):
+                for name in names_in(run):
+                    os.unlink(name, dir_fd=run)
+                os.rmdir(token, dir_fd=job)
+        return found
+
+    def _due(self, run: int, job_id: int, token: str, now_s: float) -> list[str]:
+        """Return the names in the directory of a run that are due."""
+        names, settings, due = names_in(run), self._settings, []
+        for name, keep_s in (
+            (RESULTS, settings.keep_results_s),
+            (FAILED, settings.keep_results_s),
+            (REMOVED, settings.keep_results_s),
+            (PARTIAL, PARTIAL_S),
+        ):
+            if keep_s is not None and name in names and _modified_s(run, name) < now_s - keep_s:
+                due.append(name)
+        logs = _DELIVERED_LOGS.intersection(names)
+        if settings.keep_logs_s is not None and logs:
+            newest_s = max(_modified_s(run, each) for each in logs)
+            if newest_s < now_s - settings.keep_logs_s and not self._goes_on(job_id, token, names):
+                due += [*logs, *({COMPLETE} & {*names})]
+        return due
+
+    def _goes_on(self, job_id: int, token: str, names: Collection[str]) -> bool:
+        """Return whether the run may still write into its log. Without an answer of the store, it may."""
+        if COMPLETE in names:
+            return False
+        try:
+            record = self._queue.jobs.record(job_id)
+        except GpuQueueError:
+            return True
+        run = None if record is None else record.last_run
+        return record is not None and run is not None and run.token == token and record.job.state.is_active
+
+
+def _modified_s(folder: int, name: str) -> float:
+    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime

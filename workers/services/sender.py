@@ -26,7 +26,7 @@ from gpuqueue.notify.targets import networks_of, url_of
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.senders import ANNOUNCE_S
 from gpuqueue.settings.settings import Settings
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun
 from workers.steps.conclusion import NotStarted
 from workers.steps.detach import answered
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.mem_retry import Shortage
+from gpuqueue.model.mem_source import Shortage
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.evidence import NO_EVIDENCE, Evidence
 

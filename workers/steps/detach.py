@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gpuqueue.errors import Unreachable
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent
 
 log = logging.getLogger(__name__)
 

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 
 from gpuqueue.clock import Clock
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.mem_source import Shortage
 from gpuqueue.model.run import NO_USE, Ending, EndingKind
+from gpuqueue.queue.evidence import NO_EVIDENCE, Evidence
 from gpuqueue.system.logs import LOGS
+from gpuqueue.text.units import GIB, MIB
 from workers.measure.active_runs import LiveRun
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
+from workers.measure.neighbours import Snapshot
 from workers.measure.peak import measured_devices
-from workers.run.torch_report import read_reports
+from workers.run.failure_cause import QUICK_S, clears_devices, device_fault
+from workers.run.torch_report import InsideReport, read_reports
 from workers.run.values import Exit
 from workers.run.verdict import judged, tail
 from workers.steps.conclusion import Conclusion, NotStarted
-from workers.steps.evidence import EvidenceCollector
-from workers.steps.shortage import shortage_of
 
 log = logging.getLogger(__name__)
+#: How the messages of frameworks name the allocation that failed: PyTorch, then JAX, XLA and CuPy.
+_TRIED = re.compile(
+    rb"Tried to allocate (?P<size>[0-9]{1,9}(?:\.[0-9]{1,4})?) (?P<unit>bytes|[KMG]i?B)"
+    rb"|(?:trying to allocate|Out of memory allocating) (?P<bytes>[0-9][0-9,]{0,24}) bytes"
+    rb"|Failed to allocate request for [^(\n]{1,20}\((?P<request>[0-9]{1,18})B\)"
+)
+_UNITS = {b"bytes": 1, b"KiB": 1024, b"KB": 1024, b"MiB": MIB, b"MB": MIB, b"GiB": GIB, b"GB": GIB}
+#: Messages of an allocation of pinned host memory, which CUDA also reports as "out of memory".
+_ON_HOST = re.compile(rb"pin_memory|cudaHostAlloc|cuMemHostAlloc|CachingHostAllocator|PinnedMemory|DefaultCPUAllocator")
+#: A size that is larger than any device. The job writes the texts, so they may hold anything.
+_ABSURD = 2**50
 
 
 class Judge:
@@ -87,3 +103,90 @@ def _explained(run: LiveRun, ending: Ending) -> Ending:
     """Return *ending*, with the words of the worker that ended an idle run. A later worker does not know them."""
     words = run.end_words or f"{NO_USE} devices for longer than the site allows"
     return replace(ending, detail=words) if ending.kind is EndingKind.IDLE else ending
+
+
+def shortage_of(
+    ending: Ending,
+    report: InsideReport | None,
+    log_tail: bytes,
+    *,
+    kind: DeviceKind | None,
+    lease_bytes: int,
+    peak_bytes: int | None,
+    snapshot: Snapshot | None,
+) -> Shortage | None:
+    """Return the facts about a run with this *ending*, None if it did not lack device memory.
+
+    A run on a CPU, or one that failed to allocate host memory, lacks none.
+
+    Args:
+        ending: The final ending.
+        report: What the run's processes reported.
+        log_tail: The end of the log.
+        kind: The kind of the run's devices.
+        lease_bytes: What was allocated to the run on each device.
+        peak_bytes: The most that the run used on the device that was full.
+        snapshot: The last sample of that device with the run alive.
+
+    """
+    if ending.kind is not EndingKind.OUT_OF_MEMORY or kind is DeviceKind.CPU:
+        return None
+    tried = tried_bytes(report.message.encode()) if report is not None else None
+    tried = tried_bytes(log_tail) if tried is None else tried
+    if tried is None and _ON_HOST.search(log_tail):
+        return None
+    needed_bytes = (peak_bytes or 0) + (tried or 0)
+    blamed = snapshot.blamed(lease_bytes) if snapshot is not None and needed_bytes <= lease_bytes else None
+    return Shortage(peak_bytes=peak_bytes, tried_bytes=tried, blamed=blamed)
+
+
+def tried_bytes(text: bytes) -> int | None:
+    """Return the bytes of the last allocation of which *text* says that it failed, None if it says none."""
+    found = None
+    for each in _TRIED.finditer(text):
+        found = each
+    if found is None:
+        return None
+    if found["size"] is not None:
+        size = round(float(found["size"]) * _UNITS[found["unit"]])
+    else:
+        size = int((found["bytes"] or found["request"]).replace(b",", b""))
+    return size if 0 < size < _ABSURD else None
+
+
+class EvidenceCollector:
+    """Collects evidence for one worker."""
+
+    def __init__(self, admission: AdmissionCheck, clock: Clock) -> None:
+        self._admission = admission
+        self._clock = clock
+
+    def of_ending(self, run: LiveRun, ending: Ending, duration_s: float | None, log_tail: bytes) -> Evidence:
+        """Return the evidence from the *ending* of *run*, from its duration and from the end of its log."""
+        if clears_devices(ending, duration_s):
+            return Evidence(well=True)
+        return self._against(run, device_fault(ending, duration_s, log_tail, kind=run.held.devices[0].kind))
+
+    def of_loss(self, run: LiveRun, end: Exit) -> Evidence:
+        """Return the evidence from a vanished shim, which counts only if this worker started the run.
+
+        The time at which an adopted run ended is unknown: the host may have been stopped or rebooted.
+        """
+        quick = self._clock.monotonic_s() - run.since_s < QUICK_S
+        counts = end.shim_vanished and run.spec is not None and quick
+        return self._against(run, "its shim vanished" if counts else None)
+
+    def _against(self, run: LiveRun, why: str | None) -> Evidence:
+        """Return the evidence against those devices of *run* that report no trouble.
+
+        A device that reports trouble takes no job until the trouble ends, so it needs no evidence against it.
+        """
+        if why is None:
+            return NO_EVIDENCE
+        try:
+            uuids = [device.uuid for device in run.held.devices]
+            troubled = self._admission.in_trouble(uuids)
+            return Evidence(against=tuple(uuid for uuid in uuids if uuid not in troubled), why=why)
+        except Exception:
+            log.exception("%s: the devices of the run could not be checked at its end", run)
+            return NO_EVIDENCE

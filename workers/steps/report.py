@@ -18,7 +18,7 @@ from workers.run.start_health import NO_START, StartHealth
 from workers.services.adoption import Adoption
 from workers.steps.conclusion import Conclusion, NotStarted
 from workers.steps.detach import answered
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent
 
 log = logging.getLogger(__name__)
 

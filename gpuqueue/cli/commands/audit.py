@@ -8,7 +8,7 @@ import click
 
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.codec.access import audit_entry_to_plain

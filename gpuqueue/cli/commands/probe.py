@@ -21,7 +21,7 @@ from gpuqueue.text.units import format_duration, parse_duration
 
 if TYPE_CHECKING:
     from gpuqueue.cli.follow import ctrl_c, status_line, wait_line
-    from gpuqueue.cli.output import log_end, probe_lines
+    from gpuqueue.cli.output import probe_lines, render
     from gpuqueue.learning import probed
     from gpuqueue.model import probe as probes
     from gpuqueue.model import progress
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.run import Record
 else:  # --help needs none of them
     ctrl_c = later("gpuqueue.cli.follow.ctrl_c")
-    log_end = later("gpuqueue.cli.output.log_end")
+    render = later("gpuqueue.cli.output.render")
     probe_lines = later("gpuqueue.cli.output.probe_lines")
     probed = later("gpuqueue.learning.probed")
     probes = later("gpuqueue.model.probe")
@@ -152,7 +152,7 @@ def _found(client: Client, record: Record) -> tuple[probed.Probed, progress.Prog
         GpuQueueError: the script failed, the job was cancelled, or the peak is unknown.
 
     """
-    written = client.logs.end(record, max(progress.TAIL_BYTES, log_end.LOG_BYTES))
+    written = client.logs.end(record, max(progress.TAIL_BYTES, render.LOG_BYTES))
     last = progress.progress_in(written[-progress.TAIL_BYTES :])
     run = record.last_run
     found = None if run is None else probed.probed(run, last, client.settings.headroom_bytes)
@@ -162,7 +162,7 @@ def _found(client: Client, record: Record) -> tuple[probed.Probed, progress.Prog
         print_message("gpuqueue", f"job {record.job.id} was cancelled")
         sys.exit(130)
     if probe_lines.has_failed(record):
-        for text in log_end.log_end(written, SHOWN_LINES, WIDTH):
+        for text in render.log_end(written, SHOWN_LINES, WIDTH):
             click.echo(f"  {text}", err=True)
     raise GpuQueueError(probe_lines.why_not(record))
 

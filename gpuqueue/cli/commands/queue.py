@@ -18,9 +18,8 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import JobState
 
 if TYPE_CHECKING:
-    from gpuqueue.cli.output import queue_json, queue_table
+    from gpuqueue.cli.output import queue_table
 else:
-    queue_json = later("gpuqueue.cli.output.queue_json")
     queue_table = later("gpuqueue.cli.output.queue_table")
 
 
@@ -62,7 +61,7 @@ def queue(limit: int, *, as_json: bool, **filters: Any) -> None:
         listing = replace(listing, jobs=listing.jobs[:limit])
         progress = client.logs.progress(listing.jobs, listing.logs)
     if as_json:
-        click.echo(json.dumps(queue_json.listing_to_plain(listing, progress), indent=2))
+        click.echo(json.dumps(queue_table.listing_to_plain(listing, progress), indent=2))
     elif listing.jobs:
         click.echo(queue_table.queue_table(listing, progress, terminal_width(), states=filters["states"]))
     else:

@@ -18,14 +18,14 @@ from gpuqueue.model.run import Record
 
 if TYPE_CHECKING:
     from gpuqueue import codec
-    from gpuqueue.cli.output import code_diff, job_story, kept_line, live_run, log_end
+    from gpuqueue.cli.output import code_diff, job_story, kept_line, live_run, render
 else:
     codec = later("gpuqueue.codec")
     code_diff = later("gpuqueue.cli.output.code_diff")
     job_story = later("gpuqueue.cli.output.job_story")
     kept_line = later("gpuqueue.cli.output.kept_line")
     live_run = later("gpuqueue.cli.output.live_run")
-    log_end = later("gpuqueue.cli.output.log_end")
+    render = later("gpuqueue.cli.output.render")
 from gpuqueue.cli.options.job_id import job_id
 
 #: Lines of the log that are shown, and their width in columns without a terminal.
@@ -55,9 +55,9 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
             return
         record = client.jobs.show(job_id, away=report_history_away)
         is_text = not as_json and plot is None
-        written = client.logs.end(record, log_end.LOG_BYTES) if is_text else b""
+        written = client.logs.end(record, render.LOG_BYTES) if is_text else b""
         is_apart = is_text and record.job.spec.separate_stderr
-        errors = client.logs.end(record, log_end.LOG_BYTES, stderr=True) if is_apart else b""
+        errors = client.logs.end(record, render.LOG_BYTES, stderr=True) if is_apart else b""
         now = live_run.read(client, record.job) if is_text else None
         kept = kept_line.kept_of(client, record) if record.job.spec.keep and plot is None else None
         silent = list(live_run.silent(client, record.job)) if is_text else []
@@ -77,7 +77,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
 
 
 def _show_end(written: bytes, what: str) -> None:
-    lines = log_end.log_end(written, SHOWN_LINES, (terminal_width() or PIPE_WIDTH) - 2)
+    lines = render.log_end(written, SHOWN_LINES, (terminal_width() or PIPE_WIDTH) - 2)
     if lines:
         click.echo("\n".join(["", f"{what}:", *(f"  {line}" for line in lines)]))
 

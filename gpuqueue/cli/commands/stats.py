@@ -11,7 +11,7 @@ import click
 from gpuqueue.cli.completion.candidates import users
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
-from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import Column, hanging, terminal_width
 from gpuqueue.cli.plots import charts, image_file
 from gpuqueue.client import Client

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import click
 
 from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.codec.access import access_token_to_plain

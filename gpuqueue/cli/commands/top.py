@@ -10,7 +10,7 @@ import click
 
 from gpuqueue.cli.completion.candidates import users
 from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output.queue_json import progress_to_plain
+from gpuqueue.cli.output.queue_table import progress_to_plain
 from gpuqueue.cli.output.terminal_width import is_dumb, terminal_width
 from gpuqueue.cli.top import lines
 from gpuqueue.cli.top.snapshot import Snapshot, take

@@ -14,7 +14,7 @@ from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.devices import device_rows
 from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.cli.output.page_link import print_link, sign_in_link
-from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
+from gpuqueue.cli.output.warnings import warn_of_unknown_variables
 from gpuqueue.console import print_message
 from gpuqueue.embedded import history_tables, worker_program
 from gpuqueue.embedded.machine import Machine, last_line

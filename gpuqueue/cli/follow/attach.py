@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuqueue.cli.follow.ctrl_c import CtrlC
-from gpuqueue.cli.follow.detach import leaving
-from gpuqueue.cli.follow.passthrough import Shown
 from gpuqueue.cli.follow.status_line import report_again, report_away, report_end, report_held, report_state
 from gpuqueue.cli.follow.wait_line import WaitLine
 from gpuqueue.cli.options.job_id import job_id
 from gpuqueue.cli.output.arrays import worst_code
 from gpuqueue.client import Client
-from gpuqueue.console import INTERRUPTED, LEFT, print_message
+from gpuqueue.console import INTERRUPTED, LEFT, print_message, put
 from gpuqueue.errors import GpuQueueError, HostUnreachable, Refused, Unreachable
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Run
@@ -26,6 +27,13 @@ from gpuqueue.system.logs import TTY
 
 if TYPE_CHECKING:
     from gpuqueue.client.terminal import JobTerminal
+
+#: Signals that end this process: ``kill``, and a closed terminal.
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
+#: First byte of every sequence that changes a terminal's state, such as its colour.
+ESCAPE = b"\x1b"
+#: Resets colours and shows the cursor.
+RESET = b"\x1b[0m\x1b[?25h"
 
 
 @click.command()
@@ -297,3 +305,56 @@ class Follower:
         self._make_room()
         print_message("gpuqueue", f"job {self._job_id}: {words}")
         sys.exit(code)
+
+
+class _Signalled(BaseException):
+    """Raised by a signal that ends this process."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextlib.contextmanager
+def leaving(report: Callable[[], None]) -> Iterator[None]:
+    """Call *report* before a signal or a closed pipe ends this process; ignored signals stay ignored (nohup)."""
+    before = {number: signal.getsignal(number) for number in _ENDS}
+    for number, handler in before.items():
+        if handler is signal.SIG_DFL:
+            signal.signal(number, _end)
+    try:
+        yield
+    except _Signalled as signalled:
+        with contextlib.suppress(OSError):  # the terminal is gone
+            report()
+        sys.exit(128 + signalled.number)
+    except BrokenPipeError:
+        report()
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as the signal module calls it
+    raise _Signalled(number)
+
+
+class Shown:
+    """Passes output on unchanged, and tracks whether it may have left colours or an unfinished line."""
+
+    def __init__(self) -> None:
+        self._is_coloured = self._is_open = False
+
+    def put(self, chunk: bytes, *, err: bool = False) -> None:
+        """Write *chunk* to standard output, or to standard error."""
+        put(chunk, err=err)
+        if chunk and (sys.stderr if err else sys.stdout).isatty():
+            self._is_coloured = self._is_coloured or ESCAPE in chunk
+            self._is_open = not chunk.endswith(b"\n")
+
+    def finish(self) -> None:
+        """Reset the terminal and finish an open line, so that a message can follow."""
+        left = (RESET if self._is_coloured else b"") + (b"\r\n" if self._is_open else b"")
+        self._is_coloured = self._is_open = False
+        if left and sys.stderr.isatty():
+            put(left, err=True)

@@ -100,7 +100,7 @@ class AttachedTerminal:
 def _raw() -> Iterator[None]:
     """Put the user's terminal into raw mode, and restore it at the end.
 
-    The mode is also restored after a signal, since :mod:`gpuqueue.cli.follow.detach` turns it into an exception.
+    The mode is also restored after a signal, since :mod:`gpuqueue.cli.follow.attach` turns it into an exception.
     """
     before = termios.tcgetattr(STDIN)
     try:

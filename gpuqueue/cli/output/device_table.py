@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from gpuqueue.cli.output import render, terminal_width
 from gpuqueue.cli.output.drains import condition
-from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.cli.output.render import table_of
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.text.sanitize import cells, plain
 from gpuqueue.text.units import format_bytes

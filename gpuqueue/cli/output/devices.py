@@ -8,8 +8,6 @@ from datetime import datetime, timezone
 
 from gpuqueue.cli.output.device_table import device_table
 from gpuqueue.cli.output.drains import closed_lines, drain_lines, drain_plain, jobs_on, reserved_lines
-from gpuqueue.cli.output.environment_lines import environment_lines
-from gpuqueue.cli.output.host_refusals import refusal_lines
 from gpuqueue.cli.output.silent_hosts import kept_until, silent_lines
 from gpuqueue.cli.output.terminal_width import hanging, terminal_width
 from gpuqueue.codec import device_to_plain
@@ -87,3 +85,17 @@ def device_plain(each: DeviceStatus, settings: Settings) -> dict[str, object]:
         "environments": None if each.environments is None else list(each.environments),
         "external_processes": [external_to_plain(external) for external in each.external_processes],
     }
+
+
+def environment_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
+    """Yield a line for each host that has environments, with their names for ``submit --environment``."""
+    for host, names in {each.host: each.environments for each in found}.items():
+        if names:
+            yield f"environments of {plain(host)}: {', '.join(map(plain, names))}"
+
+
+def refusal_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
+    """Yield a line for each host that could not start the last jobs that it claimed."""
+    hosts = {each.host: each.refusals for each in found if each.refusals is not None and each.refusals.are_many}
+    for host, refusals in hosts.items():
+        yield f"host {plain(host)} could not start {refusals.jobs} jobs in a row, the last one: {plain(refusals.why)}"

@@ -13,8 +13,7 @@ from gpuqueue.cli.output import render, terminal_width
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState
-from gpuqueue.model.record_values import VALUES
-from gpuqueue.model.run import Record, Run
+from gpuqueue.model.run import VALUES, Record, Run
 from gpuqueue.text.sanitize import brief, cells, plain, short
 from gpuqueue.text.units import format_duration
 from gpuqueue.words import times, values

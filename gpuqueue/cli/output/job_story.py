@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuqueue.cli.output.code_lines import code_lines
 from gpuqueue.cli.output.render import state
 from gpuqueue.cli.output.terminal_width import TINY, hanging
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_spec import Checkout, JobSpec
 from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Outcome
 from gpuqueue.model.run import Note, Record, Run, RunDevice
 from gpuqueue.text.sanitize import cells, plain, short, wrapped
@@ -33,9 +33,9 @@ from gpuqueue.words.values import (
 
 if TYPE_CHECKING:
     from gpuqueue.cli.output.live_run import Live
-    from gpuqueue.model import host_limits
-    from gpuqueue.model.job_spec import JobSpec
-else:  # few jobs have some
+    from gpuqueue.model import code_snapshot, host_limits
+else:
+    code_snapshot = later("gpuqueue.model.code_snapshot")
     host_limits = later("gpuqueue.model.host_limits")
 
 #: Width of a label of `story`, in columns; and the labels whose text is not wrapped, so that it can be copied.
@@ -207,7 +207,7 @@ def _live_lines(job: Job, live: Live | None) -> list[str]:
     if live is not None and live.held_bytes is not None:
         lines.append(f"  memory     {format_bytes(live.held_bytes)}/{asked_of(job)} now")
     if live is not None and live.progress is not None:
-        from gpuqueue.cli.output.progress import share_bar  # noqa: PLC0415 - only for a job with progress
+        from gpuqueue.cli.output.render import share_bar  # noqa: PLC0415 - only for a job with progress
 
         lines.append(f"  progress   {share_bar(live.progress)}")
     return lines
@@ -295,3 +295,26 @@ def _between_samples(line: Timeline) -> list[int | None]:
             steps[last:place] = [line.bytes[last]] * (place - last)
         last = place
     return steps
+
+
+def code_lines(spec: JobSpec) -> list[str]:
+    """Return the lines about the code of a job, each only if there is something to say."""
+    return [
+        *([f"  git        {_checkout_of(spec.git)}"] if spec.git else []),
+        *([f"  python     environment {plain(spec.environment)}"] if spec.environment is not None else []),
+        *([f"  code       {_code_of(spec.snapshot)}"] if spec.snapshot else []),
+        *([f"  keep       {plain('  '.join(spec.keep))}"] if spec.keep else []),
+    ]
+
+
+def _code_of(text: str) -> str:
+    """Return a snapshot of code in words."""
+    snapshot = code_snapshot.CodeSnapshot.parse(text)
+    below = "" if snapshot.directory == "." else f", in {plain(snapshot.directory)}"
+    return f"a copy of its own, snapshot {snapshot.address[:12]}{below}"
+
+
+def _checkout_of(git: Checkout) -> str:
+    """Return commit, branch and state of a git checkout: ``3442fefc16a1 on main, nothing changed``."""
+    changes = {True: "with changes that are not committed", False: "nothing changed", None: "changes not known"}
+    return f"{git.commit[:12]}" + (f" on {plain(git.branch)}" if git.branch else "") + f", {changes[git.dirty]}"

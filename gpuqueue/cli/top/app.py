@@ -6,30 +6,96 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import work
 from textual.app import App, ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 from textual.worker import get_current_worker
 
 from gpuqueue.cli.options.own_queue import how_to_start
 from gpuqueue.cli.output.queue_table import Line
-from gpuqueue.cli.top import changes, lines
-from gpuqueue.cli.top.job_pane import About, JobPane, reported
-from gpuqueue.cli.top.keys import BINDINGS, Help
-from gpuqueue.cli.top.prompt import Ask
+from gpuqueue.cli.top import lines
+from gpuqueue.cli.top.job_pane import About, FittedTable, JobPane, key_of, reported
 from gpuqueue.cli.top.snapshot import Snapshot, take
-from gpuqueue.cli.top.tables import FittedTable, key_of
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.text.sanitize import in_one_line
+from gpuqueue.model.job import JobState
+from gpuqueue.text.sanitize import in_one_line, plain, short
+
+#: The keys with the actions of the screen.
+BINDINGS: list[BindingType] = [
+    Binding("question_mark", "help", "Help", key_display="?"),
+    Binding("slash", "filter", "Filter", key_display="/"),
+    Binding("space", "mark", "Mark"),
+    Binding("c", "cancel", "Cancel"),
+    Binding("h", "hold", "Hold"),
+    Binding("r", "retry", "Retry"),
+    Binding("plus,equals_sign", "priority(1)", show=False),
+    Binding("minus", "priority(-1)", show=False),
+    Binding("s", "sort", show=False),
+    Binding("u", "mine", show=False),
+    Binding("e", "ended", show=False),
+    Binding("l", "pane('log')", "Log"),
+    Binding("w", "pane('why')", "Why"),
+    Binding("d", "pane('details')", show=False),
+    Binding("t", "tall", show=False),
+    Binding("q", "quit", "Quit"),
+    Binding("escape", "close", show=False),
+    Binding("pageup", "page(-1)", show=False, priority=True),  # the pane's border names the keys
+    Binding("pagedown", "page(1)", show=False, priority=True),
+    Binding("ctrl+c", "quit", show=False, priority=True),  # as in other full-screen programs
+]
+#: Key and action, in the order of the list.
+KEYS = (
+    ("↑ ↓", "select a job"),
+    ("space", "mark the job, or remove its mark"),
+    ("c", "cancel it"),
+    ("h", "hold or release it"),
+    ("+ -", "raise or lower its priority"),
+    ("r", "retry it, if it has ended"),
+    ("", "c, h, r, + and - act on the marked jobs, if there are any"),
+    ("l  w  d", "log, why it waits, details: open or close the pane"),
+    ("t", "give the pane the whole screen, or take it back"),
+    ("PgUp PgDn", "scroll the pane, or without one the jobs"),
+    ("/", "show only jobs with these words; Enter keeps the filter"),
+    ("e", "show the jobs that ended last, or hide them"),
+    ("u", "show only your own jobs, or all"),
+    ("s", "sort by id, memory, time or user"),
+    ("Esc", "close the pane, then remove filter and marks"),
+    ("q", "quit; the jobs go on"),
+)
+
+
+class Help(ModalScreen[None]):
+    """Shows the keys until Escape, ? or q."""
+
+    CSS = """
+    Help { align: center middle; }
+    Help > VerticalScroll { width: auto; max-width: 96%; height: auto; max-height: 96%; background: $surface; }
+    Help > VerticalScroll { border: round $primary; padding: 0 1; }
+    Help Static { width: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q", "dismiss", "Close")]
+
+    def compose(self) -> ComposeResult:
+        """Show the keys in the middle of the screen."""
+        with VerticalScroll():
+            yield Static("\n".join(f"{key:<10} {action}" for key, action in KEYS), markup=False)
+
 
 #: Signals that end the program.
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 #: Columns of the screen that the pane and the legend cannot use.
 PANE_BESIDE = LEGEND_BESIDE = 2
+#: Changes the job of a line and returns the result in a few words.
+Act = Callable[[Client, Line], str]
+#: Longest list of jobs in a message, in columns.
+LISTED = 40
 
 
 class Top(App[None]):
@@ -266,37 +332,119 @@ class Top(App[None]):
 
     def action_cancel(self) -> None:
         """Cancel the jobs after a confirmation."""
-        self._confirmed("Cancel", changes.cancel, self._meant())
+        self._confirmed("Cancel", cancel, self._meant())
 
     def action_hold(self) -> None:
         """Hold each job, or release it if it is held."""
-        self._change(self._meant(), changes.hold)
+        self._change(self._meant(), hold)
 
     def action_retry(self) -> None:
         """Submit ended jobs again; several only after a confirmation."""
         meant = self._meant()
         if len(meant) > 1:
-            self._confirmed("Retry", changes.retry, meant)
+            self._confirmed("Retry", retry, meant)
         else:
-            self._change(meant, changes.retry)
+            self._change(meant, retry)
 
     def action_priority(self, by: int) -> None:
         """Change the priority of the waiting jobs by one step."""
-        self._change(self._meant(), changes.raise_priority(by))
+        self._change(self._meant(), raise_priority(by))
 
-    def _confirmed(self, verb: str, act: changes.Act, meant: list[Line]) -> None:
+    def _confirmed(self, verb: str, act: Act, meant: list[Line]) -> None:
         def answered(yes: bool | None) -> None:  # noqa: FBT001 - as Textual calls it
             if yes:
                 self._change(meant, act)
 
         if meant:
-            self.push_screen(Ask(changes.question(verb, meant)), answered)
+            self.push_screen(Ask(question(verb, meant)), answered)
 
     @work(thread=True, group="change")
-    def _change(self, meant: list[Line], act: changes.Act) -> None:
+    def _change(self, meant: list[Line], act: Act) -> None:
         """Call *act* on the jobs *meant* in a thread, report the result, and read again."""
         if meant:
             with self._changing:
-                words = changes.change(self._client, meant, act)
+                words = change(self._client, meant, act)
             self.call_from_thread(self._show_message, words)
             self.call_from_thread(self._read_again)
+
+
+def cancel(client: Client, line: Line) -> str:
+    """Cancel the job; a line of an array stands for the whole array."""
+    return str(client.jobs.cancel(line.job.id).state)
+
+
+def hold(client: Client, line: Line) -> str:
+    """Hold the job, or release it if it is held."""
+    act = client.jobs.release if line.state is JobState.HELD else client.jobs.hold
+    return str(act(line.job.id).state)
+
+
+def retry(client: Client, line: Line) -> str:
+    """Submit the request of an ended job again."""
+    return f"submitted again as {client.jobs.retry(line.job.id).label}"
+
+
+def raise_priority(by: int) -> Act:
+    """Return the act that changes the priority by *by* steps. The store checks the permission."""
+
+    def act(client: Client, line: Line) -> str:
+        now = client.jobs.get(line.job.id)  # the snapshot may lack an earlier key press
+        priority = lines.priority_beside(now, by)
+        if priority is None:
+            return f"priority {now.spec.priority}, and there is none {'above' if by > 0 else 'below'}"
+        return f"priority {client.jobs.edit(line.job.id, priority=priority).spec.priority}"
+
+    return act
+
+
+def change(client: Client, chosen: Sequence[Line], act: Act) -> str:
+    """Do *act* to each job, and return what happened; jobs with the same result are named together."""
+    results: dict[str, list[str]] = {}
+    for line in {line.job.id: line for line in chosen}.values():
+        try:
+            results.setdefault(f": {act(client, line)}", []).append(line.job.label)
+        except GpuQueueError as error:
+            results.setdefault(f" is unchanged: {error}" if len(chosen) > 1 else str(error), []).append(line.job.label)
+    messages = []
+    for result, labels in results.items():
+        named = result.startswith((":", " "))
+        messages.append(f"job {short(', '.join(labels), LISTED)}{result}" if named else result)
+    return "; ".join(messages)
+
+
+def question(verb: str, chosen: Sequence[Line]) -> str:
+    """Return the question whether to *verb* these jobs."""
+    if len(chosen) > 1:
+        return f"{verb} {len(chosen)} jobs: {short(', '.join(line.job.label for line in chosen), LISTED)}?"
+    job = chosen[0].job
+    which = job.label if job.spec.array is None else f"{job.label} with all its members"
+    return f"{verb} job {which} ({plain(job.spec.name)}, {plain(job.spec.account.name)}, {job.state})?"
+
+
+class Ask(ModalScreen[bool]):
+    """A dialog that ends with True for y, and with False for n, Escape and q."""
+
+    CSS = """
+    Ask { align: center middle; }
+    Ask > Vertical { width: auto; max-width: 90%; height: auto; background: $surface; }
+    Ask > Vertical { border: round $warning; padding: 1 2; }
+    Ask Static { width: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "yes"),
+        Binding("n,escape,q", "answer(False)", "no"),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        """Show the question in the middle of the screen."""
+        with Vertical():
+            yield Static(self._question, markup=False)
+            yield Static("\ny: yes    n: no", markup=False)
+
+    def action_answer(self, answer: bool) -> None:  # noqa: FBT001 - Textual passes the binding's argument
+        """Close the dialog with *answer*."""
+        self.dismiss(answer)

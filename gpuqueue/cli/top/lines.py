@@ -11,8 +11,8 @@ from gpuqueue.cli.output import device_table, devices, queue_table, render
 from gpuqueue.cli.output.arrays import labels
 from gpuqueue.cli.output.device_table import Column, Row
 from gpuqueue.cli.output.drains import closed_lines
-from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.queue_table import Line
+from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import hanging
 from gpuqueue.cli.top.snapshot import Snapshot
 from gpuqueue.model.job import Job

@@ -11,9 +11,8 @@ from gpuqueue.errors import JobNotFound
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.job_page import Listing
 from gpuqueue.model.progress import Progress
-from gpuqueue.model.run import RunDevice
+from gpuqueue.model.run import Listing, RunDevice
 from gpuqueue.queue.lease import DeviceStatus
 
 #: Most jobs in a snapshot, beside those that hold a device.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuqueue.client.remote import submit, wait
     from gpuqueue.client.selection import Chosen, StateFilter, Which
     from gpuqueue.client.why import Why
-    from gpuqueue.model import api, event, job_edit, job_page, job_request
+    from gpuqueue.model import api, event, job_edit, job_request
     from gpuqueue.model import run as runs
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.run import Record
@@ -32,7 +32,6 @@ else:
     changes = later("gpuqueue.client.changes")
     event = later("gpuqueue.model.event")
     job_edit = later("gpuqueue.model.job_edit")
-    job_page = later("gpuqueue.model.job_page")
     job_request = later("gpuqueue.model.job_request")
     listings = later("gpuqueue.client.listing")
     runs = later("gpuqueue.model.run")
@@ -135,7 +134,7 @@ class RemoteJobs:
         tags: Sequence[str] = (),
         pool: str | None = None,
         after: int = 0,
-    ) -> job_page.Listing:
+    ) -> runs.Listing:
         """Return jobs that have not ended, in the order of their ids, with what the queue knows about running ones."""
         most = None if limit is None else validation.count("limit", limit)
         query = {
@@ -145,11 +144,11 @@ class RemoteJobs:
             "tag": validation.words("tags", tags),
             "pool": validation.text_or_none("pool", pool),
         }
-        pages: list[job_page.Listing] = []
+        pages: list[runs.Listing] = []
         count, last = 0, after
         while not pages or (last and (most is None or count < most)):
             size = PAGE if most is None else max(1, min(PAGE, most - count))
-            page = self._link.get(job_page.Listing, "/jobs", {**query, "limit": size, "after": last})
+            page = self._link.get(runs.Listing, "/jobs", {**query, "limit": size, "after": last})
             pages.append(page)
             count, last = count + len(page.jobs), page.after or 0
         jobs = tuple(listings.with_states([job for page in pages for job in page.jobs]))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import base64
+import os
+import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.client.remote import far_python
 from gpuqueue.client.snapshots import Note, noted, taken
-from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.model.api import ContentPart, ContentParts, NewSnapshot, SnapshotLimits, SnapshotState
+from gpuqueue.model.script_args import UV_INTERPRETER, UV_PYTHON, UV_RUN
 from gpuqueue.snapshot.limits import IGNORE_FILE, Limits
+from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
     from gpuqueue.client.remote.link import Link
@@ -25,6 +29,7 @@ BATCH_BYTES = 2 * 2**20
 MOST_MANIFEST_BYTES = 7 * 2**19
 #: How often the service is asked which blobs are missing. Between two answers it may collect old blobs.
 TRIES = 3
+_LOCK, _PROJECT = "uv.lock", "pyproject.toml"
 
 
 def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None, *, is_far: bool) -> JobSpec:
@@ -40,9 +45,9 @@ def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None, *, i
     snapshot = taken(request, spec, limits)
     if not is_far:
         return noted(request, spec, snapshot, _send(link, snapshot), note)
-    spec = far_python.chosen(request, spec, snapshot)
+    spec = with_host_python(request, spec, snapshot)
     spec = noted(request, spec, snapshot, _send(link, snapshot), note)
-    line = far_python.in_words(spec)
+    line = python_line(spec)
     if note is not None and line is not None:
         note(line)
     return spec
@@ -93,3 +98,92 @@ def _parts(snapshot: Snapshot, sha256: str, size_bytes: int) -> Iterator[tuple[C
         offset_bytes += len(chunk)
     if not offset_bytes:
         yield whole, 0
+
+
+def with_host_python(request: JobRequest, spec: JobSpec, snapshot: Snapshot) -> JobSpec:
+    """Return *spec* with the Python that its script has on the host, by *request* and by what *snapshot* holds.
+
+    Raises:
+        BadRequest: *request* names a Python of this machine, which does not travel.
+
+    """
+    if spec.interpreter is None or spec.environment is not None:
+        return spec
+    paths = {each.path for each in snapshot.manifest.entries}
+    if request.python is not None:
+        _check_python(spec.interpreter, spec.cwd, snapshot, paths)
+        return spec
+    project = _uv_project(spec.argv[1], snapshot.cwd, paths)
+    if project is None:
+        return spec
+    option = () if project == "." else (f"--project={project}",)
+    return replace(spec, argv=(*UV_RUN, *option, UV_PYTHON, *spec.argv[1:]), interpreter=UV_INTERPRETER)
+
+
+def python_line(spec: JobSpec) -> str | None:
+    """Return a line about the Python of *spec* for its submitter, None for a command that names its own."""
+    if spec.environment is not None:
+        return f"python: environment {spec.environment}"
+    if spec.interpreter is None:
+        return None
+    if spec.interpreter == UV_INTERPRETER:
+        return f"python: {UV_INTERPRETER} ({_LOCK})"
+    return f"python: {plain(spec.interpreter)} of the host"
+
+
+def _uv_project(script: str, cwd: str, paths: set[str]) -> str | None:
+    """Return the uv project for *script*, relative to *cwd*: "." if uv finds it from there, None if there is no lock.
+
+    As with ``uv run python script`` in *cwd*, the project of *cwd* comes first, and that of the script second. Its lock
+    may lie further up, in the workspace of a member.
+    """
+    for start in (cwd, posixpath.dirname(posixpath.normpath(posixpath.join(cwd, script)))):
+        above = list(_upwards(start))
+        if any({posixpath.join(each, _LOCK), posixpath.join(each, _PROJECT)} <= paths for each in above):
+            project = next(each for each in above if posixpath.join(each, _PROJECT) in paths)
+            return "." if start == cwd else posixpath.relpath(project or ".", cwd)
+    return None
+
+
+def _upwards(folder: str) -> Iterator[str]:
+    """Yield *folder* and all directories above it, up to the top of the snapshot, which is empty."""
+    folder = "" if folder == "." else folder
+    while folder:
+        yield folder
+        folder = posixpath.dirname(folder)
+    yield ""
+
+
+def _check_python(python: str, cwd: str, snapshot: Snapshot, paths: set[str]) -> None:
+    """Refuse a *python* of this machine. What the hosts have cannot be known, so other paths are accepted."""
+    if "/" not in python:
+        return
+    if not python.startswith("/") and posixpath.normpath(posixpath.join(snapshot.cwd, python)) in paths:
+        return
+    path = os.path.normpath(os.path.join(cwd, python))  # noqa: PTH118 - a link to a Python elsewhere is not resolved
+    place = _place_here(path, snapshot.root)
+    if place is not None:
+        fault = f"{plain(python)} is a Python of this machine, in {plain(place)}, and does not travel"
+    elif not python.startswith("/"):
+        fault = f"{plain(python)} does not travel with the code"
+    else:
+        return
+    raise BadRequest(
+        f"{fault}: name an environment of the hosts with --environment, or a path there with --python. If the hosts "
+        "have it at the same path, put it and the script after --"
+    )
+
+
+def _place_here(path: str, root: Path) -> str | None:
+    """Return what is only on this machine and holds *path*: an active environment, the code's directory or the home."""
+    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120
+    home = os.path.expanduser("~")  # noqa: PTH111 - as the settings do
+    places = [os.environ.get("VIRTUAL_ENV"), os.environ.get("CONDA_PREFIX"), str(root)]
+    if os.path.lexists(path):  # one that is not here is meant for the hosts
+        places.append(home)
+    for place in places:
+        if place and place.strip("/"):
+            whole = (os.path.abspath(place), os.path.realpath(place))  # noqa: PTH100
+            if any(each.startswith(f"{holder}/") for each in (path, real) for holder in whole):
+                return place
+    return None

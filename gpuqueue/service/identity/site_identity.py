@@ -23,8 +23,8 @@ from gpuqueue.service.identity.browser_sessions import BrowserSessions, NewSessi
 from gpuqueue.service.identity.peer import Workers, caller_of_account, caller_of_peer
 from gpuqueue.service.identity.request_rate import RequestRates
 from gpuqueue.settings.parsers import RunAs
+from gpuqueue.system.account import users_group
 from gpuqueue.system.login_account import AccountRules, NotPermitted, least_uid, permitted
-from gpuqueue.system.users_group import users_group
 
 if TYPE_CHECKING:
     from gpuqueue.settings.settings import Settings

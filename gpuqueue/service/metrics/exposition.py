@@ -7,34 +7,87 @@ the threads that serve requests. It waits a bounded time for either, and says wh
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gpuqueue.errors import GpuQueueError
 from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.history.recorded_events import Position, RecordedEvent
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import is_heat
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import WaitReason
+from gpuqueue.model.measures import Use
+from gpuqueue.model.run import EndingKind, StartKind
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import SILENT_HEARTBEATS
-from gpuqueue.service.metrics import reader
-from gpuqueue.service.metrics.counters import RecordedCounters
-from gpuqueue.service.metrics.families import general_families, store_families
-from gpuqueue.service.metrics.figures import StoreFigures, is_open, store_figures
-from gpuqueue.service.metrics.reader import Reader, Reading
+from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
+from gpuqueue.service.metrics.figures import MOST_DEVICES, MOST_USERS, StoreFigures, is_open, store_figures
 from gpuqueue.service.metrics.requests import RequestTimes
 from gpuqueue.settings.settings import Settings
+from gpuqueue.text.sanitize import plain
+from gpuqueue.version import VERSION
 
 T = TypeVar("T")
 
 #: Threads for reads: one for each reader. And threads that identify scrapers and write the text.
 READ_THREADS, SCRAPE_THREADS = 4, 2
+#: Events of one read of the history, and most reads for one scrape.
+EVENTS, READS = 2000, 5
+#: Upper bounds of waits, in seconds: from a second to a week.
+WAITS_S = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400)
+#: The outcomes of runs that exited by themselves; the others are the kinds of endings.
+SUCCEEDED, FAILED = "succeeded", "failed"
+_UNKNOWN = "unknown"
+#: Longest value of a label, in characters.
+MOST_LABEL = 100
+
+#: What a worker's last sample says of a device. None: unknown, or the device is silent. Name, help text, value.
+_Figure = tuple[str, str, Callable[[DeviceStatus], float | None]]
+_SAMPLED: tuple[_Figure, ...] = (
+    (
+        "memory_used_bytes",
+        "Memory that the jobs of the queue use.",
+        lambda device: sum(each.observed_bytes for each in device.holdings),
+    ),
+    (
+        "memory_external_bytes",
+        "Memory that counts as that of external processes.",
+        lambda device: device.external_bytes,
+    ),
+    ("memory_free_bytes", "Memory that a new job can be allocated.", lambda device: device.free_bytes),
+    (
+        "utilisation_ratio",
+        "Share of time in which the device was busy, from 0 to 1.",
+        lambda device: device.utilisation,
+    ),
+    ("temperature_celsius", "Temperature.", lambda device: device.temperature_c),
+    ("power_watts", "Power that the device draws.", lambda device: device.power_w),
+    ("hot", "1 if the device takes no new job because it is too hot.", lambda device: float(is_heat(device.trouble))),
+    ("in_trouble", "1 if its worker gives it no new job: heat, or no answer.", lambda device: bool(device.trouble)),
+)
+#: What the store itself knows of a device.
+_KNOWN: tuple[_Figure, ...] = (
+    ("memory_capacity_bytes", "Memory of the device.", lambda device: device.device.total_bytes),
+    ("memory_headroom_bytes", "Memory that is never allocated.", lambda device: device.headroom_bytes),
+    ("memory_allocated_bytes", "Memory that is allocated to jobs.", lambda device: device.allocated_bytes),
+    ("jobs", "Jobs that hold the device.", lambda device: len(device.jobs)),
+    ("drained", "1 if the device is drained.", lambda device: bool(device.drains)),
+    ("reserved", "1 if the device is reserved for a job that waits.", lambda device: bool(device.reservation)),
+)
+_DEVICE = ("host", "device", "uuid")
+
 
 # It would be a second series for each counter, which nobody reads.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # it has no types
@@ -84,7 +137,7 @@ class Metrics:
         encode, content_type = choose_encoder(accept)
         async with self._writing:
             at_s, content = self._written.get(content_type, (float("-inf"), b""))
-            if time.monotonic() - at_s >= reader.FRESH_S:
+            if time.monotonic() - at_s >= FRESH_S:
                 store, history = await asyncio.gather(self._store.reading(), self._history.reading())
                 content = await self.in_thread(lambda: self._render(encode, store, history))
                 self._written[content_type] = time.monotonic(), content
@@ -117,3 +170,245 @@ class Metrics:
         with self._render_lock:
             self._read.families = families
             return encode(self._registry)
+
+
+class RecordedCounters:
+    """The counters of what was recorded since this service started."""
+
+    def __init__(self, registry: CollectorRegistry, database: HistoryDatabase) -> None:
+        self._database = database
+        self._position: Position | None = None
+        self._lock = threading.Lock()
+        self._submitted = Counter("gpuqueue_jobs_submitted", "Jobs submitted. An array counts once.", registry=registry)
+        self._claims = Counter(
+            "gpuqueue_claims", "Claims of jobs, by how they came about.", ("start",), registry=registry
+        )
+        self._released = Counter("gpuqueue_claims_released", "Claims that did not become runs.", registry=registry)
+        self._preempted = Counter("gpuqueue_preemptions", "Runs that were asked to make room.", registry=registry)
+        self._ended = Counter("gpuqueue_runs_ended", "Runs that ended, by outcome.", ("outcome",), registry=registry)
+        self._waits = Histogram(
+            "gpuqueue_job_wait_seconds",
+            "Time from the submit of a job to the start of its first run.",
+            buckets=WAITS_S,
+            registry=registry,
+        )
+        for start in (*map(str, StartKind), _UNKNOWN):
+            self._claims.labels(start)
+        for outcome in (SUCCEEDED, FAILED, *(str(kind) for kind in EndingKind if kind is not EndingKind.EXITED)):
+            self._ended.labels(outcome)
+
+    def advance(self) -> bool:
+        """Count what was recorded since the last call, and return True.
+
+        Raises:
+            HistoryUnreachable: the history does not answer. The next call goes on from the same event.
+
+        """
+        with self._lock:
+            if self._position is None:
+                self._position = self._database.recorded_position()
+            for _ in range(READS):
+                events, self._position, is_more = self._database.recorded_events(self._position, EVENTS)
+                for event in events:
+                    self._count(event)
+                if not is_more:
+                    break
+        return True
+
+    def _count(self, event: RecordedEvent) -> None:
+        if event.act is Act.SUBMIT:
+            self._submitted.inc()
+        elif event.act is Act.CLAIM:
+            self._claims.labels(str(event.start_kind or _UNKNOWN)).inc()
+        elif event.act is Act.RELEASE_CLAIM:
+            self._released.inc()
+        elif event.act is Act.PREEMPT:
+            self._preempted.inc()
+        elif event.act is Act.STARTED and event.wait_s is not None:
+            self._waits.observe(event.wait_s)
+        elif event.act in {Act.FINISH, Act.LOSE}:
+            self._ended.labels(outcome_of(event)).inc()
+
+
+def outcome_of(event: RecordedEvent) -> str:
+    """Return the outcome of the run that *event* ended."""
+    if event.ending is EndingKind.EXITED:
+        return FAILED if event.exit_code else SUCCEEDED
+    return str(event.ending or EndingKind.LOST)
+
+
+def store_families(found: StoreFigures, *, silent_s: float) -> Iterator[Metric]:
+    """Yield the metrics of *found*. Devices that were silent for *silent_s* seconds are reported without samples."""
+    yield from _jobs(found)
+    yield _one("gpuqueue_recorder_backlog_events", "Events that wait for the history database.", found.unrecorded)
+    lag_s = found.unrecorded_s or 0.0
+    yield _one("gpuqueue_recorder_lag_seconds", "Age of the oldest event that waits for the history database.", lag_s)
+    yield CounterMetricFamily(
+        "gpuqueue_reserved_idle_device_seconds",
+        "Time for which devices were idle because they were reserved, since the store was opened.",
+        value=found.reserved_idle_device_s,
+    )
+    devices = found.devices[:MOST_DEVICES]
+    yield from _devices(devices, silent_s)
+    yield from _hosts(devices)
+    not_shown = len(found.devices) - len(devices)
+    yield _one("gpuqueue_devices_not_shown", f"Devices beyond the {MOST_DEVICES} that are reported.", not_shown)
+    if found.users is not None:
+        yield from _users(found.users)
+
+
+def general_families(up: Mapping[str, bool], took_s: Mapping[str, float | None]) -> Iterator[Metric]:
+    """Yield the version, what is *up*, and how long the last read of each source took."""
+    info = InfoMetricFamily("gpuqueue_build", "Version of the service.")
+    info.add_metric((), {"version": VERSION})
+    yield info
+    for source, name in (("store", "the store"), ("history", "the history database")):
+        yield _one(f"gpuqueue_{source}_up", f"1 if {name} answers, else 0.", float(up[source]))
+    took = GaugeMetricFamily(
+        "gpuqueue_read_duration_seconds", "Duration of the last read for metrics.", labels=("source",)
+    )
+    for source, duration_s in took_s.items():
+        if duration_s is not None:
+            took.add_metric((source,), duration_s)
+    yield took
+
+
+def _jobs(found: StoreFigures) -> Iterator[Metric]:
+    counts = found.census
+    states = GaugeMetricFamily("gpuqueue_jobs", "Jobs by state. Each member of an array counts.", labels=("state",))
+    for state, count in counts.states().items():
+        states.add_metric((state.value,), count)
+    yield states
+    reasons = GaugeMetricFamily("gpuqueue_jobs_waiting", "Jobs queued or held, by why they wait.", labels=("reason",))
+    for reason in WaitReason:
+        reasons.add_metric((reason.value,), counts.waiting.get(reason, 0))
+    yield reasons
+    yield _one("gpuqueue_jobs_idle", "Running jobs that are marked as idle: no use of their devices.", counts.idle)
+    help_text = "Jobs that wait beyond what one scrape counts, in no state and of no reason above."
+    yield _one("gpuqueue_jobs_not_counted", help_text, counts.not_counted)
+
+
+def _devices(devices: Sequence[DeviceStatus], silent_s: float) -> Iterator[Metric]:
+    info = InfoMetricFamily("gpuqueue_device", "A device, with its model, kind and pool.", labels=_DEVICE)
+    for each in devices:
+        more = {"model": each.device.name, "kind": each.device.kind.value, "pool": each.pool}
+        info.add_metric(_labels(each), {name: label(text) for name, text in more.items()})
+    yield info
+    awake = [each for each in devices if each.seen_s_ago <= silent_s]
+    for figures, some in ((_KNOWN, devices), (_SAMPLED, awake)):
+        for name, help_text, value_of in figures:
+            family = GaugeMetricFamily(f"gpuqueue_device_{name}", help_text, labels=_DEVICE)
+            for each in some:
+                value = value_of(each)
+                if value is not None:
+                    family.add_metric(_labels(each), float(value))
+            yield family
+
+
+def _hosts(devices: Sequence[DeviceStatus]) -> Iterator[Metric]:
+    silence = GaugeMetricFamily("gpuqueue_host_silence_seconds", "Time since the last heartbeat.", labels=("host",))
+    refused = GaugeMetricFamily(
+        "gpuqueue_host_refused_jobs", "Jobs in a row that the host could not start.", labels=("host",)
+    )
+    hosts: dict[str, list[DeviceStatus]] = {}
+    for each in devices:
+        hosts.setdefault(label(each.host), []).append(each)
+    for host, its_devices in hosts.items():
+        silence.add_metric((host,), min(each.seen_s_ago for each in its_devices))
+        refused.add_metric((host,), max(each.refusals.jobs if each.refusals else 0 for each in its_devices))
+    yield from (silence, refused)
+
+
+def _users(users: Mapping[str, Use]) -> Iterator[Metric]:
+    def size(user: str) -> tuple[int, int, str]:
+        return -users[user].running_mem, -users[user].queued_jobs, user
+
+    figures: tuple[tuple[str, str, Callable[[Use], int]], ...] = (
+        ("jobs_running", "Jobs of a user that hold devices.", lambda use: use.running_jobs),
+        ("jobs_waiting", "Jobs of a user that are queued or held.", lambda use: use.queued_jobs),
+        ("devices", "Devices that the jobs of a user hold.", lambda use: use.running_gpus),
+        ("memory_allocated_bytes", "Memory that is allocated to the jobs of a user.", lambda use: use.running_mem),
+    )
+    shown = sorted(users, key=size)[:MOST_USERS]
+    for name, help_text, value_of in figures:
+        family = GaugeMetricFamily(f"gpuqueue_user_{name}", help_text, labels=("user",))
+        for user in shown:
+            family.add_metric((label(user),), value_of(users[user]))
+        yield family
+    not_shown = len(users) - len(shown)
+    yield _one("gpuqueue_users_not_shown", f"Users beyond the {MOST_USERS} that are reported.", not_shown)
+
+
+def _labels(status: DeviceStatus) -> tuple[str, ...]:
+    return label(status.host), str(status.device.index), label(status.device.uuid)
+
+
+def label(text: str) -> str:
+    """Return *text* as the value of a label: printable, without half characters, and not too long."""
+    return plain(text).encode("utf-8", "replace").decode("utf-8")[:MOST_LABEL]
+
+
+def _one(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help_text, value=value)
+
+
+log = logging.getLogger(__name__)
+
+#: How long a result is used again, in seconds. More scrapes than that cost the store and the history nothing.
+FRESH_S = 5.0
+#: How long a scrape waits for a read, in seconds. Prometheus itself waits 10 s by default.
+WAIT_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading(Generic[T]):
+    """The result of a read: None if the read failed, or is not over yet. ``took_s`` is None for the latter."""
+
+    value: T | None = None
+    took_s: float | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether what was asked has answered."""
+        return self.value is not None
+
+
+class Reader(Generic[T]):
+    """Calls *read* in a thread of *pool* when its last result is too old. Belongs to one event loop."""
+
+    def __init__(self, read: Callable[[], T], pool: Executor) -> None:
+        self._read, self._pool = read, pool
+        self._running: asyncio.Future[Reading[T]] | None = None
+        self._last: Reading[T] = Reading()
+        self._read_at_s = float("-inf")
+
+    async def reading(self) -> Reading[T]:
+        """Return a reading that is at most FRESH_S old, without a value if that takes longer than WAIT_S.
+
+        All callers wait for the same read.
+        """
+        running = self._running
+        if running is None:
+            if time.monotonic() - self._read_at_s < FRESH_S:
+                return self._last
+            running = self._running = asyncio.get_running_loop().run_in_executor(self._pool, self._timed)
+            running.add_done_callback(self._finished)
+        await asyncio.wait({running}, timeout=WAIT_S)
+        return _result(running) if running.done() else Reading()
+
+    def _timed(self) -> Reading[T]:
+        start_s = time.monotonic()
+        try:
+            value = self._read()
+        except GpuQueueError:  # it is away, which the metrics say; the log of the service has the reason already
+            value = None
+        return Reading(value=value, took_s=time.monotonic() - start_s)
+
+    def _finished(self, done: asyncio.Future[Reading[T]]) -> None:
+        self._running, self._read_at_s, self._last = None, time.monotonic(), _result(done)
+        if not done.cancelled() and done.exception() is not None:
+            log.error("a read for the metrics failed", exc_info=done.exception())
+
+
+def _result(done: asyncio.Future[Reading[T]]) -> Reading[T]:
+    return Reading() if done.cancelled() or done.exception() is not None else done.result()

@@ -13,13 +13,13 @@ from starlette.responses import Response
 from gpuqueue.codec.csv_text import csv_of_records, csv_of_statistics, csv_text
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
-from gpuqueue.model.record_values import VALUES
+from gpuqueue.model.run import VALUES
 from gpuqueue.model.statistics import By
 from gpuqueue.service.call import Call
+from gpuqueue.service.responses import StreamedFile
 from gpuqueue.service.routes.described import Download, Operations, route
 from gpuqueue.service.routes.history import MOST, JobId, Matching, history_of
 from gpuqueue.service.site import site_of
-from gpuqueue.service.streamed_file import StreamedFile
 
 router = Operations("history")
 CSV = "text/csv"

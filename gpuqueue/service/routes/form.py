@@ -13,7 +13,7 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.api import RetryRequest
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import Job
-from gpuqueue.model.page_form import FormStart, JobForm
+from gpuqueue.model.page import FormStart, JobForm
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import retried, spec_of_retry, submitted

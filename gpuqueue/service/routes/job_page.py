@@ -10,7 +10,7 @@ from typing import Annotated
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpuqueue.model.page_job import JobView, LiveJob, MemberSort, MemberTable
+from gpuqueue.model.page import JobView, LiveJob, MemberSort, MemberTable
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import Depends, Operations, Query, route
 from gpuqueue.service.routes.tables import MOST_ROWS

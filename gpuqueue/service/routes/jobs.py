@@ -22,9 +22,8 @@ from gpuqueue.model.api import NewJob, RetryRequest, Whether
 from gpuqueue.model.environment import is_secret
 from gpuqueue.model.event import Event
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.job_page import Listing
 from gpuqueue.model.job_spec import JobSpec
-from gpuqueue.model.run import Record
+from gpuqueue.model.run import Listing, Record
 from gpuqueue.queue.sender import Sender
 from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of_retry, submitted

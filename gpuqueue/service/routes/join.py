@@ -14,7 +14,7 @@ from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import Operations, route
 from gpuqueue.service.site import body_of, site_of
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.users_group import users_group
+from gpuqueue.system.account import users_group
 from gpuqueue.text.sanitize import brief
 from gpuqueue.version import VERSION
 

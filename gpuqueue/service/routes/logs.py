@@ -26,9 +26,9 @@ from gpuqueue.model.run import Record
 from gpuqueue.service.call import Call
 from gpuqueue.service.host_logs import Wanted, wanted, warning
 from gpuqueue.service.problems import header
+from gpuqueue.service.responses import StreamedFile
 from gpuqueue.service.routes.described import OCTETS, Download, Operations, Query, route
 from gpuqueue.service.site import answered, body_of, site_of
-from gpuqueue.service.streamed_file import StreamedFile
 from gpuqueue.system.logs import LogTail, last_bytes
 
 router = Operations("logs")

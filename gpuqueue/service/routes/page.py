@@ -7,9 +7,8 @@ from starlette.responses import Response
 
 from gpuqueue.service.problems import NotHere
 from gpuqueue.service.routes.described import route_of
-from gpuqueue.service.web.files import NoPage, PageFile, PageFiles
-from gpuqueue.service.web.headers import PAGE_HEADERS
-from gpuqueue.service.web.negotiation import negotiated
+from gpuqueue.service.web.answers import negotiated
+from gpuqueue.service.web.files import PAGE_HEADERS, NoPage, PageFile, PageFiles
 
 _FILES = PageFiles()
 _YEAR_S = 365 * 86400

@@ -19,8 +19,8 @@ from gpuqueue.model.api import LogStream, NamedJob, Waited, WaitRequest
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
-from gpuqueue.service.events import ALIVE, MEDIA_TYPE, event, streamed
 from gpuqueue.service.following import FollowedLog
+from gpuqueue.service.responses import ALIVE, MEDIA_TYPE, event, streamed
 from gpuqueue.service.routes.described import Header, Operations, Query, route
 from gpuqueue.service.routes.jobs import LAG_S
 from gpuqueue.service.site import answered, body_of, site_of

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gpuqueue.model.access import Action
 from gpuqueue.model.job import JobState
-from gpuqueue.model.page_rows import JobPlace, Overview, QueueTable, RowSort
+from gpuqueue.model.page import JobPlace, Overview, QueueTable, RowSort
 from gpuqueue.model.progress import Progress
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import Depends, Operations, Query, route

@@ -7,7 +7,7 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.service.web.negotiation import negotiated
 
 #: Below this size, compression is not worth its time.
 _LEAST_BYTES = 2000
@@ -88,3 +87,17 @@ def _without_time(found: Answer) -> bytes:
 
 def _front(at: Any) -> bytes:
     return b'{"at":%s,' % json.dumps(at).encode("ascii")
+
+
+def negotiated(
+    request: Request, content: bytes, compressed: bytes | None, media_type: str, headers: Mapping[str, str]
+) -> Response:
+    """Return *content*, or the same *compressed*, or status 304 if the client has the version of the ``ETag``.
+
+    *headers* have the ``ETag``. *compressed* is None if compression is not worth it.
+    """
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(None, 304, headers)
+    if compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(compressed, 200, {**headers, "Content-Encoding": "gzip"}, media_type)
+    return Response(content, 200, headers, media_type)

@@ -18,7 +18,7 @@ from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job_edit import JobEdit
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import AUTO, JobSpec, tags_of
-from gpuqueue.model.page_form import JobForm
+from gpuqueue.model.page import JobForm
 from gpuqueue.model.script_args import words_before_args
 from gpuqueue.system.command_line import FAR_PYTHON
 from gpuqueue.text.sanitize import brief

@@ -14,8 +14,7 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.dependencies import Condition
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Account
-from gpuqueue.model.page_job import DeviceUse, JobView, LiveJob, Related, Rights
-from gpuqueue.model.page_rows import QueueRow
+from gpuqueue.model.page import DeviceUse, JobView, LiveJob, QueueRow, Related, Rights
 from gpuqueue.model.run import NO_USE, Note, Record
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call

@@ -11,8 +11,7 @@ from gpuqueue.errors import Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Array, Indexes, Tally
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.page_job import MemberRow, MemberSort, MemberTable, RecordedMember
-from gpuqueue.model.page_rows import QueueRow
+from gpuqueue.model.page import MemberRow, MemberSort, MemberTable, QueueRow, RecordedMember
 
 #: Most members of an array that are sorted by anything but the index.
 MOST_SORTED = 10_000

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.model.page_rows import JobPlace
+from gpuqueue.model.page import JobPlace
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation
 
 #: How long a place is remembered, in seconds, and most places.

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.page_rows import QueueRow
+from gpuqueue.model.page import QueueRow
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.service.web.rows import rows_of, with_array_states
 from gpuqueue.settings.settings import Settings

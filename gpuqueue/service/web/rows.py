@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.job_page import Listing
-from gpuqueue.model.page_rows import DeviceRun, DeviceView, ExternalUse, Members, QueueRow
+from gpuqueue.model.page import DeviceRun, DeviceView, ExternalUse, Members, QueueRow
+from gpuqueue.model.run import Listing
 from gpuqueue.queue.lease import DeviceStatus, ExternalProcess, Holding
 
 #: Most commands of external processes that a row names.

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState
-from gpuqueue.model.page_rows import QueueRow, QueueTable, RowSort
+from gpuqueue.model.page import QueueRow, QueueTable, RowSort
 from gpuqueue.service.web.queue_reader import QueueState
 from gpuqueue.words.waiting import waits_because
 

@@ -18,7 +18,7 @@ from files_service import FilesService, files_service
 from site_of_one import BIN
 from terminal import Terminal
 
-from gpuqueue.results.target import STAGING
+from gpuqueue.results.receive import STAGING
 from gpuqueue.snapshot.names import LEFT_OUT_NOTES
 
 GPUQUEUE = str(BIN / "gpuqueue")

@@ -11,10 +11,8 @@ from factories import make_offer, make_spec, serve
 from site_of_one import Site
 from textual.pilot import Pilot
 
-from gpuqueue.cli.top.app import Top
-from gpuqueue.cli.top.job_pane import JobPane
-from gpuqueue.cli.top.keys import BINDINGS, KEYS, Help
-from gpuqueue.cli.top.tables import MARK, FittedTable
+from gpuqueue.cli.top.app import BINDINGS, KEYS, Help, Top
+from gpuqueue.cli.top.job_pane import MARK, FittedTable, JobPane
 from gpuqueue.model.device import Health
 from gpuqueue.model.job import JobState
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from gpuqueue.cli.output.queue_table import queue_table
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.job_page import Listing
 from gpuqueue.model.job_spec import Account
-from gpuqueue.model.run import Ending
+from gpuqueue.model.run import Ending, Listing
 from gpuqueue.queue import scripts
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue

@@ -19,7 +19,7 @@ from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.limits import Limits
-from gpuqueue.model.mem_retry import Shortage
+from gpuqueue.model.mem_source import Shortage
 from gpuqueue.model.placement import ANYWHERE, Placement
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind, Record, RunDevice

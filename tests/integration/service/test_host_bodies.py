@@ -25,7 +25,7 @@ def served() -> Iterator[ServedSite]:
     """Return a site whose results are small, and whose service has little patience."""
     bounds = {"SILENCE_S": SILENCE_S, "GRACE_S": 0.5, "LEAST_RATE": MIB}
     with serving(
-        bounds={f"gpuqueue.service.bodies:{name}": value for name, value in bounds.items()},
+        bounds={f"gpuqueue.service.routes.host:{name}": value for name, value in bounds.items()},
         GPUQUEUE_RESULTS_LIMIT="20M",
     ) as site:
         yield site

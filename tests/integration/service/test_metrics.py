@@ -27,7 +27,7 @@ from gpuqueue.queue.lease import Alive
 from gpuqueue.text.units import GIB
 
 #: Each scrape of these tests reads anew, and so does each look at a token.
-AT_ONCE = {"gpuqueue.service.metrics.reader:FRESH_S": 0, "gpuqueue.service.identity.authenticate:CACHE_S": 0}
+AT_ONCE = {"gpuqueue.service.metrics.exposition:FRESH_S": 0, "gpuqueue.service.identity.authenticate:CACHE_S": 0}
 
 
 def get(served: ServedSite, path: str, token: str | None = None, accept: str = "") -> tuple[int, str, str]:

@@ -24,7 +24,7 @@ MONITORING = Path(__file__).parents[3] / "docs" / "monitoring"
 ALERTS, TESTS, BOARD = (MONITORING / name for name in ("alerts.yml", "alerts-test.yml", "grafana-board.json"))
 HOWTO = MONITORING.parent / "howto" / "monitoring.md"
 #: Each scrape of these tests reads anew.
-AT_ONCE = {"gpuqueue.service.metrics.reader:FRESH_S": 0}
+AT_ONCE = {"gpuqueue.service.metrics.exposition:FRESH_S": 0}
 #: What Prometheus adds to each scrape by itself.
 OF_PROMETHEUS = {"up"}
 #: A metric in a query: a name with one of these prefixes that is followed by an operator, a label or the end.

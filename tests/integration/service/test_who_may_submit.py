@@ -18,7 +18,7 @@ from gpuqueue.model.job_spec import Account
 from gpuqueue.service.identity import site_identity
 from gpuqueue.service.identity.site_identity import SUBMITTER_S, SiteIdentity
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system import users_group
+from gpuqueue.system import account
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_who_may_run_nothing_may_submit_nothing(
     """The group, the shell, a lock and a removal count, by the same rules as at the launcher."""
     installed = tmp_path / "installed.json"
     installed.write_text(json.dumps({"group": people.group}))
-    monkeypatch.setattr(users_group, "INSTALLED", installed)
+    monkeypatch.setattr(account, "INSTALLED", installed)
     monkeypatch.setattr(site_identity, "SUBMITTER_S", 0.0)
     identity = identity_of(tmp_path)
     eve = people.add("eve")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpuqueue.snapshot.directory import select_in_directory
 from gpuqueue.snapshot.limits import DEFAULT
+from gpuqueue.snapshot.take import select_in_directory
 from gpuqueue.snapshot.tree import Tree
 
 FILES = ("a", "b.x", "d/a", "d/b.x", "d/d/a", "d/e/a", "d/e/b.x", "e/a", "e/d/b.x", "[a", "!a", "#a", "a b")

@@ -4,8 +4,7 @@ from datetime import datetime, timezone
 
 from factories import make_spec
 
-from gpuqueue.cli.output.code_lines import code_lines
-from gpuqueue.cli.output.job_story import _notification_lines, _pause, memory_line, story
+from gpuqueue.cli.output.job_story import _notification_lines, _pause, code_lines, memory_line, story
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Notification, Outcome, When

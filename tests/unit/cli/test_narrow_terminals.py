@@ -13,7 +13,7 @@ from factories import make_spec
 from gpuqueue.cli.commands.limits import _tables
 from gpuqueue.cli.commands.notify import COLUMNS, target_to_plain
 from gpuqueue.cli.output import job_story
-from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import hanging
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState

@@ -11,16 +11,14 @@ import click
 import pytest
 from factories import make_spec
 
-from gpuqueue.cli.output.progress import fitted
-from gpuqueue.cli.output.queue_json import listing_to_plain
-from gpuqueue.cli.output.queue_table import COLUMNS, queue_table
+from gpuqueue.cli.output.queue_table import COLUMNS, listing_to_plain, queue_table
+from gpuqueue.cli.output.render import fitted
 from gpuqueue.model.array import Array, Indexes, Member, Tally
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.job_page import Listing
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.progress import Progress
-from gpuqueue.model.run import RunDevice
+from gpuqueue.model.run import Listing, RunDevice
 from gpuqueue.text.sanitize import cells
 from gpuqueue.text.units import GIB, MIB
 

@@ -8,8 +8,8 @@ import pytest
 from factories import BOB, make_device, make_spec
 
 from gpuqueue.cli.output.device_table import few
-from gpuqueue.cli.output.log_end import log_lines
 from gpuqueue.cli.output.queue_table import COLUMNS
+from gpuqueue.cli.output.render import log_lines
 from gpuqueue.cli.top.lines import (
     ALLOCATED,
     EXTERNAL_PROCESSES,

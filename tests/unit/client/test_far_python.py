@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from factories import make_spec
 
-from gpuqueue.client.remote.far_python import chosen, in_words
+from gpuqueue.client.remote.snapshots import python_line, with_host_python
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import JobSpec
@@ -38,7 +38,7 @@ def of_script(project: Path, script: str = "train.py", *, cwd: str = ".", **requ
     argv, directory = (python, script, "--lr", "1"), project / cwd
     fields = {"argv": argv, "cwd": str(directory), "script": script, "interpreter": python}
     spec = make_spec(**fields, environment=request.get("environment"))
-    return chosen(JobRequest(script, **request), spec, take_snapshot(directory, root=project))  # type: ignore[arg-type]
+    return with_host_python(JobRequest(script, **request), spec, take_snapshot(directory, root=project))  # type: ignore[arg-type]
 
 
 def locked(folder: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_script_has_the_python_of_the_host(project: Path) -> None:
     found = of_script(project)
 
     assert ("python3", "train.py", "--lr", "1") == found.argv
-    assert "python: python3 of the host" == in_words(found)
+    assert "python: python3 of the host" == python_line(found)
 
 
 def test_a_project_with_a_lock_runs_with_uv(project: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_project_with_a_lock_runs_with_uv(project: Path) -> None:
     found = of_script(project)
 
     assert ("uv", "run", "--frozen", "python", "train.py", "--lr", "1") == found.argv
-    assert ("uv run", "python: uv run (uv.lock)") == (found.interpreter, in_words(found))
+    assert ("uv run", "python: uv run (uv.lock)") == (found.interpreter, python_line(found))
 
 
 def test_what_the_user_names_comes_before_the_lock(project: Path) -> None:
@@ -76,9 +76,9 @@ def test_what_the_user_names_comes_before_the_lock(project: Path) -> None:
     by_name = of_script(project, environment="torch-2.6")
 
     assert ("/opt/t/bin/python", "train.py", "--lr", "1") == by_path.argv
-    assert "python: /opt/t/bin/python of the host" == in_words(by_path)
+    assert "python: /opt/t/bin/python of the host" == python_line(by_path)
     assert ("python3", "train.py", "--lr", "1") == by_name.argv
-    assert "python: environment torch-2.6" == in_words(by_name)
+    assert "python: environment torch-2.6" == python_line(by_name)
 
 
 @pytest.mark.parametrize(
@@ -164,5 +164,5 @@ def test_a_command_names_its_own_python(project: Path) -> None:
     spec = make_spec(argv=("torchrun", "train.py"), cwd=str(project))
     request = JobRequest(["torchrun", "train.py"])
 
-    assert spec is chosen(request, spec, take_snapshot(project, root=project))
-    assert None is in_words(spec)
+    assert spec is with_host_python(request, spec, take_snapshot(project, root=project))
+    assert None is python_line(spec)

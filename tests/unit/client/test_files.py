@@ -19,7 +19,6 @@ from archives import END, archive, file
 from factories import make_spec
 
 from gpuqueue.client import files as files_module
-from gpuqueue.client import packing
 from gpuqueue.client.files import Files
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.model.array import Array
@@ -92,7 +91,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     made.packs(archive([file("a"), file("b/c", b"two")]))
     known = SimpleNamespace(newest=lambda *_: made.record, show=lambda *_: made.record)
     monkeypatch.setattr(files_module, "reads", known)
-    monkeypatch.setattr(packing, "pack_command", lambda: [str(made.program), "pack"])
+    monkeypatch.setattr(files_module, "pack_command", lambda: [str(made.program), "pack"])
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -292,7 +291,7 @@ def test_a_source_is_read_in_parts(host: Host) -> None:
     """No read returns more than it was asked for, and the sum is the output of the program."""
     content = archive([file("a", bytes(5000))])
     host.packs(content)
-    packed = packing.PackedRun(PackRequest(directory=str(host.run_dir)))
+    packed = files_module.PackedRun(PackRequest(directory=str(host.run_dir)))
     read = io.BytesIO()
     while part := packed.read(100):
         assert len(part) <= 100

@@ -26,8 +26,7 @@ from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.model.array import Array, Member
 from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
 from gpuqueue.model.device import Activity, DeviceFilter, DeviceKind, Peak, PeakSource, Timeline
-from gpuqueue.model.git import Checkout
-from gpuqueue.model.job_spec import Priority
+from gpuqueue.model.job_spec import Checkout, Priority
 from gpuqueue.model.notification import Notification, When
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference
 from gpuqueue.model.retries import NO_RETRIES, Retries, RetryOn

@@ -12,8 +12,7 @@ from factories import make_spec
 from gpuqueue.cli.output.history_columns import COLUMNS
 from gpuqueue.codec.csv_text import cell, csv_of_records, csv_of_statistics
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.record_values import VALUES
-from gpuqueue.model.run import Record
+from gpuqueue.model.run import VALUES, Record
 from gpuqueue.model.statistics import By, Figures, Group, Statistics, statistics_to_plain
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone(timedelta(hours=2)))

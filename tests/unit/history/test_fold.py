@@ -10,8 +10,8 @@ from factories import make_spec
 
 from gpuqueue.codec import encode_ended, encode_spec, encode_started, shown_request
 from gpuqueue.codec.environment import NOT_KEPT
-from gpuqueue.history.dead_letter import dead_letter
 from gpuqueue.history.fold import fold
+from gpuqueue.history.writer import dead_letter
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState

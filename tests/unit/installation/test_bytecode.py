@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuqueue.installation.bytecode import Bytecode
 from gpuqueue.installation.step import State
+from gpuqueue.installation.steps import Bytecode
 
 
 @pytest.fixture

@@ -13,13 +13,12 @@ from joining_hosts import HOST, make_joining
 
 from gpuqueue.cli.commands.join import _key
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.installation import ticket_key
+from gpuqueue.installation import steps
 from gpuqueue.installation.files import Owned
 from gpuqueue.installation.plan import Record, removals
 from gpuqueue.installation.site import TICKET_KEY, SystemSite
 from gpuqueue.installation.step import State
-from gpuqueue.installation.steps import steps_of, steps_of_host
-from gpuqueue.installation.ticket_key import TicketKey, of_host, of_site
+from gpuqueue.installation.steps import TicketKey, steps_of, steps_of_host, ticket_key_of_host, ticket_key_of_site
 from gpuqueue.installation.units import by_hand, unit_texts
 from gpuqueue.model.ticket import read_key
 from gpuqueue.settings.settings import Settings
@@ -32,7 +31,7 @@ SITE = SystemSite(account="gpuqueue", group="lab", programs=Path("/opt/gpuqueue/
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the path of the key for this test."""
     found = tmp_path / "etc" / "ticket-key"
-    monkeypatch.setattr(ticket_key, "TICKET_KEY", found)
+    monkeypatch.setattr(steps, "TICKET_KEY", found)
     return found
 
 
@@ -77,10 +76,13 @@ def test_a_link_in_place_of_the_key_is_refused(path: Path, tmp_path: Path) -> No
 
 def test_the_copy_of_the_key_is_roots() -> None:
     """On a host that joins only root reads it: the workers cannot. The service reads that of its own host."""
-    assert ("root:root 0400", False) == (str(of_host("x").owned), of_host("x").lasting)
-    assert ("gpuqueue:root 0400", True) == (str(of_site("gpuqueue").owned), of_site("gpuqueue").lasting)
+    assert ("root:root 0400", False) == (str(ticket_key_of_host("x").owned), ticket_key_of_host("x").lasting)
+    assert ("gpuqueue:root 0400", True) == (
+        str(ticket_key_of_site("gpuqueue").owned),
+        ticket_key_of_site("gpuqueue").lasting,
+    )
     host, joining = replace(HOST, has_ticket_key=True), replace(make_joining(), ticket_key="x")
-    assert [of_host("x")] == [each for each in steps_of_host(host, joining) if each.name == str(TICKET_KEY)]
+    assert [ticket_key_of_host("x")] == [each for each in steps_of_host(host, joining) if each.name == str(TICKET_KEY)]
     assert str(TICKET_KEY) not in {each.name for each in steps_of_host(HOST, make_joining())}
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from gpuqueue.cli.output.learning_table import counted, learning_table
 from gpuqueue.learning.past_run import MOST_JOBS, PastRun, Proof
-from gpuqueue.learning.plain_rules import PLAIN_RULES
-from gpuqueue.learning.replay import PastJob, replay
+from gpuqueue.learning.replay import PLAIN_RULES, PastJob, replay
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.learning_report import LearningReport, MemRule, ReplayFigures, report_to_plain
 from gpuqueue.text.units import GIB

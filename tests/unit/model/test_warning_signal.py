@@ -9,7 +9,7 @@ from factories import make_spec
 
 from gpuqueue.codec import decode_spec, encode_spec
 from gpuqueue.errors import BadRequest, Unreadable
-from gpuqueue.model.warning_signal import EarlySignal
+from gpuqueue.model.job_spec import EarlySignal
 
 
 @pytest.mark.parametrize(

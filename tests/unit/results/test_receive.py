@@ -22,9 +22,7 @@ from hypothesis import strategies as st
 
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused, ServiceUnreachable
 from gpuqueue.results import archive as archives
-from gpuqueue.results.arrival import Arrival
-from gpuqueue.results.receive import Received, receive
-from gpuqueue.results.target import STAGING
+from gpuqueue.results.receive import STAGING, Arrival, Received, receive
 from gpuqueue.snapshot.errors import ArchiveCutShort, ArchiveRefused, FileDiffers, NotWritable
 
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gpuqueue.errors import HistoryUnreachable
-from gpuqueue.service.metrics import reader
-from gpuqueue.service.metrics.reader import Reader, Reading
+from gpuqueue.service.metrics import exposition
+from gpuqueue.service.metrics.exposition import Reader, Reading
 
 
 def test_all_who_ask_share_one_read() -> None:
@@ -30,7 +30,7 @@ def test_all_who_ask_share_one_read() -> None:
 
 def test_a_read_without_an_end_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts as no answer until it has ended, and no second one is made. Its late result is used."""
-    monkeypatch.setattr(reader, "WAIT_S", 0.05)
+    monkeypatch.setattr(exposition, "WAIT_S", 0.05)
     go_on, begun = threading.Event(), []
 
     def slow() -> str:
@@ -42,7 +42,7 @@ def test_a_read_without_an_end_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) 
         made = Reader(slow, pool)
         found = [(await made.reading()).value for _ in range(3)]
         go_on.set()
-        monkeypatch.setattr(reader, "WAIT_S", 30)
+        monkeypatch.setattr(exposition, "WAIT_S", 30)
         return [*found, (await made.reading()).value]
 
     with ThreadPoolExecutor(4) as pool:
@@ -52,7 +52,7 @@ def test_a_read_without_an_end_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed read is no answer; a later one may be."""
-    monkeypatch.setattr(reader, "FRESH_S", 0.0)
+    monkeypatch.setattr(exposition, "FRESH_S", 0.0)
     answers = iter([HistoryUnreachable("it is away"), 7])
 
     def read() -> int:

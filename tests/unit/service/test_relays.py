@@ -10,7 +10,7 @@ import pytest
 
 from gpuqueue.errors import HostUnreachable, Refused, ServiceUnreachable
 from gpuqueue.model.relay import RelayKind
-from gpuqueue.service import relays, terminal_keys, transfers
+from gpuqueue.service import relay_requests, relays, transfers
 from gpuqueue.service.problems import NotHere
 from gpuqueue.service.relay_requests import STOPPING, FilesRequest, HostRun, LogRequest, TerminalRequest
 from gpuqueue.service.relays import Relays
@@ -325,7 +325,7 @@ def test_all_who_type_on_a_terminal_share_its_request() -> None:
 
 def test_a_host_that_passes_on_no_keys_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next key is lost at once, until the relay is there again."""
-    monkeypatch.setattr(terminal_keys, "KEYS_S", 0.2)
+    monkeypatch.setattr(relay_requests, "KEYS_S", 0.2)
 
     async def main() -> None:
         site = Relays()

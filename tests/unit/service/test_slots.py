@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpuqueue.errors import TooManyRequests
-from gpuqueue.service.slots import Slots
+from gpuqueue.service.site import Slots
 
 
 def test_each_name_and_all_together_have_so_many_slots() -> None:

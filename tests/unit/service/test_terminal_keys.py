@@ -10,9 +10,9 @@ import pytest
 
 from gpuqueue.errors import BadRequest, HostUnreachable, Refused
 from gpuqueue.model.terminal_size import Window
-from gpuqueue.service import terminal_keys
+from gpuqueue.service import relay_requests
 from gpuqueue.service.problems import NotHere
-from gpuqueue.service.terminal_keys import TerminalKeys
+from gpuqueue.service.relay_requests import TerminalKeys
 from gpuqueue.system.terminal_socket import MOST_BYTES, size_frame, typed_frames
 
 
@@ -122,7 +122,7 @@ def test_the_end_of_the_run_is_that_of_the_terminal() -> None:
 
 def test_a_relay_that_does_not_pass_on_keys_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """All who wait learn that the host does not answer, at the time of the first."""
-    monkeypatch.setattr(terminal_keys, "KEYS_S", 0.1)
+    monkeypatch.setattr(relay_requests, "KEYS_S", 0.1)
 
     async def main() -> None:
         ends: list[str] = []
@@ -152,7 +152,7 @@ def test_a_relay_that_leaves_ends_it_at_once() -> None:
 
 def test_a_terminal_on_which_nobody_types_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds no connection of the host for ever. Each key begins the time anew."""
-    monkeypatch.setattr(terminal_keys, "IDLE_S", 0.2)
+    monkeypatch.setattr(relay_requests, "IDLE_S", 0.2)
 
     async def main() -> None:
         ends: list[str] = []
@@ -173,8 +173,8 @@ def test_a_terminal_on_which_nobody_types_is_left(monkeypatch: pytest.MonkeyPatc
 
 def test_what_the_job_does_not_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """More is refused, what waits stays, and the relay gets it in parts."""
-    monkeypatch.setattr(terminal_keys, "MOST_WAITING_BYTES", 10)
-    monkeypatch.setattr(terminal_keys, "MOST_PART_BYTES", 6)
+    monkeypatch.setattr(relay_requests, "MOST_WAITING_BYTES", 10)
+    monkeypatch.setattr(relay_requests, "MOST_PART_BYTES", 6)
 
     async def main() -> None:
         keys = keys_of()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpuqueue.simulator.chances import Chances
-from gpuqueue.simulator.moments import Moments
+from gpuqueue.simulator.ours import Chances, Moments
 from gpuqueue.simulator.replay import Placement
 from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request

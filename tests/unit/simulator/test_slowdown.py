@@ -7,10 +7,9 @@ from itertools import pairwise
 import pytest
 
 from gpuqueue.simulator.figures import Served
-from gpuqueue.simulator.replay import Placement, replay
+from gpuqueue.simulator.replay import Placement, replay, speed
 from gpuqueue.simulator.sharing import FirstFit
 from gpuqueue.simulator.site import Site
-from gpuqueue.simulator.slowdown import speed
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB
 

@@ -12,7 +12,7 @@ import pytest
 from blob_stores import ALICE, BOB, age, files, manifest, send, sha
 
 from gpuqueue.errors import BadRequest, GpuQueueError
-from gpuqueue.snapshot import blob_files
+from gpuqueue.snapshot import blob_store
 from gpuqueue.snapshot.blob_store import BlobStore
 from gpuqueue.snapshot.collect import Collected, collect
 from gpuqueue.snapshot.errors import BlobRefused, InvalidManifest, SnapshotNotHeld
@@ -189,7 +189,7 @@ def test_only_new_names_are_synced_again(store: BlobStore, monkeypatch: pytest.M
         if each.is_dir():
             os.utime(each, (1, 1))
     synced: list[str] = []
-    monkeypatch.setattr(blob_files, "sync", lambda folder: synced.append(folder.name))
+    monkeypatch.setattr(blob_store, "_sync_folder", lambda folder: synced.append(folder.name))
 
     store.add_manifest(ALICE, text)
     assert [] == synced

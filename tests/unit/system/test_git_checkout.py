@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.git import Checkout
+from gpuqueue.model.job_spec import Checkout
 from gpuqueue.system import git_checkout
 from gpuqueue.system.git_checkout import CheckoutReader
 

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
-from gpuqueue.model.page_rows import QueueRow
+from gpuqueue.model.page import QueueRow
 from gpuqueue.text.units import GIB
 from gpuqueue.words.waiting import waits_because
 

@@ -59,7 +59,7 @@ local function bytes_in(fact)
 end
 
 -- Give the job another run if it may have one, and count it. `had` is what the run was allocated on each device, nil if
--- unknown; `facts` are those of gpuqueue.model.mem_retry.Shortage. -> whether it runs again, fields of the event
+-- unknown; `facts` are those of gpuqueue.model.mem_source.Shortage. -> whether it runs again, fields of the event
 function memory_retry(id, job, had, facts)
   local times, array = unpack(call('HMGET', job_key(id), F.mem_retries, F.array))
   local spec = spec_of(id, array) or ''

@@ -28,7 +28,7 @@ from fake_driver.far_backend import WELL, FarBackend
 
 from gpuqueue.model.device import Health, trouble_of
 from workers.devices.backend import DeviceTrouble
-from workers.devices.topology import near
+from workers.worker import near
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

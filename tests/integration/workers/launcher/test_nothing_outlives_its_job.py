@@ -17,7 +17,7 @@ from unanswered import unanswered
 from gpuqueue.model.run import EndingKind
 from workers.launcher.cgroup import name_of
 from workers.measure.active_runs import root_of
-from workers.measure.attribution import owners
+from workers.measure.monitor import owners
 from workers.run import process_tree
 from workers.run.environment import TOKEN
 from workers.run.orphans import sweep_run

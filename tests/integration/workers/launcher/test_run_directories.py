@@ -18,7 +18,7 @@ from service_site import as_account
 from submitters import Launcher, People
 
 from gpuqueue.snapshot.patterns import rules_of
-from workers.results.wanted import Request
+from workers.results.wanted import ArchiveRequest
 from workers.shim.code import DIRECTORY
 
 #: Sends a request with descriptors, and prints the answer: SOCKET MESSAGE DIRECTORY FILE... The descriptor of the
@@ -155,7 +155,7 @@ def test_a_home_mounted_over_the_code_is_not_packed(attacker: Attacker) -> None:
         for each in (copy.code, copy.code / "manifest", copy.tree, *copy.tree.rglob("*")):
             os.chown(each, attacker.people.bob.pw_uid, 0)
     request, archive = attacker.run / "request", attacker.run / "archive"
-    request.write_bytes(Request.of(("*",), rules_of(("*",))).text())
+    request.write_bytes(ArchiveRequest.of(("*",), rules_of(("*",))).text())
     os.chown(request, attacker.service.pw_uid, attacker.service.pw_gid)
 
     answer = attacker.ask(f"pack {RUN}", "", request, archive, mounted=private.code)

@@ -30,7 +30,7 @@ from workers.devices.mps import CONTROL_SOCKET
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import MOMENT_S, DeviceMonitor
-from workers.measure.watchdog import enforce_limit
+from workers.measure.sampler import enforce_limit
 from workers.run.directory import RunDir
 from workers.run.values import Held
 from workers.services.adoption import Adoption

@@ -16,7 +16,7 @@ import pytest
 
 from gpuqueue.model.device import Device, DeviceKind, Reading
 from gpuqueue.system.process import ProcessIdentity
-from workers.measure.attribution import owners, pids_by_run
+from workers.measure.monitor import owners, pids_by_run
 from workers.run.environment import TOKEN
 
 #: A subreaper, like the shim, with a child and a daemon that left its session twice. Prints all three pids.

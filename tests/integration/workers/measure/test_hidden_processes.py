@@ -14,8 +14,7 @@ import pytest
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.cpu import CpuBackend
 from workers.devices.simulated import SimulatedBackend
-from workers.measure.attribution import owners
-from workers.measure.described import described
+from workers.measure.monitor import described, owners
 from workers.run import process_tree
 from workers.run.environment import TOKEN
 

@@ -13,7 +13,7 @@ from factories import make_offer, make_spec, must_claim, serve
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
-from workers.services.delivered_prune import DeliveredPruner
+from workers.services.prune import DeliveredPruner
 
 NEVER = threading.Event()
 DAY_S = 86400.0

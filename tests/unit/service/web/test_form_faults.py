@@ -14,7 +14,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.model.page_form import JobForm
+from gpuqueue.model.page import JobForm
 from gpuqueue.queue.refusals import beyond_limit, why_impossible
 from gpuqueue.service.web.job_form import new_job_of, retry_of
 from gpuqueue.text.units import GIB

@@ -12,7 +12,7 @@ from gpuqueue.client.edit import change_of
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job_spec import JobSpec, Priority
-from gpuqueue.model.page_form import JobForm
+from gpuqueue.model.page import JobForm
 from gpuqueue.model.placement import Placement
 from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of
 from gpuqueue.text.units import GIB, MIB

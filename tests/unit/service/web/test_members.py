@@ -14,8 +14,7 @@ from gpuqueue.errors import Refused
 from gpuqueue.model.array import Array, Indexes, Tally
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
-from gpuqueue.model.page_job import MemberRow, MemberSort, RecordedMember
-from gpuqueue.model.page_rows import QueueRow
+from gpuqueue.model.page import MemberRow, MemberSort, QueueRow, RecordedMember
 from gpuqueue.model.sweep import Axis
 from gpuqueue.service.web.members import MOST_SORTED, MemberQuery, Members
 

@@ -20,7 +20,7 @@ from gpuqueue.model import host_limits
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.page_job import JobView, Rights
+from gpuqueue.model.page import JobView, Rights
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
 from gpuqueue.text.units import GIB
 

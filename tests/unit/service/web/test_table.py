@@ -10,7 +10,7 @@ import pytest
 
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
-from gpuqueue.model.page_rows import Members, QueueRow, RowSort
+from gpuqueue.model.page import Members, QueueRow, RowSort
 from gpuqueue.service.web.queue_reader import NOTHING, QueueState
 from gpuqueue.service.web.rows import with_array_states
 from gpuqueue.service.web.table import Filters, Seen, Tables

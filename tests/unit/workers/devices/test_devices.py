@@ -20,8 +20,7 @@ from gpuqueue.text.units import GIB, MIB
 from workers.devices import nvml_calls, simulated
 from workers.devices.backend import DeviceTrouble
 from workers.devices.cpu import CpuBackend, resident_bytes
-from workers.devices.nvml import NvmlBackend
-from workers.devices.nvml_memory import merged
+from workers.devices.nvml import NvmlBackend, merged
 from workers.devices.select import choose, find
 from workers.devices.simulated import SimulatedBackend, parse_simulated
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from workers.launcher.account import Refused
-from workers.launcher.become import Request, environment
+from workers.launcher.become import LaunchRequest, environment
 from workers.launcher.cgroup import Limits
 from workers.launcher.main import changeable
 
@@ -29,13 +29,13 @@ SPEC: dict[str, Any] = {
 ADA = pwd.struct_passwd(("ada", "x", 2**31 - 7, 1001, "", "/home/ada", "/bin/zsh"))
 
 
-def read(tmp_path: Path, text: str) -> Request:
+def read(tmp_path: Path, text: str) -> LaunchRequest:
     """Return the request in a spec with this text."""
     path = tmp_path / "spec"
     path.write_text(text)
     fd = os.open(path, os.O_RDONLY)
     try:
-        return Request.read(fd)
+        return LaunchRequest.read(fd)
     finally:
         os.close(fd)
 

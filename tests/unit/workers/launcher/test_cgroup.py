@@ -18,7 +18,7 @@ from bounded import until
 
 from workers.launcher import cgroup_place, guard
 from workers.launcher.account import Rules
-from workers.launcher.become import Request
+from workers.launcher.become import LaunchRequest
 from workers.launcher.cgroup import Limits, RunGroup, default_processes, name_of
 from workers.shim.launch_protocol import SWEEP, TOKEN
 from workers.shim.tree import Tree
@@ -212,9 +212,9 @@ def test_a_run_that_would_not_be_limited_does_not_start(tmp_path: Path) -> None:
     assert Limits().unsupported(None) is None
 
 
-def request(limits: Limits) -> Request:
+def request(limits: Limits) -> LaunchRequest:
     """Return a request with *limits*."""
-    return Request(
+    return LaunchRequest(
         "ada", 1001, ["true"], "/", {TOKEN: "1.abc"}, 0, 1.0, pty=False, typed=False, code=None, limits=limits
     )
 

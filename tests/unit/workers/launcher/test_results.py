@@ -15,10 +15,10 @@ from bounded import until
 from results_copy import Copy, contents
 
 from gpuqueue.snapshot.patterns import rules_of
-from workers.launcher import guard, results
+from workers.launcher import guard
 from workers.launcher.account import Rules
 from workers.results import progress
-from workers.results.wanted import Request
+from workers.results.wanted import ArchiveRequest
 from workers.shim.launch_protocol import PACK
 from workers.shim.launched import connect, pack_code
 
@@ -35,7 +35,7 @@ Ask = Callable[..., tuple[int, str]]
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the guard give up soon."""
     monkeypatch.setattr(progress, "STALL_S", 1.0)
-    monkeypatch.setattr(results, "STALL_S", 1.0)
+    monkeypatch.setattr(guard, "STALL_S", 1.0)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def ask(tmp_path: Path, listener: str) -> Ask:
 
     def asked(*patterns: str, text: bytes | None = None, output: int | None = None) -> tuple[int, str]:
         request = os.memfd_create("request")
-        os.write(request, Request.of(patterns, rules_of(patterns)).text() if text is None else text)
+        os.write(request, ArchiveRequest.of(patterns, rules_of(patterns)).text() if text is None else text)
         archive = os.open(tmp_path / "archive.tar", os.O_WRONLY | os.O_CREAT) if output is None else output
         try:
             return pack_code(listener, f"{tmp_path}/{RUN}", request, archive)
@@ -182,7 +182,7 @@ def test_it_ends_when_the_asker_is_gone(copy: Copy, listener: str, full_pipe: tu
     """No process goes on to read or write for nobody."""
     reader, writer = full_pipe
     run, request = os.open(copy.code.parent, os.O_RDONLY), os.memfd_create("request")
-    os.write(request, Request.of(("*",), rules_of(["*"])).text())
+    os.write(request, ArchiveRequest.of(("*",), rules_of(["*"])).text())
     with connect(listener) as connection:
         socket.send_fds(connection, [PACK], [run, request, writer])
         for fd in (run, request, writer):

@@ -26,7 +26,7 @@ from gpuqueue.model.terminal_size import Window
 from gpuqueue.text.units import GIB
 from workers.launcher import ticket
 from workers.launcher.account import Refused
-from workers.launcher.become import Request
+from workers.launcher.become import LaunchRequest
 from workers.launcher.cgroup import Limits
 from workers.launcher.main import key_of, parser
 from workers.launcher.ticket import PATH, admitted, others_change
@@ -39,10 +39,10 @@ ADDRESS = "ab" * 32
 SCRIPT = {"argv": ("/usr/bin/python3", "train.py"), "script": "train.py", "interpreter": "/usr/bin/python3"}
 
 
-def request(spec: JobSpec, run_dir: Path = Path("/runs/7/1.a"), *, devices: Any = CPU, **more: Any) -> Request:
+def request(spec: JobSpec, run_dir: Path = Path("/runs/7/1.a"), *, devices: Any = CPU, **more: Any) -> LaunchRequest:
     """Return what a worker asks for."""
     fields = fields_of(spec, run_dir, devices, **more)
-    return Request(
+    return LaunchRequest(
         name=fields["user"]["name"],
         uid=fields["user"]["uid"],
         argv=list(fields["argv"]),
@@ -58,7 +58,7 @@ def request(spec: JobSpec, run_dir: Path = Path("/runs/7/1.a"), *, devices: Any 
     )
 
 
-def refusal(asked: Request, key: bytes = KEY, run_dir: int = -1) -> str:
+def refusal(asked: LaunchRequest, key: bytes = KEY, run_dir: int = -1) -> str:
     """Return why the launcher does not start *asked*; empty if it does."""
     try:
         admitted(asked, key, run_dir)
@@ -196,7 +196,7 @@ def test_a_job_with_code_starts_in_its_copy(directory: str, tmp_path: Path) -> N
 
 
 GOOD = signed(make_spec(env=ENV, argv=("python", "-c", "print()"), cwd="/h"))
-TAMPERED: dict[str, Callable[[Request], Request]] = {
+TAMPERED: dict[str, Callable[[LaunchRequest], LaunchRequest]] = {
     "another account": lambda asked: asked._replace(name="eve"),
     "another uid": lambda asked: asked._replace(uid=asked.uid + 1),
     "another command": lambda asked: asked._replace(argv=["sh", "-c", "evil"]),

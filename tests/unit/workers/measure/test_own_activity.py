@@ -7,7 +7,7 @@ import pytest
 from gpuqueue.errors import Unreadable
 from gpuqueue.model.device import Utilisation
 from gpuqueue.text.json_fields import Fields
-from workers.measure.own_activity import Distribution, OwnActivity
+from workers.measure.meter import Distribution, OwnActivity
 
 UNKNOWN = dict.fromkeys(("own_utilisation_mean", "own_utilisation_p95", "own_bandwidth_mean", "own_bandwidth_p95"))
 

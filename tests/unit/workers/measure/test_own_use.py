@@ -7,7 +7,7 @@ from factories import make_device
 
 from gpuqueue.model.device import Health, Reading, Utilisation
 from gpuqueue.text.units import GIB
-from workers.measure.own_use import own_utilisation
+from workers.measure.monitor import own_utilisation
 from workers.measure.sample import RunOnDevice, Sample
 
 MINE, OTHER, EXTERNAL = 11, 22, 33

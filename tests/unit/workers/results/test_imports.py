@@ -14,9 +14,9 @@ import os, sys
 sys.path.insert(0, {root!r})
 import workers.launcher.main
 from workers.results.pack import pack
-from workers.results.wanted import Request
+from workers.results.wanted import ArchiveRequest
 before = set(sys.modules)
-request = Request.read(Request.of(["*"], [("^(?:.+/)?[^/]+$", True)]).text())
+request = ArchiveRequest.read(ArchiveRequest.of(["*"], [("^(?:.+/)?[^/]+$", True)]).text())
 for each in (request, request._replace(rules=None)):
     notes = pack(os.open({code!r}, os.O_RDONLY), each, os.open(os.devnull, os.O_WRONLY), lambda: None)
 print(len(notes), *sorted(set(sys.modules) - before))

@@ -14,7 +14,7 @@ from results_copy import Copy
 
 from gpuqueue.snapshot.ignore import Ignored, IgnoreRules, rule_of
 from gpuqueue.snapshot.patterns import rules_of
-from workers.results.wanted import Request, Wanted
+from workers.results.wanted import ArchiveRequest, Wanted
 
 PART = st.text(st.sampled_from("ab.-_ é"), min_size=1, max_size=3).filter(lambda each: each.strip(".") != "")
 PATH = st.lists(PART, min_size=1, max_size=3).map("/".join)
@@ -72,5 +72,5 @@ def test_patterns_mean_what_they_mean_in_an_ignore_file(tree: dict[str, Any], pa
 
     expected = sorted(path for path in tree if ignored.by(path, folder=False) is not None)
     assert expected == [*found]
-    wanted = Wanted(Request.of(patterns, rules_of(patterns)))
+    wanted = Wanted(ArchiveRequest.of(patterns, rules_of(patterns)))
     assert not patterns or expected == sorted(filter(wanted.has, tree))

@@ -19,7 +19,7 @@ from gpuqueue.snapshot.patterns import rules_of
 from workers.results import repack as repacking
 from workers.results.errors import PackFailed
 from workers.results.repack import repack
-from workers.results.wanted import Request
+from workers.results.wanted import ArchiveRequest
 
 Repack = Callable[..., dict[str, Any]]
 
@@ -33,7 +33,7 @@ def repacked(tmp_path: Path) -> Repack:
         source = os.open(tmp_path / "old.tar", os.O_RDONLY)
         output = os.open(tmp_path / "new.tar", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            found = repack(source, Request.of(patterns, rules_of(patterns)), output, nothing)
+            found = repack(source, ArchiveRequest.of(patterns, rules_of(patterns)), output, nothing)
         finally:
             os.close(source)
             os.close(output)
@@ -183,7 +183,7 @@ def test_any_bytes_are_an_archive_or_refused(tmp_path_factory: pytest.TempPathFa
     (place / "old").write_bytes(text)
     source, output = os.open(place / "old", os.O_RDONLY), os.open(place / "new", os.O_WRONLY | os.O_CREAT)
     try:
-        repack(source, Request.of((), ()), output, nothing)
+        repack(source, ArchiveRequest.of((), ()), output, nothing)
     except PackFailed:
         return
     finally:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpuqueue.text.units import GIB, MIB
-from workers.run.memory_cap import allocator_bytes, cap_environment
+from workers.run.environment import allocator_bytes, cap_environment
 
 TOTAL = 24 * GIB
 #: (6 GiB - 600 MiB) / 24 GiB

@@ -10,7 +10,7 @@ import pytest
 
 from gpuqueue.errors import Refused
 from gpuqueue.settings.settings import Settings
-from workers.run.submitters import prepare
+from workers.worker import prepare
 
 
 @pytest.fixture

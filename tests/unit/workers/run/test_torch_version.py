@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.run import torch_version
-from workers.run.torch_version import torch_version_of
+from workers.run import environment
+from workers.run.environment import torch_version_of
 
 
 def venv(place: Path, *versions: str, config: str = "include-system-site-packages = false\n") -> str:
@@ -105,7 +105,7 @@ def test_a_torch_that_comes_later_is_seen_after_a_while(tmp_path: Path, monkeypa
     (tmp_path / "installed").touch()
 
     assert torch_version_of(str(python)) is None  # not asked again for each job
-    monkeypatch.setattr(torch_version, "AGAIN_S", 0.0)
+    monkeypatch.setattr(environment, "AGAIN_S", 0.0)
 
     assert (2, 11) == torch_version_of(str(python))
 
@@ -115,13 +115,13 @@ def test_only_so_many_answers_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
 
     Each job may have its own PYTHONPATH, and a worker runs for months.
     """
-    monkeypatch.setattr(torch_version, "MOST", 2)
-    monkeypatch.setattr(torch_version, "_answers", {})
+    monkeypatch.setattr(environment, "MOST", 2)
+    monkeypatch.setattr(environment, "_answers", {})
 
     for number in (7, 8, 9):
         assert (2, number) == torch_version_of(*asking(tmp_path / str(number), f"2.{number}.0"))
 
-    assert [(2, 8), (2, 9)] == [answer[0] for answer, _ in torch_version._answers.values() if answer is not None]
+    assert [(2, 8), (2, 9)] == [answer[0] for answer, _ in environment._answers.values() if answer is not None]
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo what", "sleep 60", "kill -9 $$"])
@@ -129,7 +129,7 @@ def test_an_interpreter_that_does_not_answer_is_no_trouble(
     tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interpreter that fails or hangs gives an unknown version in bounded time."""
-    monkeypatch.setattr("workers.run.torch_version.ASK_S", 0.5)
+    monkeypatch.setattr("workers.run.environment.ASK_S", 0.5)
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script.replace('sleep', 'exec sleep')}\n")
     python.chmod(0o755)

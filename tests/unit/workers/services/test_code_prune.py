@@ -12,8 +12,7 @@ from gpuqueue.clock import SystemClock
 from gpuqueue.settings.settings import Settings
 from workers.run import deliveries
 from workers.run.deliveries import Delivery
-from workers.services.code_prune import delete_code
-from workers.services.prune import Pruner
+from workers.services.prune import Pruner, delete_code
 
 NEVER = threading.Event()
 

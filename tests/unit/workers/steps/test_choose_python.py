@@ -14,7 +14,7 @@ from gpuqueue.queue.evidence import NO_EVIDENCE
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import RunDir
 from workers.run.values import Held
-from workers.steps.choose_python import choose_python
+from workers.runner import choose_python
 from workers.steps.conclusion import NotStarted
 
 

@@ -12,8 +12,8 @@ from gpuqueue.queue.evidence import NO_EVIDENCE
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import RunDir
 from workers.run.values import Held
+from workers.runner import check_limits
 from workers.steps.conclusion import NotStarted
-from workers.steps.host_limits import check_limits
 
 
 def test_a_host_without_a_launcher_is_excluded_for_a_job_with_limits(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.model.device import DeviceKind, Reading
-from gpuqueue.model.mem_retry import Shortage
+from gpuqueue.model.mem_source import Shortage
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.text.units import GIB, MIB
 from workers.measure.neighbours import Neighbours, Snapshot
 from workers.run.torch_report import InsideReport
-from workers.steps.shortage import shortage_of, tried_bytes
+from workers.steps.judge import shortage_of, tried_bytes
 
 DIED = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1)
 TORCH = (

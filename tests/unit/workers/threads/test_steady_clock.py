@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 import time
 
-from workers.threads.steady_clock import SteadyEvent
+from workers.threads import SteadyEvent
 
 
 def test_it_is_an_event_like_any_other() -> None:

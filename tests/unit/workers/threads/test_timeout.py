@@ -16,9 +16,9 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
+from workers import threads
 from workers.run import environment
 from workers.shim.client import Shims
-from workers.threads import timeout
 from workers.warm import pool
 
 
@@ -27,14 +27,14 @@ def dead(tmp_path: Path) -> Iterator[Path]:
     """Return a directory that never answers."""
     with dead_server(tmp_path / "dead") as where:
         yield where
-    until(lambda: timeout._room._value == timeout.MOST, what="all looks have an end")
+    until(lambda: threads._room._value == threads.MOST, what="all looks have an end")
 
 
 def test_what_is_found_and_what_is_raised_comes_back() -> None:
     """Results and exceptions pass through unchanged."""
-    assert "here" == timeout.in_time(lambda: "here", 30)
+    assert "here" == threads.in_time(lambda: "here", 30)
     with pytest.raises(FileNotFoundError):
-        timeout.in_time(Path("/proc/self/nowhere").stat, 30)
+        threads.in_time(Path("/proc/self/nowhere").stat, 30)
 
 
 def test_who_waits_for_ever_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,14 +42,14 @@ def test_who_waits_for_ever_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> Non
 
     An array makes one call for each of its jobs.
     """
-    monkeypatch.setattr(timeout, "_room", threading.BoundedSemaphore(2))
+    monkeypatch.setattr(threads, "_room", threading.BoundedSemaphore(2))
     admission = threading.Event()
 
-    assert [None] * 3 == [timeout.in_time(admission.wait, 0.01) for _ in range(3)]
-    assert timeout.in_time(lambda: 1, 30) is None
+    assert [None] * 3 == [threads.in_time(admission.wait, 0.01) for _ in range(3)]
+    assert threads.in_time(lambda: 1, 30) is None
 
     admission.set()
-    assert 1 == until(lambda: timeout.in_time(lambda: 1, 30), what="room again")
+    assert 1 == until(lambda: threads.in_time(lambda: 1, 30), what="room again")
 
 
 def test_a_job_whose_python_does_not_answer_gets_its_environment(dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.settings.settings import Settings
-from workers.warm.latched_variables import difference, for_warm_interpreter, latched
-from workers.warm.pool import Image, image_of
+from workers.warm.pool import Image, difference, for_warm_interpreter, image_of, latched
 
 ENV = {"PATH": "/usr/bin", "LANG": "C.UTF-8", "HOME": "/home/ada"}
 

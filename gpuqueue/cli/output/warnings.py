@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuqueue.console import print_message
 from gpuqueue.model.job import Job
+from gpuqueue.settings.sources import unknown_variables
 from gpuqueue.system.command_line import missing_program
 
 
@@ -19,3 +20,9 @@ def warn_if_no_program(job: Job) -> None:
     missing = missing_program(spec.argv, cwd=spec.cwd, env=spec.env)
     if missing is not None:
         print_message("gpuqueue", f"{missing}: job {job.id} waits, and starts only on a host that has the program")
+
+
+def warn_of_unknown_variables() -> None:
+    """Print one line for each variable ``GPUQUEUE_…`` that is no setting, such as a misspelled one."""
+    for name, hint in unknown_variables().items():
+        print_message("gpuqueue", f"warning: {name} is no setting and has no effect: {hint}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from starlette.responses import StreamingResponse
+from starlette.types import Send
 
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.errors import GpuQueueError
@@ -15,6 +17,7 @@ from gpuqueue.service.problems import problem_of
 #: A comment. It shows the client that the service is alive, and the service that the client is.
 ALIVE = ": alive\n\n"
 MEDIA_TYPE = "text/event-stream"
+log = logging.getLogger(__name__)
 
 
 def event(name: str, value: Any, event_id: str | None = None) -> str:
@@ -37,3 +40,20 @@ def streamed(events: AsyncIterator[str]) -> StreamingResponse:
     """Return the answer that streams *events*. Proxies must not collect them."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(with_problems(events), media_type=MEDIA_TYPE, headers=headers)
+
+
+class StreamedFile(StreamingResponse):
+    """An answer with a file, which *what* names in the log of the service."""
+
+    def __init__(
+        self, what: str, content: AsyncIterator[str] | AsyncIterator[bytes], headers: Mapping[str, str], media_type: str
+    ) -> None:
+        super().__init__(content, headers=headers, media_type=media_type)
+        self._what = what
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the file. After an error the answer stays incomplete, so the server closes the connection."""
+        try:
+            await super().stream_response(send)
+        except GpuQueueError as error:
+            log.warning("%s cut short: %s", self._what, error)

@@ -1,0 +1,398 @@
+"""The rows of the web page's tables: compact forms of jobs and devices, and answers that hold them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from datetime import datetime
+from enum import Enum
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.dependencies import Condition
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job_spec import Account, Priority
+from gpuqueue.model.run import EndingKind, Note, Record
+
+
+class RowSort(str, Enum):
+    """What the rows of the queue are sorted by. ``state``: those that hold a device first."""
+
+    ID = "id"
+    NAME = "name"
+    USER = "user"
+    STATE = "state"
+    MEM = "mem"
+    USED = "used"
+    PRIORITY = "priority"
+    SUBMITTED = "submitted"
+    STARTED = "started"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Members:
+    """How many members an array has, and how many of them wait, are held and have ended. The others have own rows."""
+
+    total: int
+    waiting: int
+    held: int
+    ended: int
+    failed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueRow:
+    """One job that has not ended. ``used_bytes`` is what its run used in the last sample, on all its devices.
+
+    ``priority`` is the current one, ``asked_priority`` the requested one. ``array_id`` is set for a member of an array.
+    ``idle_since`` is since when its run has used none of its devices, if it is marked as idle.
+    """
+
+    id: int
+    label: str
+    name: str
+    user: str
+    uid: int
+    state: JobState
+    priority: Priority
+    asked_priority: Priority
+    mem_bytes: int
+    gpus: int
+    submitted_at: datetime
+    whole: bool = False
+    pool: str = ""
+    tags: tuple[str, ...] = ()
+    note: str | None = None
+    reason: WaitReason | None = None
+    #: The reason in a sentence, in an answer of the service.
+    waits: str | None = None
+    begins_at: datetime | None = None
+    started_at: datetime | None = None
+    time_limit_s: float | None = None
+    host: str | None = None
+    devices: tuple[str, ...] = ()
+    used_bytes: int | None = None
+    idle_since: datetime | None = None
+    attempt: int = 0
+    array_id: int | None = None
+    members: Members | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueTable:
+    """A part of the queue. ``total`` is the number of jobs that match, ``rows`` are those from ``offset`` on.
+
+    ``counts`` are all jobs that the caller may see, by state, regardless of the filters, and ``idle`` are those of them
+    that are marked as idle. ``users``, ``pools`` and ``tags`` are what the filters can choose. The table is complete
+    unless the service has just begun to read the queue; ``left_out``: there are more jobs than it reads, the newest are
+    missing.
+    """
+
+    at: datetime
+    offset: int
+    total: int
+    rows: tuple[QueueRow, ...]
+    counts: Mapping[str, int]
+    idle: int = 0
+    users: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    complete: bool = True
+    left_out: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobPlace:
+    """The place of a waiting job: how many jobs go before it, and when it may start.
+
+    ``start_at`` is known only if no other job may take the room. ``room_at`` is when there is room at the latest, for
+    it or for a job before it; each is None if a run in the way has no time limit. ``reserved``: devices are reserved
+    for the job. ``never``: no device can run it as the site is now.
+    """
+
+    ahead: int
+    start_at: datetime | None = None
+    room_at: datetime | None = None
+    reserved: bool = False
+    never: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceRun:
+    """A run on a device. Of a job that the caller may not see, only the memory is known.
+
+    ``idle_since`` is since when it has used none of its devices, if it is marked as idle.
+    """
+
+    job_id: int
+    allocated_bytes: int
+    used_bytes: int
+    label: str | None = None
+    name: str | None = None
+    user: str | None = None
+    ends_at: datetime | None = None
+    idle_since: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExternalUse:
+    """The memory that the external processes of one user hold on a device; None if the driver does not say."""
+
+    user: str | None
+    processes: int
+    held_bytes: int | None
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceView:
+    """A device as the overview shows it. ``free_bytes`` is what a new job could be allocated now.
+
+    ``used_bytes`` is what all runs use. ``free_at`` is when its runs must have ended, None if one has no time limit.
+    ``trouble`` is why it takes no jobs now, ``drained`` why it is drained, ``reserved_for`` the job that it is reserved
+    for. ``silent_s`` is how long its worker has been silent, None if it is not. ``beside_bytes`` is what jobs on one
+    device can be allocated beside the job that it is reserved for, ``reserved_until`` when that job must have ended.
+    """
+
+    uuid: str
+    host: str
+    index: int
+    name: str
+    kind: DeviceKind
+    pool: str
+    total_bytes: int
+    headroom_bytes: int
+    allocated_bytes: int
+    used_bytes: int
+    external_bytes: int | None
+    free_bytes: int
+    slots: int
+    exclusive: bool = False
+    mig_parent: str | None = None
+    runs: tuple[DeviceRun, ...] = ()
+    external: tuple[ExternalUse, ...] = ()
+    utilisation: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    free_at: datetime | None = None
+    trouble: str | None = None
+    drained: str | None = None
+    reserved_for: int | None = None
+    beside_bytes: int | None = None
+    reserved_until: datetime | None = None
+    silent_s: float | None = None
+    refusals: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overview:
+    """All devices, and how many jobs there are by state. ``history_away``: it does not answer."""
+
+    at: datetime
+    devices: tuple[DeviceView, ...]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    history_away: bool = False
+
+
+class MemberSort(str, Enum):
+    """What the members of an array are sorted by. ``value``: one value of their sweep. Unknown values are last."""
+
+    INDEX = "index"
+    STATE = "state"
+    DURATION = "duration"
+    PEAK = "peak"
+    VALUE = "value"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceUse:
+    """The use of one device by a run, in the last sample. ``silent``: the sample is old, its worker does not report.
+
+    Utilisation (0 to 1), temperature and power are those of the whole device.
+    """
+
+    uuid: str
+    host: str
+    index: int
+    name: str
+    kind: DeviceKind
+    total_bytes: int
+    allocated_bytes: int
+    used_bytes: int
+    silent: bool = False
+    utilisation: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LiveJob:
+    """What a job does now.
+
+    ``row`` is None for a job that has ended, and for a member of an array that no device has taken yet. ``place`` is
+    set for a job that waits for a device. ``devices`` are those of its run.
+    """
+
+    at: datetime
+    row: QueueRow | None = None
+    place: JobPlace | None = None
+    devices: tuple[DeviceUse, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSummary:
+    """A job in a few words, as the history has it."""
+
+    id: int
+    name: str
+    account: Account
+    state: JobState
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Related:
+    """A job that another one waits for, with the condition, or that waits for another one (condition None).
+
+    Name and state are None if the caller may not see the job, or nothing knows it any more.
+    """
+
+    id: int
+    condition: Condition | None = None
+    name: str | None = None
+    state: JobState | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rights:
+    """What the caller may do with a job: change it, run it again, read its output, see its command."""
+
+    change: bool = False
+    retry: bool = False
+    logs: bool = False
+    arguments: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobView:
+    """A job with its runs, and what the page says about it.
+
+    ``verdict`` compares the memory that it asked for with what it used; None while no run has ended. ``after`` are the
+    jobs that it waits for or has waited for, ``before`` those that wait for it, ``retries`` the newest ones that run it
+    again. ``values`` are those of its sweep, if it is a member of one. ``idle`` is the last message to the owner about
+    a run that is marked as idle, such as what happens next. ``away`` is why the store or the history does not answer:
+    then a part is missing.
+    """
+
+    at: datetime
+    record: Record
+    rights: Rights
+    verdict: str | None = None
+    after: tuple[Related, ...] = ()
+    before: tuple[Related, ...] = ()
+    retries: tuple[Related, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
+    idle: Note | None = None
+    away: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedMember:
+    """A member of an array as the history has it. The figures are those of its current or last run."""
+
+    index: int
+    state: JobState
+    host: str | None = None
+    started_at: datetime | None = None
+    duration_s: float | None = None
+    peak_bytes: int | None = None
+    exit_code: int | None = None
+    ending: EndingKind | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemberRow:
+    """One member of an array. ``state`` is None for a moment after its end. ``values`` are those of its sweep.
+
+    ``used_bytes`` is what its run used in the last sample.
+    """
+
+    index: int
+    state: JobState | None
+    values: tuple[str, ...] = ()
+    host: str | None = None
+    started_at: datetime | None = None
+    duration_s: float | None = None
+    peak_bytes: int | None = None
+    used_bytes: int | None = None
+    exit_code: int | None = None
+    ending: EndingKind | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemberTable:
+    """A part of the members of an array, from ``offset`` on. ``axes`` are the names of the values of its sweep.
+
+    ``sortable``: it is small enough to be sorted by anything but the index.
+    """
+
+    at: datetime
+    total: int
+    offset: int
+    rows: tuple[MemberRow, ...]
+    axes: tuple[str, ...] = ()
+    sortable: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobForm:
+    """A job as a person types it, in the forms of the options of ``gpuqueue submit``. Empty texts are empty fields.
+
+    ``script`` is the name of a file, and ``snapshot`` the address of a snapshot that has this file at its top.
+    ``args`` are the script's arguments, quoted as for a shell, and ``tags`` words. ``python`` is the interpreter of a
+    ``.py`` script, as its host knows it.
+    """
+
+    script: str = ""
+    snapshot: str = ""
+    environment: str = ""
+    python: str = ""
+    args: str = ""
+    mem: str = ""
+    gpus: int = 1
+    device: str = ""
+    time_limit: str = ""
+    cpus: str = ""
+    cpu_mem: str = ""
+    name: str = ""
+    priority: str = "normal"
+    pool: str = ""
+    tags: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormStart:
+    """What the form begins with, and what its fields can choose.
+
+    For a job to run again, ``form`` has its values, ``label`` its name, ``command`` its command line, ``cwd`` its
+    directory, and ``snapshot`` the copy of its code if there is one. ``has_script`` says whether its arguments can
+    change, and ``warnings`` what the new job will not have. ``devices`` are names such as ``nodeA:0``. A script may
+    have ``file_bytes``.
+    """
+
+    form: JobForm
+    file_bytes: int
+    label: str | None = None
+    command: str | None = None
+    cwd: str = ""
+    snapshot: str | None = None
+    has_script: bool = True
+    warnings: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
+    environments: tuple[str, ...] = ()

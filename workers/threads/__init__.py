@@ -1,1 +1,0 @@
-"""Waits on the monotonic clock, and calls with a time limit."""
