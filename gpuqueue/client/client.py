@@ -14,17 +14,15 @@ from gpuqueue.settings.settings import Settings
 if TYPE_CHECKING:
     from typing import TypeVar
 
+    from gpuqueue.client.access import Access
+    from gpuqueue.client.devices import Devices
     from gpuqueue.client.estimate import Estimator
     from gpuqueue.client.fetching import RunFiles
-    from gpuqueue.client.groups import (
-        AccessGroup,
-        DevicesGroup,
-        HistoryGroup,
-        LogsGroup,
-        SnapshotsGroup,
-    )
-    from gpuqueue.client.job_group import JobsGroup
+    from gpuqueue.client.history import History
+    from gpuqueue.client.jobs import Jobs
+    from gpuqueue.client.logs import Logs
     from gpuqueue.client.remote.link import Link
+    from gpuqueue.client.stored_snapshots import Snapshots
     from gpuqueue.history.database import HistoryDatabase
     from gpuqueue.queue.jobqueue import JobQueue
 
@@ -55,7 +53,7 @@ class Client:
         return None if self._link is None else self._link.url
 
     @cached_property
-    def jobs(self) -> JobsGroup:
+    def jobs(self) -> Jobs:
         """Submits, reads, selects, changes and awaits jobs."""
         if self._link is not None:
             from gpuqueue.client.remote.jobs import RemoteJobs  # noqa: PLC0415 - lazy import for startup time
@@ -66,7 +64,7 @@ class Client:
         return Jobs(self._connection)
 
     @cached_property
-    def history(self) -> HistoryGroup:
+    def history(self) -> History:
         """Searches recorded jobs and computes statistics."""
         if self._link is not None:
             from gpuqueue.client.remote.history import RemoteHistory  # noqa: PLC0415 - lazy import for startup time
@@ -77,7 +75,7 @@ class Client:
         return History(self._connection)
 
     @cached_property
-    def devices(self) -> DevicesGroup:
+    def devices(self) -> Devices:
         """Lists, drains and resumes devices, and reads the limits of their use."""
         if self._link is not None:
             from gpuqueue.client.remote.devices import RemoteDevices  # noqa: PLC0415 - lazy import for startup time
@@ -88,7 +86,7 @@ class Client:
         return Devices(self._connection)
 
     @cached_property
-    def logs(self) -> LogsGroup:
+    def logs(self) -> Logs:
         """Reads the logs of jobs: those on this machine, or those that the service can read."""
         if self._link is not None:
             from gpuqueue.client.remote.logs import RemoteLogs  # noqa: PLC0415 - lazy import for startup time
@@ -110,7 +108,7 @@ class Client:
         return Files(self._connection)
 
     @cached_property
-    def snapshots(self) -> SnapshotsGroup:
+    def snapshots(self) -> Snapshots:
         """Lists and deletes the snapshots of code of this account, and says how one differs from its commit."""
         if self._link is not None:
             from gpuqueue.client.remote.stored_snapshots import (  # noqa: PLC0415 - lazy import for startup time
@@ -123,7 +121,7 @@ class Client:
         return Snapshots(self._connection)
 
     @cached_property
-    def access(self) -> AccessGroup:
+    def access(self) -> Access:
         """Who the caller is, access tokens, and the audit log."""
         if self._link is not None:
             from gpuqueue.client.remote.access import RemoteAccess  # noqa: PLC0415 - lazy import for startup time

@@ -17,7 +17,7 @@ from gpuqueue.system.command_line import command_of, working_directory
 from gpuqueue.system.environment import travelling
 
 if TYPE_CHECKING:
-    from gpuqueue.client.groups import HistoryGroup
+    from gpuqueue.client.history import History
     from gpuqueue.estimate.dry_run import Request
     from gpuqueue.estimate.figures import Estimate
     from gpuqueue.estimate.past import Past, Script
@@ -32,7 +32,7 @@ MOST_STEPS, MOST_BATCHES = 1000, 20
 class Estimator:
     """Estimates what a script needs, from the history and from a dry run."""
 
-    def __init__(self, account: Account, history: HistoryGroup) -> None:
+    def __init__(self, account: Account, history: History) -> None:
         self._account, self._history = account, history
 
     def __call__(  # noqa: PLR0913 - one argument for each option

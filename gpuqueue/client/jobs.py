@@ -1,8 +1,7 @@
 """The group ``client.jobs``: submits, reads, selects, changes and awaits jobs.
 
-Here are the methods that submit and change jobs; those that read, select and await them are in job_reads.py. Each
-method calls a function of the module that is named by what it holds: ``submit``, ``retry``, ``changes``, ``edit``,
-``marks``. A module is imported when it is first used.
+Each method calls a function of the module that is named by what it holds: ``submit``, ``retry``, ``changes``, ``edit``,
+``marks``, ``reads``. A module is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -60,8 +59,13 @@ else:
     wait = later("gpuqueue.client.wait")
 
 
-class JobReads:
-    """The methods that change nothing. :class:`gpuqueue.client.jobs.Jobs` describes the argument ``job`` and errors."""
+class Jobs:
+    """The jobs of one queue, for one user.
+
+    A ``job`` is an id (17), or text: ``"17"``, a member of an array (``"17_2"``), and where several jobs can be changed
+    at once a part of an array (``"17_5-9"``). A method raises JobNotFound if the job does not exist, Refused if the job
+    belongs to another user, and BadRequest if an argument is malformed.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -251,15 +255,6 @@ class JobReads:
     def recorded(self, job: Job) -> Record:
         """Return the ended *job* from the history, or without its runs if the history does not have it in time."""
         return wait.recorded(self._connection, job)
-
-
-class Jobs(JobReads):
-    """The jobs of one queue, for one user.
-
-    A ``job`` is an id (17), or text: ``"17"``, a member of an array (``"17_2"``), and where several jobs can be changed
-    at once a part of an array (``"17_5-9"``). A method raises JobNotFound if the job does not exist, Refused if the job
-    belongs to another user, and BadRequest if an argument is malformed.
-    """
 
     @from_fields(lambda: job_request.JobRequest)
     def submit(self, request: JobRequest) -> Job:

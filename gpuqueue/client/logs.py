@@ -22,7 +22,7 @@ from gpuqueue.text.units import format_duration
 if TYPE_CHECKING:
     from gpuqueue.client import terminal as terminals
     from gpuqueue.client.log_places import Tail
-    from gpuqueue.client.terminal import LocalTerminal
+    from gpuqueue.client.terminal import JobTerminal
     from gpuqueue.model import run as runs
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import Record, Run
@@ -73,7 +73,7 @@ class Logs:
             raise Refused(f"the log of job {label} is not there any more: {path}{kept}")
         return path
 
-    def tail(self, *, stderr: bool = False, warn: Callable[[str], None] | None = None) -> LogTail:
+    def tail(self, *, stderr: bool = False, warn: Callable[[str], None] | None = None) -> Tail:
         """Return a reader of a job's output, or of its standard error if that is separate. It has no log yet.
 
         *warn* is called if the newest part of a log on another host may be missing.
@@ -229,7 +229,7 @@ class Logs:
                     if wake is not None and wake.job_id == job.id:
                         break
 
-    def terminal(self, job: int | str, tail: Tail) -> LocalTerminal | None:
+    def terminal(self, job: int | str, tail: Tail) -> JobTerminal | None:
         """Return the terminal of the running job whose log *tail* reads, or None if it has none any more.
 
         Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -25,7 +26,7 @@ from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Member
-from gpuqueue.model.history_query import FoldedRow, Sort
+from gpuqueue.model.history_query import FoldedRow, HistoryQuery, Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import MAX_ID, JobName
 from gpuqueue.model.run import VALUES, EndingKind, Record
@@ -134,10 +135,6 @@ _WHICH = (
 )
 
 
-#: Options that are no further filter beside ``--array``.
-_NO_FILTER = frozenset({"array", "states", "sort", "reverse"})
-
-
 @click.command(cls=Once)
 @with_options(_WHICH)
 @click.option(
@@ -184,11 +181,12 @@ def history(*, limit: int, **asked: Any) -> None:
         _must_be_known(client, asked["after_id"])
         if (asked["device"] or "").isdecimal():  # an index on this host, as for `drain`
             asked["device"] = f"{client.settings.host}:{asked['device']}"
-        rows = _rows(client, how, asked, min(most, _MOST))
+        query = HistoryQuery.of(limit=min(most, _MOST), **asked)
+        rows = _rows(client, how, query)
         records = [row.record for row in rows]
         params = client.history.params(records) if how.has_params else {}
         names, others = how.columns_of(params)
-        never_began = _never_began(client, asked) if how.for_people else None
+        never_began = _never_began(client, query) if how.for_people else None
         if not records and not never_began:
             print_message("gpuqueue", "no job in the history matches" + why_nothing(client, asked))
     if how.as_json:
@@ -261,11 +259,11 @@ class _How:
         return names, {head: all_columns.param(head, name, params) for head, name in known.items()}
 
 
-def _rows(client: Client, how: _How, asked: Mapping[str, Any], limit: int) -> list[FoldedRow]:
+def _rows(client: Client, how: _How, query: HistoryQuery) -> list[FoldedRow]:
     """Return the jobs, or a row for each array if neither the options nor the order want its members."""
-    if how.folds and asked["array"] is None and asked["sort"] == str(Sort.ID):
-        return client.history.folded(limit=limit, **{name: value for name, value in asked.items() if name != "array"})
-    return [FoldedRow(record=each, last_id=each.job.id) for each in client.history.search(limit=limit, **asked)]
+    if how.folds and query.array_id is None and query.sort is Sort.ID:
+        return client.history.rows_of(query)
+    return [FoldedRow(record=each, last_id=each.job.id) for each in client.history.records_of(query)]
 
 
 def _must_be_known(client: Client, after_id: int | None) -> None:
@@ -279,17 +277,17 @@ def _must_be_known(client: Client, after_id: int | None) -> None:
         raise JobNotFound(f"there is no job {after_id} in the history to continue after: take the last id of a page")
 
 
-def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:
+def _never_began(client: Client, query: HistoryQuery) -> JobName | None:
     """Return the members of the array that never began, if ``--array`` is the only filter.
 
     The history has no record of these members.
     """
-    array, states = asked["array"], {*asked["states"]}
-    others = [name for name, value in asked.items() if name not in _NO_FILTER and value not in (None, ())]
-    if array is None or others or states - {JobState.CANCELLED.value}:
+    usual = HistoryQuery()
+    rest = replace(query, array_id=None, states=(), sort=usual.sort, reverse=usual.reverse, limit=usual.limit)
+    if query.array_id is None or rest != usual or {*query.states} - {JobState.CANCELLED}:
         return None
-    indexes = client.history.never_began(array)
-    return JobName(array, indexes) if indexes else None
+    indexes = client.history.never_began(query.array_id)
+    return JobName(query.array_id, indexes) if indexes else None
 
 
 def _report_more(rows: Sequence[FoldedRow], limit: int, never_began: JobName | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from gpuqueue.client.remote.link import Link, segment
 from gpuqueue.model import times, validation
@@ -12,8 +13,13 @@ from gpuqueue.model.access_token import AccessToken, MadeToken, TokenRequest
 from gpuqueue.model.api import SignInCode
 from gpuqueue.model.audit import AuditEntry
 
+if TYPE_CHECKING:
+    from gpuqueue.client.access import Access as Direct
+else:
+    Direct = object
 
-class RemoteAccess:
+
+class RemoteAccess(Direct):
     """Identity at the site of a service."""
 
     def __init__(self, link: Link) -> None:

@@ -14,10 +14,13 @@ from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.parsers import read_host
 
 if TYPE_CHECKING:
+    from gpuqueue.client.devices import Devices as Direct
     from gpuqueue.model.device import DeviceFilter
+else:
+    Direct = object
 
 
-class RemoteDevices:
+class RemoteDevices(Direct):
     """The devices that workers have announced, as the service sees them."""
 
     def __init__(self, link: Link) -> None:

@@ -2,86 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpuqueue.client.fields import from_fields
 from gpuqueue.client.remote.link import Link
 from gpuqueue.client.sweep_values import sweep_values
 from gpuqueue.errors import JobNotFound
 from gpuqueue.model import api, job_ref, times, validation
 from gpuqueue.model.array import Array, Indexes
-from gpuqueue.model.history_query import FoldedRow, Sort
-from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.history_query import FoldedRow, HistoryQuery
+from gpuqueue.model.job import Job
 from gpuqueue.model.learning_report import LearningReport
-from gpuqueue.model.run import EndingKind, Record
+from gpuqueue.model.run import Record
 from gpuqueue.model.statistics import By, Course, Statistics
+
+if TYPE_CHECKING:
+    from gpuqueue.client.history import History as Direct
+else:
+    Direct = object
+
+Page = TypeVar("Page", api.HistoryPage, api.FoldedPage)
+Item = TypeVar("Item")
 
 #: Jobs in one page of a search.
 PAGE = 500
 
 
-class RemoteHistory:
+class RemoteHistory(Direct):
     """The recorded jobs, with their runs, as the service's history has them."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def search(  # noqa: PLR0913 - one argument for each search criterion
-        self,
-        *,
-        user: str | None = None,
-        name: str | None = None,
-        states: Sequence[JobState | str] = (),
-        endings: Sequence[EndingKind | str] = (),
-        exit_code: int | None = None,
-        array: int | None = None,
-        tags: Sequence[str] = (),
-        since: str | datetime | None = None,
-        until: str | datetime | None = None,
-        device: str | None = None,
-        model: str | None = None,
-        host: str | None = None,
-        min_peak: str | int | None = None,
-        min_duration: str | float | None = None,
-        max_duration: str | float | None = None,
-        text: str | None = None,
-        sort: Sort | str = "id",
-        reverse: bool = False,
-        limit: int = 50,
-        before_id: int | None = None,
-        after_id: int | None = None,
-    ) -> list[Record]:
+    @from_fields(lambda: HistoryQuery.of)
+    def search(self, query: HistoryQuery) -> list[Record]:
         """Return the first *limit* jobs that match all criteria, with their runs, in the order of *sort*."""
-        asked = {name: value for name, value in locals().items() if name not in {"self", "limit", "after_id"}}
-        query = _query(asked)
-        found: list[Record] = []
-        most, after = validation.count("limit", limit), after_id
-        while True:
-            asked = {**query, "limit": min(PAGE, most - len(found)), "after_id": after}
-            page = self._link.get(api.HistoryPage, "/history", asked)
-            found += page.records
-            after = page.after_id
-            if after is None or len(found) >= most:
-                return found
+        return self.records_of(query)
 
-    def folded(self, **asked: Any) -> list[FoldedRow]:
+    def records_of(self, query: HistoryQuery) -> list[Record]:
+        """Return the jobs of *query*, as :meth:`search` does."""
+        return self._all(query, "/history", api.HistoryPage, lambda page: page.records)
+
+    @from_fields(lambda: HistoryQuery.of)
+    def folded(self, query: HistoryQuery) -> list[FoldedRow]:
         """Return the jobs of :meth:`search`, with the members of each array folded into one row."""
-        defaults = RemoteHistory.search.__kwdefaults__ or {}
-        if not {*asked} <= {*defaults} - {"array"}:
-            raise TypeError(f"folded() takes the arguments of search() without array, not {sorted(asked)}")
-        wanted = {**defaults, **asked}
-        query = _query(wanted)
-        found: list[FoldedRow] = []
-        most, after = validation.count("limit", wanted["limit"]), wanted["after_id"]
+        return self.rows_of(query)
+
+    def rows_of(self, query: HistoryQuery) -> list[FoldedRow]:
+        """Return the rows of *query*, as :meth:`folded` does."""
+        query.must_fold()
+        return self._all(query, "/history/folded", api.FoldedPage, lambda page: page.rows)
+
+    def _all(
+        self, query: HistoryQuery, path: str, kind: type[Page], items_of: Callable[[Page], Sequence[Item]]
+    ) -> list[Item]:
+        """Return the items of all pages of the answer."""
+        items: list[Item] = []
+        after = query.after_id
         while True:
-            page = self._link.get(
-                api.FoldedPage, "/history/folded", {**query, "limit": min(PAGE, most - len(found)), "after_id": after}
-            )
-            found += page.rows
+            asked = {**query.parameters(), "limit": min(PAGE, query.limit - len(items)), "after_id": after}
+            page = self._link.get(kind, path, asked)
+            items += items_of(page)
             after = page.after_id
-            if after is None or len(found) >= most:
-                return found
+            if after is None or len(items) >= query.limit:
+                return items
 
     def params(self, records: Sequence[Record]) -> dict[int, dict[str, str]]:
         """Return the values of the sweep of each of *records* that is a member of one, by the id of the job."""
@@ -143,29 +129,4 @@ def _period(since: str | datetime | None, until: str | datetime | None, user: st
         "since": times.moment("since", since),
         "until": times.moment("until", until),
         "user": validation.text_or_none("user", user),
-    }
-
-
-def _query(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the criteria of a search as a query of the service."""
-    return {
-        "user": validation.text_or_none("user", asked["user"]),
-        "name": validation.text_or_none("name", asked["name"]),
-        "state": validation.words_of("states", asked["states"], JobState),
-        "ending": validation.words_of("endings", asked["endings"], EndingKind),
-        "exit_code": None if asked["exit_code"] is None else validation.count("exit_code", asked["exit_code"]),
-        "array": None if asked["array"] is None else job_ref.job_id(asked["array"]),
-        "tag": validation.words("tags", asked["tags"]),
-        "since": times.moment("since", asked["since"]),
-        "until": times.moment("until", asked["until"]),
-        "device": validation.text_or_none("device", asked["device"]),
-        "model": validation.text_or_none("model", asked["model"]),
-        "host": validation.text_or_none("host", asked["host"]),
-        "min_peak_bytes": validation.size_or_none("min_peak", asked["min_peak"]),
-        "min_duration_s": validation.duration_or_none("min_duration", asked["min_duration"]),
-        "max_duration_s": validation.duration_or_none("max_duration", asked["max_duration"]),
-        "text": validation.text_or_none("text", asked["text"]),
-        "sort": validation.word("sort", asked["sort"], Sort),
-        "reverse": bool(asked["reverse"]),
-        "before_id": None if asked["before_id"] is None else job_ref.job_id(asked["before_id"]),
     }

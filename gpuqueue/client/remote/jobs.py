@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuqueue.client import changes, selection, why
     from gpuqueue.client import listing as listings
     from gpuqueue.client.changes import Change
+    from gpuqueue.client.jobs import Jobs as Direct
     from gpuqueue.client.remote import submit, wait
     from gpuqueue.client.selection import Chosen, StateFilter, Which
     from gpuqueue.client.why import Why
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.run import Record
     from gpuqueue.queue import sender as sending
 else:
+    Direct = object
     api = later("gpuqueue.model.api")
     changes = later("gpuqueue.client.changes")
     event = later("gpuqueue.model.event")
@@ -45,7 +47,7 @@ else:
 PAGE = 2000
 
 
-class RemoteJobs:
+class RemoteJobs(Direct):
     """The jobs of the queue behind a service, for the account that the service sees."""
 
     def __init__(self, link: Link) -> None:

@@ -19,6 +19,7 @@ from gpuqueue.model.job import Job, JobState
 
 if TYPE_CHECKING:
     from gpuqueue.client.log_places import Tail
+    from gpuqueue.client.logs import Logs as Direct
     from gpuqueue.client.remote import terminal as terminals
     from gpuqueue.client.remote.terminal import RemoteTerminal
     from gpuqueue.model import api
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import Record, Run
 else:
+    Direct = object
     api = later("gpuqueue.model.api")
     progresses = later("gpuqueue.model.progress")
     runs = later("gpuqueue.model.run")
@@ -35,7 +37,7 @@ else:
     terminals = later("gpuqueue.client.remote.terminal")
 
 
-class RemoteLogs:
+class RemoteLogs(Direct):
     """The logs of jobs that the service can read."""
 
     def __init__(self, link: Link) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpuqueue.client.remote.link import Link, segment
 from gpuqueue.model.code_snapshot import DeletedSnapshot, StoredSnapshot, address_word
 
+if TYPE_CHECKING:
+    from gpuqueue.client.stored_snapshots import Snapshots as Direct
+else:
+    Direct = object
 
-class RemoteSnapshots:
+
+class RemoteSnapshots(Direct):
     """The snapshots of the caller at the service."""
 
     def __init__(self, link: Link) -> None:

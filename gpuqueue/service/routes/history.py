@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any
+from inspect import Parameter, Signature
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpuqueue.client.groups import HistoryGroup
-from gpuqueue.client.history import History
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import FoldedPage, HistoryPage, NeverBegan, Whether
-from gpuqueue.model.history_query import Sort
-from gpuqueue.model.job import JobState
+from gpuqueue.model.history_query import ARGUMENTS, PARAMETERS, HistoryQuery
 from gpuqueue.model.learning_report import LearningReport
-from gpuqueue.model.run import EndingKind
 from gpuqueue.model.statistics import By, Course, Statistics
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import Depends, Operations, Query, route
@@ -27,70 +24,53 @@ router = Operations("history")
 #: Most jobs in one page.
 MOST = 500
 
-JobId = Annotated[int | None, Query(ge=1, le=2**53)]
 _TEXT = "A part of the command or of the note. Only jobs whose command the caller may see match."
-Seconds = Annotated[float | None, Query(ge=0)]
+_ID = Query(ge=1, le=2**53)
+_SECONDS = Query(ge=0)
+#: What is known of a parameter of a search beside its type, by the field of the query.
+_ABOUT: Mapping[str, Query] = {
+    "exit_code": Query(ge=0, le=255),
+    "min_peak_bytes": Query(ge=0),
+    "min_duration_s": _SECONDS,
+    "max_duration_s": _SECONDS,
+    "text": Query(
+        description="A part of the command or of the note. Only jobs whose command the caller may see match."
+    ),
+    "array_id": _ID,
+    "before_id": _ID,
+    "after_id": _ID,
+    "limit": Query(ge=0, le=MOST),
+}
 
 
-def _matching(  # noqa: PLR0913 - one parameter for each search criterion
-    *,
-    user: str | None = None,
-    name: str | None = None,
-    state: Annotated[list[JobState] | None, Query()] = None,
-    ending: Annotated[list[EndingKind] | None, Query()] = None,
-    exit_code: Annotated[int | None, Query(ge=0, le=255)] = None,
-    tag: Annotated[list[str] | None, Query()] = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    device: str | None = None,
-    model: str | None = None,
-    host: str | None = None,
-    min_peak_bytes: Annotated[int | None, Query(ge=0)] = None,
-    min_duration_s: Seconds = None,
-    max_duration_s: Seconds = None,
-    text: Annotated[str | None, Query(description=_TEXT)] = None,
-    sort: Sort = Sort.ID,
-    reverse: bool = False,
-    before_id: JobId = None,
-    after_id: JobId = None,
-) -> dict[str, Any]:
-    """Return the arguments of a search that the parameters of a request make, less the number of jobs."""
-    return {
-        "user": user,
-        "name": name,
-        "states": state or (),
-        "endings": ending or (),
-        "exit_code": exit_code,
-        "tags": tag or (),
-        "since": since,
-        "until": until,
-        "device": device,
-        "model": model,
-        "host": host,
-        "min_peak": min_peak_bytes,
-        "min_duration": min_duration_s,
-        "max_duration": max_duration_s,
-        "text": text,
-        "sort": sort,
-        "reverse": reverse,
-        "before_id": before_id,
-        "after_id": after_id,
-    }
+def query_of(*without: str) -> Callable[..., HistoryQuery]:
+    """Return a function that makes a query of parameters: one for each of its fields, less those *without*."""
+    hints = get_type_hints(HistoryQuery)
+    names = {PARAMETERS.get(each, each): each for each in hints if each not in {"owner", *without}}
+
+    def made(**asked: Any) -> HistoryQuery:
+        words = {ARGUMENTS.get(name := names[parameter], name): value for parameter, value in asked.items()}
+        return HistoryQuery.of(**{name: value for name, value in words.items() if value is not None})
+
+    parameters = [_parameter(parameter, each, hints[each]) for parameter, each in names.items()]
+    made.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what inspect reads
+    return made
 
 
-Matching = Annotated[dict[str, Any], Depends(_matching)]
+def _parameter(name: str, field: str, hint: Any) -> Parameter:
+    """Return the parameter *name* for a field of the query. It may be given several times if the field has several."""
+    about, default = _ABOUT.get(field, Query()), getattr(HistoryQuery(), field)
+    if get_origin(hint) is tuple:
+        hint, default = list[get_args(hint)[0]] | None, None  # type: ignore[misc] # not a constant
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[hint, about], default=default)
 
 
-def _criteria(matching: Matching, limit: Annotated[int, Query(ge=0, le=MOST)] = 50) -> dict[str, Any]:
-    """Return the arguments of a search for a page."""
-    return {**matching, "limit": limit}
+Criteria = Annotated[HistoryQuery, Depends(query_of())]
+CriteriaOfRows = Annotated[HistoryQuery, Depends(query_of("array_id"))]
 
 
-Criteria = Annotated[dict[str, Any], Depends(_criteria)]
-
-
-def history_of(call: Call, asked: Mapping[str, Any]) -> HistoryGroup:
-    """Return the history that may answer *asked*. A search by a text gets only jobs whose command the caller may see.
+def visible(call: Call, query: HistoryQuery) -> HistoryQuery:
+    """Return *query* for those jobs that it may find. A search by a text finds only jobs whose command may be seen.
 
     Otherwise the answers would give away the commands of others, letter by letter.
 
@@ -99,31 +79,31 @@ def history_of(call: Call, asked: Mapping[str, Any]) -> HistoryGroup:
 
     """
     call.must(Action.SEE_SITE)
-    if asked["text"] is None or call.may(Action.SEE_ARGUMENTS):  # of every owner
-        return call.client.history
+    if query.text is None or call.may(Action.SEE_ARGUMENTS):  # of every owner
+        return query
     call.must(Action.SEE_ARGUMENTS, call.account)
-    return History(call.connection, owner=call.account)
+    return replace(query, owner=call.account)
 
 
 @route(router, "GET", "/history", answer=HistoryPage)
-async def search(request: Request, asked: Criteria, array: JobId = None) -> Response:
+async def search(request: Request, query: Criteria) -> Response:
     """Return the jobs that match all criteria, with their runs. For the next page, give the field ``after_id``."""
 
     def work(call: Call) -> HistoryPage:
-        found = history_of(call, asked).search(**asked, array=array)
-        last = found[-1].job.id if found and len(found) == asked["limit"] else None
+        found = call.client.history.records_of(visible(call, query))
+        last = found[-1].job.id if found and len(found) == query.limit else None
         return HistoryPage(records=tuple(call.record(each) for each in found if call.sees(each.job)), after_id=last)
 
     return await site_of(request).answer(request, work)
 
 
 @route(router, "GET", "/history/folded", answer=FoldedPage)
-async def search_folded(request: Request, asked: Criteria) -> Response:
+async def search_folded(request: Request, query: CriteriaOfRows) -> Response:
     """Return the jobs that match all criteria, with the members of each array folded into one row."""
 
     def work(call: Call) -> FoldedPage:
-        found = history_of(call, asked).folded(**asked)
-        last = found[-1].last_id if found and len(found) == asked["limit"] else None
+        found = call.client.history.rows_of(visible(call, query))
+        last = found[-1].last_id if found and len(found) == query.limit else None
         rows = tuple(replace(each, record=call.record(each.record)) for each in found if call.sees(each.record.job))
         return FoldedPage(rows=rows, after_id=last)
 

@@ -11,6 +11,7 @@ from outbox import Outbox
 from spoken import speak
 
 from gpuqueue.client import Client
+from gpuqueue.errors import BadRequest
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.job import JobState
@@ -106,7 +107,7 @@ def test_history_folds_the_members_of_an_array() -> None:
     assert [{JobState.SUCCEEDED: 2, JobState.FAILED: 2}] == [
         {state: number for state, number in row.members.items() if state.is_end} for row in rows
     ]
-    with pytest.raises(TypeError, match="arguments of search"):
+    with pytest.raises(BadRequest, match="the members of one array are not folded"):
         client.history.folded(array=43)
 
 
