@@ -2,7 +2,7 @@
 
     python -m benchmarks.service_load [--seconds 10] [--clients 50] [--followers 100] [--rounds 15]
 
-Prints the duration of ``gpuqueue submit`` through the socket beside the import of click alone, requests and durable
+Prints the durations of commands at the store and through the socket beside the import of click, requests and durable
 submits per second of keep-alive clients, their 99th percentile, the delay of a log's line at many followers, the memory
 of the service, and the machine's load. The clients run on the same cores.
 """
@@ -36,6 +36,8 @@ from gpuqueue.queue.lease import Offer
 from gpuqueue.settings.settings import Settings
 
 MIB = 2**20
+#: Commands that people type most. Those of the history are slow at the store: they import SQLAlchemy.
+COMMANDS = (("submit", "--mem", "1M", "--", "true"), ("queue",), ("show", "1"), ("why", "1"), ("history",), ("stats",))
 DEVICE = Device(uuid="GPU-bench", index=0, name="Bench", kind=DeviceKind.GPU, total_bytes=2**40)
 HELLO = """
 import sys, uvicorn
@@ -97,13 +99,13 @@ def _measure(directory: Path, options: argparse.Namespace) -> None:
 
 
 def _print_commands(environ: dict[str, str], api: Path, gpuqueue: str, rounds: int) -> None:
-    """Measure whole processes in turn: a submit to the store, one through the service, and the import of click."""
-    words, direct = [gpuqueue, "submit", "--mem", "1M", "--", "true"], {**os.environ, **environ}
-    acts = {
-        "the import of click": partial(quiet, IMPORT_CLICK, direct),
-        "a submit to the store": partial(quiet, words, direct),
-        "a submit through the service": partial(quiet, words, {**direct, "GPUQUEUE_URL": f"unix://{api}"}),
-    }
+    """Measure whole processes in turn: commands at the store, the same through the service, and the import of click."""
+    direct = {**os.environ, **environ}
+    through = {**direct, "GPUQUEUE_URL": f"unix://{api}"}
+    acts = {"the import of click": partial(quiet, IMPORT_CLICK, direct)}
+    for words in COMMANDS:
+        acts[f"{words[0]} at the store"] = partial(quiet, [gpuqueue, *words], direct)
+        acts[f"{words[0]} through the service"] = partial(quiet, [gpuqueue, *words], through)
     timers = {name: partial(timed, act) for name, act in acts.items()}
     alternate(1, timers)  # to warm up
     found = medians(alternate(rounds, timers))

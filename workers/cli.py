@@ -37,6 +37,8 @@ SOCKET = "/run/gpuqueue-launcher/launcher.sock"
 RUNS = "/var/lib/gpuqueue-runs"
 #: The control group of the unit that holds the runs, as `gpuqueue install` makes it.
 RUNS_GROUP = "/system.slice/gpuqueue-runs.service"
+log = logging.getLogger(__name__)
+
 #: How often a process checks that its parent is still alive, in seconds.
 PARENT_POLL_S = 1.0
 
@@ -75,8 +77,15 @@ def run(spec: str | None, wanted: str, *, plain: bool, parent: int | None) -> No
 
 
 @worker_commands.command()
+@click.option(
+    "--socket",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Answer the commands of this account there, if the libraries of the service are installed.",
+)
 @parent_option
-def record(parent: int | None) -> None:
+def record(path: Path | None, parent: int | None) -> None:
     """Write the history, recover the leases of lost workers, and send notifications."""
     from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - only here
     from gpuqueue.queue.scripts import load_all  # noqa: PLC0415 - only here
@@ -95,8 +104,25 @@ def record(parent: int | None) -> None:
     database = HistoryDatabase(settings.database_url, keep_secrets=settings.keep_secrets)
     pruner = HistoryPruner(settings, SystemClock(), database, JobQueue(settings.redis_url))
     threading.Thread(target=pruner.loop, args=(stopping,), name="gpuqueue-pruner", daemon=True).start()
+    api = threading.Thread(target=_serve, args=(settings, path, stopping), name="gpuqueue-api")
+    if path is not None:
+        api.start()
     Recorder(settings, JobQueue(settings.redis_url), database).loop(stopping)
     sender.leave()
+
+
+def _serve(settings: Settings, path: Path, stopping: threading.Event) -> None:
+    """Serve the API at *path* until *stopping* is set. Without it, commands ask store and history themselves."""
+    try:
+        from gpuqueue.service import server  # noqa: PLC0415 - needs the extra, and is slow to import
+        from gpuqueue.service.identity.site_identity import SiteIdentity  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        log.info("commands are not answered: %s is not installed", error.name)
+        return
+    try:
+        server.serve(settings, SiteIdentity(settings), server.Listen(path=path, is_private=True), stopping=stopping)
+    except GpuQueueError as error:
+        log.error("commands are not answered: %s", error)  # noqa: TRY400 - a traceback does not help
 
 
 @worker_commands.command()

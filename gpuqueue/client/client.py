@@ -46,6 +46,10 @@ class Client:
 
             self._link = Link(self.settings, url)
         self._connection = connection or Connection(self.settings)
+        #: Whether this is no client of the service itself.
+        self._is_for_commands = connection is None
+        #: The server of this account's own queue, once the history has been asked for and it answered.
+        self._own_server: Link | None = None
 
     @property
     def service(self) -> str | None:
@@ -66,10 +70,11 @@ class Client:
     @cached_property
     def history(self) -> History:
         """Searches recorded jobs and computes statistics."""
-        if self._link is not None:
+        link = self._link or self._link_to_own_server()
+        if link is not None:
             from gpuqueue.client.remote.history import RemoteHistory  # noqa: PLC0415 - lazy import for startup time
 
-            return RemoteHistory(self._link)
+            return RemoteHistory(link)
         from gpuqueue.client.history import History  # noqa: PLC0415 - lazy import for startup time
 
         return History(self._connection)
@@ -170,14 +175,30 @@ class Client:
         self._must_be_direct("history database")
         return self._connection.database
 
+    def _link_to_own_server(self) -> Link | None:
+        """Return a link to the server of this account's own queue, or None if none answers.
+
+        The server has SQLAlchemy in memory, whose import takes most of the time of a question to the history.
+        """
+        path = self.settings.server_socket if self._is_for_commands else None
+        if path is None:
+            return None
+        from gpuqueue.client.remote.http import answers  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.client.remote.link import Link  # noqa: PLC0415 - lazy import for startup time
+
+        if answers(path):
+            self._own_server = Link(self.settings, f"unix://{str(path).replace('%', '%25')}")
+        return self._own_server
+
     def _must_be_direct(self, what: str) -> None:
         if self._link is not None:
             raise Refused(f"the {what} cannot be reached through the service at {self._link.url}")
 
     def close(self) -> None:
         """Close the connections."""
-        if self._link is not None:
-            self._link.close()
+        for link in (self._link, self._own_server):
+            if link is not None:
+                link.close()
         self._connection.close()
 
     def __enter__(self: _Self) -> _Self:  # noqa: PYI019 - typing.Self needs Python 3.11

@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -59,6 +60,8 @@ class Listen:
     certificate: Path | None = None
     key: Path | None = None
     behind_proxy: bool = False
+    #: Whether only the account of the service may connect to the unix socket.
+    is_private: bool = False
 
     @property
     def url(self) -> str | None:
@@ -190,8 +193,14 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve(settings: Settings, identity: Identity, listen: Listen, ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until SIGTERM or SIGINT. *ready* is called once connections are accepted.
+def serve(
+    settings: Settings,
+    identity: Identity,
+    listen: Listen,
+    ready: Callable[[], None] = lambda: None,
+    stopping: threading.Event | None = None,
+) -> None:
+    """Serve until *stopping* is set; without it, until SIGTERM or SIGINT. *ready* is called once clients can connect.
 
     Raises:
         BadRequest: see :meth:`Listen.check`.
@@ -202,14 +211,16 @@ def serve(settings: Settings, identity: Identity, listen: Listen, ready: Callabl
     with contextlib.ExitStack() as stack:
         sockets = []
         if listen.path is not None:
-            sockets.append((stack.enter_context(_unix_socket(listen.path)), False))
+            sockets.append(
+                (stack.enter_context(_unix_socket(listen.path, 0o600 if listen.is_private else 0o666)), False)
+            )
         if listen.host:
             sockets.append((stack.enter_context(_tcp_socket(listen.host, listen.port)), True))
         identity.start()
         stack.callback(identity.close)
         loop = _Loop()
         try:
-            loop.run_until_complete(_served(settings, identity, listen, sockets, ready))
+            loop.run_until_complete(_served(settings, identity, listen, sockets, ready, stopping))
         finally:
             loop.close()
 
@@ -220,27 +231,37 @@ async def _served(
     listen: Listen,
     sockets: list[tuple[socket.socket, bool]],
     ready: Callable[[], None],
+    stopping: threading.Event | None,
 ) -> None:
     site = Site(settings, identity, settings.web_url or listen.url)
     app = application(site)
     permit_many_files()
     checked = app if listen.certificate is not None else OwnHosts(app, listen, settings.web_url)
     servers = [_Server(_config(checked if is_tcp else app, listen, is_tcp=is_tcp)) for _, is_tcp in sockets]
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = asyncio.create_task(_stop_of(stopping))
     running = [
         asyncio.create_task(server.serve(sockets=[each])) for server, (each, _) in zip(servers, sockets, strict=True)
     ]
     while not all(each.started for each in servers) and not any(each.done() for each in running):  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.01)
     ready()
-    await asyncio.wait([asyncio.create_task(stop.wait()), *running], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([stop, *running], return_when=asyncio.FIRST_COMPLETED)
     site.stop()
     for server in servers:
         server.should_exit = True
     await asyncio.gather(*running)
     site.close()
+
+
+async def _stop_of(stopping: threading.Event | None) -> None:
+    """Wait until *stopping* is set; without it, until SIGTERM or SIGINT."""
+    if stopping is not None:
+        await asyncio.to_thread(stopping.wait)
+        return
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
 
 
 def _config(app: object, listen: Listen, *, is_tcp: bool) -> uvicorn.Config:
@@ -263,7 +284,7 @@ def _config(app: object, listen: Listen, *, is_tcp: bool) -> uvicorn.Config:
 
 
 @contextmanager
-def _unix_socket(path: Path) -> Iterator[socket.socket]:
+def _unix_socket(path: Path, mode: int) -> Iterator[socket.socket]:
     """Listen at *path*. A socket that a dead service has left is replaced, a live service is not."""
     lock = -1
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -274,7 +295,7 @@ def _unix_socket(path: Path) -> Iterator[socket.socket]:
             raise Refused(f"{path} is there and is no socket: name another path with --socket")
         path.unlink(missing_ok=True)
         made.bind(str(path))
-        path.chmod(0o666)  # every account may connect: the kernel says which one it is
+        path.chmod(mode)  # with 0o666 every account may connect: the kernel says which one it is
         made.listen(BACKLOG)
         yield made
     except BlockingIOError:

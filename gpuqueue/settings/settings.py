@@ -19,6 +19,7 @@ from gpuqueue.model.device import Device, DeviceFilter
 from gpuqueue.model.placement import Preference
 from gpuqueue.settings import sources
 from gpuqueue.settings.parsers import IdleAction, LearnMemory, OnPartition, RunAs
+from gpuqueue.version import VERSION
 
 if TYPE_CHECKING:
     from gpuqueue.model import slots as slotting
@@ -236,6 +237,17 @@ class Settings:
     def socket_path(self) -> Path:
         """Return the path of the embedded store's socket."""
         return self.store_socket or sources.embedded_socket(self.state_dir)
+
+    @property
+    def server_socket(self) -> Path | None:
+        """Return the socket at which the recorder of this account's own queue answers, or None if it has none.
+
+        It answers where store and history are those of the state directory, so the same directory means the same queue.
+        Its name has the version: a command of a newer version does not ask an older recorder.
+        """
+        names = ("redis_url", "store_socket", "database_url", "service_url", "workers_account")
+        is_own = self.record and all(self.origins.get(name, "default") == "default" for name in names)
+        return self.socket_path.with_name(f"server-{VERSION}.sock") if is_own else None
 
     @property
     def own_host(self) -> str | None:

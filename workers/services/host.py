@@ -82,7 +82,9 @@ class Host:
             Child(device.uuid, [*command, "run", "--devices", devices_spec, "--device", device.uuid])
             for device in self._devices
         ]
-        self._recorder = [Child("recorder", [*command, "record"])] if record else []
+        socket = settings.server_socket
+        api = [] if socket is None else ["--socket", str(socket)]
+        self._recorder = [Child("recorder", [*command, "record", *api])] if record else []
         self._store = (
             StoreSupervisor(settings, partial(pause_s, grace_s=settings.shim_grace_s), may_end=needs_store)
             if settings.embedded

@@ -11,6 +11,7 @@ from gpuqueue.lazy.frozen import dataclass
 
 if TYPE_CHECKING:
     from io import BufferedReader
+    from pathlib import Path
 
 #: Longest line of an answer's head, and most lines of it. A server that sends more is no service of ours.
 MOST_LINE_BYTES, MOST_LINES = 16 * 1024, 100
@@ -18,6 +19,8 @@ MOST_LINE_BYTES, MOST_LINES = 16 * 1024, 100
 MOST_BODY_BYTES = 256 * 1024 * 1024
 #: Largest piece of an answer that is read as it arrives, in bytes.
 MOST_PIECE_BYTES = 2**20
+#: How long a unix socket whose server accepts nothing is waited for, in seconds.
+LISTENS_S = 1.0
 
 
 class NoHttp(Exception):
@@ -146,6 +149,15 @@ class HttpConnection:
         """Close the connection."""
         self._stream.close()
         self._socket.close()
+
+
+def answers(path: Path) -> bool:
+    """Return whether something listens at the unix socket *path*."""
+    try:
+        _connected(Place(url="", path=str(path)), LISTENS_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _connected(place: Place, timeout_s: float) -> socket.socket:
