@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from starlette.requests import Request
-from starlette.responses import Response
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 from gpuqueue.client.changes import Change
 from gpuqueue.codec.wire import to_plain
@@ -17,8 +15,9 @@ from gpuqueue.model.job import Job
 from gpuqueue.model.job_edit import JobEdit
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Operations, route
-from gpuqueue.service.site import body_of, site_of
+from gpuqueue.service.routes.described import Operations, operation
+
+T = TypeVar("T")
 
 router = Operations("changes")
 
@@ -30,63 +29,72 @@ EDITED = (
 )
 
 
-async def _changed(
-    request: Request, name: str, act: str, work: Callable[[Call], Any], detail: Mapping[str, str] | None = None
-) -> Response:
-    """Return the result of *work*, a change of the job *name*, for a caller who may change it.
+def _changes(act: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Return a decorator for a change of the job ``name``, for a caller who may change it.
 
-    *detail* is what the audit log says about it.
+    The audit log has it as *act*, and says what the body of the request asks for.
     """
 
-    def audited(call: Call) -> Any:
-        with call.change(Action.CHANGE_JOB, act, name, owner=call.owner_of(name), detail=detail):
-            return work(call)
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        @wraps(function)
+        def audited(call: Call, name: str, **body: Any) -> T:
+            detail = _asked(**body) if body else None
+            with call.change(Action.CHANGE_JOB, act, name, owner=call.owner_of(name), detail=detail):
+                return function(call, name, **body)
 
-    return await site_of(request).answer(request, audited)
+        return audited
+
+    return decorate
 
 
-@route(router, "POST", "/jobs/{name}/cancel", answer=Change)
-async def cancel(request: Request, name: str) -> Response:
+def _asked(body: MoveRequest | TagRequest | NoteRequest) -> dict[str, str]:
+    """Return what a body asks for, in the words of the audit log."""
+    if isinstance(body, MoveRequest):
+        return {"to": "the front" if body.front else "its place by arrival"}
+    if isinstance(body, TagRequest):
+        return {"remove" if body.remove else "add": " ".join(body.words)}
+    return {"text": body.text}
+
+
+@operation(router, "POST", "/jobs/{name}/cancel")
+@_changes("cancel")
+def cancel(call: Call, name: str) -> Change:
     """End a job, an array, or a part of one such as ``17_5-9``."""
-    return await _changed(request, name, "cancel", lambda call: call.client.jobs.cancel(name))
+    return call.client.jobs.cancel(name)
 
 
-@route(router, "POST", "/jobs/{name}/hold", answer=Change)
-async def hold(request: Request, name: str) -> Response:
+@operation(router, "POST", "/jobs/{name}/hold")
+@_changes("hold")
+def hold(call: Call, name: str) -> Change:
     """Hold a waiting job, so that it does not start."""
-    return await _changed(request, name, "hold", lambda call: call.client.jobs.hold(name))
+    return call.client.jobs.hold(name)
 
 
-@route(router, "POST", "/jobs/{name}/release", answer=Change)
-async def release(request: Request, name: str) -> Response:
+@operation(router, "POST", "/jobs/{name}/release")
+@_changes("release")
+def release(call: Call, name: str) -> Change:
     """Release a held job."""
-    return await _changed(request, name, "release", lambda call: call.client.jobs.release(name))
+    return call.client.jobs.release(name)
 
 
-@route(router, "POST", "/jobs/{name}/move", answer=Moved, body=MoveRequest)
-async def move(request: Request, name: str) -> Response:
+@operation(router, "POST", "/jobs/{name}/move")
+@_changes("move")
+def move(call: Call, name: str, body: MoveRequest) -> Moved:
     """Move a waiting job before the other jobs of its user, or back."""
-    front = (await body_of(request, MoveRequest)).front
-    to = {"to": "the front" if front else "its place by arrival"}
-    return await _changed(request, name, "move", lambda call: Moved(state=call.client.jobs.move(name, front=front)), to)
+    return Moved(state=call.client.jobs.move(name, front=body.front))
 
 
-@route(router, "PATCH", "/jobs/{name}", answer=Job, body=JobEdit)
-async def edit(request: Request, name: str) -> Response:
+@operation(router, "PATCH", "/jobs/{name}")
+def edit(call: Call, name: str, body: JobEdit) -> Job:
     """Change the request of a waiting job. It keeps its place."""
-    wanted = await body_of(request, JobEdit)
-    fields = {each: getattr(wanted, each) for each in wanted.__slots__}
-    given = {each: _word(value) for each, value in to_plain(wanted).items() if value is not None}
-
-    def audited(call: Call) -> Job:
-        call.must_see_jobs()
-        before = call.client.jobs.get(name)
-        with call.change(Action.CHANGE_JOB, "edit", name, owner=before.spec.account, detail=given) as change:
-            after = call.client.jobs.edit(name, **fields)
-            change.set_detail(**differences(before.spec, after.spec))
-            return call.job(after, whole=True)
-
-    return await site_of(request).answer(request, audited)
+    fields = {each: getattr(body, each) for each in body.__slots__}
+    given = {each: _word(value) for each, value in to_plain(body).items() if value is not None}
+    call.must_see_jobs()
+    before = call.client.jobs.get(name)
+    with call.change(Action.CHANGE_JOB, "edit", name, owner=before.spec.account, detail=given) as change:
+        after = call.client.jobs.edit(name, **fields)
+        change.set_detail(**differences(before.spec, after.spec))
+        return call.job(after, whole=True)
 
 
 def differences(before: JobSpec, after: JobSpec) -> dict[str, str]:
@@ -109,41 +117,28 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-@route(router, "POST", "/jobs/{name}/tags", body=TagRequest)
-async def tag(request: Request, name: str) -> Response:
+@operation(router, "POST", "/jobs/{name}/tags")
+@_changes("tag")
+def tag(call: Call, name: str, body: TagRequest) -> None:
     """Add tags to a job, or remove them."""
-    wanted = await body_of(request, TagRequest)
-    words = {"remove" if wanted.remove else "add": " ".join(wanted.words)}
-    return await _changed(
-        request, name, "tag", lambda call: call.client.jobs.tag(name, *wanted.words, remove=wanted.remove), words
-    )
+    call.client.jobs.tag(name, *body.words, remove=body.remove)
 
 
-@route(router, "PUT", "/jobs/{name}/note", body=NoteRequest)
-async def note(request: Request, name: str) -> Response:
+@operation(router, "PUT", "/jobs/{name}/note")
+@_changes("note")
+def note(call: Call, name: str, body: NoteRequest) -> None:
     """Set the note of a job. An empty text removes it."""
-    text = (await body_of(request, NoteRequest)).text
-    return await _changed(request, name, "note", lambda call: call.client.jobs.note(name, text), {"text": text})
+    call.client.jobs.note(name, body.text)
 
 
-@route(router, "GET", "/me", answer=Me)
-async def me(request: Request) -> Response:
+@operation(router, "GET", "/me", may=Action.SEE_SITE)
+def me(call: Call) -> Me:
     """Return the identity of the caller."""
-
-    def work(call: Call) -> Me:
-        call.must(Action.SEE_SITE)
-        return Me.of(call.caller, call.policy)
-
-    return await site_of(request).answer(request, work)
+    return Me.of(call.caller, call.policy)
 
 
-@route(router, "GET", "/me/may-change", answer=Whether)
-async def may_change(request: Request, user: str) -> Response:
+@operation(router, "GET", "/me/may-change", may=Action.SUBMIT)
+def may_change(call: Call, user: str) -> Whether:
     """Refuse if the caller may not change the jobs of *user*."""
-
-    def work(call: Call) -> Whether:
-        call.must(Action.SUBMIT)
-        call.client.jobs.must_own(user)
-        return Whether(answer=True)
-
-    return await site_of(request).answer(request, work)
+    call.client.jobs.must_own(user)
+    return Whether(answer=True)

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any, Union, get_args, get_origin
+from functools import wraps
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,9 +23,12 @@ from starlette.types import Scope
 
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.errors import BadRequest
+from gpuqueue.model.access import Action
 from gpuqueue.model.api import Problem
+from gpuqueue.service.call import Call
 from gpuqueue.service.problems import MEDIA_TYPE
 from gpuqueue.service.schema import Schema, Schemas
+from gpuqueue.service.site import body_of, site_of
 from gpuqueue.text.sanitize import brief
 
 #: The schemas of all types that the operations name.
@@ -36,6 +40,10 @@ _OCTETS = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _WHOLE = re.compile(r"-?[0-9]{1,20}")
 _MISSING: Any = inspect.Parameter.empty
+#: The parameter of an operation that is the body of the request.
+BODY = "body"
+
+T = TypeVar("T")
 
 Function = Callable[..., Awaitable[Response]]
 
@@ -182,13 +190,13 @@ class _Arguments:
 
     @classmethod
     def of(cls, function: Callable[..., Any], path: str) -> _Arguments:
-        """Return the arguments of *function*, less the request. Those in *path* are in the path."""
+        """Return the arguments of *function*, less the request, the call and the body; those in *path* are in the path."""
         parts: dict[str, _Parameter | _Arguments] = {}
         for name, each in inspect.signature(function, eval_str=True).parameters.items():
             made = [mark for mark in getattr(each.annotation, "__metadata__", ()) if isinstance(mark, Depends)]
             if made:
                 parts[name] = cls.of(made[0].function, path)
-            elif each.annotation is not Request:
+            elif each.annotation not in {Request, Call} and name != BODY:
                 in_path = f"{{{name}}}" in path
                 parts[name] = _Parameter.of(name, each.annotation, each.default, in_path=in_path)
         return cls(function, parts)
@@ -306,6 +314,38 @@ class _Route(Route):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child_scope = super().matches(scope)
         return match, {**child_scope, "route": self}
+
+
+def operation(
+    operations: Operations, method: str, path: str, *, may: Action | None = None
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Return a decorator that adds a function of a call to *operations*, which is called in a thread.
+
+    Its return type is that of the answer, and the type of a parameter ``body`` that of the request's body. The other
+    parameters are read as those of :func:`route`. A caller without the right *may* is refused; with None, the function
+    says who may ask.
+    """
+
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        signature = inspect.signature(function, eval_str=True)
+        body = signature.parameters[BODY].annotation if BODY in signature.parameters else None
+
+        @wraps(function)
+        async def serve(request: Request, **arguments: Any) -> Response:
+            if body is not None:
+                arguments[BODY] = await body_of(request, body)
+
+            def work(call: Call) -> T:
+                if may is not None:
+                    call.must(may)
+                return function(call, **arguments)
+
+            return await site_of(request).answer(request, work)
+
+        route(operations, method, path, answer=signature.return_annotation, body=body)(serve)
+        return function
+
+    return decorate
 
 
 def route_of(path: str, function: Callable[[Request], Any], *methods: str) -> Route:

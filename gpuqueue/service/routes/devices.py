@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from gpuqueue.client.device_lookup import named
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import DeviceChoice
@@ -14,51 +11,35 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.limits import LimitsInUse
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Operations, route
-from gpuqueue.service.site import body_of, site_of
+from gpuqueue.service.routes.described import Operations, operation
 
 router = Operations("devices")
 
 
-@route(router, "GET", "/devices", answer=list[DeviceStatus])
-async def list_devices(request: Request) -> Response:
+@operation(router, "GET", "/devices", may=Action.SEE_SITE)
+def list_devices(call: Call) -> tuple[DeviceStatus, ...]:
     """List all devices that workers have announced."""
-
-    def work(call: Call) -> Sequence[DeviceStatus]:
-        call.must(Action.SEE_SITE)
-        return call.devices(call.client.devices.list())
-
-    return await site_of(request).answer(request, work)
+    return call.devices(call.client.devices.list())
 
 
-@route(router, "POST", "/devices/drain", answer=tuple[DeviceStatus, ...], body=DeviceChoice)
-async def drain(request: Request) -> Response:
+@operation(router, "POST", "/devices/drain")
+def drain(call: Call, body: DeviceChoice) -> tuple[DeviceStatus, ...]:
     """Drain devices: they take no new job until they are resumed."""
-    chosen = await body_of(request, DeviceChoice)
-
-    def change(call: Call, uuids: Sequence[str]) -> Sequence[DeviceStatus]:
-        return call.client.devices.drain(*uuids, reason=chosen.reason)
-
-    return await site_of(request).answer(request, lambda call: _changed(call, "drain", chosen, change))
+    return _changed(call, "drain", body, lambda uuids: call.client.devices.drain(*uuids, reason=body.reason))
 
 
-@route(router, "POST", "/devices/resume", answer=tuple[DeviceStatus, ...], body=DeviceChoice)
-async def resume(request: Request) -> Response:
+@operation(router, "POST", "/devices/resume")
+def resume(call: Call, body: DeviceChoice) -> tuple[DeviceStatus, ...]:
     """Resume drained devices."""
-    chosen = await body_of(request, DeviceChoice)
-
-    def change(call: Call, uuids: Sequence[str]) -> Sequence[DeviceStatus]:
-        return call.client.devices.resume(*uuids)
-
-    return await site_of(request).answer(request, lambda call: _changed(call, "resume", chosen, change))
+    return _changed(call, "resume", body, lambda uuids: call.client.devices.resume(*uuids))
 
 
 def _changed(
     call: Call,
     name: str,
     chosen: DeviceChoice,
-    change: Callable[[Call, Sequence[str]], Sequence[DeviceStatus]],
-) -> Sequence[DeviceStatus]:
+    change: Callable[[Sequence[str]], Sequence[DeviceStatus]],
+) -> tuple[DeviceStatus, ...]:
     """Return the devices after *change*, which the audit log has as *name*, with the state of each before and after."""
     asked = {
         "devices": f"all of {chosen.host}" if chosen.all_here else " ".join(chosen.devices),
@@ -69,7 +50,7 @@ def _changed(
         known = call.client.devices.list()
         meant = named(known, chosen.devices, host=chosen.host, all_here=chosen.all_here)
         before = {each.device.uuid: _state(each) for each in meant}
-        after = change(call, [*before])
+        after = change([*before])
         entry.add_detail(
             **{f"{each.host}:{each.device.index}": f"{before[each.device.uuid]} -> {_state(each)}" for each in after}
         )
@@ -80,26 +61,17 @@ def _state(device: DeviceStatus) -> str:
     return "open" if device.drained is None else f"drained ({device.drained})"
 
 
-@route(router, "POST", "/hosts/{host}/lost", answer=dict[int, JobState])
-async def lose_host(request: Request, host: str) -> Response:
+@operation(router, "POST", "/hosts/{host}/lost")
+def lose_host(call: Call, host: str) -> dict[int, JobState]:
     """Declare a silent host lost: its runs end as lost, and their jobs are queued again."""
-
-    def work(call: Call) -> dict[int, JobState]:
-        with call.change(Action.LOSE_HOST, "lost", detail={"host": host}) as change:
-            lost = dict(call.client.devices.lost(host))
-            change.concerns(*map(str, lost))
-            change.add_detail(became=" ".join(f"{job_id}={state}" for job_id, state in lost.items()))
-            return lost
-
-    return await site_of(request).answer(request, work)
+    with call.change(Action.LOSE_HOST, "lost", detail={"host": host}) as change:
+        lost = dict(call.client.devices.lost(host))
+        change.concerns(*map(str, lost))
+        change.add_detail(became=" ".join(f"{job_id}={state}" for job_id, state in lost.items()))
+        return lost
 
 
-@route(router, "GET", "/limits", answer=LimitsInUse)
-async def limits(request: Request) -> Response:
+@operation(router, "GET", "/limits", may=Action.SEE_SITE)
+def limits(call: Call) -> LimitsInUse:
     """Return the limits of users, groups and pools, and their use."""
-
-    def work(call: Call) -> LimitsInUse:
-        call.must(Action.SEE_SITE)
-        return call.client.devices.limits()
-
-    return await site_of(request).answer(request, work)
+    return call.client.devices.limits()

@@ -17,7 +17,7 @@ from gpuqueue.model.history_query import ARGUMENTS, PARAMETERS, HistoryQuery
 from gpuqueue.model.learning_report import LearningReport
 from gpuqueue.model.statistics import By, Course, Statistics
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Depends, Operations, Query, route
+from gpuqueue.service.routes.described import Depends, Operations, Query, operation, route
 from gpuqueue.service.site import site_of
 
 router = Operations("history")
@@ -85,85 +85,57 @@ def visible(call: Call, query: HistoryQuery) -> HistoryQuery:
     return replace(query, owner=call.account)
 
 
-@route(router, "GET", "/history", answer=HistoryPage)
-async def search(request: Request, query: Criteria) -> Response:
+@operation(router, "GET", "/history")
+def search(call: Call, query: Criteria) -> HistoryPage:
     """Return the jobs that match all criteria, with their runs. For the next page, give the field ``after_id``."""
-
-    def work(call: Call) -> HistoryPage:
-        found = call.client.history.records_of(visible(call, query))
-        last = found[-1].job.id if found and len(found) == query.limit else None
-        return HistoryPage(records=tuple(call.record(each) for each in found if call.sees(each.job)), after_id=last)
-
-    return await site_of(request).answer(request, work)
+    found = call.client.history.records_of(visible(call, query))
+    last = found[-1].job.id if found and len(found) == query.limit else None
+    return HistoryPage(records=tuple(call.record(each) for each in found if call.sees(each.job)), after_id=last)
 
 
-@route(router, "GET", "/history/folded", answer=FoldedPage)
-async def search_folded(request: Request, query: CriteriaOfRows) -> Response:
+@operation(router, "GET", "/history/folded")
+def search_folded(call: Call, query: CriteriaOfRows) -> FoldedPage:
     """Return the jobs that match all criteria, with the members of each array folded into one row."""
-
-    def work(call: Call) -> FoldedPage:
-        found = call.client.history.rows_of(visible(call, query))
-        last = found[-1].last_id if found and len(found) == query.limit else None
-        rows = tuple(replace(each, record=call.record(each.record)) for each in found if call.sees(each.record.job))
-        return FoldedPage(rows=rows, after_id=last)
-
-    return await site_of(request).answer(request, work)
+    found = call.client.history.rows_of(visible(call, query))
+    last = found[-1].last_id if found and len(found) == query.limit else None
+    rows = tuple(replace(each, record=call.record(each.record)) for each in found if call.sees(each.record.job))
+    return FoldedPage(rows=rows, after_id=last)
 
 
-@route(router, "GET", "/history/{job_id}/known", answer=Whether)
-async def is_known(request: Request, job_id: int) -> Response:
+@operation(router, "GET", "/history/{job_id}/known", may=Action.SEE_SITE)
+def is_known(call: Call, job_id: int) -> Whether:
     """Return whether the history has the job."""
-
-    def work(call: Call) -> Whether:
-        call.must(Action.SEE_SITE)
-        return Whether(answer=call.client.history.has(job_id))
-
-    return await site_of(request).answer(request, work)
+    return Whether(answer=call.client.history.has(job_id))
 
 
-@route(router, "GET", "/history/{job_id}/never-began", answer=NeverBegan)
-async def never_began(request: Request, job_id: int) -> Response:
+@operation(router, "GET", "/history/{job_id}/never-began", may=Action.SEE_SITE)
+def never_began(call: Call, job_id: int) -> NeverBegan:
     """Return the members of an array that were cancelled before any worker claimed them."""
-
-    def work(call: Call) -> NeverBegan:
-        call.must(Action.SEE_SITE)
-        return NeverBegan(indexes=call.client.history.never_began(job_id))
-
-    return await site_of(request).answer(request, work)
+    return NeverBegan(indexes=call.client.history.never_began(job_id))
 
 
-@route(router, "GET", "/stats", answer=Statistics)
-async def stats(
-    request: Request,
+@operation(router, "GET", "/stats", may=Action.SEE_SITE)
+def stats(
+    call: Call,
     by: By = By.USER,
     since: datetime | None = None,
     until: datetime | None = None,
     user: str | None = None,
-) -> Response:
+) -> Statistics:
     """Return statistics of the runs in a period, by default the last thirty days."""
-
-    def work(call: Call) -> Statistics:
-        call.must(Action.SEE_SITE)
-        return call.client.history.stats(by, since=since, until=until, user=user)
-
-    return await site_of(request).answer(request, work)
+    return call.client.history.stats(by, since=since, until=until, user=user)
 
 
-@route(router, "GET", "/stats/course", answer=Course)
-async def course(
-    request: Request,
+@operation(router, "GET", "/stats/course", may=Action.SEE_SITE)
+def course(
+    call: Call,
     since: datetime | None = None,
     until: datetime | None = None,
     steps: int = 30,
     user: str | None = None,
-) -> Response:
+) -> Course:
     """Return statistics of a period as a time series."""
-
-    def work(call: Call) -> Course:
-        call.must(Action.SEE_SITE)
-        return call.client.history.course(since=since, until=until, steps=steps, user=user)
-
-    return await site_of(request).answer(request, work)
+    return call.client.history.course(since=since, until=until, steps=steps, user=user)
 
 
 @route(router, "GET", "/stats/learning", answer=LearningReport)

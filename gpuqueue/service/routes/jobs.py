@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Annotated
@@ -28,7 +29,7 @@ from gpuqueue.queue.sender import Sender
 from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of_retry, submitted
 from gpuqueue.service.problems import header, problem_of
-from gpuqueue.service.routes.described import Header, Operations, Query, route
+from gpuqueue.service.routes.described import Header, Operations, Query, operation, route
 from gpuqueue.service.site import answered, body_of, site_of
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.sanitize import plain
@@ -121,9 +122,9 @@ def new_job_answer(call: Call, job: Job, is_new: bool) -> Response:  # noqa: FBT
     return made
 
 
-@route(router, "GET", "/jobs", answer=Listing)
-async def list_jobs(
-    request: Request,
+@operation(router, "GET", "/jobs")
+def list_jobs(
+    call: Call,
     user: str | None = None,
     limit: Annotated[int, Query(ge=1, le=MOST_JOBS)] = 500,
     state: Annotated[list[JobState] | None, Query()] = None,
@@ -131,24 +132,20 @@ async def list_jobs(
     tag: Annotated[list[str] | None, Query()] = None,
     pool: str | None = None,
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
-) -> Response:
+) -> Listing:
     """List the jobs that have not ended, by id. For the next page, give the field ``after`` of this one."""
-
-    def work(call: Call) -> Listing:
-        call.must_see_jobs()
-        return call.listing(
-            call.client.jobs.listing(
-                user=user, limit=limit, states=state or (), name=name, tags=tag or (), pool=pool, after=after
-            )
+    call.must_see_jobs()
+    return call.listing(
+        call.client.jobs.listing(
+            user=user, limit=limit, states=state or (), name=name, tags=tag or (), pool=pool, after=after
         )
+    )
 
-    return await site_of(request).answer(request, work)
 
-
-@route(router, "GET", "/jobs/{name}", answer=Job)
-async def get_job(request: Request, name: str) -> Response:
+@operation(router, "GET", "/jobs/{name}")
+def get_job(call: Call, name: str) -> Job:
     """Return the current state of a job, or of a member of an array such as ``17_2``."""
-    return await site_of(request).answer(request, lambda call: call.job(call.client.jobs.get(name), whole=True))
+    return call.job(call.client.jobs.get(name), whole=True)
 
 
 @route(router, "GET", "/jobs/{name}/record", answer=Record)
@@ -169,10 +166,10 @@ async def show_job(request: Request, name: str, *, tolerant: bool = False) -> Re
     return await site_of(request).answer(request, work)
 
 
-@route(router, "GET", "/jobs/{name}/newest", answer=Record)
-async def newest_run(request: Request, name: str) -> Response:
+@operation(router, "GET", "/jobs/{name}/newest")
+def newest_run(call: Call, name: str) -> Record:
     """Return the job with at least its newest run."""
-    return await site_of(request).answer(request, lambda call: call.record(call.client.jobs.newest(name)))
+    return call.record(call.client.jobs.newest(name))
 
 
 @route(router, "GET", "/jobs/{name}/ended", answer=Record)
@@ -194,16 +191,12 @@ async def ended_job(request: Request, name: str) -> Response:
     return answered(record)
 
 
-@route(router, "GET", "/jobs/{name}/events", answer=tuple[Event, ...])
-async def job_events(request: Request, name: str) -> Response:
+@operation(router, "GET", "/jobs/{name}/events")
+def job_events(call: Call, name: str) -> tuple[Event, ...]:
     """Return all events of the job that the history has, in order."""
-
-    def work(call: Call) -> tuple[Event, ...]:
-        owner = call.owner_of(name)
-        call.must(Action.SEE_ARGUMENTS, owner)
-        return call.events(call.client.jobs.events(name), owner)
-
-    return await site_of(request).answer(request, work)
+    owner = call.owner_of(name)
+    call.must(Action.SEE_ARGUMENTS, owner)
+    return call.events(call.client.jobs.events(name), owner)
 
 
 #: The largest distance of a time zone from UTC, in minutes.
@@ -220,85 +213,67 @@ Offset = Annotated[
 ]
 
 
-@route(router, "GET", "/jobs/{name}/why", answer=Why)
-async def why_job(request: Request, name: str, offset: Offset = None) -> Response:
+@operation(router, "GET", "/jobs/{name}/why")
+def why_job(call: Call, name: str, offset: Offset = None) -> Why:
     """Return why a job waits, also in sentences."""
     zone = None if offset is None else timezone(timedelta(minutes=offset))
-
-    def work(call: Call) -> Why:
-        seen = call.why(call.client.jobs.why(name))
-        with in_zone(zone):
-            return replace(seen, sentences=sentences(seen))  # of what the caller may see
-
-    return await site_of(request).answer(request, work)
+    seen = call.why(call.client.jobs.why(name))
+    with in_zone(zone):
+        return replace(seen, sentences=sentences(seen))  # of what the caller may see
 
 
-@route(router, "GET", "/job-labels", answer=dict[int, str])
-async def job_labels(request: Request, ids: Annotated[list[int], Query(alias="id", max_length=5000)]) -> Response:
+@operation(router, "GET", "/job-labels", may=Action.SEE_SITE)
+def job_labels(call: Call, ids: Annotated[list[int], Query(alias="id", max_length=5000)]) -> dict[int, str]:
     """Return the names of those jobs that are members of arrays, such as ``17_2``."""
-    return await site_of(request).answer(request, lambda call: _for_readers(call).client.jobs.labels(ids))
+    return dict(call.client.jobs.labels(ids))
 
 
-@route(router, "GET", "/job-choice", answer=tuple[Chosen, ...])
-async def choose_jobs(
-    request: Request,
+@operation(router, "GET", "/job-choice")
+def choose_jobs(
+    call: Call,
     user: str | None = None,
     name: str | None = None,
     state: StateFilter | None = None,
     tag: str | None = None,
-) -> Response:
+) -> tuple[Chosen, ...]:
     """Return the jobs that have not ended and match all criteria. Without *user*, those of the caller."""
-
-    def work(call: Call) -> tuple[Chosen, ...]:
-        call.must_see_jobs()
-        found = call.client.jobs.choose(user=user, name=name, state=state, tag=tag)
-        return tuple(Chosen(each.name, call.job(each.job)) for each in found if call.sees(each.job))
-
-    return await site_of(request).answer(request, work)
+    call.must_see_jobs()
+    return _seen(call, call.client.jobs.choose(user=user, name=name, state=state, tag=tag))
 
 
-@route(router, "GET", "/ended-job-choice", answer=tuple[Chosen, ...])
-async def choose_ended_jobs(
-    request: Request,
+@operation(router, "GET", "/ended-job-choice")
+def choose_ended_jobs(
+    call: Call,
     user: str | None = None,
     name: str | None = None,
     state: Annotated[list[JobState] | None, Query()] = None,
     tag: str | None = None,
     since: datetime | None = None,
-) -> Response:
+) -> tuple[Chosen, ...]:
     """Return the ended jobs that match all criteria and were not retried yet. Without *user*, those of the caller."""
-
-    def work(call: Call) -> tuple[Chosen, ...]:
-        call.must_see_jobs()
-        found = call.client.jobs.choose_ended(user=user, name=name, states=state or (), tag=tag, since=since)
-        return tuple(Chosen(each.name, call.job(each.job)) for each in found if call.sees(each.job))
-
-    return await site_of(request).answer(request, work)
+    call.must_see_jobs()
+    found = call.client.jobs.choose_ended(user=user, name=name, states=state or (), tag=tag, since=since)
+    return _seen(call, found)
 
 
-@route(router, "GET", "/job-names", answer=tuple[str, ...])
-async def name_jobs(request: Request, word: str, which: Which = Which.LIVE) -> Response:
+def _seen(call: Call, found: Sequence[Chosen]) -> tuple[Chosen, ...]:
+    return tuple(Chosen(each.name, call.job(each.job)) for each in found if call.sees(each.job))
+
+
+@operation(router, "GET", "/job-names", may=Action.SEE_SITE)
+def name_jobs(call: Call, word: str, which: Which = Which.LIVE) -> tuple[str, ...]:
     """Return the names of the jobs that *word* means, such as ``12-19``."""
-    return await site_of(request).answer(request, lambda call: _for_readers(call).client.jobs.named(word, which=which))
+    return tuple(call.client.jobs.named(word, which=which))
 
 
-@route(router, "GET", "/notification-senders", answer=tuple[Sender, ...])
-async def notification_senders(request: Request) -> Response:
+@operation(router, "GET", "/notification-senders", may=Action.SEE_SITE)
+def notification_senders(call: Call) -> tuple[Sender, ...]:
     """Return the senders of notifications, and what each can send."""
-    return await site_of(request).answer(request, lambda call: _for_readers(call).client.jobs.senders())
+    return tuple(call.client.jobs.senders())
 
 
-@route(router, "GET", "/notification-trouble", answer=Whether)
-async def notification_trouble(request: Request) -> Response:
+@operation(router, "GET", "/notification-trouble", may=Action.SEE_SITE)
+def notification_trouble(call: Call) -> Whether:
     """Return whether notifications can be sent as far as is known, and why not."""
-
-    def work(call: Call) -> Whether:
-        why = _for_readers(call).client.jobs.nobody_sends()
-        return Whether(answer=why is None, why=why)
-
-    return await site_of(request).answer(request, work)
-
-
-def _for_readers(call: Call) -> Call:
-    call.must(Action.SEE_SITE)
-    return call
+    why = call.client.jobs.nobody_sends()
+    return Whether(answer=why is None, why=why)

@@ -5,8 +5,6 @@ And the routes of the group ``client.snapshots``, about the code that has arrive
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,27 +12,21 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.api import ContentParts, NewSnapshot, SnapshotLimits, SnapshotState
 from gpuqueue.model.code_snapshot import DeletedSnapshot, StoredSnapshot
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Operations, route
+from gpuqueue.service.routes.described import Operations, operation, route
 from gpuqueue.service.site import body_of, site_of
 
 router = Operations("snapshots")
 
 
-@route(router, "GET", "/snapshots/limits", answer=SnapshotLimits)
-async def get_snapshot_limits(request: Request) -> Response:
+@operation(router, "GET", "/snapshots/limits", may=Action.SUBMIT)
+def get_snapshot_limits(call: Call) -> SnapshotLimits:
     """Return how large a snapshot of code may be."""
-    settings = site_of(request).settings
-    limits = SnapshotLimits(
+    settings = call.connection.settings
+    return SnapshotLimits(
         total_bytes=settings.snapshot_limit_bytes,
         file_bytes=settings.snapshot_file_limit_bytes,
         files=settings.snapshot_files,
     )
-
-    def work(call: Call) -> SnapshotLimits:
-        call.must(Action.SUBMIT)
-        return limits
-
-    return await site_of(request).answer(request, work)
 
 
 @route(router, "POST", "/snapshots", answer=SnapshotState, body=NewSnapshot)
@@ -61,15 +53,11 @@ async def send_contents(request: Request) -> Response:
     return await site_of(request).answer(request, work)
 
 
-@route(router, "GET", "/snapshots", answer=tuple[StoredSnapshot, ...])
-async def list_snapshots(request: Request) -> Response:
+@operation(router, "GET", "/snapshots")
+def list_snapshots(call: Call) -> tuple[StoredSnapshot, ...]:
     """List the snapshots of the caller, the last used first, and the jobs that need them."""
-
-    def work(call: Call) -> Sequence[StoredSnapshot]:
-        call.must(Action.SEE_ARGUMENTS, call.account)
-        return call.client.snapshots.list()
-
-    return await site_of(request).answer(request, work)
+    call.must(Action.SEE_ARGUMENTS, call.account)
+    return tuple(call.client.snapshots.list())
 
 
 @route(router, "DELETE", "/snapshots/{address}", answer=DeletedSnapshot)
