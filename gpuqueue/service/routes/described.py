@@ -5,16 +5,17 @@ Another form of the API would be another reader of the same operations.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import re
 import types
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from functools import wraps
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -83,6 +84,47 @@ class Depends:
     """A parameter that *function* makes of parameters of its own."""
 
     function: Callable[..., Any]
+
+
+def of_fields(
+    kind: type[T],
+    about: Mapping[str, Query],
+    *,
+    names: Mapping[str, str] | None = None,
+    without: Collection[str] = (),
+    make: Callable[..., T] | None = None,
+) -> Callable[..., T]:
+    """Return a function that makes a value of *kind* of parameters, for :class:`Depends`: one for each of its fields.
+
+    A field that is a tuple may be given several times.
+
+    Args:
+        kind: A dataclass.
+        about: What is known of a parameter, by the field.
+        names: The names of parameters that are not the name of their field, by the field.
+        without: Fields that have no parameter.
+        make: Makes the value of its fields, if it is not *kind* itself.
+
+    """
+    hints, parameters, fields_by_name = get_type_hints(kind), [], {}
+    for each in dataclasses.fields(kind):  # type: ignore[arg-type] # mypy knows no type of dataclasses
+        if each.name in without:
+            continue
+        hint, default = hints[each.name], _MISSING if each.default is dataclasses.MISSING else each.default
+        if get_origin(hint) is tuple:
+            hint, default = list[get_args(hint)[0]] | None, None  # type: ignore[misc] # not a constant
+        name = (names or {}).get(each.name, each.name)
+        fields_by_name[name] = each.name
+        hint = Annotated[hint, about.get(each.name, Query())]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default))
+
+    def made(**given: Any) -> T:
+        values = {fields_by_name[name]: value for name, value in given.items()}
+        several = {name: tuple(values[name] or ()) for name in values if get_origin(hints[name]) is tuple}
+        return (make or kind)(**{**values, **several})
+
+    made.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what inspect reads
+    return made
 
 
 #: The parameter of an operation that the page lets a browser download. ``site.credentials_of`` uses it.
@@ -190,7 +232,7 @@ class _Arguments:
 
     @classmethod
     def of(cls, function: Callable[..., Any], path: str) -> _Arguments:
-        """Return the arguments of *function*, less the request, the call and the body; those in *path* are in the path."""
+        """Return the arguments of *function*, less the request, the call and the body. Those in *path* are in it."""
         parts: dict[str, _Parameter | _Arguments] = {}
         for name, each in inspect.signature(function, eval_str=True).parameters.items():
             made = [mark for mark in getattr(each.annotation, "__metadata__", ()) if isinstance(mark, Depends)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from inspect import Parameter, Signature
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +16,7 @@ from gpuqueue.model.history_query import ARGUMENTS, PARAMETERS, HistoryQuery
 from gpuqueue.model.learning_report import LearningReport
 from gpuqueue.model.statistics import By, Course, Statistics
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Depends, Operations, Query, operation, route
+from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, operation, route
 from gpuqueue.service.site import site_of
 
 router = Operations("history")
@@ -45,24 +44,11 @@ _ABOUT: Mapping[str, Query] = {
 
 def query_of(*without: str) -> Callable[..., HistoryQuery]:
     """Return a function that makes a query of parameters: one for each of its fields, less those *without*."""
-    hints = get_type_hints(HistoryQuery)
-    names = {PARAMETERS.get(each, each): each for each in hints if each not in {"owner", *without}}
 
-    def made(**asked: Any) -> HistoryQuery:
-        words = {ARGUMENTS.get(name := names[parameter], name): value for parameter, value in asked.items()}
-        return HistoryQuery.of(**{name: value for name, value in words.items() if value is not None})
+    def made(**values: Any) -> HistoryQuery:
+        return HistoryQuery.of(**{ARGUMENTS.get(name, name): value for name, value in values.items()})
 
-    parameters = [_parameter(parameter, each, hints[each]) for parameter, each in names.items()]
-    made.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what inspect reads
-    return made
-
-
-def _parameter(name: str, field: str, hint: Any) -> Parameter:
-    """Return the parameter *name* for a field of the query. It may be given several times if the field has several."""
-    about, default = _ABOUT.get(field, Query()), getattr(HistoryQuery(), field)
-    if get_origin(hint) is tuple:
-        hint, default = list[get_args(hint)[0]] | None, None  # type: ignore[misc] # not a constant
-    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[hint, about], default=default)
+    return of_fields(HistoryQuery, _ABOUT, names=PARAMETERS, without={"owner", *without}, make=made)
 
 
 Criteria = Annotated[HistoryQuery, Depends(query_of())]

@@ -10,9 +10,9 @@ from typing import Annotated
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpuqueue.model.page import JobView, LiveJob, MemberSort, MemberTable
+from gpuqueue.model.page import JobView, LiveJob, MemberTable
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Depends, Operations, Query, route
+from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, route
 from gpuqueue.service.routes.tables import MOST_ROWS
 from gpuqueue.service.site import site_of
 from gpuqueue.service.web.job_view import live_of, view_of
@@ -50,15 +50,14 @@ async def live_job(request: Request, name: str) -> Response:
     return await site_of(request).answer(request, work)
 
 
-def _member_query(
-    sort: MemberSort = MemberSort.INDEX,
-    axis: Annotated[str | None, Query(description="A value of the sweep, for the order by value.")] = None,
-    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
-    limit: Annotated[int, Query(ge=0, le=MOST_ROWS)] = 100,
-    *,
-    reverse: bool = False,
-) -> MemberQuery:
-    return MemberQuery(sort=sort, axis=axis, reverse=reverse, offset=offset, limit=limit)
+_member_query = of_fields(
+    MemberQuery,
+    {
+        "axis": Query(description="A value of the sweep, for the order by value."),
+        "offset": Query(ge=0, le=2**53),
+        "limit": Query(ge=0, le=MOST_ROWS),
+    },
+)
 
 
 @route(router, "GET", "/jobs/{name}/members", answer=MemberTable)

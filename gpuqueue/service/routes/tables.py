@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Annotated
 
 from starlette.requests import Request
@@ -11,10 +10,10 @@ from starlette.responses import Response
 
 from gpuqueue.model.access import Action
 from gpuqueue.model.job import JobState
-from gpuqueue.model.page import JobPlace, Overview, QueueTable, RowSort
+from gpuqueue.model.page import JobPlace, Overview, QueueTable
 from gpuqueue.model.progress import Progress
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Depends, Operations, Query, route
+from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, route
 from gpuqueue.service.routes.logs import progress_of
 from gpuqueue.service.site import answered, site_of
 from gpuqueue.service.web.queue_reader import QueueState
@@ -26,27 +25,11 @@ router = Operations("page")
 MOST_ROWS, MOST_PLACES = 500, 60
 
 
-def _filters(
-    user: str | None = None,
-    state: Annotated[list[JobState] | None, Query()] = None,
-    name: str | None = None,
-    tag: Annotated[list[str] | None, Query()] = None,
-    pool: str | None = None,
-    text: Annotated[str, Query(max_length=200)] = "",
-    sort: RowSort = RowSort.ID,
-    *,
-    reverse: bool = False,
-) -> Filters:
-    return Filters(
-        user=user,
-        states=tuple(state or ()),
-        name=name,
-        tags=tuple(tag or ()),
-        pool=pool,
-        text=text,
-        sort=sort,
-        reverse=reverse,
-    )
+_filters = of_fields(
+    Filters,
+    {"text": Query(max_length=200), "idle": Query(description="Only jobs that are marked as idle.")},
+    names={"states": "state", "tags": "tag"},
+)
 
 
 @route(router, "GET", "/queue-table", answer=QueueTable)
@@ -55,8 +38,6 @@ async def queue_table(
     filters: Annotated[Filters, Depends(_filters)],
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=0, le=MOST_ROWS)] = 100,
-    *,
-    idle: Annotated[bool, Query(description="Only jobs that are marked as idle.")] = False,
 ) -> Response:
     """Return a part of the queue in a compact form, sorted and filtered. It may be a second old.
 
@@ -67,10 +48,9 @@ async def queue_table(
         call.must_see_jobs()
         site, seen = site_of(request), _seen(call)
         state = site.queue_copy.state()
-        wanted = replace(filters, idle=idle)
-        key = ("queue", state.rows_version, state.complete, wanted, seen.key, offset, limit)
+        key = ("queue", state.rows_version, state.complete, filters, seen.key, offset, limit)
         return site.answers.sent(
-            request, key, lambda: site.tables.table(state, wanted, seen, offset=offset, limit=limit), state.at
+            request, key, lambda: site.tables.table(state, filters, seen, offset=offset, limit=limit), state.at
         )
 
     return await site_of(request).answer(request, work)
