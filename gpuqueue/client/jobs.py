@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from gpuqueue.client.selection import Chosen, StateFilter, Which
     from gpuqueue.client.why import Why
     from gpuqueue.errors import Unreachable
-    from gpuqueue.model import job_edit, job_request
+    from gpuqueue.model import job_edit, job_request, queue_query
     from gpuqueue.model.event import Event
     from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model.queue_query import QueueQuery
     from gpuqueue.model.run import Listing, Record
     from gpuqueue.queue.sender import Sender
 else:
@@ -51,6 +52,7 @@ else:
     listing = later("gpuqueue.client.listing")
     marks = later("gpuqueue.client.marks")
     notifications = later("gpuqueue.client.notifications")
+    queue_query = later("gpuqueue.model.queue_query")
     reads = later("gpuqueue.client.reads")
     retry = later("gpuqueue.client.retry")
     retry_selection = later("gpuqueue.client.retry_selection")
@@ -90,35 +92,14 @@ class Jobs:
         """Return the jobs of :meth:`listing`."""
         return [*self.listing(**filters).jobs]
 
-    def listing(
-        self,
-        *,
-        user: str | None = None,
-        limit: int | None = None,
-        states: Sequence[JobState | str] = (),
-        name: str | None = None,
-        tags: Sequence[str] = (),
-        pool: str | None = None,
-        after: int = 0,
-    ) -> Listing:
+    @from_fields(lambda: queue_query.QueueQuery.of)
+    def listing(self, query: QueueQuery) -> Listing:
         """Return jobs that have not ended, in the order of their ids, with what the queue knows about the running ones.
 
-        ``Listing.after`` is the last id if there may be more jobs.
-
-        Args:
-            user: The submitting account.
-            limit: The largest number of jobs to return.
-            states: The job is in one of these states. An array is in the states of its members that have not started;
-                the others are jobs of their own.
-            name: The whole name, or a pattern such as ``"train*"``.
-            tags: The job has all of these tags.
-            pool: The pool that the job asks for.
-            after: The job has an id above this one.
-
+        The arguments are those of ``QueueQuery.of``, with its errors. ``Listing.after`` is the last id if there may be
+        more jobs.
         """
-        return listing.listing(
-            self._connection, user=user, limit=limit, states=states, name=name, tags=tags, pool=pool, after=after
-        )
+        return listing.listing(self._connection, query)
 
     def labels(self, jobs: Iterable[int]) -> Mapping[int, str]:
         """Return the names of those *jobs*, ids, that the queue knows as members of arrays, such as ``"17_2"``."""

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.lazy.imports import later
-from gpuqueue.model import validation
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.job_spec import tags_of
 
 if TYPE_CHECKING:
     import fnmatch
 
     from gpuqueue.client import array_state
+    from gpuqueue.model.queue_query import QueueQuery
     from gpuqueue.model.run import Listing
 else:
     fnmatch = later("fnmatch")
@@ -25,26 +24,15 @@ else:
 PAGE = 2000
 
 
-def listing(
-    connection: Connection,
-    *,
-    user: str | None = None,
-    limit: int | None = None,
-    states: Sequence[JobState | str] = (),
-    name: str | None = None,
-    tags: Sequence[str] = (),
-    pool: str | None = None,
-    after: int = 0,
-) -> Listing:
-    """Return at most *limit* jobs that have not ended, with what the queue knows about the running ones.
+def listing(connection: Connection, query: QueueQuery) -> Listing:
+    """Return the jobs of *query*, with what the queue knows about the running ones.
 
-    Only jobs with an id above *after* are returned. ``Listing.after`` is the last id if there may be more jobs.
+    ``Listing.after`` is the last id if there may be more jobs.
     """
-    most = None if limit is None else validation.count("limit", limit)
-    chosen = frozenset(validation.words_of("states", states, JobState))
-    wanted = _filter(user, name, tags, pool)
+    most, chosen = query.limit, frozenset(query.states)
+    wanted = _filter(query)
     size = PAGE if most is None or chosen or wanted is not None else min(max(1, most), PAGE)
-    pages = [connection.queue.jobs.page(limit=size, after=after)]
+    pages = [connection.queue.jobs.page(limit=size, after=query.after)]
     found = _wanted(pages[0], wanted)
     while pages[-1].after is not None and (most is None or _count(found, chosen) < most):
         pages.append(connection.queue.jobs.page(limit=size, after=pages[-1].after))
@@ -67,17 +55,15 @@ def merged(pages: Sequence[Listing], *, jobs: tuple[Job, ...], after: int | None
     return replace(first, jobs=jobs, after=after)
 
 
-def _filter(user: str | None, name: str | None, tags: Sequence[str], pool: str | None) -> Callable[[Job], bool] | None:
-    """Return the condition that these filters make, or None without filters."""
-    whose, called = validation.text_or_none("user", user), validation.text_or_none("name", name)
-    all_of, where = {*tags_of(validation.words("tags", tags))}, validation.text_or_none("pool", pool)
-    if whose is None and called is None and where is None and not all_of:
+def _filter(query: QueueQuery) -> Callable[[Job], bool] | None:
+    """Return the condition that the filters of *query* make, less its states, or None without filters."""
+    if query.user is None and query.name is None and query.pool is None and not query.tags:
         return None
     return lambda job: (
-        whose in {None, job.spec.account.name}
-        and (called is None or fnmatch.fnmatchcase(job.spec.name, called))
-        and all_of <= {*job.tags}
-        and where in {None, job.spec.pool}
+        query.user in {None, job.spec.account.name}
+        and (query.name is None or fnmatch.fnmatchcase(job.spec.name, query.name))
+        and {*query.tags} <= {*job.tags}
+        and query.pool in {None, job.spec.pool}
     )
 
 

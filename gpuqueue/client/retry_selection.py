@@ -14,6 +14,7 @@ from gpuqueue.model import times, validation
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import tags_of
+from gpuqueue.model.queue_query import QueueQuery
 
 
 def choose(
@@ -66,4 +67,6 @@ def _ids(job: Job) -> set[int]:
 def _retried(connection: Connection, found: Sequence[Job]) -> set[int]:
     """Return the retried jobs among *found* and their arrays. The history does not have the newest retries yet."""
     recorded = connection.database.retried({each for job in found for each in _ids(job)})
-    return recorded | {job.spec.retry_of for job in listing.listing(connection).jobs if job.spec.retry_of is not None}
+    return recorded | {
+        job.spec.retry_of for job in listing.listing(connection, QueueQuery()).jobs if job.spec.retry_of is not None
+    }

@@ -14,6 +14,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_ref import JobName, JobSpan, meant
+from gpuqueue.model.queue_query import QueueQuery
 from gpuqueue.system.account import SUPERUSER
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def choose(
     word = validation.text_or_none("tag", tag)
     jobs = [
         job
-        for job in listing.listing(connection, user=whose).jobs
+        for job in listing.listing(connection, QueueQuery(user=whose)).jobs
         if (called is None or fnmatch.fnmatchcase(job.spec.name, called)) and (word is None or word in job.tags)
     ]
     if where is None:

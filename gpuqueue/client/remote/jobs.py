@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from gpuqueue.client.remote import submit, wait
     from gpuqueue.client.selection import Chosen, StateFilter, Which
     from gpuqueue.client.why import Why
-    from gpuqueue.model import api, event, job_edit, job_request
+    from gpuqueue.model import api, event, job_edit, job_request, queue_query
     from gpuqueue.model import run as runs
     from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model.queue_query import QueueQuery
     from gpuqueue.model.run import Record
     from gpuqueue.queue import sender as sending
 else:
@@ -36,6 +37,7 @@ else:
     job_edit = later("gpuqueue.model.job_edit")
     job_request = later("gpuqueue.model.job_request")
     listings = later("gpuqueue.client.listing")
+    queue_query = later("gpuqueue.model.queue_query")
     runs = later("gpuqueue.model.run")
     selection = later("gpuqueue.client.selection")
     sending = later("gpuqueue.queue.sender")
@@ -126,31 +128,14 @@ class RemoteJobs(Direct):
         """Return the jobs of :meth:`listing`."""
         return [*self.listing(**filters).jobs]
 
-    def listing(
-        self,
-        *,
-        user: str | None = None,
-        limit: int | None = None,
-        states: Sequence[JobState | str] = (),
-        name: str | None = None,
-        tags: Sequence[str] = (),
-        pool: str | None = None,
-        after: int = 0,
-    ) -> runs.Listing:
+    @from_fields(lambda: queue_query.QueueQuery.of)
+    def listing(self, query: QueueQuery) -> runs.Listing:
         """Return jobs that have not ended, in the order of their ids, with what the queue knows about running ones."""
-        most = None if limit is None else validation.count("limit", limit)
-        query = {
-            "user": validation.text_or_none("user", user),
-            "state": validation.words_of("states", states, JobState),
-            "name": validation.text_or_none("name", name),
-            "tag": validation.words("tags", tags),
-            "pool": validation.text_or_none("pool", pool),
-        }
         pages: list[runs.Listing] = []
-        count, last = 0, after
+        most, count, last = query.limit, 0, query.after
         while not pages or (last and (most is None or count < most)):
             size = PAGE if most is None else max(1, min(PAGE, most - count))
-            page = self._link.get(runs.Listing, "/jobs", {**query, "limit": size, "after": last})
+            page = self._link.get(runs.Listing, "/jobs", {**query.parameters(), "limit": size, "after": last})
             pages.append(page)
             count, last = count + len(page.jobs), page.after or 0
         jobs = tuple(listings.with_states([job for page in pages for job in page.jobs]))

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gpuqueue.client.changes import Change
+from gpuqueue.client.listing import listing
 from gpuqueue.client.remote.link import PARTIAL_ERROR, PARTIAL_ERROR_DETAIL, WARNING
 from gpuqueue.client.selection import Chosen, StateFilter, Which
 from gpuqueue.client.wait import RECORD_S, recorded_now
@@ -24,12 +25,13 @@ from gpuqueue.model.environment import is_secret
 from gpuqueue.model.event import Event
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.queue_query import QueueQuery
 from gpuqueue.model.run import Listing, Record
 from gpuqueue.queue.sender import Sender
 from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of_retry, submitted
 from gpuqueue.service.problems import header, problem_of
-from gpuqueue.service.routes.described import Header, Operations, Query, operation, route
+from gpuqueue.service.routes.described import Depends, Header, Operations, Query, of_fields, operation, route
 from gpuqueue.service.site import answered, body_of, site_of
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.sanitize import plain
@@ -122,24 +124,25 @@ def new_job_answer(call: Call, job: Job, is_new: bool) -> Response:  # noqa: FBT
     return made
 
 
+Filters = Annotated[
+    QueueQuery,
+    Depends(
+        of_fields(
+            QueueQuery,
+            {"after": Query(ge=0, le=2**53)},
+            names={"states": "state", "tags": "tag"},
+            without={"limit"},
+            make=QueueQuery.of,
+        )
+    ),
+]
+
+
 @operation(router, "GET", "/jobs")
-def list_jobs(
-    call: Call,
-    user: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=MOST_JOBS)] = 500,
-    state: Annotated[list[JobState] | None, Query()] = None,
-    name: str | None = None,
-    tag: Annotated[list[str] | None, Query()] = None,
-    pool: str | None = None,
-    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
-) -> Listing:
+def list_jobs(call: Call, query: Filters, limit: Annotated[int, Query(ge=1, le=MOST_JOBS)] = 500) -> Listing:
     """List the jobs that have not ended, by id. For the next page, give the field ``after`` of this one."""
     call.must_see_jobs()
-    return call.listing(
-        call.client.jobs.listing(
-            user=user, limit=limit, states=state or (), name=name, tags=tag or (), pool=pool, after=after
-        )
-    )
+    return call.listing(listing(call.connection, replace(query, limit=limit)))
 
 
 @operation(router, "GET", "/jobs/{name}")
