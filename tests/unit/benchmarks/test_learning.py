@@ -1,4 +1,4 @@
-"""Tests that learned memory keeps its aims on made histories: docs/explanation/learned-memory.md has the table."""
+"""Tests that learned memory keeps its aims on made histories: docs/internals/performance.md has the table."""
 
 from __future__ import annotations
 
