@@ -8,7 +8,7 @@ gpuqueue as a multiple of first-fit's; LIGHT is the mean wait of the users who t
 the work; LARGE that of the jobs on the most devices; MOST is the longest wait as a multiple of the best rival's. IDLE
 is the part of all device time that was idle because reserved. TURN is the mean time from arrival to end as a multiple
 of first-fit's, in a replay where runs on one device slow each other (gpuqueue/simulator/replay.py). The aims are in
-docs/explanation/order-measured.md; a figure beyond its aim has an exclamation mark.
+docs/internals/order-measured.md; a figure beyond its aim has an exclamation mark.
 
 At the end come the median, the worst trace and the number of traces beyond the aim, also for the other policies.
 ``emptiest`` is first-fit on the devices with the most free memory: its distance from first-fit shows how much such
