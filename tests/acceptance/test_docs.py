@@ -98,6 +98,9 @@ REFERENCE = DOCS / "reference"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 #: Pages outside the documentation that link into it.
 BESIDE = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"]
+#: Pages that users read from top to bottom, and the most words of each.
+READ_THROUGH = [DOCS / "tutorial.md", *sorted(DOCS.glob("howto/*.md")), *sorted(DOCS.glob("explanation/*.md"))]
+MAX_WORDS = 900
 MOMENT = datetime(2026, 11, 21, tzinfo=timezone.utc)
 #: Option -> whether it takes a value.
 Options = dict[str, bool]
@@ -558,6 +561,12 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
             broken.append(target)
 
     assert [] == broken
+
+
+@pytest.mark.parametrize("page", READ_THROUGH, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_has_at_most_900_words(page: Path) -> None:
+    """A page that users read through has at most 900 words, as `wc -w` counts: a long page hides the common case."""
+    assert len(page.read_text().split()) <= MAX_WORDS
 
 
 def shown_commands(page: Path) -> list[str]:
