@@ -1,4 +1,7 @@
-"""The internal command ``gpuqueue-worker``. Users run ``gpuqueue``, which calls it."""
+"""The internal command ``gpuqueue-worker``: each process of a worker host starts here, and so does the recorder.
+
+Users run ``gpuqueue``, which calls it. On one person's machine the recorder also answers commands, see ``record``.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,14 @@ if TYPE_CHECKING:
 else:  # few sites use it
     mps = later("workers.devices.mps")
 
+log = logging.getLogger(__name__)
+
 #: The socket of the launcher, as in the settings.
 SOCKET = "/run/gpuqueue-launcher/launcher.sock"
 #: The run directories of system mode.
 RUNS = "/var/lib/gpuqueue-runs"
 #: The control group of the unit that holds the runs, as `gpuqueue install` makes it.
 RUNS_GROUP = "/system.slice/gpuqueue-runs.service"
-log = logging.getLogger(__name__)
-
 #: How often a process checks that its parent is still alive, in seconds.
 PARENT_POLL_S = 1.0
 

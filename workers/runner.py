@@ -1,6 +1,8 @@
-"""Puts the steps of a run together.
+"""Executes runs: puts the steps of a run together.
 
-They are: check, choose Python, fetch code, authorise, spawn, follow, read exit, judge, report.
+They are: check, choose Python, fetch code, authorise, spawn, follow, read exit, judge, report. The worker calls
+``Runner`` with each claimed or adopted run. The short steps are functions of this file, the others are in
+``workers.steps``.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from workers.warm.pool import TIDY_S, WarmPool
 
 log = logging.getLogger(__name__)
 #: How long the check for the program may take, in seconds: it may lie on a dead file server. Then the start decides.
-LIMIT_S = 5.0
+FIND_PROGRAM_S = 5.0
 #: Pause between two polls for a shim that is just being started, in seconds.
 POLL_S = 0.05
 
@@ -100,7 +102,7 @@ class Runner:
     def _start(self, run: LiveRun) -> NotStarted | None:
         """Start *run* and wait until its shim is gone. Return why it did not start, or None."""
         try:
-            checked = check(run, self._admission)
+            checked = check_admission(run, self._admission)
             limited = check_limits(checked, self._settings.launcher_in_use)
             chosen = choose_python(limited, self._settings.environments)
             ready = self._fetch_code.fetch(chosen)
@@ -130,7 +132,7 @@ class Runner:
             pause(self._stopping)
 
     def _conclude(self, run: LiveRun) -> Conclusion | NotStarted:
-        follow(run, self._stopping)
+        follow_by_files(run, self._stopping)
         end = read_exit(run, self._settings.launcher_in_use)
         try:
             return self._judge.judge(run, end)
@@ -138,8 +140,8 @@ class Runner:
             return refusal
 
 
-def check(run: LiveRun, admission: AdmissionCheck) -> LiveRun:
-    """Return *run* if it still fits on its devices.
+def check_admission(run: LiveRun, admission: AdmissionCheck) -> LiveRun:
+    """Return *run* if it still fits on its devices, which may have changed since the claim.
 
     Raises:
         NotStarted: The run does not fit, or the devices cannot be sampled.
@@ -167,7 +169,7 @@ def choose_python(run: LiveRun, programs: Mapping[str, str]) -> LiveRun:
     program = programs.get(name)
     if program is None:
         raise NotStarted(f"this host has no environment {name} (setting environments)", host_lacks=NO_EVIDENCE)
-    if in_time(lambda: _is_missing(program), LIMIT_S):
+    if in_time(lambda: _is_missing(program), FIND_PROGRAM_S):
         raise NotStarted(f"the environment {name} is missing: there is no {program}", host_lacks=NO_EVIDENCE)
     run.spec = with_python(run.spec, program)
     return run
@@ -216,7 +218,7 @@ def follow_child(run: LiveRun, shim: Shim, stopping: SteadyEvent) -> None:
         raise NotStarted("its run directory cannot be written" if code == CANNOT_WRITE else why, host_failed=True)
 
 
-def follow(run: LiveRun, stopping: SteadyEvent) -> None:
+def follow_by_files(run: LiveRun, stopping: SteadyEvent) -> None:
     """Wait until the shim of *run*, found by the files of the run directory, is gone.
 
     Raises:

@@ -1,4 +1,4 @@
-"""An event that waits on the monotonic clock."""
+"""Waits on the monotonic clock, and calls with a time limit."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 #: The timeout(1) program. It starts and ends another program; a direct start from a dead file server would block too.
 TIMEOUT = shutil.which("timeout") or "/usr/bin/timeout"
-#: Largest number of unfinished calls. While there are this many, no new call is started.
-MOST = 32
-_room = threading.BoundedSemaphore(MOST)
+#: Largest number of unfinished calls of `in_time`. While there are this many, no new call is started.
+MAX_CALLS = 32
+_room = threading.BoundedSemaphore(MAX_CALLS)
 
 
 class SteadyEvent(threading.Event):
@@ -62,7 +62,8 @@ class SteadyEvent(threading.Event):
 def in_time(ask: Callable[[], T], limit_s: float) -> T | None:
     """Return what *ask* returns, or None if it takes longer than *limit_s* seconds or cannot be started.
 
-    The thread of a call that takes too long goes on until the call returns. Exceptions of *ask* are raised here.
+    It is for calls that may never return, such as those to a dead file server. The thread of a call that takes too long
+    goes on until the call returns. Exceptions of *ask* are raised here.
     """
     room = _room
     if not room.acquire(blocking=False):

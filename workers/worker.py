@@ -1,4 +1,8 @@
-"""The worker of one device: its parts, and the order in which they start and stop. Independent of Celery."""
+"""The worker of one device: its parts, and the order in which they start and stop. Independent of Celery.
+
+Before it starts, it finds the distances to the other devices of the host and opens the directory of the runs to
+submitters, if jobs run as them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ from workers.threads import SteadyEvent
 
 if TYPE_CHECKING:
     from workers.devices import mps
-else:
+else:  # few sites use it
     mps = later("workers.devices.mps")
 
 log = logging.getLogger(__name__)
@@ -73,7 +77,9 @@ class Worker:
         self._monitor = DeviceMonitor(settings, backend, self.runs, clock)
         self._admission = AdmissionCheck(settings, self._monitor, device, clock)
         self._sampler = Sampler(self._monitor, self.runs, clock)
-        self._adoption = Adoption(settings, self.queue, self.runs, worker=self.name, near=near(backend, device))
+        self._adoption = Adoption(
+            settings, self.queue, self.runs, worker=self.name, near=distances_from(backend, device)
+        )
         self._runner = Runner(settings, self.queue, self._admission, self._monitor, self.runs, clock, self._adoption)
         self._heartbeats = Heartbeats(settings, self.queue, self._admission, self.runs, clock, self._adoption)
         self._reaper = Reaper(settings, self.queue, clock)
@@ -107,7 +113,7 @@ class Worker:
             log.warning(
                 "/proc hides the processes of other accounts (hidepid): external processes may be unnamed or unseen"
             )
-        prepare(self.settings)
+        prepare_runs_directory(self.settings)
         if self.settings.mps:
             mps.check(self.settings, [self.device])
         self._device_lock = self._takeover.lock()
@@ -215,7 +221,7 @@ class Worker:
         self.queue.close()
 
 
-def near(backend: DeviceBackend, device: Device) -> dict[str, int]:
+def distances_from(backend: DeviceBackend, device: Device) -> dict[str, int]:
     """Return the distance from *device* to each other device, by UUID. Unknown distances are left out.
 
     The CPU and MIG instances are left out, because no job on several devices uses them. After the first error no
@@ -234,7 +240,7 @@ def near(backend: DeviceBackend, device: Device) -> dict[str, int]:
     return found
 
 
-def prepare(settings: Settings) -> None:
+def prepare_runs_directory(settings: Settings) -> None:
     """Let submitters enter the directory of the runs, if jobs run as them. Nobody may list it.
 
     Raises:

@@ -19,7 +19,7 @@ DIE_AT = Path(__file__).parents[1] / "support" / "die_at.py"
 STEPS = {
     "workers.claimer:Claimer._take": 2,  # claimed only
     "workers.run.links:_second_name": 2,  # the claim is on the disk, without its link
-    "workers.runner:check": 2,  # the run directory exists
+    "workers.runner:check_admission": 2,  # the run directory exists
     "workers.steps.spawn:Spawn.spawn": 2,  # the queue has the start, no process exists
     "workers.shim.client:Shims.start": 2,  # all files are written, the shim is not requested
     "workers.shim.client:Shims._reply": 1,  # the shim is requested, the answer is not read

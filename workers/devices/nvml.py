@@ -1,4 +1,9 @@
-"""NVIDIA GPUs through NVML. Only the files nvml*.py import pynvml, and they are imported only if GPUs are wanted."""
+"""NVIDIA GPUs through NVML: which there are, and the memory, health and utilisation of each.
+
+Only the files nvml*.py import pynvml, and they are imported only if GPUs are requested. The functions below the backend
+raise Refusal if NVML gives an error that they do not handle. A call that a card does not support leaves only its own
+field of the health None.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +57,7 @@ _SAMPLES = 3
 #: Errors that mean that no process used the GPU: no entry was found, or pynvml got an empty list at its first call.
 _NOBODY = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
 #: The largest valid figure. Some drivers give garbage instead of a figure that they do not have.
-_MOST = 100
+_MAX_PERCENT = 100
 
 
 class NvmlBackend:
@@ -195,16 +200,16 @@ class NvmlBackend:
 
 def health_of(session: Session, handle: Any, parent: Any = None) -> Health:
     """Return the health of the GPU *handle*. For a MIG instance, its card *parent* supplies the missing fields."""
-    own = _read(session, handle)
+    own = _health_of_handle(session, handle)
     if parent is None:
         return own
-    card = _read(session, parent)
+    card = _health_of_handle(session, parent)
     names = [field.name for field in fields(Health)]
     known = {name: getattr(own, name) for name in names}
     return Health(**{name: getattr(card, name) if known[name] is None else known[name] for name in names})
 
 
-def _read(session: Session, handle: Any) -> Health:
+def _health_of_handle(session: Session, handle: Any) -> Health:
     """Return the health that *handle* itself reports."""
     temperature_c = _temperature_c(session, handle)
     rates = session.maybe("nvmlDeviceGetUtilizationRates", handle)
@@ -212,7 +217,7 @@ def _read(session: Session, handle: Any) -> Health:
     errors = session.maybe("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _SINCE_THE_DRIVER_STARTED)
     return Health(
         temperature_c=temperature_c,
-        limit_c=_limit_c(session, handle, temperature_c, _further(session, handle)),
+        limit_c=_limit_c(session, handle, temperature_c, _field_values(session, handle)),
         utilisation=None if rates is None else rates.gpu / 100,
         memory_utilisation=None if rates is None else rates.memory / 100,
         power_w=None if power_mw is None else power_mw / 1000,
@@ -230,7 +235,7 @@ def _temperature_c(session: Session, handle: Any) -> float | None:
     return None if temperature is None else float(temperature)
 
 
-def _further(session: Session, handle: Any) -> dict[int, float]:
+def _field_values(session: Session, handle: Any) -> dict[int, float]:
     """Return the values of the numbered NVML fields that this card supports, by field id."""
     ids = [_SLOWDOWN_TLIMIT, _GPU_MAX_TLIMIT]
     values = session.maybe("nvmlDeviceGetFieldValues", handle, ids) or ()
@@ -306,7 +311,7 @@ def sample(session: Session, handle: Any) -> tuple[int, int, dict[int, int | Non
 
 def processes(session: Session, handle: Any) -> dict[int, int | None]:
     """Return every process on the GPU with its bytes, None if the driver does not report them."""
-    entries = _list(session, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
+    entries = _process_list(session, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
     # Some cards do not support graphics, and some drivers do not support MPS, whose clients have a list of their own.
     # An error of the compute list is always raised: without that list every job would seem to use 0 bytes.
     for name in ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"):
@@ -314,11 +319,11 @@ def processes(session: Session, handle: Any) -> dict[int, int | None]:
         if call is None:
             continue
         try:
-            entries += _list(session, call, handle)
+            entries += _process_list(session, call, handle)
         except Refusal as refusal:
             if refusal.code not in UNSUPPORTED:
                 raise
-    return merged(entries)
+    return largest_by_pid(entries)
 
 
 def accounted(session: Session, handle: Any, pids: Iterable[int]) -> dict[int, int]:
@@ -337,7 +342,7 @@ def accounted(session: Session, handle: Any, pids: Iterable[int]) -> dict[int, i
     }
 
 
-def merged(entries: Iterable[tuple[int, int | None]]) -> dict[int, int | None]:
+def largest_by_pid(entries: Iterable[tuple[int, int | None]]) -> dict[int, int | None]:
     """Return the largest figure of each pid. A process that uses compute and graphics is in both lists."""
     held: dict[int, int | None] = {}
     for pid, size_bytes in entries:
@@ -346,7 +351,7 @@ def merged(entries: Iterable[tuple[int, int | None]]) -> dict[int, int | None]:
     return held
 
 
-def _list(session: Session, call: Callable[..., Iterable[Any]], handle: Any) -> list[tuple[int, int | None]]:
+def _process_list(session: Session, call: Callable[..., Iterable[Any]], handle: Any) -> list[tuple[int, int | None]]:
     """Return one process list. It is read again if it grew between the two NVML calls that pynvml makes for it."""
     tries_left = _LIST_TRIES
     while True:
@@ -373,9 +378,9 @@ def utilisations(session: Session, handle: Any, since_us: int) -> tuple[dict[int
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for entry in entries:
         busy, memory = max(entry.smUtil, entry.encUtil, entry.decUtil), entry.memUtil
-        if busy > _MOST or memory > _MOST:
+        if busy > _MAX_PERCENT or memory > _MAX_PERCENT:
             return None
-        found[int(entry.pid)].append((busy / _MOST, memory / _MOST))
+        found[int(entry.pid)].append((busy / _MAX_PERCENT, memory / _MAX_PERCENT))
     means = {
         pid: Utilisation(busy=_mean([busy for busy, _ in each]), memory=_mean([memory for _, memory in each]))
         for pid, each in found.items()

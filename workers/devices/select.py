@@ -1,4 +1,4 @@
-"""Selects the devices that a worker serves, and finds the device that a user names."""
+"""Selects the devices that a worker serves, also GPUs and the CPU together, and finds the device that a user names."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The shim has the account of the workers, so it can neither wait for the submitter's processes nor signal them. The guard
 does both on its behalf. It ends all processes of the run as soon as the shim is gone, and nobody but root can end the
-guard. :mod:`workers.shim.launch_protocol` has the messages.
+guard. On other requests it packs the results of a run, in a process that has become their owner, or deletes the code
+of a run. :mod:`workers.shim.launch_protocol` has the messages.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ KEYCTL_JOIN_SESSION_KEYRING = 1
 REQUEST_S = 10.0
 #: Matches the token of a run.
 _TOKEN = re.compile(rb"[0-9]{1,9}\.[0-9a-z]{1,64}")
-#: What the child writes while it makes progress. No answer has it.
-STEP = b"\0"
+#: What the process that packs writes while it makes progress. No answer has it.
+PACK_PROGRESS = b"\0"
 
 
 def serve(shim: socket.socket, rules: Rules) -> None:
@@ -264,7 +265,11 @@ def send_to(shim: socket.socket, message: bytes) -> bool:
 
 
 def pack_results(asker: socket.socket, name: str, request: int, output: int, rules: Rules) -> None:
-    """Pack the results in the run directory *name* into *output*, and send the answer to *asker*."""
+    """Pack the results in the run directory *name* into *output*, and send the answer to *asker*.
+
+    Nothing in the code directory is opened as root, and the request is not read as root either: its patterns come from
+    users.
+    """
     guard = os.getpid()
     try:
         run_dir = open_run(name, rules)
@@ -288,7 +293,7 @@ def pack_results(asker: socket.socket, name: str, request: int, output: int, rul
     for fd in (code, request, output, answer):
         os.close(fd)
     try:
-        text = followed(asker, reader)
+        text = answer_of_packer(asker, reader)
     finally:
         os.kill(pid, signal.SIGKILL)  # not reaped, so the pid is still its own
     if text:
@@ -299,7 +304,7 @@ def answer_of_owner(code: int, uid: int, request: int, output: int, answer: int,
     """Become the owner, the account *uid*, write the archive, and return the answer."""
     try:
         become_owner(uid, guard)
-        progress = Progress(output, lambda: os.write(answer, STEP))
+        progress = Progress(output, lambda: os.write(answer, PACK_PROGRESS))
         lines = pack_code(code, ArchiveRequest.read(os.pread(request, MOST_REQUEST_BYTES, 0)), output, progress)
         text = "packed " + "\n".join(lines)
     except NoCopy as error:
@@ -313,7 +318,7 @@ def answer_of_owner(code: int, uid: int, request: int, output: int, answer: int,
     return text.encode(errors="replace")[:MOST_BYTES]
 
 
-def followed(asker: socket.socket, reader: int) -> bytes:
+def answer_of_packer(asker: socket.socket, reader: int) -> bytes:
     """Return the answer of the child; none if *asker* is gone. A child that makes no progress gets no more time."""
     poll = select.poll()
     poll.register(asker, select.POLLIN)
@@ -325,5 +330,5 @@ def followed(asker: socket.socket, reader: int) -> bytes:
         part = os.read(reader, MOST_BYTES)
         if not part:
             return text or b"no -1 the process that packed the results was killed"
-        text = (text + part.replace(STEP, b""))[:MOST_BYTES]
+        text = (text + part.replace(PACK_PROGRESS, b""))[:MOST_BYTES]
     return f"no -1 {stalled()}".encode()

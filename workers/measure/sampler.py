@@ -24,7 +24,7 @@ from workers.measure.sample import Sample
 
 if TYPE_CHECKING:
     from workers.measure import probe_watch
-else:
+else:  # few jobs are probes
     probe_watch = later("workers.measure.probe_watch")
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ FIRST_S = 0.02
 #: CUDA's own memory is not part of a framework's cap, and its size differs from card to card.
 TOLERANCE = 0.05
 TOLERANCE_BYTES = 256 * MIB
-#: The score at which a job is ended. A sample with `Excess.END` adds 2, any other sample subtracts 1.
+#: The score of a meter at which a job is ended. A sample with `Excess.END` adds 2, any other sample subtracts 1.
 ENOUGH = 4
 
 
@@ -129,6 +129,10 @@ def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, allocated_byte
 
 def enforce_limit(run: LiveRun, sample: Sample) -> None:
     """Check one sample of a run, and warn or end the run if it uses too much.
+
+    This is the last of the layers in docs/explanation/memory-cap.md, and the only one that measures all frameworks and
+    all processes of a job together. It reacts within a sample or two. A neighbour that allocates memory before that may
+    still find the card full.
 
     On a simulated device the resident memory counts, interpreter and libraries included. A request for a GPU
     does not cover these, so a run within the tolerance is not warned there. The CPU's memory is left to the kernel.

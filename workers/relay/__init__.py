@@ -2,6 +2,6 @@
 
 Start reading at ``relay.py``. ``link.py`` is the client of the service, ``code.py`` fetches the code of a job for a
 worker, ``deliveries.py`` sends what ended runs leave, ``logs.py`` and ``results.py`` say how, ``requests.py`` serves
-what people ask for, with ``terminals.py`` and ``progress.py``. Nothing here touches a device or a claim, so the relay
+what people ask for, with ``terminals.py``. Nothing here touches a device or a claim, so the relay
 may die at any time.
 """

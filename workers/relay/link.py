@@ -1,4 +1,4 @@
-"""The HTTP client by which a worker host calls the service."""
+"""The HTTP client by which a worker host calls the service, and the certificates of the service that it trusts."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class Link:
         if is_local(self.url):
             return SocketConnection(self.url, timeout=CONNECT_S, blocksize=CHUNK_BYTES)
         if parts.scheme == "https":
-            context = context_of(self._settings.service_ca)
+            context = tls_context(self._settings.service_ca)
             return HTTPSConnection(host, parts.port, timeout=CONNECT_S, context=context, blocksize=CHUNK_BYTES)
         return HTTPConnection(host, parts.port, timeout=CONNECT_S, blocksize=CHUNK_BYTES)
 
@@ -291,7 +291,7 @@ def _json(content: bytes) -> object:
         return None
 
 
-def context_of(ca: Path | None) -> ssl.SSLContext:
+def tls_context(ca: Path | None) -> ssl.SSLContext:
     """Return what TLS needs: with *ca* only the authorities in that file are trusted.
 
     Raises:
@@ -299,12 +299,12 @@ def context_of(ca: Path | None) -> ssl.SSLContext:
 
     """
     try:
-        return _cached(ca, None if ca is None else ca.stat().st_mtime_ns)
+        return _cached_context(ca, None if ca is None else ca.stat().st_mtime_ns)
     except OSError as error:
         why = error.strerror or "it has no certificate"
         raise BadRequest(f"the file {ca} of the setting service_ca cannot be used: {why}") from error
 
 
 @functools.lru_cache(maxsize=2)
-def _cached(ca: Path | None, _mtime_ns: int | None) -> ssl.SSLContext:
+def _cached_context(ca: Path | None, _mtime_ns: int | None) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=None if ca is None else str(ca))

@@ -239,12 +239,12 @@ def progress_of_runs(settings: Settings) -> Iterator[dict[str, Any]]:
         directory = run.run_directory(settings)
         if not os.path.lexists(directory / "claim"):
             continue
-        progress = next(filter(None, map(progress_in, _ends(directory))), None)
+        progress = next(filter(None, map(progress_in, _log_ends(directory))), None)
         if progress is not None:
             words = progress.words[:MOST_WORDS]
             yield {"job": run.job_id, "token": run.token, "share": progress.share, "words": words}
 
 
-def _ends(directory: Path) -> Iterator[bytes]:
+def _log_ends(directory: Path) -> Iterator[bytes]:
     for name in LOGS[::-1]:  # programs draw their bars on standard error, if that is separate
         yield last_bytes(directory / name, TAIL_BYTES)

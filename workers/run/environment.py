@@ -1,4 +1,9 @@
-"""The environment variables of a job: the submitter's, and those that the queue adds."""
+"""The environment variables of a job: the submitter's, and those that the queue adds.
+
+``environment`` is the main function. The variables that cap memory depend on the framework, and none of the frameworks
+enforces its cap strictly: docs/explanation/memory-cap.md describes the limits of each. Values that the submitter has
+set are never overridden. Those of torch also depend on its version, which is found without an import into this process.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +27,37 @@ from workers.run.hook import INSIDE, with_hook
 from workers.run.mps_pipes import MPS_PIPES, NO_PIPES
 from workers.threads import TIMEOUT, in_time
 
-#: How long an interpreter may take to answer, in seconds. The usual time is 0.1 s, and longer on a slow disk.
+#: How long an interpreter may take to name its version of torch, in seconds. The usual time is 0.1 s, and longer on a
+#: slow disk.
 ASK_S = 5.0
 #: How long the answer "no torch" or a missing answer is cached, in seconds. torch may be installed later.
 AGAIN_S = 300.0
 #: Most cached answers. Each PYTHONPATH has its own.
-MOST = 256
+MAX_ANSWERS = 256
 #: Prints the version of torch, and the directory that it is installed in.
 ASK = "import importlib.metadata as m; d = m.distribution('torch'); print(d.version); print(d.locate_file(''))"
 #: Variables that change what an interpreter finds.
 MATTERS = ("HOME", "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE")
+
+#: The variable that identifies every process of a run. Forked processes inherit it.
+TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
+#: Time limit for finding the job's interpreter and asking for its torch version, in seconds. The interpreter may be on
+#: a file server that is down, and the run must not block on it. If the time runs out, the hook still caps torch.
+ASK_TORCH_LIMIT_S = ASK_S + 2
+#: The control pipe of a daemon of MPS if its variable is not set.
+MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's default path; its existence is checked
+#: The variables of a client of MPS where the site has not turned MPS on.
+NO_MPS: Mapping[str, str] = MappingProxyType({})
+#: Memory of a CUDA context, per process and outside every framework's allocator. It is 250 to 600 MiB, depending on the
+#: card and the CUDA version; the largest value keeps the total below the job's request.
+CONTEXT_BYTES = 600 * MIB
+#: The first torch version that reads the key below. Older versions fail on an unknown key.
+TORCH_READS_FRACTION = (2, 10)
+FRACTION_KEY = "per_process_memory_fraction"
+#: The variables in which torch reads the key. torch prefers the last; the first is set if the submitter set neither.
+ALLOC_CONFS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+#: The variable for the hook inside the job.
+TORCH_FRACTION = "GPUQUEUE_TORCH_FRACTION"
 
 Version = tuple[int, int]
 
@@ -80,7 +106,7 @@ def _asked(python: Path, env: Mapping[str, str]) -> Version | None:
         answer = _ask(python, matters)
         with _lock:
             _answers.pop(key, None)
-            while len(_answers) >= MOST:
+            while len(_answers) >= MAX_ANSWERS:
                 del _answers[next(iter(_answers))]
             _answers[key] = answer, time.monotonic()
     return answer[0] if answer is not None else None
@@ -111,27 +137,6 @@ def _version(text: str) -> Version | None:
         return None
     major, minor = int(match[1]), int(match[2])
     return (major, minor - 1) if match[3] else (major, minor)
-
-
-#: The variable that identifies every process of a run. Forked processes inherit it.
-TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
-#: Time limit for finding the job's interpreter and asking for its torch version, in seconds. The interpreter may be on
-#: a file server that is down, and the run must not block on it. If the time runs out, the hook still caps torch.
-ASK_TORCH_LIMIT_S = ASK_S + 2
-#: The control pipe of that daemon if the variable is not set.
-MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's default path; its existence is checked
-#: The variables of a client of MPS where the site has not turned MPS on.
-NO_MPS: Mapping[str, str] = MappingProxyType({})
-#: Memory of a CUDA context, per process and outside every framework's allocator. It is 250 to 600 MiB, depending on the
-#: card and the CUDA version; the largest value keeps the total below the job's request.
-CONTEXT_BYTES = 600 * MIB
-#: The first torch version that reads the key below. Older versions fail on an unknown key.
-TORCH_READS_FRACTION = (2, 10)
-FRACTION_KEY = "per_process_memory_fraction"
-#: The variables in which torch reads the key. torch prefers the last; the first is set if the submitter set neither.
-ALLOC_CONFS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-#: The variable for the hook inside the job.
-TORCH_FRACTION = "GPUQUEUE_TORCH_FRACTION"
 
 
 def environment(

@@ -1,4 +1,8 @@
-"""Heartbeats: every few seconds a worker renews its leases in the store, and receives a verdict on each run."""
+"""Heartbeats: every few seconds a worker renews its leases in the store, and receives a verdict on each run.
+
+With each heartbeat it checks whether the runs use their devices: it marks those that do not, warns their owners, and
+does what the site has set for them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from workers.measure.idle import Stage, last_warning_s, stage_of
 from workers.services.adoption import Adoption
 
 log = logging.getLogger(__name__)
-#: The words before the action of the site, and those when it is due.
+#: The words about an idle run: before the action of the site, and when it is due.
 _BEFORE = {IdleAction.END: "it is ended", IdleAction.LOWER_PRIORITY: "its priority counts as low"}
 _DUE = {
     IdleAction.END: "the site ends such jobs",
@@ -247,7 +251,7 @@ class IdleWatch:
 
     def _end(self, run: LiveRun, unused_s: float) -> bool:
         """Ask the run's shim to end it, and return whether that was possible."""
-        run.end_words = f"{NO_USE} {_devices(run)} for {format_duration(unused_s)}"
+        run.end_words = f"{NO_USE} {_devices_in_words(run)} for {format_duration(unused_s)}"
         try:
             run.directory.ask_end(EndingKind.IDLE)
         except OSError as error:
@@ -257,7 +261,7 @@ class IdleWatch:
 
     def _words(self, run: LiveRun, stage: Stage, unused_s: float) -> str:
         """Return the message for the owner of *run* about its *stage*."""
-        which = _devices(run)
+        which = _devices_in_words(run)
         if stage is Stage.IN_USE:
             return f"its {which} {'are' if which == 'devices' else 'is'} in use again, or the use is unknown"
         held = format_bytes(sum(device.lease_bytes for device in run.held.devices))
@@ -271,5 +275,5 @@ class IdleWatch:
         return f"{words}: {_BEFORE[self._action]} in {format_duration(left_s)} unless it uses its {which}"
 
 
-def _devices(run: LiveRun) -> str:
+def _devices_in_words(run: LiveRun) -> str:
     return "device" if len(run.held.devices) == 1 else "devices"

@@ -43,9 +43,9 @@ ROUND_S = 3600.0
 #: A round is skipped if the wall clock and the monotonic clock differ by more since the last round, in seconds. A clock
 #: that is set a year ahead must not delete every log.
 JUMP_S = 300.0
-#: Pause after each deleted log, in seconds, because there may be many logs, and jobs use the same disk.
+#: Pause after each deleted log, code directory or result, and after each delivery of which something was deleted, in
+#: seconds. There may be many, and jobs or the store use the same disk.
 PACE_S = 0.01
-
 #: The files that the shim makes: the logs, and the files that record their growth over time.
 _LOGS = re.compile(rf"({'|'.join(acl.WRITTEN)})({re.escape(TIMES)})?")
 #: After this time results that still arrive are what a service has left that was killed, in seconds.
@@ -81,7 +81,7 @@ class Pruner:
         now, found = self._clock.now_if_steady(), 0
         with self._alone() as alone:
             if alone and now is not None and keep_s is not None:
-                found = _delete(runs, now.timestamp() - keep_s, stopping, self._pending)
+                found = _delete_logs(runs, now.timestamp() - keep_s, stopping, self._pending)
             if alone and limit_bytes is not None:
                 self._user_logs.enforce(runs, limit_bytes, stopping)
             # The submitter may still write into the copy of the code, so it never outlives the log.
@@ -191,7 +191,7 @@ class _SteadyClock:
         return now if abs(steps[0] - steps[1]) < JUMP_S else None
 
 
-def _delete(
+def _delete_logs(
     runs: os.PathLike[str], before_s: float, stopping: threading.Event, pending: Callable[[str, str], bool]
 ) -> int:
     """Delete the logs below *runs* that were not modified since *before_s* (seconds since 1970), and return the number.
@@ -205,7 +205,7 @@ def _delete(
             with contextlib.suppress(OSError), opened(name, top) as job:  # fails for a link or a missing directory
                 untouched = os.fstat(job).st_mtime < before_s
                 for token in names_in(job):
-                    if not pending(name, token) and _delete_one(job, token, before_s):
+                    if not pending(name, token) and _delete_logs_of(job, token, before_s):
                         found += 1
                         if stopping.wait(PACE_S):
                             return found
@@ -214,7 +214,7 @@ def _delete(
     return found
 
 
-def _delete_one(job: int, token: str, before_s: float) -> bool:
+def _delete_logs_of(job: int, token: str, before_s: float) -> bool:
     """Delete the logs of one run, and its directory if it is then empty. Return whether there was a log."""
     gone = False
     with contextlib.suppress(OSError), opened(token, job) as run:
@@ -255,14 +255,14 @@ def delete_code(
                     if pending(name, token):
                         continue
                     with contextlib.suppress(OSError), opened(token, job) as run:
-                        deleted = _delete_of(run, before_s, launcher, f"{name}/{token}", reported)
+                        deleted = _delete_code_of(run, before_s, launcher, f"{name}/{token}", reported)
                     found += deleted
                     if stopping.wait(PACE_S if deleted else 0):
                         return found
     return found
 
 
-def _delete_of(run: int, before_s: float, launcher: str | None, name: str, reported: set[str]) -> bool:
+def _delete_code_of(run: int, before_s: float, launcher: str | None, name: str, reported: set[str]) -> bool:
     """Delete the code directory of one run. The run directory keeps its time, by which its log is deleted later."""
     about, names = os.fstat(run), names_in(run)
     if DIRECTORY not in names or "claim" in names or about.st_mtime >= before_s:
@@ -272,7 +272,7 @@ def _delete_of(run: int, before_s: float, launcher: str | None, name: str, repor
         if owner != os.geteuid() and launcher is not None:
             remove_code(launcher, name)
         else:
-            _empty(run)
+            _empty_code(run)
         os.rmdir(DIRECTORY, dir_fd=run)
     except OSError as error:
         if name not in reported:
@@ -284,7 +284,7 @@ def _delete_of(run: int, before_s: float, launcher: str | None, name: str, repor
     return True
 
 
-def _empty(run: int) -> None:
+def _empty_code(run: int) -> None:
     """Delete the content of the code directory in the open *run*, as far as this account may."""
     with opened(DIRECTORY, run) as code:
         shutil.rmtree(f"/proc/self/fd/{code}/{TREE}", ignore_errors=True)
@@ -307,14 +307,14 @@ def delete_results(
                 for token in names_in(job):
                     deleted = 0
                     with contextlib.suppress(OSError), opened(token, job) as run:
-                        deleted = 0 if pending(name, token) else _delete_in(run, before_s)
+                        deleted = 0 if pending(name, token) else _delete_results_of(run, before_s)
                     found += deleted
                     if stopping.wait(PACE_S if deleted else 0):
                         return found
     return found
 
 
-def _delete_in(run: int, before_s: float) -> int:
+def _delete_results_of(run: int, before_s: float) -> int:
     """Delete the results in the open directory *run*. The directory keeps its time, which is that of the settlement."""
     about, names, found = os.fstat(run), names_in(run), 0
     for name in {RESULTS, FAILED, REMOVED}.intersection(names) if "claim" not in names else ():
@@ -327,7 +327,12 @@ def _delete_in(run: int, before_s: float) -> int:
 
 
 class DeliveredPruner:
-    """Prunes the deliveries of one service. Several may run at once."""
+    """Deletes old logs and results that other hosts have delivered to the service of this machine.
+
+    Logs are kept for ``keep_logs`` after their last line, results for ``keep_results`` after their arrival. The logs of
+    each user are held to ``user_log_limit`` together, and the results to ``user_results_limit``. Several pruners may
+    run at once.
+    """
 
     def __init__(self, settings: Settings, queue: JobQueue) -> None:
         self._settings, self._queue = settings, queue

@@ -1,4 +1,8 @@
-"""The eighth step: measures an ended run, and decides its final ending."""
+"""The eighth step: measures an ended run, and decides its final ending.
+
+It also collects facts for the report: what a run that lacked device memory had tried to allocate, who had taken its
+memory, and the evidence for or against its devices.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +121,8 @@ def shortage_of(
 ) -> Shortage | None:
     """Return the facts about a run with this *ending*, None if it did not lack device memory.
 
-    A run on a CPU, or one that failed to allocate host memory, lacks none.
+    A run on a CPU, or one that failed to allocate host memory, lacks none. The queue decides from these facts whether
+    the job runs again, and with how much memory.
 
     Args:
         ending: The final ending.
@@ -155,7 +160,7 @@ def tried_bytes(text: bytes) -> int | None:
 
 
 class EvidenceCollector:
-    """Collects evidence for one worker."""
+    """Draws the evidence for or against a run's devices from the run's end, for one worker."""
 
     def __init__(self, admission: AdmissionCheck, clock: Clock) -> None:
         self._admission = admission

@@ -4,6 +4,12 @@ A job with ``--warm`` defines the image of a warm interpreter: the Python execut
 environment. If no interpreter with that image is ready, the job starts cold, and an interpreter is started for the next
 job. The first job of a sweep therefore starts cold and later ones start warm. A warm interpreter is used once and then
 replaced. An interpreter that no job has requested for some time is ended. All of them end with the worker.
+
+A latched variable is one that a program reads once. A warm interpreter may become a job only if their latched variables
+are equal. The loader, Python and the C library read theirs before the first line of the program. The numeric libraries
+read theirs at their import. All other variables are read when they are needed, so a warm interpreter can still get
+another value. The list was found by setting each variable after the import and observing the effect, and by recording
+what Python and ``import torch`` read. A test repeats the recording.
 """
 
 from __future__ import annotations
@@ -40,8 +46,8 @@ TIDY_S = 10.0
 POLL_S = 5.0
 #: Smallest number of words in a command that can start warm: an interpreter and a script.
 WORDS = 2
-#: Names of latched variables. ``BEGINNINGS`` lists prefixes of further names.
-NAMES = frozenset(
+#: Names of latched variables. ``LATCHED_PREFIXES`` lists prefixes of further names.
+LATCHED_NAMES = frozenset(
     (
         *("ATEN_CPU_CAPABILITY", "LANG", "LANGUAGE", "MATPLOTLIBRC", "MPLBACKEND", "MPLCONFIGDIR", "TMPDIR", "TZ"),
         *("VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
@@ -50,7 +56,7 @@ NAMES = frozenset(
         "SETUPTOOLS_USE_DISTUTILS",  # a .pth file reads it when Python starts
     )
 )
-BEGINNINGS = (
+LATCHED_PREFIXES = (
     *("ACCELERATE_", "ACC_DEVICE_", "ACC_PROFLIB", "BLIS_", "COMPILE_STROBELIGHT_", "COVERAGE_", "CUBLAS", "CUDA_"),
     *("CUDNN_", "DNNL_", "FX_", "GFORTRAN_", "GLIBC_TUNABLES", "GOMP_", "GOTO_", "HF_", "INTEL_", "I_MPI_", "KINETO_"),
     *("KMP_", "LC_", "LD_", "MALLOC_", "MKLDNN_", "MKL_", "NCCL_", "NPY_", "NUMBA_", "NUMEXPR_", "NUMPY_", "NVIDIA_"),
@@ -62,12 +68,12 @@ BEGINNINGS = (
 #: torch ends the process.
 ALLOCATOR, BACKEND = frozenset({"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}), "backend"
 #: Variables that are not latched although a prefix matches: they are read when CUDA starts, and differ for each run.
-LIVE = ALLOCATOR | {
+NOT_LATCHED = ALLOCATOR | {
     *("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
     *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
 }
 #: Prefix of the variables that belong to one run. A warm interpreter must not see them.
-OWN = ("GPUQUEUE_",)
+RUN_PREFIXES = ("GPUQUEUE_",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +97,7 @@ class Image:
             return "the interpreter was changed"
         if self.account != other.account:
             return "the account differs"
-        name = difference(self.latched, other.latched)
+        name = first_difference(self.latched, other.latched)
         if name is not None:
             return f"{name} differs"
         return "PYTHONPATH is relative, and the working directory differs" if self.cwd != other.cwd else None
@@ -298,7 +304,11 @@ def latched(env: Mapping[str, str]) -> dict[str, str]:
 
 def is_latched(name: str) -> bool:
     """Return whether the variable *name* is latched."""
-    return name not in LIVE and (name in NAMES or name.startswith(BEGINNINGS)) and not name.startswith(OWN)
+    return (
+        name not in NOT_LATCHED
+        and (name in LATCHED_NAMES or name.startswith(LATCHED_PREFIXES))
+        and not name.startswith(RUN_PREFIXES)
+    )
 
 
 def chooses_allocator(env: Mapping[str, str]) -> str | None:
@@ -306,11 +316,11 @@ def chooses_allocator(env: Mapping[str, str]) -> str | None:
     return next((name for name in sorted(ALLOCATOR) if BACKEND in env.get(name, "")), None)
 
 
-def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
+def first_difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
     """Return the first variable that differs between two latched environments, None if they are equal."""
     return next((name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)), None)
 
 
 def for_warm_interpreter(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for a warm interpreter: the job's *env* without the variables of that one run."""
-    return {name: value for name, value in env.items() if name not in LIVE and not name.startswith(OWN)}
+    return {name: value for name, value in env.items() if name not in NOT_LATCHED and not name.startswith(RUN_PREFIXES)}

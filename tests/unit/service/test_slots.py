@@ -1,3 +1,5 @@
+"""Tests of the slots of the service: how many calls of one kind it serves at a time."""
+
 from __future__ import annotations
 
 import pytest

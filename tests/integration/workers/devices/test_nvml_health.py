@@ -28,7 +28,7 @@ from fake_driver.far_backend import WELL, FarBackend
 
 from gpuqueue.model.device import Health, trouble_of
 from workers.devices.backend import DeviceTrouble
-from workers.worker import near
+from workers.worker import distances_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +146,7 @@ def test_a_lost_gpu_has_no_health_and_no_distance(fake: FakeGpus, start: Start) 
         backend.health(second)
     with pytest.raises(DeviceTrouble, match="lost"):
         backend.distance(first, second)
-    assert {} == near(backend, first)
+    assert {} == distances_from(backend, first)
     assert WELL == backend.health(first)
 
 
@@ -159,7 +159,7 @@ def test_distance_is_the_drivers_and_a_link_makes_neighbours(fake: FakeGpus, sta
     assert 20 == backend.distance(first, second)
     fake.state.links[0][1] = 1
     assert 0 == backend.distance(first, second)
-    assert {second.uuid: 0} == near(backend, first)
+    assert {second.uuid: 0} == distances_from(backend, first)
     fake.state.gpus[0].unsupported = TOPOLOGY
     assert backend.distance(first, second) is None
-    assert {} == near(backend, first)
+    assert {} == distances_from(backend, first)

@@ -14,7 +14,7 @@ import pytest
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.cpu import CpuBackend
 from workers.devices.simulated import SimulatedBackend
-from workers.measure.monitor import described, owners
+from workers.measure.monitor import external_process_of, owners
 from workers.run import process_tree
 from workers.run.environment import TOKEN
 
@@ -72,7 +72,7 @@ def surroundings() -> dict[str, Any]:
     identity = ProcessIdentity.of(child)
     simulated, cpu = SimulatedBackend("h", "sim:1x1G"), CpuBackend("h")
     (device,), (processor,) = simulated.devices(), cpu.devices()
-    external = described(1, 5)
+    external = external_process_of(1, 5)
     return {
         "hidden": process_tree.hides_others(),
         "init": str(ProcessIdentity.of(1)),

@@ -20,7 +20,7 @@ from gpuqueue.text.units import GIB, MIB
 from workers.devices import nvml_calls, simulated
 from workers.devices.backend import DeviceTrouble
 from workers.devices.cpu import CpuBackend, resident_bytes
-from workers.devices.nvml import NvmlBackend, merged
+from workers.devices.nvml import NvmlBackend, largest_by_pid
 from workers.devices.select import choose, find
 from workers.devices.simulated import SimulatedBackend, parse_simulated
 
@@ -241,7 +241,7 @@ def test_the_cpu_without_a_limit_is_the_whole_host(tmp_path: Path) -> None:
 def test_a_process_in_two_lists_has_its_largest_figure() -> None:
     """A pid in several entries has its largest known figure. It is unknown only if every entry is unknown."""
     entries = [(1, 5), (2, None), (3, None), (1, 7), (2, 4), (3, None), (1, None)]
-    assert {1: 7, 2: 4, 3: None} == merged(entries)
+    assert {1: 7, 2: 4, 3: None} == largest_by_pid(entries)
 
 
 def test_nvml_sums_only_what_is_on_the_gpu() -> None:

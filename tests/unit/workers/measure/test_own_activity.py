@@ -1,3 +1,5 @@
+"""Tests of the figures of how much one run used one device, over its whole time."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Tests of the part of a device's utilisation that is that of one run."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

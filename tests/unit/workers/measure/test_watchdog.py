@@ -1,3 +1,5 @@
+"""Tests of the memory limit that the sampler enforces: when a run is warned, and when it is ended."""
+
 from __future__ import annotations
 
 from pathlib import Path

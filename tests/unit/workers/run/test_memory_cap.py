@@ -1,3 +1,5 @@
+"""Tests of the environment variables that cap a job's memory in each framework."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Tests of the directory of the runs on a host whose jobs run as their submitters."""
+
 from __future__ import annotations
 
 import os
@@ -10,7 +12,7 @@ import pytest
 
 from gpuqueue.errors import Refused
 from gpuqueue.settings.settings import Settings
-from workers.worker import prepare
+from workers.worker import prepare_runs_directory
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def settings(folder: Path, **changes: str) -> Settings:
 
 def test_submitters_may_enter_the_runs_and_not_list_them(folder: Path) -> None:
     """If jobs run as their submitters, everybody may enter the directory of the runs."""
-    prepare(settings(folder, GPUQUEUE_RUN_AS="submitter"))
+    prepare_runs_directory(settings(folder, GPUQUEUE_RUN_AS="submitter"))
 
     assert 0o711 == stat.S_IMODE((folder / "state" / "runs").stat().st_mode)
 
@@ -41,11 +43,11 @@ def test_a_closed_directory_above_the_runs_is_refused(folder: Path) -> None:
     (folder / "state").mkdir(mode=0o700)
 
     with pytest.raises(Refused, match=r"cannot enter .*state, .*: set runs_dir to a directory outside of state_dir"):
-        prepare(settings(folder, GPUQUEUE_RUN_AS="submitter"))
+        prepare_runs_directory(settings(folder, GPUQUEUE_RUN_AS="submitter"))
 
 
 def test_nothing_is_opened_for_a_single_user(folder: Path) -> None:
     """If jobs run as the worker, no directory is made or opened."""
-    prepare(settings(folder))
+    prepare_runs_directory(settings(folder))
 
     assert not (folder / "state").exists()

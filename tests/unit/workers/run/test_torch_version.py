@@ -1,3 +1,5 @@
+"""Tests of the version of torch that an interpreter would import."""
+
 from __future__ import annotations
 
 import os
@@ -115,7 +117,7 @@ def test_only_so_many_answers_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
 
     Each job may have its own PYTHONPATH, and a worker runs for months.
     """
-    monkeypatch.setattr(environment, "MOST", 2)
+    monkeypatch.setattr(environment, "MAX_ANSWERS", 2)
     monkeypatch.setattr(environment, "_answers", {})
 
     for number in (7, 8, 9):

@@ -1,3 +1,5 @@
+"""Tests of the event that waits on the monotonic clock."""
+
 from __future__ import annotations
 
 import threading

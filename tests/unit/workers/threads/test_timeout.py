@@ -27,7 +27,7 @@ def dead(tmp_path: Path) -> Iterator[Path]:
     """Return a directory that never answers."""
     with dead_server(tmp_path / "dead") as where:
         yield where
-    until(lambda: threads._room._value == threads.MOST, what="all looks have an end")
+    until(lambda: threads._room._value == threads.MAX_CALLS, what="all looks have an end")
 
 
 def test_what_is_found_and_what_is_raised_comes_back() -> None:

@@ -1,3 +1,5 @@
+"""Tests of the variables that a program reads once: which they are, and how they prevent a warm start."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -10,7 +12,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.settings.settings import Settings
-from workers.warm.pool import Image, difference, for_warm_interpreter, image_of, latched
+from workers.warm.pool import Image, first_difference, for_warm_interpreter, image_of, latched
 
 ENV = {"PATH": "/usr/bin", "LANG": "C.UTF-8", "HOME": "/home/ada"}
 
@@ -33,9 +35,9 @@ def test_what_is_read_once_must_agree(name: str) -> None:
     """
     ours = {key: value for key, value in ENV.items() if key != name}
 
-    assert name == difference(latched({**ours, name: "1"}), latched(ours))
-    assert name == difference(latched(ours), latched({**ours, name: "1"}))
-    assert name == difference(latched({**ours, name: "1"}), latched({**ours, name: "2"}))
+    assert name == first_difference(latched({**ours, name: "1"}), latched(ours))
+    assert name == first_difference(latched(ours), latched({**ours, name: "1"}))
+    assert name == first_difference(latched({**ours, name: "1"}), latched({**ours, name: "2"}))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_what_is_read_late_may_differ(name: str) -> None:
 
     Each run has its own devices, token and sweep values, so a warm interpreter with fixed ones would fit no run.
     """
-    assert difference(latched({**ENV, name: "1"}), latched({**ENV, name: "2"})) is None
+    assert first_difference(latched({**ENV, name: "1"}), latched({**ENV, name: "2"})) is None
 
 
 def test_a_warm_interpreter_does_not_know_the_run_of_its_image() -> None:
