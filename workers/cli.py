@@ -107,10 +107,12 @@ def record(path: Path | None, parent: int | None) -> None:
     database = HistoryDatabase(settings.database_url, keep_secrets=settings.keep_secrets)
     pruner = HistoryPruner(settings, SystemClock(), database, JobQueue(settings.redis_url))
     threading.Thread(target=pruner.loop, args=(stopping,), name="gpuqueue-pruner", daemon=True).start()
-    api = threading.Thread(target=_serve, args=(settings, path, stopping), name="gpuqueue-api")
     if path is not None:
-        api.start()
-    Recorder(settings, JobQueue(settings.redis_url), database).loop(stopping)
+        threading.Thread(target=_serve, args=(settings, path, stopping), name="gpuqueue-api").start()
+    try:
+        Recorder(settings, JobQueue(settings.redis_url), database).loop(stopping)
+    finally:
+        stopping.set()  # the API ends as well, so that this process ends and is started again
     sender.leave()
 
 
