@@ -33,8 +33,9 @@ class Client:
     """A client of one queue, for one user. Every call may raise an error of the kind Unreachable.
 
     It uses the HTTP service that the settings name (``url``), or else the store and the history directly. The groups
-    have the same methods and errors either way. Each group is imported on first use, because a command needs one or two
-    of them. *connection* is for the service itself, which acts for others.
+    have the same methods and errors either way. The history is asked through the server of this account's own queue, if
+    one answers (docs/internals/adr/0022). Each group is imported on first use, because a command needs one or two of
+    them. *connection* is for the service itself, which acts for others.
     """
 
     def __init__(self, settings: Settings | None = None, *, connection: Connection | None = None) -> None:

@@ -1,8 +1,10 @@
-"""The files of runs whose code travelled: those in the run directories of this host."""
+"""The group ``client.files``: the files of runs whose code travelled, in the run directories of this host.
+
+``gpuqueue-worker pack`` packs them, because the package ``workers`` knows the layout of a run directory.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -126,7 +128,7 @@ class NoCopy(GpuQueueError):
 
 
 class PackedRun:
-    """The output of the program for *request*, as a file that is read once.
+    """The output of ``gpuqueue-worker pack`` for *request*, as a file that is read once.
 
     Raises:
         NoCopy: there is no copy of the code.
@@ -171,7 +173,7 @@ class PackedRun:
 
     def close(self) -> None:
         """End the program if it still runs."""
-        with contextlib.suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()
         if self._process.stdout is not None:

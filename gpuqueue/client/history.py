@@ -1,4 +1,4 @@
-"""The history: searches recorded jobs and computes statistics."""
+"""The group ``client.history``: searches recorded jobs and computes statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists the jobs that have not ended, page by page, with filters."""
+"""Lists the jobs that have not ended, page by page, with filters: ``client.jobs.listing``, and the route of the API."""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
-"""Opens a SQLite or PostgreSQL database with durable commits and one-line error messages.
+"""Opens a SQLite or PostgreSQL database with durable commits, limits of time and one-line error messages.
 
 Whatever goes wrong with the database raises ``HistoryUnreachable``. A transaction has changed nothing then. Only errors
 of a row, such as a violated constraint, are raised as they are.
+
+A PostgreSQL server may not answer: stopped, swapped out, or behind a cut wire. No setting of the driver covers this
+case. ``connect_timeout`` applies only until the connection is open, the server itself enforces ``statement_timeout``,
+and the kernel of a stopped server still acknowledges every packet.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import threading
@@ -248,7 +251,7 @@ class AnswerLate(Exception):
     """The server did not answer in time, and the connection was shut down."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def answer_bounded(driver_connection: Any, limit_s: float) -> Iterator[None]:
     """Shut down *driver_connection* if the work with it takes longer than *limit_s* seconds.
 
@@ -260,7 +263,7 @@ def answer_bounded(driver_connection: Any, limit_s: float) -> Iterator[None]:
 
     def give_up() -> None:
         late.set()
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(driver_connection.fileno())) as wire:
+        with suppress(OSError), socket.socket(fileno=os.dup(driver_connection.fileno())) as wire:
             wire.shutdown(socket.SHUT_RDWR)  # wakes a thread that is blocked on the socket
 
     timer = threading.Timer(limit_s, give_up)

@@ -38,7 +38,12 @@ if TYPE_CHECKING:
     from gpuqueue.model.learning_report import LearningReport
     from gpuqueue.model.run import Survivor
 
+Arguments = ParamSpec("Arguments")
+T = TypeVar("T")
+
 _QUERY, _ARRAYS = sa.text(QUERY), sa.text(ARRAYS)
+#: Most runs whose durations are read, the newest first: the durations of old runs may no longer apply.
+_MOST_DURATIONS = 100
 
 
 def runs_of(connection: sa.Connection, user: str, program: str) -> tuple[PastRun, ...]:
@@ -46,10 +51,6 @@ def runs_of(connection: sa.Connection, user: str, program: str) -> tuple[PastRun
     rows = connection.execute(_QUERY, {"user": user, "program": program}).all()
     arrays = [connection.execute(_ARRAYS, {"id": each}).one_or_none() for each in arrays_of(rows)]
     return past_runs(rows, {row.id: row.spec for row in arrays if row is not None})
-
-
-#: Most runs that are considered, the newest first: the durations of old runs may no longer apply.
-MOST_RUNS = 100
 
 
 def durations_s(connection: sa.Connection, *, user: str, name: str) -> list[float]:
@@ -60,13 +61,9 @@ def durations_s(connection: sa.Connection, *, user: str, name: str) -> list[floa
         .where(jobs.c.user_name == user, jobs.c.name == name)
         .where(runs.c.ending == EndingKind.EXITED.value, runs.c.duration_s.is_not(None))
         .order_by(runs.c.job_id.desc())
-        .limit(MOST_RUNS)
+        .limit(_MOST_DURATIONS)
     )
     return list(connection.scalars(found))
-
-
-Arguments = ParamSpec("Arguments")
-T = TypeVar("T")
 
 
 def _with_connection(

@@ -2,6 +2,13 @@
 
 A page is found by its key (keyset paging): the sort value and the id of the last job seen. The first page costs as much
 as the thousandth, and new jobs do not shift any page.
+
+A common text is found by walking along the list, a rare one by an index. A walk fills a page with a common text after a
+few steps, but would pass a million jobs for a rare text. The text index (:mod:`gpuqueue.history.text_index`) finds a
+rare text at once, but would return half a million jobs for a common one. Which case applies is unknown beforehand. So
+the search walks through the next jobs of the list first, and only then uses the index.
+
+Name patterns are those of a shell and of :mod:`fnmatch`: ``*``, ``?``, ``[abc]``, ``[!abc]``. Case matters.
 """
 
 from __future__ import annotations
@@ -42,21 +49,19 @@ BY_SIGNAL = 128
 #: Exit codes of ``run`` and ``wait`` for a job that reached its time limit, and for a cancelled job.
 OUT_OF_TIME, CANCELLED = 124, 130
 #: A set, or any other single character. A bracket that is never closed stands for itself.
-_PIECE = re.compile(r"\[(?P<no>!?)(?P<set>\]?[^\]]*)\]|(?P<sign>.)", re.DOTALL)
+_PATTERN_PIECE = re.compile(r"\[(?P<no>!?)(?P<set>\]?[^\]]*)\]|(?P<sign>.)", re.DOTALL)
 _WILD = frozenset("*?[")
 #: Characters with a special meaning within a set of a regular expression.
 _SPECIAL = re.compile(r"([]\[\\^])")
 #: Conditions and order of one part of the list. The parts in sequence are the whole list.
 Part = tuple[list[Condition], list[Any]]
-
 #: Number of jobs that are searched before the index is used. That takes about as long as using the index.
 NEAR = 1000
 #: Length of the shortest text that the index can find, in characters: that of a trigram.
 SHORTEST = 3
 #: Most trigrams in a query. More trigrams hardly narrow the result.
-_MOST = 24
-
-_index = sa.table(text_index.TABLE, sa.column("rowid", sa.BigInteger), sa.column(text_index.TABLE))
+_MOST_TRIGRAMS = 24
+_text_index = sa.table(text_index.TABLE, sa.column("rowid", sa.BigInteger), sa.column(text_index.TABLE))
 
 
 def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMapping]:
@@ -107,7 +112,7 @@ def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[Part]:
         yield from _by_user(connection, query, by_id)
         return
     column = _COLUMNS[query.sort]
-    value = None if query.after_id is None else _place(connection, column, query.after_id)
+    value = None if query.after_id is None else _sort_value(connection, column, query.after_id)
     unknown: list[Condition] = [column.is_(None)]
     if query.after_id is None or value is not None:
         yield [column.is_not(None), *_from(column, value, query)], _order(column, query)
@@ -124,7 +129,7 @@ def _by_user(connection: sa.Connection, query: HistoryQuery, by_id: sa.ColumnEle
     if query.after_id is None:
         name = connection.scalar(sa.select(end(column)))
     else:
-        name = _place(connection, column, query.after_id)
+        name = _sort_value(connection, column, query.after_id)
         yield [column == name, _beyond(jobs.c.id, query.after_id, query)], [by_id]
         name = connection.scalar(sa.select(end(column)).where(column < name if query.reverse else column > name))
     while name is not None:
@@ -145,11 +150,11 @@ def _from(column: sa.Column[Any], value: Any, query: HistoryQuery) -> list[Condi
     return [at_least, sa.or_(further, _beyond(jobs.c.id, query.after_id, query))]
 
 
-def _beyond(column: sa.Column[int], job_id: int, query: HistoryQuery) -> Condition:
+def _beyond(column: sa.ColumnElement[int], job_id: int, query: HistoryQuery) -> Condition:
     return column > job_id if query.reverse else column < job_id
 
 
-def _place(connection: sa.Connection, column: sa.Column[Any], job_id: int) -> Any:
+def _sort_value(connection: sa.Connection, column: sa.Column[Any], job_id: int) -> Any:
     found = connection.execute(sa.select(column).where(jobs.c.id == job_id)).first()
     if found is None:
         raise JobNotFound(f"there is no job {job_id} in the history to continue after: take the last id of a page")
@@ -348,7 +353,7 @@ def matches_pattern(connection: sa.Connection, column: sa.Column[Any], pattern: 
 
 def _as_glob(pattern: str) -> Iterator[str]:
     """Yield *pattern* in the syntax of SQLite's GLOB, where a negated set begins with ``^``."""
-    for piece in _PIECE.finditer(pattern):
+    for piece in _PATTERN_PIECE.finditer(pattern):
         sign, members = piece["sign"], piece["set"]
         if sign is None:
             yield f"[{'^' if piece['no'] else ''}{_without_caret(members) if not piece['no'] else members}]"
@@ -363,7 +368,7 @@ def _without_caret(members: str) -> str:
 
 def _as_regex(pattern: str) -> Iterator[str]:
     """Yield *pattern* as a regular expression of PostgreSQL."""
-    for piece in _PIECE.finditer(pattern):
+    for piece in _PATTERN_PIECE.finditer(pattern):
         sign, members = piece["sign"], piece["set"]
         if sign is None:
             meant = _SPECIAL.sub(r"\\\1", members)
@@ -388,7 +393,7 @@ def text_parts(connection: sa.Connection, query: HistoryQuery, plain: Iterator[P
         for part in plain:
             yield from _along_ids(connection, query, part)
     elif connection.dialect.name == "sqlite":
-        ids = _named(connection, query, None, index_choice.FEW + 1)
+        ids = _ids_with_text(connection, query, None, index_choice.FEW + 1)
         narrow = [jobs.c.id.in_(ids)] if len(ids) <= index_choice.FEW else []
         yield from (([*conditions, *narrow], order) for conditions, order in plain if ids)
     else:  # PostgreSQL's planner estimates how common the text is
@@ -406,26 +411,23 @@ def _along_ids(connection: sa.Connection, query: HistoryQuery, part: Part) -> It
         yield part
         return
     yield [*conditions, jobs.c.id <= edge if query.reverse else jobs.c.id >= edge], order
-    ids = _named(connection, query, edge, index_choice.FEW + 1)
+    ids = _ids_with_text(connection, query, edge, index_choice.FEW + 1)
     in_order = connection.dialect.name == "sqlite"
     if ids and (in_order or len(ids) <= index_choice.FEW):
         yield [jobs.c.id.in_(ids)], order
     if len(ids) > index_choice.FEW:
-        yield [_beyond_text(jobs.c.id, ids[-1] if in_order else edge, query)], order
+        yield [_beyond(jobs.c.id, ids[-1] if in_order else edge, query)], order
 
 
-def _beyond_text(column: sa.ColumnElement[int], edge: int, query: HistoryQuery) -> Condition:
-    return column > edge if query.reverse else column < edge
-
-
-def _named(connection: sa.Connection, query: HistoryQuery, edge: int | None, most: int) -> Sequence[int]:
+def _ids_with_text(connection: sa.Connection, query: HistoryQuery, edge: int | None, most: int) -> Sequence[int]:
     """Return up to *most* jobs that may contain the text. If *edge* is given, return only jobs beyond it."""
     text = str(query.text)
     column: sa.ColumnElement[int] = jobs.c.id
     may_have = has_text(text)
     if connection.dialect.name == "sqlite":
-        column, may_have = _index.c.rowid, _index.c[text_index.TABLE].op("MATCH", is_comparison=True)(_trigrams(text))
-    beyond = [] if edge is None else [_beyond_text(column, edge, query)]
+        column = _text_index.c.rowid
+        may_have = _text_index.c[text_index.TABLE].op("MATCH", is_comparison=True)(_trigrams(text))
+    beyond = [] if edge is None else [_beyond(column, edge, query)]
     found = sa.select(column).where(may_have, *beyond).limit(most)
     if connection.dialect.name == "sqlite":
         found = found.order_by(column.asc() if query.reverse else column.desc())
@@ -437,5 +439,5 @@ def _trigrams(text: str) -> str:
     # Like SQLite's lower(): only ASCII letters change.
     lower = safe(text).encode().lower().decode()
     each = list(dict.fromkeys(lower[start : start + SHORTEST] for start in range(len(lower) - SHORTEST + 1)))
-    quoted = ('"' + trigram.replace('"', '""') + '"' for trigram in each[:: -(-len(each) // _MOST)])
+    quoted = ('"' + trigram.replace('"', '""') + '"' for trigram in each[:: -(-len(each) // _MOST_TRIGRAMS)])
     return " AND ".join(quoted)

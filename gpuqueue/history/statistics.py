@@ -1,4 +1,11 @@
-"""Statistics of the runs in a period: time on devices, requested and used memory, waits, endings."""
+"""Statistics of the runs in a period, in SQL: time on devices, requested and used memory, waits, endings, stretch.
+
+The period is a small table of steps (one, or one per day). Each run is joined with the steps that it overlaps. So one
+statement answers for a period, for each of its days, and for each device step by step.
+
+The runs are read twice: once for the sums, and once for the waits, whose percentiles need the runs in order. Both times
+the groups and the total come from the same rows.
+"""
 
 from __future__ import annotations
 
@@ -112,8 +119,14 @@ def _natural(label: str) -> tuple[str, int, str]:
 
 
 def stretch(connection: sa.Connection, *, since: datetime, until: datetime, user: str | None) -> Stretch | None:
-    """Return the stretch of the runs that ended from *since* to *until* (exclusive), None without any to compare."""
-    rows = connection.execute(_by_command(_runs(since, until), user)).all()
+    """Return the stretch of the runs that ended from *since* to *until* (exclusive), None without any to compare.
+
+    That is by how much runs took longer beside others on their devices than alone. Compared are runs that ended well,
+    of the same user, command and device model, where both are known. Whether others were on a device is known from the
+    samples (``run_devices.shared``): one sample is enough, so a run that shared its device for a moment counts in full,
+    and the real stretch is larger than what is found.
+    """
+    rows = connection.execute(_shared_and_alone(_runs_with_sharing(since, until), user)).all()
     alone_s = sum(row.shared * row.alone_s / row.alone for row in rows)
     if not alone_s:
         return None
@@ -125,7 +138,7 @@ def stretch(connection: sa.Connection, *, since: datetime, until: datetime, user
     )
 
 
-def _runs(since: datetime, until: datetime) -> sa.Subquery:
+def _runs_with_sharing(since: datetime, until: datetime) -> sa.Subquery:
     """Return each run whose devices are known, with 1 if it shared any of them."""
     return (
         sa.select(
@@ -148,7 +161,7 @@ def _runs(since: datetime, until: datetime) -> sa.Subquery:
     )
 
 
-def _by_command(each: sa.Subquery, user: str | None) -> sa.Select[tuple[int, float, int, float]]:
+def _shared_and_alone(each: sa.Subquery, user: str | None) -> sa.Select[tuple[int, float, int, float]]:
     """Return the numbers and the total seconds of shared and unshared runs, for each command that has both."""
     alone = 1 - each.c.shared
     shared, several = sa.func.sum(each.c.shared), sa.func.sum(alone)

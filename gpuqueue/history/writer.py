@@ -1,4 +1,7 @@
-"""Writes a batch of events completely or not at all, and only once, even with several recorders."""
+"""Writes a batch of events completely or not at all, and only once, even with several recorders.
+
+An event that the database refuses becomes a dead letter: it must not block the events after it, and must not get lost.
+"""
 
 from __future__ import annotations
 

@@ -128,9 +128,10 @@ def unit_path(name: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TicketKey:
-    """The file with the key. Without *text* a new one is made, and one that is there stays.
+    """The file with the key with which the service signs jobs (:mod:`gpuqueue.model.ticket`).
 
-    It is *lasting* where it was made: with another key, no job that waits could start.
+    Without *text* a new one is made, and one that is there stays. It is *lasting* where it was made: with another key,
+    no job that waits could start.
     """
 
     owned: Owned
@@ -160,12 +161,12 @@ class TicketKey:
             return State.MISSING
         if not stat.S_ISREG(found.st_mode):
             raise Refused(f"{TICKET_KEY} is there and is no file: move it away")
-        is_right = self.owned.fits(found) and (self.text is None or self.text == _content())
+        is_right = self.owned.fits(found) and (self.text is None or self.text == _ticket_key_there())
         return State.THERE if is_right else State.DIFFERS
 
     def make(self) -> None:
         """Write it, or change its owner and mode."""
-        self._file(self.text or _content() or _new()).make()
+        self._file(self.text or _ticket_key_there() or _new_ticket_key()).make()
 
     def remove(self) -> None:
         """Remove it."""
@@ -186,13 +187,13 @@ def ticket_key_of_host(text: str | None) -> TicketKey:
     return TicketKey(owned=Owned(mode=0o400), text=text, lasting=False)
 
 
-def _new() -> str:
+def _new_ticket_key() -> str:
     from gpuqueue.model.ticket import KEY_BYTES  # noqa: PLC0415 - it imports hashlib, and a second install needs none
 
     return f"{os.urandom(KEY_BYTES).hex()}\n"
 
 
-def _content() -> str | None:
+def _ticket_key_there() -> str | None:
     try:
         return TICKET_KEY.read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
@@ -205,7 +206,8 @@ def _content() -> str | None:
 class Bytecode:
     """The bytecode of gpuqueue, and of the libraries that are installed in the same directory *site*.
 
-    It is no part of what ``uninstall`` removes: it goes with the packages.
+    An account that cannot write beside a module compiles it at each command. pip compiles what it installs, uv does not
+    without ``--compile-bytecode``. It is no part of what ``uninstall`` removes: it goes with the packages.
     """
 
     site: Path

@@ -1,5 +1,7 @@
 """Replays past jobs: what each rule would have allocated, given only what was known when the job was submitted. Pure.
 
+Beside the learned number it tries plain rules, each of which takes the peaks of earlier runs in bytes, oldest first.
+
 A run fits if its allocation is at least its peak. A run that does not fit is lost: it is taken to die after half of its
 time, and the next one gets twice as much, up to the whole device, as after a real lack of memory.
 """

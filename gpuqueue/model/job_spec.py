@@ -1,4 +1,4 @@
-"""The request of a job, and the account that submits it. Pure."""
+"""The request of a job, with its warning signal, git checkout and priority, and the account that submits it. Pure."""
 
 from __future__ import annotations
 
@@ -35,19 +35,36 @@ else:
     probes = later("gpuqueue.model.probe")
 
 #: Default time between the signal and the limit, in seconds, as in Slurm.
-BEFORE_S = 60.0
+SIGNAL_BEFORE_S = 60.0
 #: Signals that cannot be caught, so they cannot warn a job.
-_DEAF = frozenset({signal.SIGKILL, signal.SIGSTOP})
-_WRITTEN = pattern(r"(?:B:)?(?:SIG)?(?P<which>[A-Z0-9]{1,12})(?:@(?P<before>.{1,40}))?", re.ASCII | re.IGNORECASE)
+_UNCATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
+_SIGNAL_TEXT = pattern(r"(?:B:)?(?:SIG)?(?P<which>[A-Z0-9]{1,12})(?:@(?P<before>.{1,40}))?", re.ASCII | re.IGNORECASE)
 _SECONDS = pattern(r"\d{1,9}", re.ASCII)
+#: Longest branch name, in characters. ``system/git_checkout.py`` cuts longer ones.
+MAX_BRANCH = 255
+#: A full commit hash, SHA-1 or SHA-256.
+COMMIT = pattern(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+#: Text of the source of a memory that the submitter named (see ``mem_source.py``). It is the usual one.
+ASKED = "asked"
+#: The word of ``--mem`` that asks for what earlier runs needed.
+AUTO = "auto"
+#: Longest job name, in characters.
+MAX_NAME = 128
+#: Most tags of one job. ``gpuqueue/queue/lua/acts/set_tags.lua`` has the same limit.
+MAX_TAGS = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlySignal:
-    """The number of a signal, and the time in seconds between the signal and the time limit."""
+    """A signal that a job gets before its time limit, so that it can save its work: its number, and how long before.
+
+    The syntax is that of Slurm's ``--signal``: ``USR1@120`` is SIGUSR1, 120 seconds before the limit. Only the job's
+    first process gets the signal, because processes that a framework forks (such as data loaders) inherit no handler,
+    or the wrong one. Slurm's prefix ``B:`` asks for the same, so it is accepted and changes nothing.
+    """
 
     number: int
-    before_s: float = BEFORE_S
+    before_s: float = SIGNAL_BEFORE_S
 
     def __post_init__(self) -> None:
         """Validate the fields.
@@ -61,8 +78,9 @@ class EarlySignal:
                 raise BadRequest(f"the {what} of a warning signal must be a number, not {brief(value)}")
         if self.number not in signal.valid_signals():
             raise BadRequest(f"{brief(self.number)} is no signal number")
-        if self.number in _DEAF:
-            raise BadRequest(f"{_name(self.number)} cannot be caught, so it cannot warn: choose another, such as USR1")
+        if self.number in _UNCATCHABLE:
+            name = _signal_name(self.number)
+            raise BadRequest(f"{name} cannot be caught, so it cannot warn: choose another, such as USR1")
         if not 0 < self.before_s <= MAX_S:
             raise BadRequest("a warning signal must come before the time limit, by at most ten years")
 
@@ -76,14 +94,14 @@ class EarlySignal:
             BadRequest: *text* is malformed.
 
         """
-        match = _WRITTEN.fullmatch(text.strip())
+        match = _SIGNAL_TEXT.fullmatch(text.strip())
         if match is None:
             raise BadRequest(f"{brief(text)} is no warning signal: write it like USR1@120 or SIGINT@2m")
         before = match["before"]
         if before is None:
-            return cls(number=_number(match["which"]))
+            return cls(number=_signal_number(match["which"]))
         before_s = float(before) if _SECONDS.fullmatch(before) else parse_duration(before)
-        return cls(number=_number(match["which"]), before_s=before_s)
+        return cls(number=_signal_number(match["which"]), before_s=before_s)
 
     def check(self, time_limit_s: float | None) -> None:
         """Check that the signal can be sent within *time_limit_s*.
@@ -94,20 +112,20 @@ class EarlySignal:
         """
         if time_limit_s is None:
             raise BadRequest(
-                f"{_name(self.number)} is to come before the time limit, and there is none: give one (--time)"
+                f"{_signal_name(self.number)} is to come before the time limit, and there is none: give one (--time)"
             )
         if self.before_s >= time_limit_s:
             raise BadRequest(
-                f"{_name(self.number)} is to come {format_duration(self.before_s)} before a time limit of "
+                f"{_signal_name(self.number)} is to come {format_duration(self.before_s)} before a time limit of "
                 f"{format_duration(time_limit_s)}: give a shorter time after the @"
             )
 
     def __str__(self) -> str:
         """Return the text that :meth:`parse` accepts, such as ``USR1@120``."""
-        return f"{_name(self.number).removeprefix('SIG')}@{self.before_s:g}"
+        return f"{_signal_name(self.number).removeprefix('SIG')}@{self.before_s:g}"
 
 
-def _number(word: str) -> int:
+def _signal_number(word: str) -> int:
     if word.isdigit():
         return int(word) if len(word) < 4 else 0  # noqa: PLR2004 - no signal has four digits
     try:
@@ -116,17 +134,11 @@ def _number(word: str) -> int:
         raise BadRequest(f"{brief(word)} is no signal name: kill -l lists them") from None
 
 
-def _name(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # most real-time signals have no name
         return str(number)
-
-
-#: Longest branch name, in characters. ``system/git_checkout.py`` cuts longer ones.
-MAX_BRANCH = 255
-#: A full commit hash, SHA-1 or SHA-256.
-COMMIT = pattern(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,15 +184,6 @@ class Account:
     uid: int
     host: str
 
-
-#: Text of the source of a memory that the submitter named (see ``mem_source.py``). It is the usual one.
-ASKED = "asked"
-#: The word of ``--mem`` that asks for what earlier runs needed.
-AUTO = "auto"
-#: Longest job name, in characters.
-MAX_NAME = 128
-#: Most tags of one job. ``gpuqueue/queue/lua/acts/set_tags.lua`` has the same limit.
-MAX_TAGS = 32
 
 #: Types of flags and of optional texts. Other fields refuse a bool, although Python's bool is an int.
 _FLAG: tuple[type, ...] = (bool,)

@@ -1,4 +1,4 @@
-"""Where the memory that a job asks for came from. Pure."""
+"""Where the memory that a job asks for came from, and what a worker reports about a lack of it. Pure."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ NO_LARGER_DEVICE = "no device that the job may use gives more"
 LIMITED = "a limit of the site lets it ask for no more"
 #: What a note says where the job was not short of its own request.
 TAKEN_BY_OTHERS = "because others took its memory"
+#: Most runs that a text names. No rule uses as many.
+MOST_RUNS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,14 +39,13 @@ class Shortage:
 
 
 def with_granted(spec: JobSpec, mem_bytes: int) -> JobSpec:
-    """Return *spec* with the memory that the queue gave the job after a lack of it; unchanged if that is the same."""
+    """Return *spec* with the memory that the queue gave the job after a lack of it; unchanged if that is the same.
+
+    The store decides (``memory_retry.lua``): it knows the devices, the limits and the count.
+    """
     if mem_bytes == spec.mem_bytes:
         return spec
     return replace(spec, mem_bytes=mem_bytes, mem_source=str(MemKind.OUT_OF_MEMORY))
-
-
-#: Most runs that a text names. No rule uses as many.
-MOST_RUNS = 1000
 
 
 class MemKind(str, Enum):

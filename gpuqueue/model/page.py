@@ -1,4 +1,4 @@
-"""The rows of the web page's tables: compact forms of jobs and devices, and answers that hold them. Pure."""
+"""What the web page gets: the rows of its tables, the view of one job, and the form for a new job. Pure."""
 
 from __future__ import annotations
 

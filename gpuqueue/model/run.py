@@ -1,4 +1,4 @@
-"""Runs: attempts at a job on one or more devices, and their endings. Pure."""
+"""Runs: attempts at a job on one or more devices, their endings, and the records and lists of jobs with them. Pure."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from gpuqueue.model.device import Activity, DeviceFilter, DeviceKind, Peak, Time
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.notification import Delivery
 from gpuqueue.model.placement import Shape
+
+#: How the text of a note about an idle run begins.
+NO_USE = "no use of its"
 
 
 class EndingKind(str, Enum):
@@ -207,10 +210,6 @@ class Run:
         if not peaks or any(peak is None for peak in peaks):
             return None
         return sum(peak for peak in peaks if peak is not None)
-
-
-#: How the text of a note about an idle run begins.
-NO_USE = "no use of its"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

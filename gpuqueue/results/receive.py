@@ -1,4 +1,9 @@
-"""Brings the files of an archive into a directory: all that are whole, also if the archive is cut short."""
+"""Brings the files of an archive into a directory: all that are whole, also if the archive is cut short.
+
+The directory is the user's, and may hold other files. No name leads out of it: each directory below it is opened by its
+parent without following links. A file is written below the directory ``.gpuqueue-fetch`` there and gets its name when
+it is whole, so that no half file ever has its final name. The next fetch deletes what a killed one left.
+"""
 
 from __future__ import annotations
 
@@ -356,7 +361,9 @@ def _status(folder: int, name: str) -> os.stat_result | None:
 
 
 class Arrival:
-    """Takes the content of a file, chunk by chunk.
+    """Takes the content of a file, chunk by chunk, and writes it once it differs from the file that is there.
+
+    So a file that is there already costs no writing and no space.
 
     *there* is the open file to compare with, which has the same size, or None. *start* opens the new file, and may
     refuse that. Both files are closed by ``close``.

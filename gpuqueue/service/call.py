@@ -1,4 +1,9 @@
-"""One call of the API: who calls, what the caller may do, and what the caller may see of a job."""
+"""One call of the API: who calls, what the caller may do, and what the caller may see of a job.
+
+Callers who may not see the arguments of a job get it without them: the command, its Python, the directory, the code and
+the values of a sweep. The reasons why a job could not start name them too, so only reasons that certainly hold none of
+them stay.
+"""
 
 from __future__ import annotations
 
@@ -247,7 +252,7 @@ class Call:
 
 def without_arguments(job: Job) -> Job:
     """Return *job* without its arguments. The number of an array's members stays."""
-    return replace(job, spec=_spec_without_arguments(job.spec), because=job.because and _reason(job.because))
+    return replace(job, spec=_spec_without_arguments(job.spec), because=job.because and _shown_reason(job.because))
 
 
 def run_without_arguments(run: Run) -> Run:
@@ -255,7 +260,7 @@ def run_without_arguments(run: Run) -> Run:
     ending = run.ending
     if ending is None or ending.kind not in _WITH_PATHS:
         return run
-    return replace(run, ending=replace(ending, detail=ending.detail and _reason(ending.detail)))
+    return replace(run, ending=replace(ending, detail=ending.detail and _shown_reason(ending.detail)))
 
 
 def note_without_arguments(note: Note) -> Note:
@@ -296,5 +301,5 @@ def _unswept(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if not name.startswith(_SWEPT)}
 
 
-def _reason(text: str) -> str:
+def _shown_reason(text: str) -> str:
     return text if _GENERIC.fullmatch(text) else HIDDEN

@@ -1,4 +1,7 @@
-"""The kinds of requests to the relays of worker hosts, each with those who wait for its answer."""
+"""The kinds of requests to the relays of worker hosts, each with those who wait for its answer.
+
+``relays.py`` makes them and hands them to the relays. Everything here runs in the event loop of the service.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +132,11 @@ AnyRequest = LogRequest | FilesRequest | TerminalRequest | ProgressRequest
 
 
 class TerminalKeys:
-    """The keys for one run on *host*, as frames of its terminal's socket. It ends once, and stays so."""
+    """The keys for one run on *host*, as frames of its terminal's socket. It ends once, and stays so.
+
+    The relay asks with long polls for the bytes that follow those that it has passed on. So it passes on each byte once
+    and in order, and a user learns whether the keys have arrived.
+    """
 
     def __init__(self, host: str, at_end: Callable[[], None]) -> None:
         """Begin with no keys. *at_end* is called when it ends."""

@@ -1,4 +1,4 @@
-"""Server-sent events: their text, and the answer that streams them."""
+"""Answers that are streamed: server-sent events, and files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def with_problems(events: AsyncIterator[str]) -> AsyncIterator[str]:
         yield event("problem", problem_of(error))
 
 
-def streamed(events: AsyncIterator[str]) -> StreamingResponse:
+def streamed_events(events: AsyncIterator[str]) -> StreamingResponse:
     """Return the answer that streams *events*. Proxies must not collect them."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(with_problems(events), media_type=MEDIA_TYPE, headers=headers)

@@ -1,4 +1,7 @@
-"""The site behind the API: a pool of threads with clients, and the connections that they use for each caller."""
+"""The site behind the API: what all routes share, how they read a request, and how they answer.
+
+The work of a route is done in a thread of a pool, whose connections are used for each caller in turn.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Comparison:
 def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int = 0, slows: bool = False) -> Comparison:
     """Replay *requests* at *site* under each policy. ``took_s`` is the duration of gpuqueue's own replay.
 
-    If *slows*, runs on shared devices slow each other (slowdown.py).
+    If *slows*, runs on shared devices slow each other (see :func:`gpuqueue.simulator.replay.speed`).
 
     Raises:
         BadRequest: no request fits a device of the site within the limits.

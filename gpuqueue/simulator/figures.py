@@ -6,7 +6,7 @@
   keeps very short jobs from dominating (Feitelson and Rudolph, "Metrics and Benchmarking for Parallel Job Scheduling",
   1998). The figure is the mean.
 - **Stretch**: the run time as a multiple of that alone, above 1 only if runs on shared devices slow each other
-  (slowdown.py). The figure is the mean.
+  (see ``speed`` of replay.py). The figure is the mean.
 - **Memory**: allocated memory as a share of all usable device memory, from the first arrival to the last end.
 - **Fairness**: Jain's index, (sum x)^2 / (n sum x^2), of the users' mean bounded slowdowns: 1 if all are equal, 1/n if
   one user has all of the slowdown (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness", 1984). The index is not

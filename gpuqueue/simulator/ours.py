@@ -6,7 +6,7 @@ Real workers act at every heartbeat. The simulation acts only when that can chan
 - Leases never expire, because no worker dies.
 - The tick that reserves devices and promotes jobs uses the same grid of seconds as real workers, but runs only after
   an event or when a job has waited long enough. Usage decays at the same times if the tick could change nothing else.
-- A device claims only if it might get a job (see chances.py).
+- A device claims only if it might get a job (see ``Chances``).
 - A device may leave a job to a better device. The better device usually claims the job at the same time, because all
   devices poll. Otherwise all devices poll again when the job has been left long enough.
 """
@@ -300,7 +300,17 @@ def _spec(request: Request, expected: float | None) -> JobSpec:
 
 
 class Chances:
-    """The room of each device, the waiting jobs, and what each device has not yet tried to claim."""
+    """The room of each device, the waiting jobs, and what each device has not yet tried to claim.
+
+    A claim that found nothing finds nothing again until one of these happens:
+
+    - A job arrives that fits the device.
+    - A run on the device ends, or its reservation changes.
+    - The same on another device of the host, for a job that needs several devices.
+    - A job is left to a better device. Then every device might get a job.
+
+    With limits this does not hold: a claim also drops the reservation of a user who has reached a limit.
+    """
 
     def __init__(self, site: Site, *, has_limits: bool) -> None:
         self._hosts = site.hosts
@@ -385,7 +395,10 @@ class Chances:
 
 
 class Moments:
-    """Times in seconds, earliest first. Those of a job matter only while it is in *waiting*."""
+    """Times at which a tick can change something, in seconds, earliest first.
+
+    Those of a job matter only while it is in *waiting*.
+    """
 
     def __init__(self, waiting: Container[int]) -> None:
         self._waiting = waiting

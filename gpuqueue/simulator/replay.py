@@ -65,7 +65,7 @@ def replay(requests: Sequence[Request], policy: Policy, *, slows: bool = False) 
     """Return the placement of each of *requests* under *policy*. *requests* must be in the order of their arrival.
 
     At one time, runs end first, then jobs arrive, then jobs start. Only the runs of jobs take time. If *slows*, runs
-    that share a device slow each other (see slowdown.py).
+    that share a device slow each other (see :func:`speed`).
 
     Raises:
         GpuQueueError: the policy did not start all jobs although nothing runs any more.
@@ -176,7 +176,17 @@ class Runs:
 def speed(total: float) -> float:
     """Return the speed of runs that share a device, as a share of their speed alone.
 
-    *total* is the sum of their utilisations alone: 1.2 for two runs with 60 % each.
+    *total* is the sum of their utilisations alone: 1.2 for two runs with 60 % each. Measured were 1388 pairs of
+    training jobs (Hu et al., "Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep Learning Training
+    Jobs", ASPLOS 2023): the mean speed was 0.99 where the sum was 60 to 80 %, 0.93 where it was 100 to 120 %, and 0.74
+    where it was 150 to 200 %. What the model adds:
+
+    - **Between** the middles of these ranges the speed is interpolated, and it is 1 at a sum of 0.
+    - **Beyond** the last one a device does no more work in total than there: the speed is inverse to the sum.
+    - **More than two** runs are as two with the same sum.
+    - A run on several devices is as slow as on the slowest of them, because its processes wait for each other.
+
+    Memory bandwidth, caches and the host are not modelled.
     """
     for (low, before), (high, after) in pairwise(CURVE):
         if total <= high:

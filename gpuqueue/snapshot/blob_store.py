@@ -4,7 +4,8 @@
 
     blobs/a/b/SHA256       a blob, of mode 0600 below directories of mode 0700
     users/UID/ab/SHA256    an empty file: this account has sent this blob
-    held/UID/              the snapshots that this account has (see held_marks.py)
+    held/UID/ADDRESS       an empty file: this account has this snapshot; its time is that of the last use
+    held/UID/ADDRESS.DIFF  the same, with the text DIFF about its difference from a commit
     lock                   held shared to renew blobs, exclusively to remove one
 
 A blob is written to a temporary file in its directory, checked, synced and renamed. The names are synced once for a
@@ -137,7 +138,7 @@ class BlobStore:
         if synced_at_s is None or self.missing(uid, [address]):
             synced_at_s = None
             self.put(uid, address, len(text), [text], most_bytes=MAX_TEXT_BYTES)
-        for folder in {self._path(each).parent for each in (address, *manifest.blobs(), *_one(diff))}:
+        for folder in {self._path(each).parent for each in (address, *manifest.blobs(), *_diff_names(diff))}:
             if synced_at_s is None or folder.stat().st_mtime >= synced_at_s:  # it has new names
                 _sync_folder(folder)
         self.held.add(uid, address, diff)
@@ -173,7 +174,7 @@ class BlobStore:
         """
         manifest = self.use(uid, address, limits, diff=diff)
         if uid != other_uid:
-            for sha256 in (*manifest.blobs(), address, *_one(diff)):
+            for sha256 in (*manifest.blobs(), address, *_diff_names(diff)):
                 mark = self._mark(other_uid, sha256)
                 _make_folder(mark.parent)
                 mark.touch(mode=0o600)
@@ -262,7 +263,7 @@ class BlobStore:
     def _lacking(self, uid: int, manifest: Manifest, diff: str | None) -> list[str]:
         """Return the blobs that the account must send. If there are none, check the lengths of all."""
         sizes = manifest.blobs()
-        lacking = self.missing(uid, (*sizes, *_one(diff)))
+        lacking = self.missing(uid, (*sizes, *_diff_names(diff)))
         if lacking:
             return lacking
         if diff is not None and os.stat(self._name(diff)).st_size > DIFF_BYTES:
@@ -275,7 +276,7 @@ class BlobStore:
     def _renew(self, uid: int, sha256: str) -> bool:
         """Renew the time of the blob *sha256* if it is here and the account *uid* has sent it; return whether so."""
         try:
-            os.stat(f"{self.users}/{int(uid)}/{checked(sha256)[:2]}/{sha256}")
+            os.stat(f"{self.users}/{int(uid)}/{checked_sha256(sha256)[:2]}/{sha256}")
             os.utime(self._name(sha256))
         except FileNotFoundError:
             return False
@@ -283,21 +284,21 @@ class BlobStore:
 
     def _name(self, sha256: str) -> str:
         """Return the path of a blob as a text. A submit asks for thousands, and a ``Path`` takes ten times as long."""
-        name = checked(sha256)
+        name = checked_sha256(sha256)
         return f"{self.blobs}/{name[0]}/{name[1]}/{name}"
 
     def _path(self, sha256: str) -> Path:
         return Path(self._name(sha256))
 
     def _mark(self, uid: int, sha256: str) -> Path:
-        return self.users / str(int(uid)) / checked(sha256)[:2] / sha256
+        return self.users / str(int(uid)) / checked_sha256(sha256)[:2] / sha256
 
 
 def _not_held(lacking: list[str]) -> SnapshotNotHeld:
     return SnapshotNotHeld(f"{len(lacking)} blobs of the snapshot are missing, among them {lacking[0][:12]}")
 
 
-def _one(diff: str | None) -> tuple[str, ...]:
+def _diff_names(diff: str | None) -> tuple[str, ...]:
     return () if diff is None else (diff,)
 
 
@@ -340,7 +341,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def checked(sha256: str) -> str:
+def checked_sha256(sha256: str) -> str:
     """Return *sha256* if it is a hash. Then it cannot name another path.
 
     Raises:
@@ -361,7 +362,7 @@ class Held:
 
 
 class HeldMarks:
-    """The files below the directory *root*, which exists."""
+    """Which snapshots each account has, and when it last used them: the files below *root*, which exists."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -35,6 +35,17 @@ FILE, EXECUTABLE, LINK, SUBMODULE = "100644", "100755", "120000", "160000"
 _OLD_MODES = {"100664": FILE, "100775": EXECUTABLE}
 #: Deepest submodule in submodules that is read. A commit cannot hold itself, but may go on for long.
 _MOST_DEPTH = 8
+#: Largest text, in bytes, and largest list of files in it, in bytes.
+MOST_BYTES, _MOST_LIST_BYTES = DIFF_BYTES, 2**18
+#: Largest file whose difference is shown, and most bytes that git gets to compare.
+_MOST_FILE_BYTES, _MOST_COMPARED_BYTES = 2**20, 8 * 2**20
+_TOO_MUCH = "not shown: the differences are too long together"
+#: Room for the last line of a list that is cut, and for the empty line below it.
+_MORE_BYTES = 50
+_LEFT_OUT = "left out of the snapshot"
+_WORDS = {"A": "added", "M": "modified", "D": "deleted", _LEFT_OUT: "left out"}
+_MODES = {FILE, EXECUTABLE}
+_BEGIN = b"diff --git "
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,8 @@ class Committed:
 
 class CommitFiles:
     """The files of *commit* in *tree*, a git work tree or a directory of one. Submodules are expanded.
+
+    Nothing of them is checked out or filtered.
 
     ``unknown`` are the submodules whose commit is not on this machine.
     """
@@ -77,12 +90,11 @@ class CommitFiles:
             by_folder.setdefault(each.folder, []).append(each)
         for folder, found in by_folder.items():
             ids = [each.git_id for each in found]
-            heads = self._git(folder, "cat-file", "--batch-check=%(objectsize)", given=_lines(ids)).split(b"\n")
+            heads = self._git(folder, "cat-file", "--batch-check=%(objectsize)", given=_id_lines(ids)).split(b"\n")
             sizes = zip(ids, heads, strict=False)  # behind the last head is the end of its line
             wanted = [each for each, size in sizes if size.isdigit() and int(size) <= most_bytes]
-            known = dict(
-                zip(wanted, _batch(self._git(folder, "cat-file", "--batch", given=_lines(wanted))), strict=True)
-            )
+            output = self._git(folder, "cat-file", "--batch", given=_id_lines(wanted))
+            known = dict(zip(wanted, _batch_contents(output), strict=True))
             yield from ((each, known.get(each.git_id)) for each in found)
 
     def _add(self, folder: str, commit: str, depth: int) -> None:
@@ -106,11 +118,11 @@ class CommitFiles:
         return git_run.in_work_tree(self._tree.root / folder, self._work_trees[folder], words, given)[0]
 
 
-def _lines(ids: Iterable[str]) -> bytes:
+def _id_lines(ids: Iterable[str]) -> bytes:
     return "".join(f"{each}\n" for each in ids).encode("ascii")
 
 
-def _batch(output: bytes) -> Iterator[bytes]:
+def _batch_contents(output: bytes) -> Iterator[bytes]:
     """Yield the contents in the *output* of ``git cat-file --batch``."""
     at = 0
     while at < len(output):
@@ -118,19 +130,6 @@ def _batch(output: bytes) -> Iterator[bytes]:
         size_bytes = int(output[at:end].rpartition(b" ")[2])
         yield output[end + 1 : end + 1 + size_bytes]
         at = end + 1 + size_bytes + 1
-
-
-#: Largest text, in bytes, and largest list of files in it, in bytes.
-MOST_BYTES, _MOST_LIST_BYTES = DIFF_BYTES, 2**18
-#: Largest file whose difference is shown, and most bytes that git gets to compare.
-_MOST_FILE_BYTES, _MOST_COMPARED_BYTES = 2**20, 8 * 2**20
-_TOO_MUCH = "not shown: the differences are too long together"
-#: Room for the last line of a list that is cut, and for the empty line below it.
-_MORE_BYTES = 50
-_LEFT_OUT = "left out of the snapshot"
-_WORDS = {"A": "added", "M": "modified", "D": "deleted", _LEFT_OUT: "left out"}
-_MODES = {FILE, EXECUTABLE}
-_BEGIN = b"diff --git "
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What was selected in a directory: the result of ``git_tree.py`` and of ``directory.py``."""
+"""What was selected in a directory: the result of ``select_in_git`` and of ``select_in_directory`` of ``take.py``."""
 
 from __future__ import annotations
 

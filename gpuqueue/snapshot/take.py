@@ -1,4 +1,4 @@
-"""Takes a snapshot of a directory on the submitter's machine."""
+"""Takes a snapshot of a directory on the submitter's machine. It selects the files, by git or without it."""
 
 from __future__ import annotations
 
@@ -288,7 +288,10 @@ class _Walk:
 
 
 def select_in_git(tree: Tree, work_tree: Path, limits: Limits) -> Selection:
-    """Return the files in *tree*, which is the git *work_tree* or a directory of it.
+    """Return the files in *tree*, which is the git *work_tree* or a directory of it, less those that it ignores.
+
+    ``git ls-files`` gives the names, and the files are read from the disk. So the index and the object store stay as
+    they are, and no filter, hook or monitor program of the repository runs, whose configuration may come from anywhere.
 
     Files of initialised submodules and of other repositories in the tree are included. Deleted files are left out.
     Stops early once it has found far more than *limits* allows.

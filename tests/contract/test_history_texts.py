@@ -84,7 +84,7 @@ def is_there(database: HistoryDatabase) -> bool:
 def named(database: HistoryDatabase, text: str) -> list[int]:
     """Return the jobs that the index gives for *text*, newest first."""
     with reading(database._engine) as connection:
-        return sorted(filters._named(connection, HistoryQuery(text=text), None, 99), reverse=True)
+        return sorted(filters._ids_with_text(connection, HistoryQuery(text=text), None, 99), reverse=True)
 
 
 def note(outbox: Outbox, job_id: int, text: str) -> None:

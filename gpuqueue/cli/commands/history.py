@@ -1,4 +1,4 @@
-"""The ``history`` command."""
+"""The ``history`` command, and the hint which filter matches nothing."""
 
 from __future__ import annotations
 
@@ -308,8 +308,8 @@ def _csv(records: Sequence[Record], names: Sequence[str], known: Mapping[str, al
 def why_nothing(client: Client, asked: Mapping[str, Any]) -> str:
     """Return which filter matches no job, or what to try.
 
-    *asked* are the filters. The result begins with a colon or a
-    full stop, since it follows "no job in the history matches".
+    *asked* are the filters. The result begins with a colon or a full stop, since it follows "no job in the history
+    matches".
     """
     given = [name for name in _FILTERS if asked.get(name) not in _NOTHING]
     for name in given:
@@ -319,7 +319,7 @@ def why_nothing(client: Client, asked: Mapping[str, Any]) -> str:
             alone: dict[str, Any] = {name: each}
             if not client.history.search(**alone, limit=1):
                 value = each if name == "tags" else asked[name]
-                return f": {words.format(_quoted(value))}. {_next(name, value) or then}"
+                return f": {words.format(_quoted(value))}. {_hint_of_value(name, value) or then}"
     if asked["after_id"] is not None:
         return f": none comes after job {asked['after_id']} in this order"
     if not given:
@@ -334,7 +334,7 @@ def _quoted(value: Any) -> str:
     return str(value) if isinstance(value, int) else brief(value)
 
 
-def _next(name: str, value: Any) -> str | None:
+def _hint_of_value(name: str, value: Any) -> str | None:
     """Return a hint that depends on the *value* of the filter, or None."""
     if name == "name" and "[" in value.replace("[[]", ""):
         return (

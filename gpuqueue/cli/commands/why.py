@@ -1,4 +1,4 @@
-"""The ``why`` command."""
+"""The ``why`` command, and the plain values that its ``--json`` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays on the command line: output and exit codes."""
+"""The labels of arrays in lists, and the exit codes of ended jobs and arrays."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def worst_code(client: Client, record: Record) -> int:
 
     """
     if record.job.spec.array is None or record.job.state is JobState.SUCCEEDED:
-        return code_of(record)
+        return exit_code_of(record)
     bad = [state for state in JobState if state.is_end and state is not JobState.SUCCEEDED]
     found = client.history.search(array=record.job.id, states=bad, limit=len(record.job.spec.array))
     # The history does not record members that were cancelled before they began. The array's state shows that some were.
     never_began = [INTERRUPTED] if record.job.state is JobState.CANCELLED else []
-    return max([*never_began, *map(code_of, found)], default=1) or 1
+    return max([*never_began, *map(exit_code_of, found)], default=1) or 1
 
 
 def first_bad_code(
@@ -69,7 +69,7 @@ def first_bad_code(
     return 0
 
 
-def code_of(record: Record) -> int:
+def exit_code_of(record: Record) -> int:
     """Return the exit code for an ended job; 1 if the job has none of its own.
 
     Raises:

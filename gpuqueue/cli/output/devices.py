@@ -1,4 +1,4 @@
-"""Devices as a table, as lines and as JSON."""
+"""Devices as a table, with lines below it for what is unusual, and as JSON."""
 
 from __future__ import annotations
 

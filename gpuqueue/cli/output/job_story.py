@@ -42,6 +42,14 @@ else:
 _LABEL, _COPIED = 13, {"command", "directory", "log"}
 #: Longest text of an array's indexes, in columns.
 _INDEXES = 40
+#: Blocks of a memory line, from the lowest value to the highest.
+BLOCKS = "▁▂▃▄▅▆▇█"
+#: Most blocks of a memory line.
+LINE_WIDTH = 48
+#: Fewest blocks of a memory line.
+LEAST_BLOCKS = 8
+#: Longest time between two consecutive samples of a run, in seconds. A longer time is a gap.
+POLL_S = 1.5
 
 
 def story(record: Record, live: Live | None = None, width: int | None = None, *, kept: str | None = None) -> str:
@@ -251,15 +259,6 @@ def _evidence(peak: Peak) -> str:
 def _pause(interval_s: float) -> str:
     """Return the time between two samples; below a tenth of a second in milliseconds."""
     return f"{interval_s * 1000:.0f}ms" if interval_s < 0.1 else format_duration(interval_s)  # noqa: PLR2004 - see the docstring
-
-
-#: Blocks of a memory line, from the lowest value to the highest.
-BLOCKS = "▁▂▃▄▅▆▇█"
-LINE_WIDTH = 48
-#: Fewest blocks of a memory line.
-LEAST_BLOCKS = 8
-#: Longest time between two consecutive samples of a run, in seconds. A longer time is a gap.
-POLL_S = 1.5
 
 
 def memory_line(device: RunDevice, duration_s: float | None = None, width: int | None = None) -> str:

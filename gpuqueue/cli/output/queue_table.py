@@ -14,7 +14,7 @@ import click
 
 from gpuqueue.cli.output import render, terminal_width
 from gpuqueue.cli.output.arrays import labels
-from gpuqueue.cli.output.render import fitted, in_words
+from gpuqueue.cli.output.render import fitted_progress, progress_in_words
 from gpuqueue.cli.output.terminal_width import NO_LIMIT, fit
 from gpuqueue.codec import job_to_plain
 from gpuqueue.model.job import Job, JobState
@@ -140,7 +140,9 @@ def _progress(line: Line, width: int) -> str:
     """
     idle = _idle(line)
     if line.progress is not None:
-        return f"{idle}, {fitted(line.progress, width - len(idle) - 2)}" if idle else fitted(line.progress, width)
+        if not idle:
+            return fitted_progress(line.progress, width)
+        return f"{idle}, {fitted_progress(line.progress, width - len(idle) - 2)}"
     if line.state.is_active:
         return idle
     if line.job.ended_at is not None:
@@ -162,7 +164,7 @@ def _piped_progress(line: Line) -> str:
     """Return the whole text of the last column, without a bar."""
     if line.progress is None:
         return _progress(line, NO_LIMIT)
-    return ", ".join(filter(None, (_idle(line), in_words(line.progress))))
+    return ", ".join(filter(None, (_idle(line), progress_in_words(line.progress))))
 
 
 #: Least width of an array's label, such as ``17_[0-3…]``.

@@ -1,4 +1,4 @@
-"""Tables and colours on a terminal."""
+"""Tables, colours, progress and the end of a log on a terminal, for commands and ``gpuqueue top``."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ def share_bar(progress: Progress, width: int = BAR_WIDTH) -> str:
     return f"{'█' * full}{'·' * (width - full)} {100 * progress.share:3.0f} % {words}".rstrip()
 
 
-def in_words(progress: Progress) -> str:
+def progress_in_words(progress: Progress) -> str:
     """Return the progress as text: ``50 % 45/100, 00:15 left``."""
     return f"{100 * progress.share:.0f} % {short(progress.words, WORDS_WIDTH)}".rstrip()
 
 
-def fitted(progress: Progress, width: int) -> str:
+def fitted_progress(progress: Progress, width: int) -> str:
     """Return the progress in *width* columns; the bar is omitted first, then the time left, then the counts."""
     share, counts = f"{100 * progress.share:.0f} %", short(progress.words.partition(",")[0])
-    forms = (share_bar(progress), in_words(progress), f"{share} {counts}".rstrip(), share)
+    forms = (share_bar(progress), progress_in_words(progress), f"{share} {counts}".rstrip(), share)
     return next((words for words in forms if cells(words) <= width), share)
 
 

@@ -1,4 +1,7 @@
-"""The warning that the program of a job does not exist on this machine. It may exist on the job's host."""
+"""Warnings at a submit that refuse nothing: of a missing program, and of variables that are no settings.
+
+The program may exist on the job's host.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The screen of ``gpuqueue top``: polls the site and maps keys to calls of the client."""
+"""The screen of ``gpuqueue top``: polls the site and maps keys to calls of the client.
+
+The keys with their help come first, then the screen, then what keys do with jobs, and the question before it.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +72,14 @@ KEYS = (
     ("Esc", "close the pane, then remove filter and marks"),
     ("q", "quit; the jobs go on"),
 )
+#: Signals that end the program.
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+#: Columns of the screen that the pane and the legend cannot use.
+PANE_BESIDE = LEGEND_BESIDE = 2
+#: Changes the job of a line and returns the result in a few words.
+Act = Callable[[Client, Line], str]
+#: Longest list of jobs in a message, in columns.
+LISTED = 40
 
 
 class Help(ModalScreen[None]):
@@ -86,16 +97,6 @@ class Help(ModalScreen[None]):
         """Show the keys in the middle of the screen."""
         with VerticalScroll():
             yield Static("\n".join(f"{key:<10} {action}" for key, action in KEYS), markup=False)
-
-
-#: Signals that end the program.
-ENDS = (signal.SIGTERM, signal.SIGHUP)
-#: Columns of the screen that the pane and the legend cannot use.
-PANE_BESIDE = LEGEND_BESIDE = 2
-#: Changes the job of a line and returns the result in a few words.
-Act = Callable[[Client, Line], str]
-#: Longest list of jobs in a message, in columns.
-LISTED = 40
 
 
 class Top(App[None]):

@@ -1,4 +1,4 @@
-"""The pane about one job: its content, and the widget that shows it."""
+"""The pane about one job, and the tables of devices and jobs above it, whose columns are fitted to the screen."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class FittedTable(DataTable[Text]):
 
     def show_devices(self, rows: Sequence[Row], width: int) -> None:
         """Show a line for each device."""
-        self._rewrite(lines.device_columns(rows), rows, width, _coloured)
+        self._rewrite(lines.device_columns(rows), rows, width, _device_cell)
 
     def show_jobs(self, shown: Sequence[Line], marked: frozenset[str], width: int) -> None:
         """Show a line for each job, with a mark at those in *marked*."""
@@ -139,7 +139,7 @@ class FittedTable(DataTable[Text]):
         if marked:
             columns.insert(0, Column(head=" ", cell=lambda line, _: MARK if key_of(line) in marked else ""))
         chosen, place = self.chosen_key, self.cursor_row
-        self._rewrite(columns, shown, width, _of_job, key_of)
+        self._rewrite(columns, shown, width, _job_cell, key_of)
         places = {key_of(line): i for i, line in enumerate(shown)}
         if shown:
             self.move_cursor(row=places.get(chosen, min(place, len(shown) - 1)) if chosen is not None else 0)
@@ -164,7 +164,7 @@ class FittedTable(DataTable[Text]):
         if heads != self._fitted_heads:
             self._fitted_heads = heads
             for column in left:
-                self.add_column(_text(short(column.head, heads[column.head]), column), width=heads[column.head])
+                self.add_column(_cell_text(short(column.head, heads[column.head]), column), width=heads[column.head])
         for row in rows:
             self.add_row(*(shown(column, row, heads[column.head]) for column in left), key=key(row) if key else None)
 
@@ -174,18 +174,18 @@ def key_of(line: Line) -> str:
     return f"{line.job.id} {line.state}" if line.job.tally is not None else str(line.job.id)
 
 
-def _text(words: str, column: Column[L], style: str = "") -> Text:
+def _cell_text(words: str, column: Column[L], style: str = "") -> Text:
     return Text(words, style=style, justify="right" if column.right else "left", no_wrap=True)
 
 
-def _of_job(column: Column[Line], line: Line, width: int) -> Text:
-    return _text(cell(column, line, width), column, render.COLOURS.get(line.state, "") if column is STATE else "")
+def _job_cell(column: Column[Line], line: Line, width: int) -> Text:
+    return _cell_text(cell(column, line, width), column, render.COLOURS.get(line.state, "") if column is STATE else "")
 
 
-def _coloured(column: Column[Row], row: Row, width: int) -> Text:
+def _device_cell(column: Column[Row], row: Row, width: int) -> Text:
     """Return a cell in which each mark of a memory bar has its colour."""
     words = cell(column, row, width)
-    text = _text(words, column)
+    text = _cell_text(words, column)
     for i, mark in enumerate(words):
         if mark in COLOURS:
             text.stylize(COLOURS[mark], i, i + 1)

@@ -147,7 +147,7 @@ def _remote(tail: Tail) -> RemoteTail:
 
 
 class Following:
-    """A log that is followed through several streams."""
+    """A log that is followed by the events of the service. A stream that was cut off goes on with the next one."""
 
     def __init__(
         self,

@@ -1,4 +1,9 @@
-"""Sends the code of a job to the service: only the blobs that the service does not have."""
+"""Sends the code of a job to the service: only the blobs that the service does not have.
+
+If the service is on another machine, this also chooses the Python of a script. The first of these counts:
+``--environment``, ``--python``, ``uv run`` if the code has a ``uv.lock`` for the script, and the ``python3`` of the
+host.
+"""
 
 from __future__ import annotations
 

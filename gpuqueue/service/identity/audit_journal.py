@@ -3,6 +3,9 @@
 A change waits for its line in a file, not for the history database, which may be away while the queue goes on. If the
 line cannot be written, the change is refused. ``drain`` moves the lines to the history.
 
+A file has one JSON line for each entry, appended with one write, and belongs to the process that holds its lock. The
+files of a process that has ended are free, and the next drain takes them. docs/internals/adr says why there are files.
+
 What repeats is folded: the first entries of a period are written, and all others become one entry with their number.
 """
 

@@ -1,7 +1,10 @@
-"""The text that a scrape gets, and what of the site answers.
+"""The metrics of the site: their names and help texts, the text that a scrape gets, and what of the site answers.
 
 A scrape reads the store and the history at most every FRESH_S seconds, however many scrapers there are, and never in
 the threads that serve requests. It waits a bounded time for either, and says which of them is away.
+
+Names follow Prometheus' conventions: base units, and the unit at the end. A value that is unknown is left out. No label
+holds a job, a path or a command. Texts from other hosts are sanitised and cut.
 """
 
 from __future__ import annotations
@@ -39,8 +42,13 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import plain
 from gpuqueue.version import VERSION
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+#: How long a result is used again, in seconds. More scrapes than that cost the store and the history nothing.
+FRESH_S = 5.0
+#: How long a scrape waits for a read, in seconds. Prometheus itself waits 10 s by default.
+WAIT_S = 3.0
 #: Threads for reads: one for each reader. And threads that identify scrapers and write the text.
 READ_THREADS, SCRAPE_THREADS = 4, 2
 #: Events of one read of the history, and most reads for one scrape.
@@ -173,7 +181,12 @@ class Metrics:
 
 
 class RecordedCounters:
-    """The counters of what was recorded since this service started."""
+    """The counters of what was recorded since this service started.
+
+    They come from the events that the recorder has written to the history. Each event is counted once. The counters
+    begin at 0 when the service starts, which Prometheus takes for a reset of a counter. While the history is away they
+    stay as they are, and afterwards they catch up.
+    """
 
     def __init__(self, registry: CollectorRegistry, database: HistoryDatabase) -> None:
         self._database = database
@@ -240,9 +253,9 @@ def outcome_of(event: RecordedEvent) -> str:
 def store_families(found: StoreFigures, *, silent_s: float) -> Iterator[Metric]:
     """Yield the metrics of *found*. Devices that were silent for *silent_s* seconds are reported without samples."""
     yield from _jobs(found)
-    yield _one("gpuqueue_recorder_backlog_events", "Events that wait for the history database.", found.unrecorded)
+    yield _gauge("gpuqueue_recorder_backlog_events", "Events that wait for the history database.", found.unrecorded)
     lag_s = found.unrecorded_s or 0.0
-    yield _one("gpuqueue_recorder_lag_seconds", "Age of the oldest event that waits for the history database.", lag_s)
+    yield _gauge("gpuqueue_recorder_lag_seconds", "Age of the oldest event that waits for the history database.", lag_s)
     yield CounterMetricFamily(
         "gpuqueue_reserved_idle_device_seconds",
         "Time for which devices were idle because they were reserved, since the store was opened.",
@@ -252,7 +265,7 @@ def store_families(found: StoreFigures, *, silent_s: float) -> Iterator[Metric]:
     yield from _devices(devices, silent_s)
     yield from _hosts(devices)
     not_shown = len(found.devices) - len(devices)
-    yield _one("gpuqueue_devices_not_shown", f"Devices beyond the {MOST_DEVICES} that are reported.", not_shown)
+    yield _gauge("gpuqueue_devices_not_shown", f"Devices beyond the {MOST_DEVICES} that are reported.", not_shown)
     if found.users is not None:
         yield from _users(found.users)
 
@@ -263,7 +276,7 @@ def general_families(up: Mapping[str, bool], took_s: Mapping[str, float | None])
     info.add_metric((), {"version": VERSION})
     yield info
     for source, name in (("store", "the store"), ("history", "the history database")):
-        yield _one(f"gpuqueue_{source}_up", f"1 if {name} answers, else 0.", float(up[source]))
+        yield _gauge(f"gpuqueue_{source}_up", f"1 if {name} answers, else 0.", float(up[source]))
     took = GaugeMetricFamily(
         "gpuqueue_read_duration_seconds", "Duration of the last read for metrics.", labels=("source",)
     )
@@ -283,9 +296,9 @@ def _jobs(found: StoreFigures) -> Iterator[Metric]:
     for reason in WaitReason:
         reasons.add_metric((reason.value,), counts.waiting.get(reason, 0))
     yield reasons
-    yield _one("gpuqueue_jobs_idle", "Running jobs that are marked as idle: no use of their devices.", counts.idle)
+    yield _gauge("gpuqueue_jobs_idle", "Running jobs that are marked as idle: no use of their devices.", counts.idle)
     help_text = "Jobs that wait beyond what one scrape counts, in no state and of no reason above."
-    yield _one("gpuqueue_jobs_not_counted", help_text, counts.not_counted)
+    yield _gauge("gpuqueue_jobs_not_counted", help_text, counts.not_counted)
 
 
 def _devices(devices: Sequence[DeviceStatus], silent_s: float) -> Iterator[Metric]:
@@ -336,7 +349,7 @@ def _users(users: Mapping[str, Use]) -> Iterator[Metric]:
             family.add_metric((label(user),), value_of(users[user]))
         yield family
     not_shown = len(users) - len(shown)
-    yield _one("gpuqueue_users_not_shown", f"Users beyond the {MOST_USERS} that are reported.", not_shown)
+    yield _gauge("gpuqueue_users_not_shown", f"Users beyond the {MOST_USERS} that are reported.", not_shown)
 
 
 def _labels(status: DeviceStatus) -> tuple[str, ...]:
@@ -348,16 +361,8 @@ def label(text: str) -> str:
     return plain(text).encode("utf-8", "replace").decode("utf-8")[:MOST_LABEL]
 
 
-def _one(name: str, help_text: str, value: float) -> Metric:
+def _gauge(name: str, help_text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, help_text, value=value)
-
-
-log = logging.getLogger(__name__)
-
-#: How long a result is used again, in seconds. More scrapes than that cost the store and the history nothing.
-FRESH_S = 5.0
-#: How long a scrape waits for a read, in seconds. Prometheus itself waits 10 s by default.
-WAIT_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -374,7 +379,10 @@ class Reading(Generic[T]):
 
 
 class Reader(Generic[T]):
-    """Calls *read* in a thread of *pool* when its last result is too old. Belongs to one event loop."""
+    """Calls *read* in a thread of *pool* when its last result is too old. Belongs to one event loop.
+
+    At most one read goes on at a time, so that a slow store or history holds up nobody.
+    """
 
     def __init__(self, read: Callable[[], T], pool: Executor) -> None:
         self._read, self._pool = read, pool

@@ -1,6 +1,8 @@
-"""The routes of the API. The signature of a function says how its parameters are read, and what OpenAPI says of them.
+"""What the modules of routes declare their operations with, and what serves and describes each of them.
 
-Another form of the API would be another reader of the same operations.
+The signature of a function says how its parameters are read, and what OpenAPI says of them. ``operation`` is for a
+function of a call, ``route`` for one that makes its own answer. Another form of the API would be another reader of the
+same operations.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from gpuqueue.model.api import Problem
 from gpuqueue.service.call import Call
 from gpuqueue.service.problems import MEDIA_TYPE
 from gpuqueue.service.schema import Schema, Schemas
-from gpuqueue.service.site import body_of, site_of
+from gpuqueue.service.site import DOWNLOAD, body_of, site_of
 from gpuqueue.text.sanitize import brief
 
 #: The schemas of all types that the operations name.
@@ -130,7 +132,7 @@ def of_fields(
 #: The parameter of an operation that the page lets a browser download. ``site.credentials_of`` uses it.
 Download = Annotated[
     str | None,
-    Query(alias="download", description="A code of ``POST /web/downloads``, which stands for the session of the page."),
+    Query(alias=DOWNLOAD, description="A code of ``POST /web/downloads``, which stands for the session of the page."),
 ]
 
 

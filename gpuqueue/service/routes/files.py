@@ -1,4 +1,7 @@
-"""The route by which the files of a run come back: those that its job has made or changed in its copy of the code."""
+"""The routes by which the files of a run come back: those that its job has made or changed in its copy of the code.
+
+They come as a stream, from a process on this host or from the relay of another.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +169,7 @@ async def _live_or_kept(
     site: Site, place: _Place, patterns: tuple[str, ...], at_end: Callable[[], None]
 ) -> tuple[Archive, FilesSource]:
     try:
-        return await begun(await _live(site, place, patterns), at_end), FilesSource.DIRECTORY
+        return await begun_archive(await _live(site, place, patterns), at_end), FilesSource.DIRECTORY
     except (NotHere, CutShort) as error:
         failure = error
     found = await _kept(place, patterns, at_end)
@@ -189,7 +192,7 @@ async def _kept(place: _Place, patterns: tuple[str, ...], at_end: Callable[[], N
     for each in place.kept:
         if is_regular(each / RESULTS):
             request = PackRequest(directory=str(each), patterns=patterns, source=RESULTS)
-            return await begun(await Packed.start(request), at_end)
+            return await begun_archive(await Packed.start(request), at_end)
     return None
 
 
@@ -248,7 +251,7 @@ class Packed:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._errors = asyncio.ensure_future(_beginning(process.stderr))
+        self._errors = asyncio.ensure_future(_first_errors(process.stderr))
 
     @classmethod
     async def start(cls, request: PackRequest) -> Packed:
@@ -314,7 +317,7 @@ class Archive:
         await self._source.close()
 
 
-async def begun(source: Source, at_end: Callable[[], None]) -> Archive:
+async def begun_archive(source: Source, at_end: Callable[[], None]) -> Archive:
     """Return the archive of *source*, which has begun to arrive. *at_end* is called when it is closed.
 
     Raises:
@@ -333,7 +336,7 @@ async def begun(source: Source, at_end: Callable[[], None]) -> Archive:
         raise
 
 
-async def _beginning(stream: asyncio.StreamReader | None) -> bytes:
+async def _first_errors(stream: asyncio.StreamReader | None) -> bytes:
     """Read *stream* to its end, and return the beginning."""
     found = b""
     while stream is not None and (part := await stream.read(MOST_ERROR_BYTES)):

@@ -23,7 +23,6 @@ router = Operations("history")
 #: Most jobs in one page.
 MOST = 500
 
-_TEXT = "A part of the command or of the note. Only jobs whose command the caller may see match."
 _ID = Query(ge=1, le=2**53)
 _SECONDS = Query(ge=0)
 #: What is known of a parameter of a search beside its type, by the field of the query.

@@ -273,7 +273,8 @@ async def _body(request: Request) -> bytes:
 async def parts_of(request: Request, *, least_rate: float = 0.0, first_s: float | None = None) -> AsyncIterator[bytes]:
     """Yield the body of *request* as it arrives, at least *least_rate* bytes per second in the long run.
 
-    Its first part may take *first_s* seconds, by default no longer than any other.
+    Its first part may take *first_s* seconds, by default no longer than any other. The connection does not bound these
+    bodies (see :mod:`gpuqueue.service.peer_protocol`). What is not read waits in the network.
 
     Raises:
         TooSlow: it comes too slowly.

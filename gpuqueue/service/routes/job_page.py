@@ -20,6 +20,15 @@ from gpuqueue.service.web.members import MemberQuery, Members
 
 router = Operations("page")
 
+_member_query = of_fields(
+    MemberQuery,
+    {
+        "axis": Query(description="A value of the sweep, for the order by value."),
+        "offset": Query(ge=0, le=2**53),
+        "limit": Query(ge=0, le=MOST_ROWS),
+    },
+)
+
 
 @route(router, "GET", "/jobs/{name}/view", answer=JobView)
 async def view_job(request: Request, name: str) -> Response:
@@ -48,16 +57,6 @@ async def live_job(request: Request, name: str) -> Response:
         return site.answers.once(request, live_of(call, name, site.queue_copy.state(), site.places))
 
     return await site_of(request).answer(request, work)
-
-
-_member_query = of_fields(
-    MemberQuery,
-    {
-        "axis": Query(description="A value of the sweep, for the order by value."),
-        "offset": Query(ge=0, le=2**53),
-        "limit": Query(ge=0, le=MOST_ROWS),
-    },
-)
 
 
 @route(router, "GET", "/jobs/{name}/members", answer=MemberTable)

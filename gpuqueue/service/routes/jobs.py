@@ -12,7 +12,6 @@ from typing import Annotated
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpuqueue.client.changes import Change
 from gpuqueue.client.listing import listing
 from gpuqueue.client.remote.link import PARTIAL_ERROR, PARTIAL_ERROR_DETAIL, WARNING
 from gpuqueue.client.selection import Chosen, StateFilter, Which
@@ -37,8 +36,6 @@ from gpuqueue.system.environment import travelling
 from gpuqueue.text.sanitize import plain
 from gpuqueue.words.times import in_zone
 from gpuqueue.words.why.sentences import sentences
-
-__all__ = ["Change", "router"]
 
 router = Operations("jobs")
 #: Most jobs in one page of a listing.

@@ -20,7 +20,7 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
 from gpuqueue.service.following import FollowedLog
-from gpuqueue.service.responses import ALIVE, MEDIA_TYPE, event, streamed
+from gpuqueue.service.responses import ALIVE, MEDIA_TYPE, event, streamed_events
 from gpuqueue.service.routes.described import Header, Operations, Query, route
 from gpuqueue.service.routes.jobs import LAG_S
 from gpuqueue.service.site import answered, body_of, site_of
@@ -82,7 +82,7 @@ async def follow_log(
     """
     log = FollowedLog(name, str(stream), mark, whole=whole)
     first = await _step(request, log, is_first=True)  # an error becomes an ordinary answer
-    return streamed(_followed(request, log, first))
+    return streamed_events(_followed(request, log, first))
 
 
 async def _step(request: Request, log: FollowedLog, *, is_first: bool = False) -> list[str]:
@@ -117,7 +117,7 @@ async def _followed(request: Request, log: FollowedLog, first: list[str]) -> Asy
 async def watch_job(request: Request, name: str) -> Response:
     """Stream the states of a job until its end: an event ``job`` for each change."""
     first = await site_of(request).work(request, lambda call: call.job(call.client.jobs.get(name)))
-    return streamed(_watched(request, name, first))
+    return streamed_events(_watched(request, name, first))
 
 
 async def _watched(request: Request, name: str, first: Job) -> AsyncIterator[str]:
@@ -145,7 +145,7 @@ async def watch_jobs(request: Request, user: Annotated[str | None, Query()] = No
         return {job.id: job for job in call.jobs(call.client.jobs.list(user=user))}
 
     first = await site_of(request).work(request, listed)
-    return streamed(_all_watched(request, first, listed))
+    return streamed_events(_all_watched(request, first, listed))
 
 
 def _jobs(job_ids: Iterable[int], call: Call) -> list[Job]:
@@ -169,7 +169,7 @@ async def _all_watched(request: Request, first: dict[int, Job], listed: Any) -> 
 async def watch_devices(request: Request) -> Response:
     """Stream the devices: an event ``devices`` with all of them, once a second if anything but an age has changed."""
     first = await site_of(request).work(request, _devices)
-    return streamed(_devices_watched(request, first))
+    return streamed_events(_devices_watched(request, first))
 
 
 def _devices(call: Call) -> list[DeviceStatus]:

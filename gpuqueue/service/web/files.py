@@ -1,4 +1,4 @@
-"""The files of the page: found once, served with the hash of all of them in their address.
+"""The files of the page: found once, served with the hash of all of them in their address. And the headers for them.
 
 The address of a file changes when any of the files changes, so browsers keep files for a year. A changed file is seen
 at the next load of the page, without a restart.
@@ -44,6 +44,7 @@ _ALLOWED = {
     "require-trusted-types-for": "'script'",
 }
 
+#: Headers of every file of the page.
 PAGE_HEADERS = {
     "Content-Security-Policy": "; ".join(f"{what} {where}" for what, where in _ALLOWED.items()),
     "Referrer-Policy": "no-referrer",

@@ -12,7 +12,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.cli.output.queue_table import COLUMNS, listing_to_plain, queue_table
-from gpuqueue.cli.output.render import fitted
+from gpuqueue.cli.output.render import fitted_progress
 from gpuqueue.model.array import Array, Indexes, Member, Tally
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
@@ -178,7 +178,7 @@ def test_progress_says_less_where_there_is_less_room() -> None:
         "50 % 45/90, 00:15 left",
         "50 % 45/90",
         "50 %",
-    ] == [fitted(progress, width) for width in (40, 25, 12, 4)]
+    ] == [fitted_progress(progress, width) for width in (40, 25, 12, 4)]
 
 
 def test_json_has_what_the_table_has() -> None:
