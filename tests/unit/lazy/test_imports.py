@@ -36,7 +36,7 @@ from workers import cli
 def load():
     raise SystemExit(0 if scripts.source.cache_info().currsize >= len(scripts.ACTS) else "read on demand")
 cli.Settings.load = load
-cli.record.callback(None)
+cli.record.callback(path=None, parent=None)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
