@@ -101,7 +101,7 @@ def go_through(site: Site, faults: list[Fault]) -> None:
                 jobs.append(life(site.queue))
                 return any(re.search(words, line) for line in reported(site)[before:])
 
-            until(output, what=f"{name}: {words}")
+            until(output, what=f"{name}: {words}\n{site.log()[-2000:]}", timeout_s=180)
             assert site.queue.outbox.backlog()[0] >= 4
             with Client(site.settings) as client:
                 if readable:

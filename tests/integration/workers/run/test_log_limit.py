@@ -110,7 +110,10 @@ def test_a_runaway_log_keeps_its_beginning_and_its_end_and_the_disk_its_room(shi
 
 @pytest.mark.full
 def test_a_file_system_without_holes_is_not_filled_either(shims: Any, tmp_path: Path) -> None:
-    """On a file system without holes the log is cut to its beginning and its newest megabyte."""
+    """On a file system without holes the log is cut to its beginning and its newest megabyte.
+
+    What the job writes while the log is cut may be lost: whole lines, and nothing comes twice or in another order.
+    """
     with own_disk(tmp_path / "disk", "ramfs") as disk:
         shim, seen = run_away(shims, tmp_path / "output", runs=disk / "runs")
         text = read(shim.directory.log)
@@ -121,7 +124,7 @@ def test_a_file_system_without_holes_is_not_filled_either(shims: Any, tmp_path: 
     assert list(range(len(numbers(beginning)))) == numbers(beginning)
     assert text.endswith("line 000000009999999\nthe last line\n")
     assert len(end) > MIB - 4096
-    assert list(range(numbers(end)[0], 10_000_000)) == numbers(end)
+    assert sorted(set(numbers(end))) == numbers(end)
     assert seen[-1].endswith("the last line\n")
 
 
