@@ -93,7 +93,7 @@ def test_tokens_say_whether_to_log_in(served: ServedSite, owner: Client) -> None
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("/jobs?usr=bob", "there is no parameter 'usr': there are user, limit, state, name, tag, pool, after"),
+        ("/jobs?usr=bob", "there is no parameter 'usr': there are limit, user, state, name, tag, pool, after"),
         ("/history?user=bob&command=x", "there is no parameter 'command': there are "),
         ("/streams/jobs?name=x", "there is no parameter 'name': there are user"),
         ("/streams/devices?x=1", "there is no parameter 'x': there are none here"),
