@@ -2,7 +2,7 @@
 """What a contributor does every day, with nothing but Python 3.10 or newer.
 
 python3 dev.py demo         set up .venv, run a real training job through the queue, show its history
-python3 dev.py test         set up .venv, then lint, types, layers and the quick tests: about 10 minutes on 2 cores
+python3 dev.py test         set up .venv, then lint, types, layers and the quick tests: about 12 minutes on 2 cores
 python3 dev.py test --full  the same with every test, coverage of the quick ones, and the other Pythons: 50 minutes
 python3 dev.py lint         only lint, types, layers and the links of the documentation
 python3 dev.py docs         bring the reference pages up to the code, and build the site of docs/ into build/site
