@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model import validation
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import tags_of
+
+#: Parameters of the API, by the field of :class:`QueueQuery`, where they have another name.
+PARAMETERS: Mapping[str, str] = {"states": "state", "tags": "tag"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,5 +68,6 @@ class QueueQuery:
         )
 
     def parameters(self) -> dict[str, Any]:
-        """Return the filters as parameters of the API."""
-        return {"user": self.user, "state": self.states, "name": self.name, "tag": self.tags, "pool": self.pool}
+        """Return the filters as parameters of the API. The page, ``after`` and ``limit``, is that of each request."""
+        filters = ("user", "states", "name", "tags", "pool")
+        return {PARAMETERS.get(name, name): getattr(self, name) for name in filters}

@@ -61,8 +61,8 @@ _MODULES = (
 OPERATIONS: tuple[Operation, ...] = tuple(each for module in _MODULES for each in module.router.operations)
 
 
-def application(site: Site | None) -> Starlette:
-    """Return the application in front of *site*. Without one it can only return its OpenAPI document."""
+def application(site: Site) -> Starlette:
+    """Return the application in front of *site*."""
     document: dict[str, Any] = {}
 
     async def describe(request: Request) -> Response:
@@ -73,8 +73,8 @@ def application(site: Site | None) -> Starlette:
 
     routes = [each.route(PREFIX) for each in OPERATIONS]
     routes += [*page.ROUTES, *health.ROUTES, route_of(f"{PREFIX}/openapi.json", describe, "GET")]
-    measured = [] if site is None else [Middleware(Measured, times=site.metrics.requests)]
-    app = Starlette(routes=routes, middleware=measured, exception_handlers=problems.HANDLERS)
+    measured = Middleware(Measured, times=site.metrics.requests)
+    app = Starlette(routes=routes, middleware=[measured], exception_handlers=problems.HANDLERS)
     app.state.site = site
     return app
 

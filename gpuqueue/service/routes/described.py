@@ -1,8 +1,7 @@
 """What the modules of routes declare their operations with, and what serves and describes each of them.
 
 The signature of a function says how its parameters are read, and what OpenAPI says of them. ``operation`` is for a
-function of a call, ``route`` for one that makes its own answer. Another form of the API would be another reader of the
-same operations.
+function of a call, ``route`` for one that makes its own answer.
 """
 
 from __future__ import annotations
@@ -169,7 +168,7 @@ class _Parameter:
         """Return the value in *request*, or the default.
 
         Raises:
-            BadRequest: it is missing, or is none of its type or within its bounds.
+            BadRequest: it is missing, is not of its type, or is out of its bounds.
 
         """
         texts = self._texts(request)
@@ -301,7 +300,7 @@ class Operation:
         if parameters := [each.described() for each in self.arguments.parameters()]:
             made["parameters"] = parameters
         if self.body is not None:
-            # The bytes of a body may be none.
+            # A body of bytes may be empty.
             content = {"application/json": {"schema": SCHEMAS.of(self.body)}} if self.body is not bytes else _OCTETS
             made["requestBody"] = {"required": self.body is not bytes, "content": content}
         return made
@@ -422,7 +421,7 @@ def _finite(text: str) -> float:
     return value
 
 
-#: What reads the text of a value, by its type. It raises ValueError or KeyError if the text is no such value.
+#: The function that reads a text as a value of a type. It raises ValueError or KeyError for another text.
 _READERS: Mapping[type, Callable[[str], Any]] = {
     bool: lambda text: _FLAGS[text.lower()],
     int: _whole,

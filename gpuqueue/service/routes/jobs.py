@@ -24,7 +24,7 @@ from gpuqueue.model.environment import is_secret
 from gpuqueue.model.event import Event
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import JobSpec
-from gpuqueue.model.queue_query import QueueQuery
+from gpuqueue.model.queue_query import PARAMETERS, QueueQuery
 from gpuqueue.model.run import Listing, Record
 from gpuqueue.queue.sender import Sender
 from gpuqueue.service.call import Call
@@ -127,7 +127,7 @@ Filters = Annotated[
         of_fields(
             QueueQuery,
             {"after": Query(ge=0, le=2**53)},
-            names={"states": "state", "tags": "tag"},
+            names=PARAMETERS,
             without={"limit"},
             make=QueueQuery.of,
         )

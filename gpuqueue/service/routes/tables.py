@@ -12,6 +12,7 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.job import JobState
 from gpuqueue.model.page import JobPlace, Overview, QueueTable
 from gpuqueue.model.progress import Progress
+from gpuqueue.model.queue_query import PARAMETERS
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, route
 from gpuqueue.service.routes.logs import progress_of
@@ -28,7 +29,7 @@ MOST_ROWS, MOST_PLACES = 500, 60
 _filters = of_fields(
     Filters,
     {"text": Query(max_length=200), "idle": Query(description="Only jobs that are marked as idle.")},
-    names={"states": "state", "tags": "tag"},
+    names=PARAMETERS,
 )
 
 
