@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuqueue.clock import SystemClock
-from gpuqueue.codec import device_to_plain
+from gpuqueue.codec.wire import to_plain
 from gpuqueue.console import print_message
 from gpuqueue.console import run as run_command
 from gpuqueue.errors import GpuQueueError, Refused
@@ -272,7 +272,7 @@ def devices(spec: str | None, *, as_json: bool) -> None:
     if settings.mps:
         mps.check(settings, found)
     if as_json:
-        click.echo(json.dumps([device_to_plain(device) for device in found]))
+        click.echo(json.dumps(to_plain(found)))
         return
     for device in found:
         click.echo(f"{device.index}  {device.uuid}  {format_bytes(device.total_bytes)}  {device.name}")

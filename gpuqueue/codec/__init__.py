@@ -9,27 +9,7 @@ Python represents them, and are decoded unchanged.
 
 from __future__ import annotations
 
-from gpuqueue.codec.arrays import member_note, of_member, whole_payload
-from gpuqueue.codec.devices import (
-    activity_from_plain,
-    activity_to_plain,
-    device_from_plain,
-    device_to_plain,
-    peak_from_plain,
-    peak_to_plain,
-    timeline_from_plain,
-    timeline_to_plain,
-)
-from gpuqueue.codec.endings import (
-    decode_ended,
-    decode_started,
-    encode_ended,
-    encode_started,
-    ending_from_plain,
-    ending_to_plain,
-    run_device_from_plain,
-    run_device_to_plain,
-)
+from gpuqueue.codec.endings import decode_ended, decode_started, encode_ended, encode_started
 from gpuqueue.codec.environment import (
     decode_environment,
     encode_environment,
@@ -38,40 +18,38 @@ from gpuqueue.codec.environment import (
     without_environment,
 )
 from gpuqueue.codec.records import job_to_plain, record_to_plain, run_to_plain, tally_to_plain
-from gpuqueue.codec.request import MAX_SPEC_BYTES, UNREADABLE, decode_request, decode_spec, encode_spec, stand_in
+from gpuqueue.codec.request import (
+    MAX_SPEC_BYTES,
+    UNREADABLE,
+    decode_request,
+    decode_spec,
+    encode_spec,
+    member_note,
+    of_member,
+    stand_in,
+    whole_payload,
+)
 
 __all__ = [
     "MAX_SPEC_BYTES",
     "UNREADABLE",
-    "activity_from_plain",
-    "activity_to_plain",
     "decode_ended",
     "decode_environment",
     "decode_request",
     "decode_spec",
     "decode_started",
-    "device_from_plain",
-    "device_to_plain",
     "encode_ended",
     "encode_environment",
     "encode_spec",
     "encode_started",
-    "ending_from_plain",
-    "ending_to_plain",
     "job_to_plain",
     "member_note",
     "of_member",
-    "peak_from_plain",
-    "peak_to_plain",
     "record_to_plain",
-    "run_device_from_plain",
-    "run_device_to_plain",
     "run_to_plain",
     "shown_request",
     "stand_in",
     "tally_to_plain",
-    "timeline_from_plain",
-    "timeline_to_plain",
     "whole_payload",
     "with_environment",
     "without_environment",

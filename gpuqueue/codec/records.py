@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuqueue.codec.endings import ending_to_plain, run_device_to_plain
-from gpuqueue.codec.parts import git_to_plain, placement_to_plain
 from gpuqueue.codec.text import Plain, iso
+from gpuqueue.codec.wire import to_plain
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job
 
@@ -39,7 +38,7 @@ def job_to_plain(job: Job) -> Plain:
         "expected_utilisation": spec.expected_utilisation,
         "gpus": spec.gpus,
         "device": spec.device.value if spec.device else None,
-        "placement": placement_to_plain(spec.placement),
+        "placement": to_plain(spec.placement),
         "time_limit_s": spec.time_limit_s,
         "signal": str(spec.signal) if spec.signal else None,
         "priority": str(spec.priority),
@@ -72,7 +71,7 @@ def job_to_plain(job: Job) -> Plain:
         "front": job.front,
         "tags": list(job.tags),
         "note": job.note,
-        "git": git_to_plain(spec.git) if spec.git else None,
+        "git": to_plain(spec.git),
         "separate_stderr": spec.separate_stderr,
         "keep": list(spec.keep),
         "probe": spec.probe,
@@ -119,12 +118,12 @@ def run_to_plain(run: Run) -> Plain:
         "started_at": iso(run.started_at),
         "ended_at": iso(run.ended_at),
         "duration_s": run.duration_s,
-        "ending": ending_to_plain(run.ending) if run.ending else None,
+        "ending": to_plain(run.ending),
         "peak_bytes": run.peak_bytes,
         "peak_at_once_bytes": run.peak_at_once_bytes,
         "start_kind": str(run.start_kind) if run.start_kind else None,
         "log_path": run.log_path,
-        "devices": [run_device_to_plain(each) for each in run.devices],
+        "devices": to_plain(run.devices),
     }
 
 

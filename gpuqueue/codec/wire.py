@@ -1,12 +1,14 @@
-"""Values of the HTTP API as JSON, and back. The types of a dataclass's fields say how each field is written and read.
+"""Values as JSON, and back. The types of a dataclass's fields say how each field is written and read.
 
-Both ends of the API use this module: the service, and the client of the command line, which may import nothing slow.
+The store, the files of a run, the history and both ends of the HTTP API use this module, and
 :mod:`gpuqueue.service.schema` derives the OpenAPI document from the same types. A field of an object has the name of
-the dataclass's field. Times are ISO 8601 texts, priorities their names, and the indexes of arrays texts such as
-``0-99``. Texts that are not valid UTF-8 become escaped surrogates, as in all payloads of gpuqueue.
+the dataclass's field. Times are ISO 8601 texts, priorities their names. A class with ``AS_TEXT``, which describes the
+text, is written by ``str`` and read by its method ``parse``: the indexes of arrays are texts such as ``0-99``. Texts
+that are not valid UTF-8 become escaped surrogates, as in all payloads of gpuqueue.
 
-Requests are read strictly: an unknown field is an error. Answers may have fields that this version does not know.
-A class names in ``DERIVED`` the properties, all of them texts, that are written beside its fields and never read.
+The API gets all fields. Store and files get no field that has its default, which keeps them short. Requests are read
+strictly: an unknown field is an error. Answers, the store and files may have fields that this version does not know.
+A class names in ``DERIVED`` the properties, all of them texts, that the API gets beside its fields.
 """
 
 from __future__ import annotations
@@ -20,19 +22,23 @@ from datetime import datetime
 from enum import Enum, IntEnum
 from functools import lru_cache, partial
 from importlib import import_module
+from math import isfinite
 from typing import Any, TypeVar, Union
 
 from gpuqueue.codec.text import Plain
 from gpuqueue.errors import BadRequest, Unreadable
-from gpuqueue.model.array import Indexes
+from gpuqueue.lazy.frozen import defaults_of, is_dataclass
 from gpuqueue.text.sanitize import brief
 
 T = TypeVar("T")
-#: Reads a plain value. The second argument is the path of the field, for messages: ``waits.after[0]``.
-Read = Callable[[Any, str], Any]
+#: Reads a plain value.
+Read = Callable[[Any], Any]
+#: The largest integer that every supported store and database accepts.
+MAX_INTEGER = 2**63 - 1
 
 _AS_THEY_ARE = frozenset({type(None), bool, int, float, str})
-_SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_TEXT = frozenset({str})
+_SCALARS = {bool: "true or false", int: "a whole number from 0 up", float: "a number", str: "a text"}
 #: Modules of the types that fields name and that their modules import only for type checkers.
 HOMES = {
     "Explanation": "gpuqueue.queue.explanation",
@@ -52,35 +58,60 @@ HOMES = {
 
 
 def to_plain(value: Any) -> Any:
-    """Return *value* as what ``json.dumps`` takes."""
+    """Return *value* as what ``json.dumps`` takes, with all fields, for the API."""
     kind = type(value)
     if kind in _AS_THEY_ARE:
         return value
-    return _writer(kind)(value)  # type: ignore[arg-type] # a class is hashable
+    return _writer(kind, whole=True)(value)  # type: ignore[arg-type] # a class is hashable
 
 
-@lru_cache(maxsize=256)
-def _writer(kind: type) -> Callable[[Any], Any]:  # noqa: PLR0911 - one for each kind of type
-    if issubclass(kind, IntEnum):
+def to_stored(value: Any) -> Any:
+    """Return *value* as what ``json.dumps`` takes, without the fields that have their default, for store and files."""
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
+        return value
+    return _writer(kind, whole=False)(value)  # type: ignore[arg-type] # as above
+
+
+@lru_cache(maxsize=512)
+def _writer(kind: type, *, whole: bool) -> Callable[[Any], Any]:  # noqa: PLR0911 - one for each kind of type
+    below = to_plain if whole else to_stored
+    if issubclass(kind, IntEnum) or hasattr(kind, "AS_TEXT"):
         return str
     if issubclass(kind, Enum):
         return lambda value: value.value
     if issubclass(kind, datetime):
         return datetime.isoformat
-    if issubclass(kind, Indexes):
-        return str
-    if dataclasses.is_dataclass(kind):
-        names = (*(field.name for field in dataclasses.fields(kind)), *getattr(kind, "DERIVED", ()))
-        return lambda value: {name: to_plain(getattr(value, name)) for name in names}
+    if is_dataclass(kind):
+        return _whole_writer(kind) if whole else _stored_writer(kind)
     if issubclass(kind, Mapping):  # an environment has many texts, and a call for each takes time
         return lambda value: {
-            str(key): each if type(each) in _AS_THEY_ARE else to_plain(each) for key, each in value.items()
+            str(key): each if type(each) in _AS_THEY_ARE else below(each) for key, each in value.items()
         }
     if issubclass(kind, (set, frozenset)):
-        return lambda value: sorted(map(to_plain, value), key=str)  # the order of a set differs in each process
+        return lambda value: sorted(map(below, value), key=str)  # the order of a set differs in each process
     if issubclass(kind, (Sequence, Collection)):
-        return lambda value: [to_plain(each) for each in value]
+        return lambda value: [each if type(each) in _AS_THEY_ARE else below(each) for each in value]
     return str
+
+
+def _whole_writer(kind: Any) -> Callable[[Any], Plain]:
+    names = (*defaults_of(kind), *getattr(kind, "DERIVED", ()))
+    return lambda value: {name: to_plain(getattr(value, name)) for name in names}
+
+
+def _stored_writer(kind: Any) -> Callable[[Any], Plain]:
+    defaults = [*defaults_of(kind).items()]
+
+    def write(value: Any) -> Plain:
+        plain: Plain = {}
+        for name, default in defaults:
+            item = getattr(value, name)
+            if item is not default and item != default:
+                plain[name] = item if type(item) in _AS_THEY_ARE else to_stored(item)
+        return plain
+
+    return write
 
 
 def from_request(kind: type[T], plain: object) -> T:
@@ -91,22 +122,61 @@ def from_request(kind: type[T], plain: object) -> T:
 
     """
     try:
-        return typing.cast("T", reader(kind, strict=True)(plain, ""))  # type: ignore[arg-type] # as above
+        return typing.cast("T", reader(kind, strict=True)(plain))  # type: ignore[arg-type] # as above
+    except _Wrong as error:
+        raise BadRequest(error.message("the body")) from None
     except ValueError as error:
         raise BadRequest(str(error)) from None
 
 
-def from_answer(kind: Any, plain: object) -> Any:
-    """Return the *kind* that an answer of the service has.
+def from_answer(kind: Any, plain: object, what: str = "the service's answer") -> Any:
+    """Return the *kind* that an answer of the service, or the part *what* of the store or of a file, has.
+
+    Unknown fields are ignored, and so is null for a field that has a default and cannot be null.
 
     Raises:
         Unreadable: *plain* does not describe one.
 
     """
     try:
-        return reader(kind, strict=False)(plain, "")
+        return reader(kind, strict=False)(plain)
+    except _Wrong as error:
+        raise Unreadable(f"{what} cannot be read: {error.message('it')}") from None
     except (ValueError, BadRequest) as error:
-        raise Unreadable(f"the service's answer cannot be read: {error}") from None
+        raise Unreadable(f"{what} cannot be read: {error}") from error
+
+
+class _Wrong(ValueError):
+    """A plain value is not what its field must be. The containers of the value add their part of the path.
+
+    The message is *before*, the path and *after*.
+    """
+
+    def __init__(self, after: str, *, before: str = "") -> None:
+        super().__init__(before + after)
+        self._before, self._after = before, after
+        self._path = ""
+
+    def below(self, part: str) -> _Wrong:
+        """Add the name, or the index in brackets, under which the value was found."""
+        glue = "." if self._path and not self._path.startswith("[") else ""
+        self._path = f"{part}{glue}{self._path}"
+        return self
+
+    def message(self, whole: str) -> str:
+        """Return what is wrong. The value without a path is *whole*."""
+        return f"{self._before}{self._path or whole}{self._after}"
+
+
+def _not(wanted: str, plain: object) -> _Wrong:
+    """Return the error for a value of the wrong type. A container is not quoted: it may hold secrets."""
+    if type(plain) is int and abs(plain) > MAX_INTEGER:
+        shown = "a number beyond all bounds"
+    elif isinstance(plain, (dict, list)):
+        shown = "an object" if isinstance(plain, dict) else "a list"
+    else:
+        shown = "nothing" if plain is None else brief(plain)
+    return _Wrong(f" must be {wanted}, not {shown}")
 
 
 class _Names(dict[str, Any]):
@@ -121,11 +191,10 @@ class _Names(dict[str, Any]):
 @lru_cache(maxsize=256)
 def hints(kind: type) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass, by name."""
-    names = _Names(vars(sys.modules[kind.__module__]))
-    found = {}
-    for field in dataclasses.fields(kind):
-        found[field.name] = eval(str(field.type), {}, names)  # noqa: S307 - annotations of our own classes
-    return found
+    names = [*defaults_of(kind)]
+    texts = ",".join(str(kind.__annotations__[name]) for name in names)
+    known = _Names(vars(sys.modules[kind.__module__]))
+    return dict(zip(names, eval(f"({texts},)", {}, known), strict=True))  # noqa: S307 - annotations of our own classes
 
 
 @lru_cache(maxsize=1024)
@@ -133,7 +202,7 @@ def reader(kind: Any, *, strict: bool) -> Read:  # noqa: PLR0911 - one for each 
     """Return the function that reads a value of the type *kind*."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind is object:
-        return lambda plain, _: plain
+        return lambda plain: plain
     if kind in _SCALARS:
         return partial(_scalar, kind)
     if origin in {Union, types.UnionType}:
@@ -141,13 +210,10 @@ def reader(kind: Any, *, strict: bool) -> Read:  # noqa: PLR0911 - one for each 
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):  # noqa: PLR2004 - X, ...
         return partial(_fixed, tuple(reader(each, strict=strict) for each in args))
     if origin in {tuple, list, frozenset, Sequence, Collection, Iterable}:
-        return partial(
-            _several,
-            frozenset if origin is frozenset else list if origin is list else tuple,
-            reader(args[0], strict=strict),
-        )
+        make = frozenset if origin is frozenset else list if origin is list else tuple
+        return partial(_several, make, args[0], reader(args[0], strict=strict))
     if origin in {dict, Mapping}:
-        return partial(_mapping, _key(args[0]), reader(args[1], strict=strict))
+        return partial(_mapping, args[0], args[1], reader(args[1], strict=strict))
     if isinstance(kind, type):
         return _class(kind, strict=strict)
     raise TypeError(f"no JSON form is defined for {kind!r}")
@@ -155,47 +221,45 @@ def reader(kind: Any, *, strict: bool) -> Read:  # noqa: PLR0911 - one for each 
 
 def _class(kind: type, *, strict: bool) -> Read:
     if issubclass(kind, IntEnum):
-        return partial(_word, {str(each): each for each in kind}, kind.__name__)
+        words = {str(each): each for each in kind}
+        return partial(_word, words if strict else {**words, **{int(each): each for each in kind}})
     if issubclass(kind, Enum):
-        return partial(_word, {str(each.value): each for each in kind}, kind.__name__)
+        return partial(_word, {str(each.value): each for each in kind})
     if issubclass(kind, datetime):
         return _moment
-    if issubclass(kind, Indexes):
-        return lambda plain, where: Indexes.parse(_scalar(str, plain, where))
-    if dataclasses.is_dataclass(kind):
-        return _object(kind, strict=strict)
+    if hasattr(kind, "AS_TEXT"):
+        parse: Read = kind.parse  # type: ignore[attr-defined] # such a class has it
+        return lambda plain: parse(_scalar(str, plain))
+    if is_dataclass(kind):
+        return _Object(kind, strict=strict)
     raise TypeError(f"no JSON form is defined for {kind!r}")
 
 
-def wrong(where: str, wanted: str, plain: object) -> ValueError:
-    """Return the error for a value of the wrong type."""
-    shown = "nothing" if plain is None else brief(plain)
-    return ValueError(f"{where or 'the body'} must be {wanted}, not {shown}")
+def _scalar(kind: type, plain: Any) -> Any:
+    found = type(plain)
+    if found is not kind and not (kind is float and found is int):
+        raise _not(_SCALARS[kind], plain)
+    if (found is int and not 0 <= plain <= MAX_INTEGER) or (found is float and not isfinite(plain)):
+        raise _not(_SCALARS[kind], plain)
+    return plain
 
 
-def _scalar(kind: type, plain: Any, where: str) -> Any:
-    if type(plain) is kind:
-        return plain
-    if kind is float and type(plain) is int:
-        return float(plain)
-    raise wrong(where, _SCALARS[kind], plain)
+def _word(words: Mapping[Any, Any], plain: Any) -> Any:
+    word = words.get(plain) if type(plain) in {str, int} else None
+    if word is None:
+        raise _not(f"one of {', '.join(map(str, words))}", plain)
+    return word
 
 
-def _word(words: Mapping[str, Any], _name: str, plain: Any, where: str) -> Any:
-    found = words.get(plain) if isinstance(plain, str) else None
-    if found is None:
-        raise wrong(where, f"one of {', '.join(words)}", plain)
-    return found
-
-
-def _moment(plain: Any, where: str) -> datetime:
+def _moment(plain: Any) -> datetime:
+    wanted = "a time such as 2026-01-31T12:00:00+00:00"
     try:
-        found = datetime.fromisoformat(_scalar(str, plain, where))
+        moment = datetime.fromisoformat(_scalar(str, plain))
     except ValueError:
-        raise wrong(where, "a time such as 2026-01-31T12:00:00+00:00", plain) from None
-    if found.tzinfo is None:
-        raise wrong(where, "a time with its offset from UTC", plain)
-    return found
+        raise _not(wanted, plain) from None
+    if moment.tzinfo is None:
+        raise _not("a time with its offset from UTC", plain)
+    return moment
 
 
 def _union(kinds: Sequence[Any], *, strict: bool) -> Read:
@@ -203,70 +267,85 @@ def _union(kinds: Sequence[Any], *, strict: bool) -> Read:
     readers = [reader(each, strict=strict) for each in others]
     optional = len(others) < len(kinds)
 
-    def read(plain: Any, where: str) -> Any:
+    def read(plain: Any) -> Any:
         if plain is None and optional:
             return None
         for each in readers[:-1]:
             try:
-                return each(plain, where)
+                return each(plain)
             except ValueError:
                 continue
-        return readers[-1](plain, where)
+        return readers[-1](plain)
 
     return read
 
 
-def _several(make: Callable[[Iterable[Any]], Any], each: Read, plain: Any, where: str) -> Any:
+def _several(make: Callable[[Iterable[Any]], Any], kind: Any, read: Read, plain: Any) -> Any:
     if not isinstance(plain, list):
-        raise wrong(where, "a list", plain)
-    return make([each(value, f"{where}[{number}]") for number, value in enumerate(plain)])
+        raise _not("a list", plain)
+    if kind is str and _TEXT.issuperset(map(type, plain)):  # the fast path for arguments
+        return make(plain)
+    return make([_part(read, value, f"[{number}]") for number, value in enumerate(plain)])
 
 
-def _fixed(readers: Sequence[Read], plain: Any, where: str) -> Any:
+def _part(read: Read, plain: Any, part: str) -> Any:
+    try:
+        return read(plain)
+    except _Wrong as error:
+        raise error.below(part) from None
+
+
+def _fixed(readers: Sequence[Read], plain: Any) -> Any:
     if not isinstance(plain, list) or len(plain) != len(readers):
-        raise wrong(where, f"a list of {len(readers)} values", plain)
+        raise _not(f"a list of {len(readers)} values", plain)
     return tuple(
-        read(value, f"{where}[{number}]") for number, (read, value) in enumerate(zip(readers, plain, strict=True))
+        _part(read, value, f"[{number}]") for number, (read, value) in enumerate(zip(readers, plain, strict=True))
     )
 
 
-def _key(kind: Any) -> Callable[[str], Any]:
-    return {str: str, int: int}.get(kind, kind)  # type: ignore[no-any-return] # an enumeration of texts
-
-
-def _mapping(key: Callable[[str], Any], each: Read, plain: Any, where: str) -> Any:
+def _mapping(key: Any, kind: Any, read: Read, plain: Any) -> Any:
     if not isinstance(plain, dict):
-        raise wrong(where, "an object", plain)
-    return {key(name): each(value, f"{where}.{name}" if where else name) for name, value in plain.items()}
+        raise _not("an object", plain)
+    if key is str and kind is str and _TEXT.issuperset(map(type, plain.values())):  # the fast path for environments
+        return dict(plain)
+    return {key(name): _part(read, value, name) for name, value in plain.items()}
 
 
-def _object(kind: type, *, strict: bool) -> Read:  # noqa: C901 - two functions that share what they have learnt
-    """Return the reader of a dataclass. The types of its fields are looked up on first use."""
-    known: dict[str, Read] = {}
-    needed: set[str] = set()
+class _Object:
+    """Reads a dataclass. The types of its fields are looked up on first use, because most values have few of them."""
 
-    def learn() -> None:
-        for field in dataclasses.fields(kind):
-            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-                needed.add(field.name)
-        known.update({name: reader(hint, strict=strict) for name, hint in hints(kind).items()})
+    def __init__(self, kind: Any, *, strict: bool) -> None:
+        self._kind, self._strict = kind, strict
+        self._defaults = defaults_of(kind)
+        self._needed = {name for name, default in self._defaults.items() if default is dataclasses.MISSING}
+        self._readers: dict[str, Read] = {}
 
-    def read(plain: Any, where: str) -> Any:
-        if not known:
-            learn()
+    def __call__(self, plain: Any) -> Any:
+        """Return the value that *plain* describes."""
         if not isinstance(plain, dict):
-            raise wrong(where, "an object", plain)
-        below = f"{where}." if where else ""
+            raise _not("an object", plain)
         values: Plain = {}
         for name, value in plain.items():
-            field = known.get(name)
-            if field is not None:
-                values[name] = field(value, f"{below}{name}")
-            elif strict:
-                raise ValueError(f"there is no field {brief(below + name)}: there are {', '.join(known)}")
-        missing = needed - values.keys()
+            if name in self._defaults:
+                read = self._readers.get(name) or self._reader(name)
+                try:
+                    values[name] = read(value)
+                except _Wrong as error:
+                    raise error.below(name) from None
+            elif self._strict:
+                there_are = f"': there are {', '.join(self._defaults)}"
+                raise _Wrong(there_are, before="there is no field '").below(brief(name)[1:-1])
+        missing = self._needed - values.keys()
         if missing:
-            raise ValueError(f"the field {below}{min(missing)} is missing")
-        return kind(**values)
+            raise _Wrong(" is missing", before="the field ").below(min(missing))
+        return self._kind(**values)
 
-    return read
+    def _reader(self, name: str) -> Read:
+        kind, default = hints(self._kind)[name], self._defaults[name]
+        read = reader(kind, strict=self._strict)
+        is_optional = default is not dataclasses.MISSING and not isinstance(default, dataclasses.Field)
+        if is_optional and not self._strict and type(None) not in typing.get_args(kind):
+            self._readers[name] = lambda plain: default if plain is None else read(plain)
+        else:
+            self._readers[name] = read
+        return self._readers[name]

@@ -45,6 +45,8 @@ class Indexes:
 
     ranges: tuple[range, ...] = ()
 
+    AS_TEXT = "Indexes of an array, such as 0-99 or 0-20:2,50."
+
     @classmethod
     def parse(cls, text: str) -> Indexes:
         """Return the indexes that *text* names. An empty text names none.

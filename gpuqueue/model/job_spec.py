@@ -271,10 +271,10 @@ class JobSpec:
 
     argv: tuple[str, ...]
     cwd: str
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # submit_limits.lua needs it before the account
     account: Account
     mem_bytes: int
     name: str
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     gpus: int = 1
     device: DeviceFilter | None = None
     placement: Placement = ANYWHERE

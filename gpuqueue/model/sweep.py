@@ -23,6 +23,8 @@ class Axis:
     name: str
     text: str
 
+    AS_TEXT = "A parameter of a sweep and its values, such as lr=1e-3,1e-4 or seed=0..4."
+
     def __post_init__(self) -> None:
         """Validate the name and the values.
 

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from gpuqueue.codec import device_from_plain, device_to_plain
+from gpuqueue.codec.wire import from_answer, to_stored
 from gpuqueue.errors import BadRequest, HostTaken, Refused, Unreadable
 from gpuqueue.lazy.imports import later
+from gpuqueue.model.device import Device
 from gpuqueue.model.job import JobState
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
@@ -22,7 +23,6 @@ from gpuqueue.version import VERSION
 if TYPE_CHECKING:
     import logging
 
-    from gpuqueue.model.device import Device
     from gpuqueue.queue import device_replies, drains, replies
     from gpuqueue.queue.drains import DrainOrigin
     from gpuqueue.queue.lease import Alive, DeviceReservation, DeviceStatus, Offer, Verdicts
@@ -57,7 +57,7 @@ class Devices:
         *near* is the distance to the other devices of the host, by UUID, in NVML topology levels; unknown ones are left
         out. *address* says where the machine is, for people. *environments* are the names of its Python environments.
         """
-        facts = {"device": device_to_plain(offer.device), "host": offer.host, "worker": worker, "pid": pid}
+        facts = {"device": to_stored(offer.device), "host": offer.host, "worker": worker, "pid": pid}
         clock_ahead_s = round(time.time() - self._store.now_ms() / 1000, 3)
         more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s, "near": dict(near or {})}
         more |= {"address": address, "environments": None if environments is None else list(environments)}
@@ -241,7 +241,7 @@ def known_devices(store: Store) -> list[tuple[Device, str]]:
     for text in cast("list[str]", store.client.hvals(keys.FACTS)):
         with contextlib.suppress(Unreadable):
             plain = loaded(text, "a device")
-            found.append((plain.text("host"), device_from_plain(plain.plain("device"))))
+            found.append((plain.text("host"), from_answer(Device, plain.plain("device"), "a device")))
     pipe = store.client.pipeline(transaction=False)
     for host, device in found:
         pipe.hget(keys.host_devices(host), device.uuid)

@@ -12,7 +12,6 @@ from enum import Enum, IntEnum
 from typing import Any, Union
 
 from gpuqueue.codec.wire import hints, to_plain
-from gpuqueue.model.array import Indexes
 
 Schema = dict[str, Any]
 
@@ -52,12 +51,8 @@ class Schemas:
     def _class(self, kind: type) -> Schema:
         if issubclass(kind, datetime):
             return {"type": "string", "format": "date-time"}
-        if issubclass(kind, Indexes):
-            return {
-                "type": "string",
-                "description": "Indexes of an array, such as 0-99 or 0-20:2,50.",
-                "pattern": "^[0-9:,-]*$",
-            }
+        if hasattr(kind, "AS_TEXT"):
+            return {"type": "string", "description": kind.AS_TEXT}
         name = kind.__name__
         if name not in self.named:
             self.named[name] = {}  # a type may refer to itself

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuqueue.codec import run_device_from_plain, run_device_to_plain
+from gpuqueue.codec.wire import from_answer, to_stored
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.text.json_fields import Fields
@@ -75,9 +75,7 @@ class Held:
 
     def plain(self) -> dict[str, Any]:
         """Return the claim as plain values for the file."""
-        devices = [run_device_to_plain(each) for each in self.devices]
-        plain = {"job_id": self.job_id, "token": self.token, "capped": self.capped, "claimed_ms": self.claimed_ms}
-        return {**plain, "devices": devices, **({"probe": self.probe} if self.probe is not None else {})}
+        return to_stored(self)  # type: ignore[no-any-return] # a value becomes a dictionary
 
     @classmethod
     def of(cls, plain: Fields) -> Held:
@@ -87,14 +85,7 @@ class Held:
             Unreadable: The fields are not a valid claim.
 
         """
-        held = cls(
-            job_id=plain.whole("job_id"),
-            token=plain.text("token"),
-            devices=tuple(run_device_from_plain(each) for each in plain.each("devices")),
-            capped=plain.flag("capped"),
-            claimed_ms=plain.whole_or_none("claimed_ms"),
-            probe=plain.text_or_none("probe"),
-        )
+        held: Held = from_answer(cls, plain.whole_object(), "the claim of a run")
         if not held.devices:
             raise plain.wrong("devices", "that of this run")
         return held

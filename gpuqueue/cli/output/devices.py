@@ -10,7 +10,7 @@ from gpuqueue.cli.output.device_table import device_table
 from gpuqueue.cli.output.drains import closed_lines, drain_lines, drain_plain, jobs_on, reserved_lines
 from gpuqueue.cli.output.silent_hosts import kept_until, silent_lines
 from gpuqueue.cli.output.terminal_width import hanging, terminal_width
-from gpuqueue.codec import device_to_plain
+from gpuqueue.codec.wire import to_plain
 from gpuqueue.queue.device_replies import external_to_plain
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.settings import Settings
@@ -57,7 +57,7 @@ def device_plain(each: DeviceStatus, settings: Settings) -> dict[str, object]:
     """Return a device and its state as plain values."""
     until = kept_until(each, settings)
     return {
-        **device_to_plain(each.device),
+        **to_plain(each.device),
         "host": each.host,
         "worker": each.worker,
         "headroom_bytes": each.headroom_bytes,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from typing import Any
 
 import odd
@@ -11,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue import codec
+from gpuqueue.codec import wire
 from gpuqueue.errors import BadRequest, Unreadable
-from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline
+from gpuqueue.model.device import Activity, Device, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.system.exec_limits import MAX_STRING_BYTES
@@ -37,15 +39,21 @@ STARTED = codec.encode_started(log_path="/log", devices=(DEVICE,))
 ENDED = codec.encode_ended(ending=Ending.from_status(-9), duration_s=1.5, devices=(DEVICE,), peak_at_once_bytes=5)
 METER = Meter(10)
 METER.note(5, at_s=0.1, shared=False, device_bytes=7, pids=[3])
-#: Each reader with a valid payload. Readers in TEXTS take text, readers in PLAINS take parsed JSON.
+#: Each reader with a valid payload. Readers in TEXTS take text, those in READERS take parsed JSON.
 TEXTS = {codec.decode_spec: SPEC, codec.decode_started: STARTED, codec.decode_ended: ENDED}
 PLAINS = {
-    codec.device_from_plain: json.dumps(codec.device_to_plain(make_device())),
-    codec.run_device_from_plain: json.dumps(codec.run_device_to_plain(DEVICE)),
-    codec.peak_from_plain: json.dumps(codec.peak_to_plain(DEVICE.peak)),
-    codec.activity_from_plain: json.dumps(codec.activity_to_plain(DEVICE.activity)),
-    codec.timeline_from_plain: json.dumps(codec.timeline_to_plain(DEVICE.timeline)),
-    codec.ending_from_plain: json.dumps(codec.ending_to_plain(Ending.from_status(1))),
+    kind: json.dumps(wire.to_stored(value))
+    for kind, value in (
+        (Device, make_device()),
+        (RunDevice, DEVICE),
+        (Peak, DEVICE.peak),
+        (Activity, DEVICE.activity),
+        (Timeline, DEVICE.timeline),
+        (Ending, Ending.from_status(1)),
+    )
+}
+READERS = {
+    **{partial(wire.from_answer, kind): text for kind, text in PLAINS.items()},
     Meter.from_plain: json.dumps(METER.to_plain()),
     Trace.from_plain: json.dumps(METER.to_plain()["trace"]),
 }
@@ -87,14 +95,14 @@ def test_a_damaged_payload_is_a_value_or_unreadable(reader: Any, choice: st.Data
             assert value == codec.decode_spec(codec.encode_spec(value))
 
 
-@pytest.mark.parametrize("reader", PLAINS, ids=lambda reader: reader.__qualname__)
+@pytest.mark.parametrize("reader", READERS, ids=[*(kind.__name__ for kind in PLAINS), "Meter", "Trace"])
 @odd.few_examples
 @given(choice=st.data())
 def test_a_damaged_part_is_a_value_or_unreadable(reader: Any, choice: st.DataObject) -> None:
     """A damaged part of a payload gives a value or `Unreadable`. Parts are also stored in files of their own."""
-    good = json.loads(PLAINS[reader])
+    good = json.loads(READERS[reader])
     assert read(reader, good) is not None
-    mutant = choice.draw(odd.mutants(PLAINS[reader]))
+    mutant = choice.draw(odd.mutants(READERS[reader]))
     try:
         plain = json.loads(mutant)
     except ValueError:
@@ -116,11 +124,11 @@ def test_the_message_says_which_field_and_what_it_is() -> None:
     """
     plain = json.loads(SPEC)
 
-    with pytest.raises(Unreadable, match=r"a job's request cannot be read: 'cwd' is missing"):
+    with pytest.raises(Unreadable, match=r"a job's request cannot be read: the field cwd is missing"):
         codec.decode_spec(json.dumps({name: value for name, value in plain.items() if name != "cwd"}))
-    with pytest.raises(Unreadable, match=r"'mem_bytes' is '6G', not a whole number"):
+    with pytest.raises(Unreadable, match=r"mem_bytes must be a whole number from 0 up, not '6G'"):
         codec.decode_spec(json.dumps({**plain, "mem_bytes": "6G"}))
-    with pytest.raises(Unreadable, match="'gpus' is a number beyond all bounds"):
+    with pytest.raises(Unreadable, match="gpus must be a whole number from 0 up, not a number beyond all bounds"):
         codec.decode_spec(json.dumps({**plain, "gpus": 10**300}))
     with pytest.raises(Unreadable, match=r"^a job's request cannot be read: it is missing$"):
         codec.decode_spec(None)

@@ -137,14 +137,14 @@ end
 -- false for an invalid array. (Quotes inside strings of a spec are escaped, so the pattern cannot match in a string.)
 function array_of(spec)
   if not string.find(spec, '"array":{', 1, true) then return nil end
-  local text, cap = string.match(spec, '"array":{"indexes":"([%d,:-]+)","at_once":(%w+),')
+  local _, stop, text = string.find(spec, '"array":{"indexes":"([%d,:-]+)"')
   if not text or #text > 4096 then return false end
   local ranges = parse_canonical(text)
   if not ranges or #ranges == 0 then return false end
   for i = 2, #ranges do
     if ranges[i][1] <= ranges[i - 1][2] then return false end -- an index is named twice
   end
-  return text, ranges, tonumber(cap)
+  return text, ranges, tonumber(string.match(spec, '^,"at_once":(%d+)', stop + 1))
 end
 
 -- Set up a new array and assign its members' ids, unless those are taken already (take_ids.lua).
