@@ -8,6 +8,7 @@ differ, because a job can be queued again after a run that failed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
@@ -192,6 +193,14 @@ class Job:
     def label(self) -> str:
         """Return the display id: ``17``, or ``17_2`` for a member of an array."""
         return str(self.member or self.id)
+
+    def without_secrets(self, env: Mapping[str, str] = MappingProxyType({})) -> Job:
+        """Return the job as it is sent and printed: of its environment only *env*, and notifications without secrets.
+
+        It has no ticket, which is for launchers and holds the arguments.
+        """
+        notifications = tuple(replace(each, to=each.shown) for each in self.spec.notifications)
+        return replace(self, spec=replace(self.spec, env=env, ticket=None, notifications=notifications))
 
     def __str__(self) -> str:
         """Return the name of the job in logs."""

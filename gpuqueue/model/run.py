@@ -211,6 +211,10 @@ class Run:
             return None
         return sum(peak for peak in peaks if peak is not None)
 
+    def without_token(self) -> Run:
+        """Return the run as it is sent and printed: without its token, which proves a claim."""
+        return replace(self, token="")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:

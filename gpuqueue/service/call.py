@@ -182,8 +182,7 @@ class Call:
         env = {name: value for name, value in spec.env.items() if shown and not is_secret(name)}
         if env:
             self.note_read(Action.SEE_ENVIRONMENT, owner, job.label)
-        spec = replace(spec, env=env, ticket=None)  # a ticket is for launchers, and holds the arguments
-        found = replace(job, spec=spec)
+        found = job.without_secrets(env)
         return found if self.may(Action.SEE_ARGUMENTS, owner) else without_arguments(found)
 
     def sees(self, job: Job) -> bool:
@@ -195,7 +194,7 @@ class Call:
         return tuple(self.job(each) for each in jobs if self.sees(each))
 
     def record(self, record: Record, *, whole: bool = False) -> Record:
-        """Return *record* as the caller may see it: without the tokens of its runs, which prove a claim."""
+        """Return *record* as the caller may see it."""
         owner, notes = record.job.spec.account, record.notes
         if not self.may(Action.SEE_ARGUMENTS, owner):
             notes = tuple(map(note_without_arguments, notes))
@@ -203,9 +202,9 @@ class Call:
         return replace(record, job=self.job(record.job, whole=whole), runs=runs, notes=notes)
 
     def run(self, run: Run, owner: Account) -> Run:
-        """Return *run*, of a job of *owner*, as the caller may see it: without its token, which proves a claim."""
+        """Return *run*, of a job of *owner*, as the caller may see it."""
         path = run.log_path if self.may(Action.SEE_LOGS, owner) else run.log_path and HIDDEN
-        found = replace(run, token="", log_path=path)
+        found = replace(run.without_token(), log_path=path)
         return found if self.may(Action.SEE_ARGUMENTS, owner) else run_without_arguments(found)
 
     def why(self, why: Why) -> Why:

@@ -8,12 +8,13 @@ OPENS_FILE = "tgram://1:abc/5?verify=no;template=/etc/passwd"
 
 
 def _submitted(served: ServedSite, who: str, to: str) -> tuple[int, str]:
-    """Submit as *who*, and return the status and the URL that the job has, or the error."""
+    """Submit as *who*, and return the status and the URL that the job has, which no answer has, or the error."""
     notifications = [{"to": to, "when": "end"}]
     body = {"argv": ["true"], "cwd": "/", "env": {}, "mem_bytes": 2**26, "notifications": notifications}
     status, answer = ask(served, "/jobs", mine(served, who), method="POST", body=body)
     if status != 201:
         return status, str(answer["detail"])
+    assert f"{to.partition(':')[0].lower()}://…" == answer["spec"]["notifications"][0]["to"].lower()
     job = served.queue.jobs.get(answer["id"])
     assert job is not None
     return status, job.spec.notifications[0].to
