@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
@@ -60,6 +60,11 @@ class Why:
     external_half_life_s: float | None = None
     #: The same in sentences, in an answer of the service. The command line makes them itself, in its own time zone.
     sentences: WhySentences | None = None
+
+    def without_secrets(self) -> Why:
+        """Return it as it is printed: all jobs without secrets."""
+        others = {job_id: job.without_secrets() for job_id, job in self.others.items()}
+        return replace(self, job=self.job.without_secrets(), others=others)
 
     def silent_s(self, device: str) -> float | None:
         """Return how long the worker of *device*, a UUID, has been silent, in seconds, or None if it is not."""

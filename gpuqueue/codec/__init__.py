@@ -17,7 +17,6 @@ from gpuqueue.codec.environment import (
     with_environment,
     without_environment,
 )
-from gpuqueue.codec.records import job_to_plain, record_to_plain, run_to_plain, tally_to_plain
 from gpuqueue.codec.request import (
     MAX_SPEC_BYTES,
     UNREADABLE,
@@ -42,14 +41,10 @@ __all__ = [
     "encode_environment",
     "encode_spec",
     "encode_started",
-    "job_to_plain",
     "member_note",
     "of_member",
-    "record_to_plain",
-    "run_to_plain",
     "shown_request",
     "stand_in",
-    "tally_to_plain",
     "whole_payload",
     "with_environment",
     "without_environment",

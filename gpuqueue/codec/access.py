@@ -1,43 +1,12 @@
-"""Access tokens and entries of the audit log as plain values, for ``--json`` and for the audit journal."""
+"""Entries of the audit log as lines of the audit journal."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from gpuqueue.codec.text import Plain, dump, iso, meaning
-from gpuqueue.model.access import Me
-from gpuqueue.model.access_token import AccessToken
 from gpuqueue.model.audit import AuditEntry, AuditOutcome
 from gpuqueue.text.json_fields import Fields, loaded
-
-
-def me_to_plain(me: Me) -> Plain:
-    """Return who the caller is as plain values."""
-    return {
-        "account": me.account,
-        "uid": me.uid,
-        "via": me.via,
-        "scopes": list(me.scopes),
-        "admin": me.admin,
-        "token_id": me.token_id,
-    }
-
-
-def access_token_to_plain(token: AccessToken) -> Plain:
-    """Return *token* as plain values. There is no secret in it."""
-    return {
-        "id": token.id,
-        "kind": token.kind.value,
-        "account": token.account,
-        "uid": token.uid,
-        "scopes": sorted(map(str, token.scopes)),
-        "name": token.name,
-        "made_by": token.made_by,
-        "made_at": iso(token.made_at),
-        "expires_at": iso(token.expires_at),
-        "last_used_at": iso(token.last_used_at),
-        "revoked_at": iso(token.revoked_at),
-    }
 
 
 def audit_entry_to_plain(entry: AuditEntry) -> Plain:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timezone
 
+from gpuqueue.codec.wire import to_plain
 from gpuqueue.model.run import VALUES, Record
-from gpuqueue.model.statistics import Statistics, statistics_to_plain
+from gpuqueue.model.statistics import Statistics
 from gpuqueue.text.sanitize import plain
 
 
@@ -38,7 +39,5 @@ def csv_of_records(records: Iterable[Record]) -> str:
 
 def csv_of_statistics(statistics: Statistics) -> str:
     """Return the names of the figures, and a line for each group."""
-    shown = statistics_to_plain(statistics)
-    groups: Sequence[dict[str, object]] = shown["groups"]
-    head = groups[0] if groups else {"key": "", "label": "", **shown["total"]}
-    return csv_text([head, *(group.values() for group in groups)])
+    groups = ([group.key, group.label, *to_plain(group.figures).values()] for group in statistics.groups)
+    return csv_text([["key", "label", *to_plain(statistics.total)], *groups])

@@ -6,9 +6,9 @@ the dataclass's field. Times are ISO 8601 texts, priorities their names. A class
 text, is written by ``str`` and read by its method ``parse``: the indexes of arrays are texts such as ``0-99``. Texts
 that are not valid UTF-8 become escaped surrogates, as in all payloads of gpuqueue.
 
-The API gets all fields. Store and files get no field that has its default, which keeps them short. Requests are read
-strictly: an unknown field is an error. Answers, the store and files may have fields that this version does not know.
-A class names in ``DERIVED`` the properties, all of them texts, that the API gets beside its fields.
+The API and ``--json`` get all fields. Store and files get no field that has its default, which keeps them short.
+Requests are read strictly: an unknown field is an error. Answers, the store and files may have fields that this version
+does not know. A class names in ``DERIVED`` the properties that API and ``--json`` get beside its fields.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _writer(kind: type, *, whole: bool) -> Callable[[Any], Any]:  # noqa: PLR091
 
 
 def _whole_writer(kind: Any) -> Callable[[Any], Plain]:
-    names = (*defaults_of(kind), *getattr(kind, "DERIVED", ()))
+    names = (*defaults_of(kind), *_derived(kind))
     return lambda value: {name: to_plain(getattr(value, name)) for name in names}
 
 
@@ -191,10 +191,24 @@ class _Names(dict[str, Any]):
 @lru_cache(maxsize=256)
 def hints(kind: type) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass, by name."""
-    names = [*defaults_of(kind)]
-    texts = ",".join(str(kind.__annotations__[name]) for name in names)
-    known = _Names(vars(sys.modules[kind.__module__]))
-    return dict(zip(names, eval(f"({texts},)", {}, known), strict=True))  # noqa: S307 - annotations of our own classes
+    return _types(kind, {name: str(kind.__annotations__[name]) for name in defaults_of(kind)})
+
+
+def derived(kind: type) -> Mapping[str, Any]:
+    """Return the types of the properties that are written beside the fields of a dataclass, by name."""
+    return _types(kind, {name: getattr(kind, name).fget.__annotations__["return"] for name in _derived(kind)})
+
+
+def _derived(kind: type) -> Sequence[str]:
+    return getattr(kind, "DERIVED", ())
+
+
+def _types(kind: type, annotations: Mapping[str, str]) -> Mapping[str, Any]:
+    if not annotations:
+        return {}
+    names = _Names(vars(sys.modules[kind.__module__]))
+    kinds = eval(f"({','.join(annotations.values())},)", {}, names)  # noqa: S307 - annotations of our own classes
+    return dict(zip(annotations, kinds, strict=True))
 
 
 @lru_cache(maxsize=1024)

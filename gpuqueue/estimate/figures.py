@@ -8,8 +8,7 @@ tensor. The estimate adds 500 MiB, as docs/howto/estimate-memory.md says.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from gpuqueue.estimate.past import Past
 from gpuqueue.lazy.frozen import dataclass
@@ -54,6 +53,8 @@ class DryRun:
     parts: tuple[Part, ...]
     peak_bytes: int
 
+    DERIVED = ("allowance_bytes", "need_bytes")
+
     def largest(self, name: str) -> int:
         """Return the largest size of the part *name*, in bytes."""
         return next(part.largest_bytes for part in self.parts if part.name == name)
@@ -74,12 +75,12 @@ class DryRun:
 
     @property
     def need_bytes(self) -> int:
-        """Return the bytes that the driver would show: the peak, the allowance and the CUDA context."""
+        """The bytes that the driver would show: the peak, the allowance and the CUDA context."""
         return self.peak_bytes + self.allowance_bytes + CONTEXT_BYTES
 
     @property
     def allowance_bytes(self) -> int:
-        """Return the allowance for fragmentation and workspaces, in bytes."""
+        """The allowance for fragmentation and workspaces, in bytes."""
         return math.ceil(self.peak_bytes * ALLOWANCE)
 
 
@@ -102,9 +103,11 @@ class Estimate:
     batches: tuple[Batch, ...] = ()
     notes: tuple[str, ...] = ()
 
+    DERIVED = ("need_bytes", "mem_bytes")
+
     @property
     def need_bytes(self) -> int | None:
-        """Return the needed bytes: of the history if it suffices, else the larger of both. None if unknown."""
+        """The needed bytes: of the history if it suffices, else the larger of both. None if unknown."""
         if self.past is not None and self.past.suffices:
             return self.past.need_bytes
         found = [each.need_bytes for each in (self.past, self.dry_run) if each is not None]
@@ -112,7 +115,7 @@ class Estimate:
 
     @property
     def mem_bytes(self) -> int | None:
-        """Return the bytes to request: as with ``--mem auto``, else the need, rounded up. None if unknown."""
+        """The bytes to request: as with ``--mem auto``, else the need, rounded up. None if unknown."""
         if self.past is not None and self.past.suffices:
             return self.past.mem_bytes
         return None if self.need_bytes is None else rounded_up(self.need_bytes)
@@ -120,50 +123,3 @@ class Estimate:
     def noted(self, *notes: str) -> Estimate:
         """Return the same estimate with more notes."""
         return replace(self, notes=(*self.notes, *notes))
-
-
-def estimate_to_plain(estimate: Estimate) -> dict[str, Any]:
-    """Return *estimate* as a JSON object, with the keys in the order of docs/reference/json.md."""
-    return {
-        "script": estimate.script,
-        "args": list(estimate.args),
-        "mem_bytes": estimate.mem_bytes,
-        "need_bytes": estimate.need_bytes,
-        "past": None if estimate.past is None else past_to_plain(estimate.past),
-        "dry_run": None if estimate.dry_run is None else dry_run_to_plain(estimate.dry_run),
-        "batches": [
-            {"size": each.size, "need_bytes": each.dry_run.need_bytes, "peak_bytes": each.dry_run.peak_bytes}
-            for each in estimate.batches
-        ],
-        "notes": list(estimate.notes),
-    }
-
-
-def past_to_plain(past: Past) -> dict[str, Any]:
-    """Return *past* as a JSON object."""
-    runs = [
-        {
-            "job_id": run.job_id,
-            "ended_at": run.ended_at.isoformat(timespec="milliseconds"),
-            "bytes": run.bytes,
-            "shows": run.proof.value,
-            "same_args": run.same_args,
-        }
-        for run in past.runs
-    ]
-    return {
-        "whose": past.whose.value,
-        "signature": past.lesson.signature.value,
-        "need_bytes": past.need_bytes,
-        "runs": runs,
-    }
-
-
-def dry_run_to_plain(run: DryRun) -> dict[str, Any]:
-    """Return *run* as a JSON object: its fields, and the figures that follow from them."""
-    return {
-        **asdict(run),
-        "allowance_bytes": run.allowance_bytes,
-        "context_bytes": CONTEXT_BYTES,
-        "need_bytes": run.need_bytes,
-    }

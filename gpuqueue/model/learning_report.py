@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
 
@@ -45,19 +43,21 @@ class ReplayFigures:
     reserved_byte_s: float = 0.0
     used_byte_s: float = 0.0
 
+    DERIVED = ("unused_byte_s", "fit_rate", "above_peak")
+
     @property
     def unused_byte_s(self) -> float:
-        """Return the memory times time that was reserved and not used."""
+        """The memory times time that was reserved and not used."""
         return self.reserved_byte_s - self.used_byte_s
 
     @property
     def fit_rate(self) -> float | None:
-        """Return ``fitted`` as a share of ``jobs``, or None without jobs."""
+        """``fitted`` as a share of ``jobs``, or None without jobs."""
         return self.fitted / self.jobs if self.jobs else None
 
     @property
     def above_peak(self) -> float | None:
-        """Return ``unused_byte_s`` as a share of ``used_byte_s``, or None if no memory was used."""
+        """``unused_byte_s`` as a share of ``used_byte_s``, or None if no memory was used."""
         return self.unused_byte_s / self.used_byte_s if self.used_byte_s else None
 
 
@@ -88,28 +88,9 @@ class LearningReport:
     rules: tuple[ReplayGroup, ...]
     signatures: tuple[ReplayGroup, ...]
 
+    DERIVED = ("repeats",)
+
     @property
     def repeats(self) -> int:
-        """Return the number of repeat jobs."""
+        """The number of repeat jobs."""
         return self.jobs - self.unclear - self.first
-
-
-#: Figures that are derived from the others.
-RATES = ("unused_byte_s", "fit_rate", "above_peak")
-
-
-def group_to_plain(group: ReplayGroup) -> dict[str, Any]:
-    """Return *group* as plain values, including the derived ones."""
-    names = (*(field.name for field in fields(group.figures)), *RATES)
-    return {"key": group.key, **{name: getattr(group.figures, name) for name in names}}
-
-
-def report_to_plain(report: LearningReport) -> dict[str, Any]:
-    """Return *report* as plain values."""
-    return {
-        "since_at": report.since.isoformat(timespec="milliseconds"),
-        "until_at": report.until.isoformat(timespec="milliseconds"),
-        **{name: getattr(report, name) for name in ("jobs", "unclear", "first", "repeats", "is_cut")},
-        "rules": [group_to_plain(each) for each in report.rules],
-        "signatures": [group_to_plain(each) for each in report.signatures],
-    }

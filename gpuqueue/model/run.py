@@ -74,7 +74,6 @@ class Ending:
     signal: int | None = None
     detail: str = ""
 
-    #: What the API sends beside the fields.
     DERIVED = ("words",)
 
     @classmethod
@@ -203,9 +202,11 @@ class Run:
     peak_at_once_bytes: int | None = None
     start_kind: StartKind | None = None
 
+    DERIVED = ("peak_bytes",)
+
     @property
     def peak_bytes(self) -> int | None:
-        """Return the sum of the peaks of all devices, or None if any of them is unknown."""
+        """The sum of the peaks of all devices, or None if any of them is unknown."""
         peaks = [device.peak.bytes for device in self.devices]
         if not peaks or any(peak is None for peak in peaks):
             return None
@@ -241,6 +242,11 @@ class Record:
     def last_run(self) -> Run | None:
         """Return the newest run, or None for a job that never ran."""
         return self.runs[-1] if self.runs else None
+
+    def without_secrets(self) -> Record:
+        """Return the record as it is printed: its job without secrets, and its runs without tokens."""
+        runs = tuple(run.without_token() for run in self.runs)
+        return replace(self, job=self.job.without_secrets(), runs=runs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -294,6 +300,10 @@ class Listing:
     devices: Mapping[int, tuple[RunDevice, ...]] = field(default_factory=dict)
     #: The last id of this page, for the next one. None if this is the last page.
     after: int | None = None
+
+    def without_secrets(self) -> Listing:
+        """Return the listing as it is printed: its jobs without secrets."""
+        return replace(self, jobs=tuple(job.without_secrets() for job in self.jobs))
 
 
 #: Returns the value of a record, None if it is unknown.

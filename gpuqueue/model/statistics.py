@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
 
@@ -64,19 +62,21 @@ class Figures:
     idle: int = 0
     lost: int = 0
 
+    DERIVED = ("failed", "failure_rate", "out_of_memory_rate", "asked_bytes", "peak_bytes", "used", "measured")
+
     @property
     def failed(self) -> int:
-        """Return how many runs failed. A run is no failure if the job then ran again with other memory."""
+        """How many runs failed. A run is no failure if the job then ran again with other memory."""
         return self.ended - self.succeeded - self.cancelled - self.repaired
 
     @property
     def failure_rate(self) -> float | None:
-        """Return ``failed`` as a share of ``ended``, or None if no run ended."""
+        """``failed`` as a share of ``ended``, or None if no run ended."""
         return self.failed / self.ended if self.ended else None
 
     @property
     def out_of_memory_rate(self) -> float | None:
-        """Return ``out_of_memory`` as a share of ``ended``, or None if no run ended."""
+        """``out_of_memory`` as a share of ``ended``, or None if no run ended."""
         return self.out_of_memory / self.ended if self.ended else None
 
     @property
@@ -86,22 +86,22 @@ class Figures:
 
     @property
     def asked_bytes(self) -> float | None:
-        """Return the allocated memory on a device, averaged over time."""
+        """The allocated memory on a device, averaged over time."""
         return self.asked_byte_s / self.held_s if self.held_s else None
 
     @property
     def peak_bytes(self) -> float | None:
-        """Return the peak on a device, averaged over the time for which it is known."""
+        """The peak on a device, averaged over the time for which it is known."""
         return self.peak_byte_s / self.measured_s if self.measured_s else None
 
     @property
     def used(self) -> float | None:
-        """Return the peaks as a share of the allocated memory, weighted by time, where the peak is known."""
+        """The peaks as a share of the allocated memory, weighted by time, where the peak is known."""
         return self.peak_byte_s / self.measured_byte_s if self.measured_byte_s else None
 
     @property
     def measured(self) -> float | None:
-        """Return the share of the device time for which the peak is known."""
+        """The share of the device time for which the peak is known."""
         return min(1.0, self.measured_s / self.held_s) if self.held_s else None
 
 
@@ -153,27 +153,3 @@ class Course:
     bounds: tuple[datetime, ...]
     steps: tuple[Figures, ...]
     devices: tuple[tuple[str, tuple[Figures, ...]], ...]
-
-
-#: Figures that are derived from the others.
-RATES = ("failed", "failure_rate", "out_of_memory_rate", "asked_bytes", "peak_bytes", "used", "measured")
-
-
-def figures_to_plain(figures: Figures) -> dict[str, Any]:
-    """Return *figures* as plain values, including the derived ones."""
-    return {name: getattr(figures, name) for name in (*(field.name for field in fields(figures)), *RATES)}
-
-
-def statistics_to_plain(statistics: Statistics) -> dict[str, Any]:
-    """Return *statistics* as plain values."""
-    return {
-        "by": statistics.by.value,
-        "since_at": statistics.since.isoformat(timespec="milliseconds"),
-        "until_at": statistics.until.isoformat(timespec="milliseconds"),
-        "total": figures_to_plain(statistics.total),
-        "stretch": None if statistics.stretch is None else asdict(statistics.stretch),
-        "reserved_idle_device_s": statistics.reserved_idle_device_s,
-        "groups": [
-            {"key": group.key, "label": group.label, **figures_to_plain(group.figures)} for group in statistics.groups
-        ],
-    }

@@ -165,6 +165,6 @@ def _moment(fields: Fields) -> datetime | None:
 
 
 def external_to_plain(external: ExternalProcess) -> dict[str, Any]:
-    """Return *external* as plain values, in the form of ``--json`` and of the store."""
+    """Return *external* as plain values, in the form of the store."""
     started_at = external.started_at
     return {**asdict(external), "started_at": started_at.isoformat() if started_at else None}

@@ -283,6 +283,8 @@ class DeviceStatus:
     #: Names of the Python environments of its host; None if the worker does not say (an older version).
     environments: tuple[str, ...] | None = None
 
+    DERIVED = ("free_bytes",)
+
     @property
     def drained(self) -> str | None:
         """Return as text why it is drained (``the fan``, ``by ann``), None if it is not drained."""
@@ -290,7 +292,7 @@ class DeviceStatus:
 
     @property
     def free_bytes(self) -> int:
-        """Return the memory that a new job could be allocated now."""
+        """The memory that a new job could be allocated now."""
         if self.trouble is not None or self.external_bytes is None or self.exclusive:
             return 0
         return max(0, self.device.total_bytes - self.headroom_bytes - self.external_bytes - self.allocated_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from datetime import datetime
 from enum import Enum, IntEnum
 from typing import Any, Union
 
-from gpuqueue.codec.wire import hints, to_plain
+from gpuqueue.codec.wire import derived, hints, to_plain
 
 Schema = dict[str, Any]
 
@@ -22,6 +23,8 @@ _SCALARS: Mapping[Any, Schema] = {
     str: {"type": "string"},
     type(None): {"type": "null"},
 }
+#: A name in a docstring, such as :class:`gpuqueue.model.job_spec.JobSpec`.
+_REFERENCE = re.compile(r":[a-z]+:`~?(?:[\w.]*\.)?(\w+)`")
 
 
 class Schemas:
@@ -73,10 +76,15 @@ class Schemas:
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 required.append(field.name)
             properties[field.name] = schema
-        for name in getattr(kind, "DERIVED", ()):
-            properties[name] = {"type": "string", "readOnly": True, "description": first_line(getattr(kind, name))}
-        made: Schema = {"type": "object", "description": first_line(kind), "properties": properties}
+        for name, hint in derived(kind).items():
+            properties[name] = {**self.of(hint), "readOnly": True, "description": first_line(getattr(kind, name))}
+        made: Schema = {"type": "object", "description": _described(kind), "properties": properties}
         return {**made, "required": required} if required else made
+
+
+def _described(kind: Any) -> str:
+    """Return a docstring with the bare names of what it refers to."""
+    return _REFERENCE.sub(r"``\1``", inspect.getdoc(kind) or "")
 
 
 def first_line(kind: Any) -> str:

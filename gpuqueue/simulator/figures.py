@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
-from typing import Any
+from dataclasses import field
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.simulator.replay import Placement
@@ -120,16 +119,3 @@ def course(placements: Sequence[Placement], site: Site) -> tuple[list[float], li
         moments.append(moment_s)
         shares.append(now / site.usable_bytes)
     return moments, shares
-
-
-def outcome_to_plain(outcome: Outcome) -> dict[str, Any]:
-    """Return *outcome* as a JSON object (docs/reference/json.md)."""
-    return {
-        "policy": outcome.policy,
-        **asdict(outcome.all),
-        "memory": outcome.memory,
-        "makespan_s": outcome.makespan_s,
-        "fairness": outcome.fairness,
-        "starts": dict(outcome.starts),
-        "users": {user: asdict(served) for user, served in outcome.users.items()},
-    }

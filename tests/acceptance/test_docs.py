@@ -10,34 +10,25 @@ import shutil
 import socket
 import subprocess
 import sys
-from dataclasses import fields, replace
-from datetime import datetime, timezone
+from dataclasses import is_dataclass
+from functools import reduce
 from importlib.resources import files
 from itertools import chain
+from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import pytest
 from click.testing import CliRunner
-from factories import make_device, make_spec
+from factories import make_spec
 from from_code import OTHER_CODES, PROGRAMS, leaves
 
-from gpuqueue import Client, codec
+from gpuqueue import Client
 from gpuqueue.cli.commands.doctor import MARKS
 from gpuqueue.cli.commands.doctor import _plain as doctor_plain
-from gpuqueue.cli.commands.fetch import fetched_to_plain, file_to_plain
 from gpuqueue.cli.commands.history import CSV_COLUMNS
-from gpuqueue.cli.commands.limits import limits_to_plain
-from gpuqueue.cli.commands.notify import target_to_plain
-from gpuqueue.cli.commands.status import status
-from gpuqueue.cli.commands.top import snapshot_to_plain
-from gpuqueue.cli.commands.why import why_to_plain
 from gpuqueue.cli.main import commands
-from gpuqueue.cli.output.devices import device_plain
-from gpuqueue.cli.output.kept_line import kept_to_plain
-from gpuqueue.cli.output.probe_lines import Shown, shown_to_plain
-from gpuqueue.cli.output.queue_table import listing_to_plain
 from gpuqueue.cli.top.snapshot import Snapshot
 from gpuqueue.client.access import Access
 from gpuqueue.client.devices import Devices
@@ -48,38 +39,21 @@ from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.logs import Logs
 from gpuqueue.client.stored_snapshots import Snapshots
 from gpuqueue.client.why import Why
-from gpuqueue.codec.access import access_token_to_plain, audit_entry_to_plain, me_to_plain
-from gpuqueue.codec.snapshots import stored_snapshot_to_plain
+from gpuqueue.codec.wire import derived, hints
 from gpuqueue.doctor.examination import EXIT_CODES, ORDER
 from gpuqueue.doctor.examination import ROOMS as OUR_ROOMS
+from gpuqueue.embedded.machine import MachineStatus
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.estimate.figures import Batch, DryRun, Estimate, Part, estimate_to_plain
-from gpuqueue.estimate.past import Past, PastRun, Whose
+from gpuqueue.estimate.figures import Estimate
 from gpuqueue.history.revision import REVISION
 from gpuqueue.history.tables import metadata
-from gpuqueue.learning.past_run import Proof
 from gpuqueue.learning.probed import Probed
-from gpuqueue.learning.replay import replay
-from gpuqueue.learning.rule import Learned
-from gpuqueue.learning.signature import Lesson
-from gpuqueue.model.access import AccessPolicy, Me
-from gpuqueue.model.access_token import AccessToken
-from gpuqueue.model.array import Array
-from gpuqueue.model.audit import entry_of
-from gpuqueue.model.caller import CallerKind, anonymous
-from gpuqueue.model.code_snapshot import StoredSnapshot
-from gpuqueue.model.device import Peak, Timeline
 from gpuqueue.model.finding import Grade, name_of, ok, to_plain
-from gpuqueue.model.job import TRANSITIONS, Job, JobState, WaitReason
-from gpuqueue.model.job_spec import Priority
-from gpuqueue.model.learning_report import ReplayFigures, ReplayGroup, group_to_plain, report_to_plain
-from gpuqueue.model.limits import Bound, LimitsInUse
-from gpuqueue.model.measures import Limit, Measure, PoolLimits
-from gpuqueue.model.mem_source import Signature
-from gpuqueue.model.run import Ending, EndingKind, Listing, Record, Run, RunDevice
-from gpuqueue.model.run_files import Fetched, KeptFiles, KeptState, RunFile
-from gpuqueue.model.statistics import By, Figures, Statistics, Stretch, figures_to_plain, statistics_to_plain
-from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Start, Verdict
+from gpuqueue.model.job import TRANSITIONS, JobState, WaitReason
+from gpuqueue.model.learning_report import LearningReport
+from gpuqueue.model.run import EndingKind, Record
+from gpuqueue.model.run_files import Fetched
+from gpuqueue.model.statistics import Statistics
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
 from gpuqueue.settings.parsers import READERS
@@ -101,7 +75,6 @@ BESIDE = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "
 #: Pages that users read from top to bottom, and the most words of each.
 READ_THROUGH = [DOCS / "tutorial.md", *sorted(DOCS.glob("howto/*.md")), *sorted(DOCS.glob("explanation/*.md"))]
 MAX_WORDS = 900
-MOMENT = datetime(2026, 11, 21, tzinfo=timezone.utc)
 #: Option -> whether it takes a value.
 Options = dict[str, bool]
 
@@ -254,194 +227,53 @@ def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyP
     assert expected == described
 
 
-def a_record() -> Record:
-    """Return a job with one ended run, so that the JSON output has every key."""
-    moment = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    device = RunDevice(uuid="GPU-0", lease_bytes=1, peak=Peak.unknown())
-    run = Run(
-        job_id=1,
-        attempt=1,
-        token="1.a",
-        host="h",
-        worker="w",
-        devices=(device,),
-        claimed_at=moment,
-        ending=Ending.from_status(0),
-    )
-    return Record(job=Job(id=1, spec=make_spec(), state=JobState.SUCCEEDED, submitted_at=moment), runs=(run,))
+#: Section of docs/reference/json.md -> the type that it describes.
+TYPES: dict[str, Any] = {
+    "A job": Record,
+    "A wait": Why,
+    "A device": DeviceStatus,
+    "A snapshot of top": Snapshot,
+    "A fetch": Fetched,
+    "Statistics": Statistics,
+    "A replay of learned memory": LearningReport,
+    "A status": MachineStatus,
+    "An estimate": Estimate,
+}
 
 
-def a_wait(job: Job) -> Why:
-    """Return an explanation of a wait for one device."""
-    return Why(
-        job=job,
-        explanation=Explanation(
-            job_id=1,
-            state=JobState.QUEUED,
-            priority=Priority.NORMAL,
-            higher=0,
-            users_before=0,
-            theirs=0,
-            own_before=0,
-            start=Start(at_ms=None, devices=("GPU-0",), blockers=()),
-            limits=(LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=1, most=1, asked=1, runs=(2,)),),
-            devices=(
-                Verdict(
-                    device="GPU-0",
-                    host="h",
-                    obstacle=Obstacle.FITS,
-                    available_bytes=1,
-                    capacity_bytes=1,
-                    total_bytes=1,
-                    reserved_for=None,
-                    runs=(),
-                ),
-            ),
-        ),
-    )
+def fields_of(kind: Any) -> dict[str, Any]:
+    """Return the types of the JSON fields of *kind*, or of the classes in it: of ``tuple[Run, ...]`` those of a run."""
+    if is_dataclass(kind):
+        return {**hints(kind), **derived(kind)}  # type: ignore[arg-type] # a class, and no value of it
+    return {name: hint for each in get_args(kind) for name, hint in fields_of(each).items()}
 
 
-def an_estimate() -> Estimate:
-    """Return an estimate with both a history and a dry run."""
-    moment = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    run = PastRun(job_id=1, ended_at=moment, bytes=1, proof=Proof.DIED, same_args=True)
-    lesson = Lesson(
-        signature=Signature.ARGUMENTS, learned=Learned(need_bytes=2, seen_bytes=1, room_bytes=None, runs=1, peaks=0)
-    )
-    counted = DryRun(
-        parts=(Part(name="parameters", largest_bytes=1, at_peak_bytes=1),),
-        peak_bytes=1,
-        steps=1,
-        forwards=1,
-        optimizers=(),
-        dtypes=(),
-        torch="2.1",
-        ended="enough",
-        took_s=1.0,
-    )
-    return Estimate(
-        script="train.py",
-        args=(),
-        past=Past(whose=Whose.OWN, lesson=lesson, runs=(run,)),
-        dry_run=counted,
-        batches=(Batch(size=1, dry_run=counted),),
-    )
+@pytest.mark.parametrize("head", TYPES)
+def test_every_field_that_is_described_is_one_of_its_type(head: str) -> None:
+    """docs/reference/json.md names no field of a value of the API, such as ``job.spec.argv``, that does not exist."""
+    paths = first_words(sections(REFERENCE / "json.md")[head])
+    assert paths
+    for path in paths:
+        kind = TYPES[head]
+        for name in path.split("."):
+            assert name in fields_of(kind), path
+            kind = fields_of(kind)[name]
 
 
-def keys_of_jobs() -> dict[str, list[str]]:
-    """Return the keys of a job and of its parts, by the object names of docs/reference/json.md."""
-    found = a_record()
-    record = codec.record_to_plain(found)
-    (run,) = record["runs"]
-    (device,) = run["devices"]
-    (listed,) = listing_to_plain(Listing(at=MOMENT, jobs=(found.job,)), {})
-    return {
-        "A job": [*record, "kept_files"],
-        "A job in the queue": [key for key in listed if key not in record],
-        "An array": list(codec.tally_to_plain(replace(found.job, spec=make_spec(array=Array.parse("0-1")))) or ()),
-        "A run": list(run),
-        "An ending": list(run["ending"]),
-        "A run's device": list(device),
-        "A peak": list(device["peak"]),
-        "An activity": list(device["activity"]),
-        "A timeline": [*Timeline.__slots__],
-        "A fetch": list(fetched_to_plain(Fetched(files=0, size_bytes=0, directory="d", source="kept"))),
-        "Kept files": list(kept_to_plain(KeptFiles(state=KeptState.KEPT))),
-        "A file of a run": list(file_to_plain(RunFile(path="a", size_bytes=0))),
-        "CSV": list(CSV_COLUMNS),
-    }
-
-
-def keys_of_waits() -> dict[str, list[str]]:
-    """Return the keys of the objects that explain why a job waits, by their names."""
-    wait: dict[str, Any] = why_to_plain(a_wait(a_record().job))
-    bound = Bound(whose="ada", measure=Measure.RUNNING_JOBS, limit=Limit(1), used=0)
-    limited: dict[str, Any] = limits_to_plain(LimitsInUse(bounds=(bound,), pools={"big": PoolLimits()}))
-    return {
-        "A wait (why)": list(wait),
-        "A place in the order": list(wait["order"]),
-        "A limit reached": list(wait["limit"]),
-        "A verdict": list(wait["devices"][0]),
-        "A start": list(wait["start"]),
-        "Limits": list(limited),
-        "A limit": list(limited["limits"][0]),
-        "A pool's limits": list(limited["pools"][0]),
-    }
-
-
-def keys_of_estimates() -> dict[str, list[str]]:
-    """Return the keys of the objects that estimate a job before it runs, by their names."""
-    estimate: dict[str, Any] = estimate_to_plain(an_estimate())
+def test_every_field_that_only_a_command_has_is_described() -> None:
+    """docs/reference/json.md names each field that ``simulate``, ``probe`` and ``doctor`` make, and each CSV column."""
+    described = {head: first_words(text) for head, text in sections(REFERENCE / "json.md").items()}
     words = ["simulate", "-", "--devices", "24G", "--json"]
     simulated = json.loads(CliRunner().invoke(commands, words, input=EXAMPLE).stdout)
-    return {
-        "An estimate": list(estimate),
-        "A past": list(estimate["past"]),
-        "A past run": list(estimate["past"]["runs"][0]),
-        "A dry run": list(estimate["dry_run"]),
-        "A part": list(estimate["dry_run"]["parts"][0]),
-        "A batch": list(estimate["batches"][0]),
-        "A probe": list(shown_to_plain(Shown(record=a_record(), found=Probed(is_whole=True), progress=None))),
-        "A simulation": list(simulated),
-        "A policy's figures": list(simulated["policies"][0]),
-        "A user's figures": list(simulated["policies"][0]["users"]["ann"]),
-    }
+    finding = [f"findings.{name}" for name in to_plain(ok("as it should be"))]
 
-
-def keys_of_the_site() -> dict[str, list[str]]:
-    """Return the keys of the objects about devices, the site and its statistics, by their names."""
-    device = DeviceStatus(
-        device=make_device(),
-        host="h",
-        worker="w",
-        worker_pid=1,
-        headroom_bytes=0,
-        external_bytes=0,
-        allocated_bytes=0,
-        jobs=(),
-        slots=8,
-        pool="",
-        seen_s_ago=0.0,
-    )
-    statistics = Statistics(by=By.USER, since=MOMENT, until=MOMENT, groups=(), total=Figures())
-    caller = anonymous("10.0.0.7")
-    entry = entry_of(caller, "cancel", entry_id="1", at=MOMENT, jobs=(), detail={})
-    token = AccessToken(
-        id="k3v9m2xq",
-        kind=CallerKind.PERSON,
-        account="ada",
-        uid=1001,
-        scopes=frozenset(),
-        name="",
-        made_by="ada",
-        made_at=MOMENT,
-    )
-    code = StoredSnapshot(address="3" * 64, files=1, size_bytes=1, used_at=MOMENT)
-    return {
-        "Who you are (whoami)": list(me_to_plain(Me.of(caller, AccessPolicy()))),
-        "An access token": list(access_token_to_plain(token)),
-        "A change (audit)": list(audit_entry_to_plain(entry)),
-        "A snapshot of code": list(stored_snapshot_to_plain(code)),
-        "A device (gpus)": list(device_plain(device, Settings.load({}))),
-        "A snapshot (top)": list(snapshot_to_plain(Snapshot(at=MOMENT, devices=(), jobs=()), Settings.load({}))),
-        "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
-        "A target (notify)": list(target_to_plain("team", "h", sends=True)),
-        "Doctor": list(doctor_plain([], Grade.OK, None)),
-        "A finding": list(to_plain(ok("as it should be"))),
-        "Statistics": list(statistics_to_plain(statistics)),
-        "Figures": list(figures_to_plain(Figures())),
-        "A stretch": [each.name for each in fields(Stretch)],
-        "A replay of learned memory": list(report_to_plain(replay((), since=MOMENT, until=MOMENT))),
-        "Figures of a rule": list(group_to_plain(ReplayGroup(key="learned", figures=ReplayFigures()))),
-    }
-
-
-def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/json.md names each key of each object in the code's order, and no others."""
-    monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path))
-    described = {head: first_words(text) for head, text in sections(REFERENCE / "json.md").items()}
-
-    assert described == {**keys_of_jobs(), **keys_of_waits(), **keys_of_estimates(), **keys_of_the_site()}
+    assert list(CSV_COLUMNS) == described["CSV"]
+    assert [*doctor_plain([], Grade.OK, None), *finding] == described["An examination"]
+    assert [*fields_of(Probed), "progress", "record"] == described["A probe"]
+    in_outcomes = [each for each in described["A simulation"] if "." in each]
+    assert list(simulated) == [each for each in described["A simulation"] if each not in in_outcomes]
+    for path in in_outcomes:
+        assert reduce(getitem, path.split(".")[1:], simulated["outcomes"][0]) is not None, path
 
 
 def test_every_column_of_a_trace_is_described() -> None:

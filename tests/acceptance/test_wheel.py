@@ -214,8 +214,8 @@ def test_the_installed_wheel_does_the_whole_job(wheel: Path, place: Path, progra
         assert "./preact.js" in read(f"{address[1]}{files[1]}vendor/hooks.js")
         assert "hello there\n" == gpuqueue("run", "job.py", "--mem", "64M", "--", "there")
         (record,) = json.loads(gpuqueue("history", "--json"))
-        assert ("succeeded", "Simulated 8G") == (record["state"], record["runs"][0]["devices"][0]["name"])
+        assert ("succeeded", "Simulated 8G") == (record["job"]["state"], record["runs"][0]["devices"][0]["name"])
         if installer == "pip":  # the Python of uvx is in its cache
-            assert str(programs_of_venv / "python") == record["interpreter"]
+            assert str(programs_of_venv / "python") == record["job"]["spec"]["interpreter"]
     finally:
         gpuqueue("down", "--cancel-jobs")

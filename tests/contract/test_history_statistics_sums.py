@@ -13,11 +13,12 @@ import pytest
 from factories import make_spec
 from outbox import Outbox
 
+from gpuqueue.codec.wire import to_plain
 from gpuqueue.history.connect import writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.statistics import local_days
 from gpuqueue.history.tables import jobs, run_devices, runs
-from gpuqueue.model.statistics import By, Figures, figures_to_plain
+from gpuqueue.model.statistics import By, Figures
 
 NOON = datetime(2026, 11, 3, 12, tzinfo=timezone.utc)
 GIB = 2**30
@@ -162,7 +163,7 @@ def same(figures: Figures, other: Figures) -> bool:
     """Return whether both figures are equal within SQLite's time precision of a tenth of a millisecond."""
     return all(
         (value is None) == (one is None) and (one is None or one == pytest.approx(value, rel=1e-6, abs=1e-3))
-        for one, value in zip(figures_to_plain(figures).values(), figures_to_plain(other).values(), strict=True)
+        for one, value in zip(to_plain(figures).values(), to_plain(other).values(), strict=True)
     )
 
 

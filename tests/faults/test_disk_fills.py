@@ -101,7 +101,7 @@ def running(home: Home, program: str) -> Iterator[int]:
     yield job
     gate.touch()
     home("wait", str(job))
-    assert 1 == json.loads(home("show", str(job), "--json"))["attempt"]
+    assert 1 == json.loads(home("show", str(job), "--json"))["job"]["attempt"]
 
 
 def nothing_is_lost(home: Home, ids: list[int]) -> None:
@@ -111,7 +111,7 @@ def nothing_is_lost(home: Home, ids: list[int]) -> None:
 
     def recorded() -> dict[int, tuple[str, int]]:
         rows = json.loads(home("history", "--limit", "100000", "--json"))
-        found = {row["id"]: (row["state"], len(row["runs"])) for row in rows}
+        found = {row["job"]["id"]: (row["job"]["state"], len(row["runs"])) for row in rows}
         return found if set(ids) <= set(found) else {}
 
     found = until(recorded, what="all are recorded", timeout_s=120)

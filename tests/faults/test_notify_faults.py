@@ -66,7 +66,7 @@ def end_one(site: Site, **notifications: Any) -> int:
 
 def reported(site: Site, job: int) -> list[dict[str, Any]]:
     """Return the outcomes of the notifications of a job."""
-    found: list[dict[str, Any]] = json.loads(site.cli("show", str(job), "--json").stdout)["deliveries"]
+    found: list[dict[str, Any]] = json.loads(site.cli("show", str(job), "--json").stdout)["reported"]
     return found
 
 

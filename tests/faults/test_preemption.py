@@ -91,7 +91,7 @@ def test_a_preempted_training_continues_from_its_checkpoint(crowded: Site, tmp_p
     assert f"preemption requested for job {urgent}, in " in shown
     assert f"preempted: preempted for job {urgent}" in shown
     reported = json.loads(crowded.cli("history", "--json").stdout)
-    endings = [run["ending"]["kind"] for job in reported if job["id"] == training for run in job["runs"]]
+    endings = [run["ending"]["kind"] for row in reported if row["job"]["id"] == training for run in row["runs"]]
     assert ["preempted", "exited"] == endings
     assert not list(crowded.settings.runs_dir.glob("[0-9]*/*/preempt.json"))
 

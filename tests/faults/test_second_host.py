@@ -65,8 +65,8 @@ def submit(lab: Lab, *words: str) -> int:
 def runs(lab: Lab) -> dict[int, list[str]]:
     """Return the hosts of the runs of each job that ran, from the history; all of them succeeded."""
     found = json.loads(lab.cli("history", "--json", "--limit", "100"))
-    assert {"succeeded"} == {job["state"] for job in found}
-    return {job["id"]: [run["host"] for run in job["runs"]] for job in found if job["runs"]}
+    assert {"succeeded"} == {row["job"]["state"] for row in found}
+    return {row["job"]["id"]: [run["host"] for run in row["runs"]] for row in found if row["runs"]}
 
 
 @pytest.mark.timeout(400)  # alone it takes less than a minute, most of it for starting commands
@@ -93,7 +93,7 @@ def test_two_hosts_share_the_jobs_and_one_is_cut_off_for_a_while(lab: Lab, tmp_p
     during = submit(lab, "--array", "0-5", "--", *run, "")
     lab.cli("wait", str(during))
     assert f"{long[0]} 1 end" in effects.read_text()  # and nobody knows
-    assert "running" == json.loads(lab.cli("show", "--json", str(long[0])))["state"]
+    assert "running" == json.loads(lab.cli("show", "--json", str(long[0])))["job"]["state"]
     lab.heal("h1")
     (gates / "h2").touch()
     lab.cli("wait", *map(str, long))

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bounded import until
@@ -126,7 +127,7 @@ class Team:
         """Return the log of a person's job."""
         return self.machine.person(name, "gpuqueue", "logs", str(job)).stdout
 
-    def record(self, name: str, job: int) -> dict[str, object]:
+    def record(self, name: str, job: int) -> dict[str, Any]:
         """Return what a person sees of a job."""
         found = self.machine.person(name, "gpuqueue", "show", str(job), "--json")
         assert 0 == found.returncode, found.stderr
@@ -239,7 +240,7 @@ def _she_was_herself(team: Team, job: int, followed: str) -> None:
     assert team.log("alice", job) == followed
     assert "alice 700\n" == machine.root("stat", "-c", "%U %a", "/home/alice").stdout
     assert "alice\n" == machine.root("stat", "-c", "%U", "/home/alice/here").stdout
-    assert 1 == len(team.record("alice", job)["runs"])  # type: ignore[arg-type]
+    assert 1 == len(team.record("alice", job)["runs"])
 
 
 def _launcher_seen_by(team: Team, account: str) -> str:
@@ -270,7 +271,7 @@ def _only_signed_jobs_start(team: Team) -> None:
     """Check that a job is held that reaches the store without the service, and that alice retries her own."""
     machine = team.machine
     job = team.of_workers(str(BIN / "python"), "-c", UNSIGNED, str(team.uids["alice"])).strip()
-    until(lambda: team.record("alice", int(job))["state"] == "held", what="the hold", timeout_s=60)
+    until(lambda: team.record("alice", int(job))["job"]["state"] == "held", what="the hold", timeout_s=60)
     assert f"job {job} was not signed by the service" in machine.person("alice", "gpuqueue", "show", job).stdout
     assert 0 == machine.person("alice", "gpuqueue", "cancel", job).returncode
 
@@ -300,7 +301,7 @@ def _a_worker_that_was_taken_over_reaches_little(team: Team, hers: int) -> None:
     assert len(closed) + 15 == len(found), found
     assert all(line.startswith("no ") for line in found[:-1]), found
     assert found[-1].startswith("host ")
-    assert "running" == team.record("alice", hers)["state"]
+    assert "running" == team.record("alice", hers)["job"]["state"]
 
 
 def _her_code_travels(team: Team) -> None:
@@ -373,7 +374,7 @@ def _bob_reaches_nothing(team: Team, hers: int) -> None:
         assert WORD not in found
         assert len(tries) <= len(found.splitlines())  # each says why not
     assert "" == machine.root(str(BIN / "python"), "-c", LISTENERS).stdout  # the store has no port
-    assert "running" == team.record("alice", hers)["state"]
+    assert "running" == team.record("alice", hers)["job"]["state"]
 
 
 def _of_a_job(team: Team, name: str, words: str) -> str:
@@ -424,7 +425,7 @@ def _the_store_dies(team: Team) -> None:
     until(lambda: set(_stores(team)) - {before}, what="the next store", timeout_s=60)
     until(lambda: machine.person("alice", "gpuqueue", "queue").returncode == 0, what="the queue", timeout_s=60)
     until(lambda: "" == machine.root("ps", "-o", "stat=", "-p", str(before)).stdout, what="no zombie", timeout_s=60)
-    assert "held" == team.record("alice", waiting)["state"]
+    assert "held" == team.record("alice", waiting)["job"]["state"]
     assert f"the store (pid {before}) was killed by SIGKILL" in team.units["gpuqueue-store"].log.read_text()
     machine.person("alice", "gpuqueue", "release", str(waiting))
     assert 0 == team.ended("alice", waiting)
@@ -452,7 +453,7 @@ def test_a_full_disk_stops_a_site_only_while_it_is_full(small_site: Team) -> Non
     )
     accepted = [team.submit("bob", "true") for _ in range(3)]
     silent = team.submit("bob", "until [ -e go ]; do sleep 0.1; done; exit 7")
-    until(lambda: team.record("bob", silent)["state"] == "running", what="his job runs", timeout_s=60)
+    until(lambda: team.record("bob", silent)["job"]["state"] == "running", what="his job runs", timeout_s=60)
     machine.person("alice", "touch", "go")
     assert 5 == team.ended("alice", hers)
 
@@ -470,7 +471,7 @@ def test_a_full_disk_stops_a_site_only_while_it_is_full(small_site: Team) -> Non
     machine.person("bob", "touch", "go")
     assert 7 == team.ended("bob", silent)
     assert {0} == {team.ended("bob", job) for job in accepted}
-    assert {1} == {len(team.record("bob", job)["runs"]) for job in (*accepted, silent)}  # type: ignore[arg-type]
+    assert {1} == {len(team.record("bob", job)["runs"]) for job in (*accepted, silent)}
 
 
 def _fill(team: Team, name: str) -> None:

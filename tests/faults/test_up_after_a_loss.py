@@ -47,13 +47,15 @@ def until_in_history(home: Home, held: int) -> None:
 
 def states(home: Home, what: str) -> list[tuple[int, str]]:
     """Return the id and state of each job that ``gpuqueue queue`` or ``gpuqueue history`` lists, by id."""
-    return sorted((row["id"], row["state"]) for row in json.loads(home.output_of(what, "--json")))
+    plain = json.loads(home.output_of(what, "--json"))
+    jobs = plain["jobs"] if what == "queue" else [row["job"] for row in plain]
+    return sorted((job["id"], job["state"]) for job in jobs)
 
 
 def ended(home: Home, job_ids: list[int]) -> dict[int, dict[str, Any]]:
     """Wait until these jobs have ended in the history, and return the history's row of each."""
     home.output_of("wait", *map(str, job_ids))
-    rows = {row["id"]: row for row in json.loads(home("history", "--json"))}
+    rows = {row["job"]["id"]: row for row in json.loads(home("history", "--json"))}
     return {job_id: rows[job_id] for job_id in job_ids}
 
 

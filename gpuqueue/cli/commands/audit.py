@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from gpuqueue.cli.options.count import Count
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
-from gpuqueue.codec.access import audit_entry_to_plain
 from gpuqueue.model.audit import AuditEntry
 from gpuqueue.model.times import PASTS
 from gpuqueue.text.sanitize import plain
@@ -41,7 +38,7 @@ def audit(since: str | None, user: str | None, action: str | None, limit: int, *
     with Client() as client:
         found = client.access.audit(since=since, user=user, action=action, limit=limit)
     if as_json:
-        click.echo(json.dumps([audit_entry_to_plain(each) for each in found], indent=2))
+        print_json(found)
     else:
         click.echo(table_of(COLUMNS, found, terminal_width()) if found else "no changes are recorded")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,7 @@ import click
 
 from gpuqueue.cli.completion.candidates import files
 from gpuqueue.cli.options.job_request import WithRest
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output import render
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, DryRunFailed, GpuQueueError
@@ -22,7 +21,6 @@ from gpuqueue.estimate.figures import (
     Batch,
     DryRun,
     Estimate,
-    estimate_to_plain,
 )
 from gpuqueue.estimate.past import Past, Whose
 from gpuqueue.learning.advice import reason
@@ -124,7 +122,7 @@ def estimate(
         )
     answered = not history_only or found.past is not None
     if as_json:
-        click.echo(json.dumps(estimate_to_plain(found), indent=2))
+        print_json(found)
     elif answered:
         click.echo("\n".join(_lines(found)))
     if not answered:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuqueue.cli.completion.candidates import directories
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.job_id import job_id
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.client import Client
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest
@@ -83,34 +82,18 @@ def fetch(
             )
         finally:
             line.clear()
-    click.echo(json.dumps(fetched_to_plain(found), indent=2) if as_json else _summary(found, asked_kept=kept))
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(_summary(found, asked_kept=kept))
     _report_left_out(found.left_out)
     if found.left_out or found.notes:
         sys.exit(INCOMPLETE)
 
 
-def fetched_to_plain(found: Fetched) -> dict[str, Any]:
-    """Return *found* as the ``--json`` output shows it."""
-    return {
-        "directory": found.directory,
-        "files": found.files,
-        "size_bytes": found.size_bytes,
-        "skipped": found.skipped,
-        "run": found.run,
-        "source": found.source,
-        "left_out": [{"path": each.path, "why": each.why} for each in found.left_out],
-        "notes": list(found.notes),
-    }
-
-
-def file_to_plain(found: RunFile) -> dict[str, Any]:
-    """Return *found* as the ``--json`` output of ``--list`` shows it."""
-    return {"path": found.path, "size_bytes": found.size_bytes, "target": found.target}
-
-
 def _print_list(found: Sequence[RunFile], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([file_to_plain(each) for each in found], indent=2))
+        print_json(found)
         return
     sizes = ["link" if each.target is not None else format_bytes(each.size_bytes) for each in found]
     width = max(map(len, sizes), default=0)

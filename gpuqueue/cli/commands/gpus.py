@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.own_queue import how_to_start
-from gpuqueue.cli.output.devices import device_plain, device_rows, external_process_lines
+from gpuqueue.cli.output.devices import device_rows, external_process_lines
 from gpuqueue.cli.output.terminal_width import hanging, terminal_width
 from gpuqueue.client import Client
 
@@ -23,13 +21,13 @@ def gpus(*, as_json: bool) -> None:
     \b
     Examples:
       gpuqueue gpus
-      gpuqueue gpus --json | jq '.[] | {uuid, free_bytes}'
+      gpuqueue gpus --json | jq '.[] | {uuid: .device.uuid, free_bytes}'
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         found = client.devices.list()
         rows = device_rows(found, client.settings, client.jobs.labels) if found and not as_json else ""
     if as_json:
-        click.echo(json.dumps([device_plain(each, client.settings) for each in found], indent=2))
+        print_json(found)
     elif found:
         click.echo(rows)
         for line in external_process_lines(found):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,15 +12,15 @@ from gpuqueue.cli.completion.candidates import device_names, hosts, listed, mode
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.fields import with_options
 from gpuqueue.cli.options.job_id import JobNameType
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.once import Once
 from gpuqueue.cli.output import history_columns as all_columns
 from gpuqueue.cli.output.history_columns import COLUMNS, USUAL, chosen
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.client import Client
 from gpuqueue.client.reads import id_of
-from gpuqueue.codec import record_to_plain
 from gpuqueue.codec.csv_text import csv_text
+from gpuqueue.codec.wire import to_plain
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.lazy.frozen import dataclass
@@ -190,9 +189,10 @@ def history(*, limit: int, **asked: Any) -> None:
         if not records and not never_began:
             print_message("gpuqueue", "no job in the history matches" + why_nothing(client, asked))
     if how.as_json:
-        added = [{"params": params.get(record.job.id)} if how.params else {} for record in records]
-        plain_rows = [{**record_to_plain(record), **more} for record, more in zip(records, added, strict=True)]
-        click.echo(json.dumps(plain_rows, indent=2))
+        plain_rows = [to_plain(record.without_secrets()) for record in records]
+        if how.params:
+            plain_rows = [{**row, "params": params.get(row["job"]["id"])} for row in plain_rows]
+        print_json(plain_rows)
     elif how.as_csv:
         click.echo(_csv(records, names or CSV_COLUMNS, {**COLUMNS, **others}), nl=False)
     else:

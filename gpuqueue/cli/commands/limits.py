@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
@@ -28,36 +26,10 @@ def limits(*, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         found = client.devices.limits()
-    click.echo(json.dumps(limits_to_plain(found), indent=2) if as_json else _tables(found, terminal_width()))
-
-
-def limits_to_plain(found: LimitsInUse) -> dict[str, object]:
-    """Return *found* as the plain values of ``limits --json``."""
-    return {
-        "limits": [_bound_plain(bound) for bound in found.bounds],
-        "pools": [_pool_plain(name, pool) for name, pool in sorted(found.pools.items())],
-    }
-
-
-def _bound_plain(bound: Bound) -> dict[str, object]:
-    return {
-        "whose": bound.whose,
-        "measure": str(bound.measure),
-        "used": bound.used,
-        "most": bound.limit.most,
-        "refuses": bound.limit.refuses,
-    }
-
-
-def _pool_plain(name: str, pool: PoolLimits) -> dict[str, object]:
-    return {
-        "pool": name,
-        "default_mem_bytes": pool.default_mem_bytes,
-        "max_mem_bytes": pool.max_mem_bytes,
-        "default_time_s": pool.default_time_s,
-        "max_time_s": pool.max_time_s,
-        "max_gpus": pool.max_gpus,
-    }
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(_tables(found, terminal_width()))
 
 
 def _tables(found: LimitsInUse, width: int | None = None) -> str:

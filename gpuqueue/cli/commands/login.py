@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
 
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.client import Client
 from gpuqueue.client.login import account_of
-from gpuqueue.codec.access import me_to_plain
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.model.access_token import parts_of
@@ -97,7 +95,7 @@ def whoami(*, as_json: bool) -> None:
     with Client() as client:
         me = client.access.whoami()
     if as_json:
-        click.echo(json.dumps(me_to_plain(me), indent=2))
+        print_json(me)
         return
     click.echo(f"account  {plain(me.account) or '-'}{'' if me.uid is None else f' (uid {me.uid})'}")
     click.echo(f"proof    {_VIA.get(me.via, plain(me.via))}{f' ({me.token_id})' if me.token_id else ''}")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
-from typing import Any
 
 import click
 
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.notification import targets
 from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
@@ -18,13 +16,14 @@ from gpuqueue.client import Client
 from gpuqueue.console import print_message, sentence
 from gpuqueue.errors import BadRequest, GpuQueueError, install_extra
 from gpuqueue.model.notification import Notification, masked
+from gpuqueue.queue.sender import Sender
 from gpuqueue.text.sanitize import plain
 
-#: Columns of the table of targets, from left to right; a row is a target as ``--json`` prints it.
-COLUMNS: tuple[Column[dict[str, Any]], ...] = (
-    Column(head="TARGET", cell=lambda row, _: plain(row["target"]), least=8, narrows=1),
-    Column(head="HOST", cell=lambda row, _: plain(row["host"]), least=8, narrows=0),
-    Column(head="SENDS", cell=lambda row, _: "yes" if row["sends"] else "no"),
+#: Columns of the table of targets, from left to right; a line is a target and its sender.
+COLUMNS: tuple[Column[tuple[str, Sender]], ...] = (
+    Column(head="TARGET", cell=lambda line, _: plain(line[0]), least=8, narrows=1),
+    Column(head="HOST", cell=lambda line, _: plain(line[1].host), least=8, narrows=0),
+    Column(head="SENDS", cell=lambda line, _: "yes" if line[1].schemes else "no"),
 )
 
 
@@ -49,23 +48,18 @@ def notify(to: str | None, *, as_json: bool) -> None:
     with Client() as client:
         senders = client.jobs.senders()
         here, own = client.settings.host, client.settings.notify
-    rows = [target_to_plain(name, each.host, sends=bool(each.schemes)) for each in senders for name in each.targets]
-    reported = {row["target"] for row in rows if row["host"] == here}
-    rows += [target_to_plain(name, here, sends=False) for name in sorted(own) if name not in reported]
+    reported = {name for each in senders if each.host == here for name in each.targets}
+    unsent = tuple(sorted(own.keys() - reported))
+    known = [*senders, *([Sender(host=here, targets=unsent, schemes=(), urls=False)] if unsent else [])]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    elif rows:
-        click.echo(table_of(COLUMNS, rows, terminal_width()))
+        print_json(known)
+    elif lines := [(name, each) for each in known for name in each.targets]:
+        click.echo(table_of(COLUMNS, lines, terminal_width()))
     else:
         click.echo("no targets: name some in the settings where the recorder runs (setting notify)")
     if senders and not any(each.schemes for each in senders):
         why = f"Apprise is not installed on {senders[0].host}: there, {install_extra('notify')}"
         print_message("gpuqueue", why)
-
-
-def target_to_plain(name: str, host: str, *, sends: bool) -> dict[str, Any]:
-    """Return a target as the plain values of ``notify --json``."""
-    return {"target": name, "host": host, "sends": sends}
 
 
 def _refuse_if_others_know(client: Client, target: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuqueue.cli.options.job_request import WithRest, probe_options, submit_job
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.placement import warn_if_alone
 from gpuqueue.client import Client
 from gpuqueue.console import print_message
@@ -101,10 +100,10 @@ def probe(ctx: click.Context, /, seconds: str, flat: str, *, steps: int | None, 
         if job is not None:
             _cancel(job)
         raise
-    shown = probe_lines.Shown(record=record, found=found, progress=last)
     if as_json:
-        click.echo(json.dumps(probe_lines.shown_to_plain(shown), indent=2))
+        print_json(found, progress=last, record=record.without_secrets())
     else:
+        shown = probe_lines.Shown(record=record, found=found, progress=last)
         click.echo("\n".join(probe_lines.lines(shown)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import click
 
 from gpuqueue.cli.completion.candidates import pools, tags, users
 from gpuqueue.cli.options.count import Count
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.once import Once
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.client import Client
@@ -53,15 +52,16 @@ def queue(limit: int, *, as_json: bool, **filters: Any) -> None:
     Examples:
       gpuqueue queue
       gpuqueue queue --user ada --state running
-      gpuqueue queue --json | jq '.[] | select(.state == "queued") | .id'
+      gpuqueue queue --json | jq '.jobs[] | select(.state == "queued") | .id'
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         listing = client.jobs.listing(limit=limit + 1, **filters)
         more = len(listing.jobs) > limit
-        listing = replace(listing, jobs=listing.jobs[:limit])
+        if more:
+            listing = replace(listing, jobs=listing.jobs[:limit], after=listing.jobs[limit - 1].id)
         progress = client.logs.progress(listing.jobs, listing.logs)
     if as_json:
-        click.echo(json.dumps(queue_table.listing_to_plain(listing, progress), indent=2))
+        print_json(listing.without_secrets(), progress=progress)
     elif listing.jobs:
         click.echo(queue_table.queue_table(listing, progress, terminal_width(), states=filters["states"]))
     else:

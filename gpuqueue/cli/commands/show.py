@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuqueue.cli.follow.status_line import report_history_away
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output.terminal_width import hanging, terminal_width
 from gpuqueue.cli.plots import image_file
 from gpuqueue.client import Client
@@ -17,10 +16,8 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.run import Record
 
 if TYPE_CHECKING:
-    from gpuqueue import codec
     from gpuqueue.cli.output import code_diff, job_story, kept_line, live_run, render
 else:
-    codec = later("gpuqueue.codec")
     code_diff = later("gpuqueue.cli.output.code_diff")
     job_story = later("gpuqueue.cli.output.job_story")
     kept_line = later("gpuqueue.cli.output.kept_line")
@@ -65,8 +62,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
         _plot(record, plot)
         return
     if as_json:
-        kept_files = None if kept is None else kept_line.kept_to_plain(kept)
-        click.echo(json.dumps({**codec.record_to_plain(record), "kept_files": kept_files}, indent=2))
+        print_json(record.without_secrets(), kept_files=kept)
         return
     about_kept = None if kept is None else kept_line.kept_line(kept, record.job.label)
     click.echo(job_story.story(record, now, terminal_width(), kept=about_kept))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from gpuqueue.cli.completion.candidates import files
 from gpuqueue.cli.options.count import Count
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output import simulation_table
 from gpuqueue.cli.plots import image_file
 from gpuqueue.errors import BadRequest
@@ -22,7 +21,6 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.shares import Shares
 from gpuqueue.settings.settings import Settings
 from gpuqueue.simulator import made, shapes, trace
-from gpuqueue.simulator.figures import outcome_to_plain
 from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Trace
 from gpuqueue.text.sanitize import brief, short
@@ -116,8 +114,10 @@ def simulate(
         click.echo(line, err=True)
     if plot is not None:
         _plot(reported, devices, plot)
-    tables = simulation_table.text
-    click.echo(json.dumps(simulation_to_plain(reported, jobs), indent=2) if as_json else tables(reported, devices))
+    if as_json:
+        _print_json(reported, jobs)
+    else:
+        click.echo(simulation_table.text(reported, devices))
 
 
 def _site(devices: str, settings: Settings) -> Site:
@@ -213,18 +213,18 @@ def _read(file: str) -> Trace:
         raise BadRequest(f"cannot read {brief(file)}: {error.strerror}: {remedy}") from error
 
 
-def simulation_to_plain(reported: Comparison, jobs: Trace) -> dict[str, Any]:
-    """Return *reported* as the plain values of ``simulate --json``; docs/reference/json.md explains them."""
-    return {
-        "jobs": reported.outcomes[0].all.jobs,
-        "gpu_s": reported.outcomes[0].all.gpu_s,
-        "devices": len(reported.site.cards),
-        "never_ran": jobs.never_ran,
-        "on_cpu": jobs.on_cpu,
-        "too_large": reported.too_large.count,
-        "over_limit": reported.over_limit.count,
-        "slowdown": reported.slows,
-        "reserved_idle_device_s": reported.reserved_idle_device_s,
-        "jobs_per_s": reported.outcomes[0].all.jobs / reported.took_s,
-        "policies": [outcome_to_plain(outcome) for outcome in reported.outcomes],
-    }
+def _print_json(reported: Comparison, jobs: Trace) -> None:
+    """Print the figures of *reported*, and what was left out of *jobs*."""
+    print_json(
+        {
+            "outcomes": reported.outcomes,
+            "slows": reported.slows,
+            "too_large": reported.too_large,
+            "over_limit": reported.over_limit,
+            "never_ran": jobs.never_ran,
+            "on_cpu": jobs.on_cpu,
+            "devices": len(reported.site.cards),
+            "reserved_idle_device_s": reported.reserved_idle_device_s,
+            "took_s": reported.took_s,
+        }
+    )

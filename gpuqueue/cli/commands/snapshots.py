@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
-from gpuqueue.codec.snapshots import stored_snapshot_to_plain
 from gpuqueue.model.code_snapshot import StoredSnapshot
 from gpuqueue.text.units import format_bytes
 from gpuqueue.words import times
@@ -38,7 +35,7 @@ def snapshots(context: click.Context, *, as_json: bool) -> None:
     with Client() as client:
         found = client.snapshots.list()
     if as_json:
-        click.echo(json.dumps([stored_snapshot_to_plain(each) for each in found], indent=2))
+        print_json(found)
     else:
         click.echo(table_of(COLUMNS, found, terminal_width()) if found else "no snapshots")
 

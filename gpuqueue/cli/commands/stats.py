@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from gpuqueue.cli.completion.candidates import users
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.once import Once
 from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import Column, hanging, terminal_width
@@ -18,7 +17,7 @@ from gpuqueue.client import Client
 from gpuqueue.codec.csv_text import csv_of_statistics
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.statistics import By, Course, Figures, Statistics, Stretch, statistics_to_plain
+from gpuqueue.model.statistics import By, Course, Figures, Statistics, Stretch
 from gpuqueue.model.times import moment, ordered
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB, format_bytes, format_duration
@@ -26,10 +25,9 @@ from gpuqueue.words import times, values
 
 if TYPE_CHECKING:
     from gpuqueue.cli.output import learning_table
-    from gpuqueue.model import learning_report
+    from gpuqueue.model.learning_report import LearningReport
 else:  # only for --learning
     learning_table = later("gpuqueue.cli.output.learning_table")
-    learning_report = later("gpuqueue.model.learning_report")
 
 #: A group's label and its figures.
 _Line: TypeAlias = tuple[str, Figures]
@@ -104,7 +102,7 @@ def stats(
     ordered(**period)
     with Client() as client:
         if learning:
-            click.echo(_learning(client.history.learning(**period, user=user), as_json=as_json))
+            _show_learning(client.history.learning(**period, user=user), as_json=as_json)
             return
         reported = client.history.stats(by, **period, user=user)
         if plot is not None:
@@ -113,7 +111,7 @@ def stats(
             _plot(client, reported, plot, user)
             return
     if as_json:
-        click.echo(json.dumps(statistics_to_plain(reported), indent=2))
+        print_json(reported)
     elif as_csv:
         click.echo(csv_of_statistics(reported), nl=False)
     elif reported.total.runs:
@@ -122,13 +120,14 @@ def stats(
         click.echo("nothing ran in this time", err=True)
 
 
-def _learning(report: learning_report.LearningReport, *, as_json: bool) -> str:
-    """Return a replay of learned memory as JSON or as a table."""
+def _show_learning(report: LearningReport, *, as_json: bool) -> None:
+    """Print a replay of learned memory as JSON or as a table."""
     if as_json:
-        return json.dumps(learning_report.report_to_plain(report), indent=2)
-    if not report.repeats:
-        return learning_table.counted(report)
-    return learning_table.learning_table(report, terminal_width())
+        print_json(report)
+    elif report.repeats:
+        click.echo(learning_table.learning_table(report, terminal_width()))
+    else:
+        click.echo(learning_table.counted(report))
 
 
 def _plot(client: Client, reported: Statistics, path: str, user: str | None) -> None:

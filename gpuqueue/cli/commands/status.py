@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
 
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.own_queue import refuse_beside_service
-from gpuqueue.cli.output.devices import device_plain, device_rows
+from gpuqueue.cli.output.devices import device_rows
 from gpuqueue.cli.output.machine import report
 from gpuqueue.embedded.machine import Machine, MachineStatus
 from gpuqueue.errors import Unreachable
@@ -34,19 +33,7 @@ def status(*, as_json: bool) -> None:
     machine = Machine(settings)
     found = machine.status()
     if as_json:
-        plain = {
-            "store": found.store,
-            "store_answers": found.store_answers,
-            "host_pid": found.host_pid,
-            "store_trouble": None if found.store_trouble is None else found.store_trouble.plain(),
-            "waiting": found.waiting,
-            "active": found.active,
-            "unrecorded": found.unrecorded,
-            "unrecorded_s": found.unrecorded_s,
-            "reserved_idle_device_s": found.reserved_idle_device_s,
-            "devices": [device_plain(each, settings) for each in found.devices],
-        }
-        click.echo(json.dumps(plain, indent=2))
+        print_json(found)
     else:
         report("store", "answers" if found.store_answers else "silent", found.store)
         trouble = found.store_trouble

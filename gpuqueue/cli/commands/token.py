@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 
 import click
 
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
-from gpuqueue.codec.access import access_token_to_plain
 from gpuqueue.console import print_message
 from gpuqueue.model.access_token import USUAL_SCOPES, AccessToken, TokenRequest
 from gpuqueue.model.caller import CallerKind, Scope
@@ -89,7 +87,7 @@ def list_tokens(user: str | None, *, everybody: bool, as_json: bool) -> None:
     with Client() as client:
         found = client.access.tokens(user, everybody=everybody)
     if as_json:
-        click.echo(json.dumps([access_token_to_plain(each) for each in found], indent=2))
+        print_json(found)
     else:
         click.echo(
             table_of(COLUMNS, found, terminal_width()) if found else "no tokens: see gpuqueue token create --help"

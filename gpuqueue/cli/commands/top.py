@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 
 import click
 
 from gpuqueue.cli.completion.candidates import users
-from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output.queue_table import progress_to_plain
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output.terminal_width import is_dumb, terminal_width
 from gpuqueue.cli.top import lines
-from gpuqueue.cli.top.snapshot import Snapshot, take
+from gpuqueue.cli.top.snapshot import take
 from gpuqueue.client import Client
-from gpuqueue.codec import job_to_plain
 from gpuqueue.errors import BadRequest
-from gpuqueue.settings.settings import Settings
 
 
 @click.command()
@@ -44,7 +40,7 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
         raise BadRequest("--interval: nan is not valid: give a number from 0.2 to 3600")
     with Client() as client:
         if as_json:
-            click.echo(json.dumps(snapshot_to_plain(take(client, user=user), client.settings), indent=2))
+            print_json(take(client, user=user).without_secrets())
             return
         if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             click.echo(lines.as_text(take(client, user=user), client.settings.heartbeat_s, user, terminal_width()))
@@ -57,19 +53,3 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
         screen = Top(client, user=user, interval_s=interval)
         screen.run()
         sys.exit(screen.return_code or 0)
-
-
-def snapshot_to_plain(seen: Snapshot, settings: Settings) -> dict[str, object]:
-    """Return *seen* as the plain values of ``top --json``."""
-    from gpuqueue.cli.output.devices import device_plain  # noqa: PLC0415 - lazy import for startup time
-
-    jobs = []
-    for job in seen.jobs:
-        progress = progress_to_plain(seen.progress.get(job.id))
-        jobs.append({**job_to_plain(job), "held_bytes": seen.held_bytes.get(job.id), "progress": progress})
-    return {
-        "at": seen.at.isoformat(timespec="milliseconds"),
-        "devices": [device_plain(each, settings) for each in seen.devices],
-        "jobs": jobs,
-        "more": seen.more,
-    }

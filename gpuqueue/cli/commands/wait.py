@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from gpuqueue.cli.completion.candidates import live_ids
 from gpuqueue.cli.follow.status_line import report_away, report_held
 from gpuqueue.cli.options.job_id import JobNameType
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output.arrays import first_bad_code
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest
-from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.text.units import parse_duration
-
-if TYPE_CHECKING:
-    from gpuqueue import codec
-else:
-    codec = later("gpuqueue.codec")
 
 #: Values of ``--timeout`` that mean no wait.
 NOW = frozenset({"0", "0s"})
@@ -71,7 +63,7 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
         records = {name: client.jobs.recorded(ended[name]) for name in names if name in ended} if as_json else {}
         code = first_bad_code(client, words, ended, records)
     if as_json:
-        click.echo(json.dumps([codec.record_to_plain(records[name]) for name in names if name in ended], indent=2))
+        print_json([records[name].without_secrets() for name in names if name in ended])
     elif first:
         click.echo(next(iter(ended)))
     sys.exit(code)

@@ -1,17 +1,14 @@
-"""Devices as a table, with lines below it for what is unusual, and as JSON."""
+"""Devices as a table, with lines below it for what is unusual."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime, timezone
 
 from gpuqueue.cli.output.device_table import device_table
-from gpuqueue.cli.output.drains import closed_lines, drain_lines, drain_plain, jobs_on, reserved_lines
-from gpuqueue.cli.output.silent_hosts import kept_until, silent_lines
+from gpuqueue.cli.output.drains import closed_lines, drain_lines, jobs_on, reserved_lines
+from gpuqueue.cli.output.silent_hosts import silent_lines
 from gpuqueue.cli.output.terminal_width import hanging, terminal_width
-from gpuqueue.codec.wire import to_plain
-from gpuqueue.queue.device_replies import external_to_plain
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import plain, short
@@ -51,40 +48,6 @@ def external_process_lines(found: Sequence[DeviceStatus], now: datetime | None =
                 held += f" now, {format_bytes(external.counted_bytes)} counted"
             label = values.device_label(each.device)
             yield f"external process on {plain(each.host)} device {label}: {held}  {who}  {what}"
-
-
-def device_plain(each: DeviceStatus, settings: Settings) -> dict[str, object]:
-    """Return a device and its state as plain values."""
-    until = kept_until(each, settings)
-    return {
-        **to_plain(each.device),
-        "host": each.host,
-        "worker": each.worker,
-        "headroom_bytes": each.headroom_bytes,
-        "external_bytes": each.external_bytes,
-        "allocated_bytes": each.allocated_bytes,
-        "free_bytes": each.free_bytes,
-        "jobs": list(each.jobs),
-        "holdings": [asdict(holding) for holding in each.holdings],
-        "exclusive": each.exclusive,
-        "reserved_for": each.reservation.job_id if each.reservation else None,
-        "reserved_since": each.reservation.since.isoformat(timespec="milliseconds")
-        if each.reservation and each.reservation.since
-        else None,
-        "slots": each.slots,
-        "pool": each.pool,
-        "seen_s_ago": each.seen_s_ago,
-        "jobs_kept_until": until.isoformat(timespec="milliseconds") if until else None,
-        "drained": each.drained,
-        "drains": [drain_plain(drain) for drain in each.drains],
-        "trouble": each.trouble,
-        "refusals": asdict(each.refusals) if each.refusals else None,
-        "utilisation": each.utilisation,
-        "temperature_c": each.temperature_c,
-        "power_w": each.power_w,
-        "environments": None if each.environments is None else list(each.environments),
-        "external_processes": [external_to_plain(external) for external in each.external_processes],
-    }
 
 
 def environment_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:

@@ -1,10 +1,9 @@
-"""Drained and reserved devices as text and as JSON. Pure."""
+"""Drained and reserved devices as text. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpuqueue.queue.drains import Drain
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.text.sanitize import plain
 from gpuqueue.words import times, values
@@ -61,12 +60,6 @@ def reserved_lines(found: Sequence[DeviceStatus], called: Mapping[int, str]) -> 
             where = f"{plain(each.host)} device {values.device_label(each.device)}"
             name = called.get(each.reservation.job_id, str(each.reservation.job_id))
             yield f"reserved: {where}{since} for job {name}, see gpuqueue why {name}"
-
-
-def drain_plain(drain: Drain) -> dict[str, str | None]:
-    """Return a drain as plain values."""
-    at = drain.at.isoformat(timespec="milliseconds") if drain.at else None
-    return {"origin": drain.origin.value, "why": drain.why, "by": drain.by, "at": at}
 
 
 def condition(device: DeviceStatus, heartbeat_s: float, called: Mapping[int, str] | None = None) -> str:

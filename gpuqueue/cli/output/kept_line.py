@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuqueue.client import Client
-from gpuqueue.codec.text import iso
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.run import Record
 from gpuqueue.model.run_files import KeptFiles, KeptState
@@ -33,13 +30,3 @@ def kept_line(found: KeptFiles, label: str) -> str:
         until = f" until {when(found.expires_at)}" if found.expires_at is not None else ""
         return f"  kept       {format_bytes(found.size_bytes)}{until} (gpuqueue fetch --kept {label})"
     return f"  kept       {_WORDS.get(found.state, str(found.state))}: {plain(found.reason or '-')}"
-
-
-def kept_to_plain(found: KeptFiles) -> dict[str, Any]:
-    """Return *found* as the ``--json`` output shows it."""
-    return {
-        "state": str(found.state),
-        "size_bytes": found.size_bytes,
-        "expires_at": iso(found.expires_at),
-        "reason": found.reason,
-    }

@@ -1,8 +1,6 @@
-"""The result of ``gpuqueue probe`` as text and as plain values. Pure."""
+"""The result of ``gpuqueue probe`` as text. Pure."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning.probed import Probed, as_time
@@ -111,19 +109,3 @@ def why_not(record: Record) -> str:
 def _whole(run: Run) -> str:
     sizes = [device.total_bytes for device in run.devices if device.total_bytes is not None]
     return f"a whole device of {format_bytes(min(sizes))}" if sizes else "a whole device"
-
-
-def shown_to_plain(shown: Shown) -> dict[str, Any]:
-    """Return the result as plain values."""
-    record, found = shown.record, shown.found
-    run = record.last_run
-    return {
-        "job_id": record.job.id,
-        "is_whole": found.is_whole,
-        "why_ended": None if found.is_whole else why_ended(record),
-        "duration_s": None if run is None else run.duration_s,
-        "peak_bytes": found.peak_bytes,
-        "progress": None if shown.progress is None else shown.progress.share,
-        "mem_bytes": found.mem_bytes,
-        "time_s": found.time_s,
-    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import click
 
@@ -16,7 +16,6 @@ from gpuqueue.cli.output import render, terminal_width
 from gpuqueue.cli.output.arrays import labels
 from gpuqueue.cli.output.render import fitted_progress, progress_in_words
 from gpuqueue.cli.output.terminal_width import NO_LIMIT, fit
-from gpuqueue.codec import job_to_plain
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.progress import Progress
@@ -192,21 +191,3 @@ COLUMNS = (
     Column(head="WANTS", cell=lambda line, _: values.wants_of(line.job.spec), keep=1, is_extra=True),
     PROGRESS,
 )
-
-
-def listing_to_plain(listing: Listing, progress: Mapping[int, Progress]) -> list[dict[str, Any]]:
-    """Return the jobs of *listing* as plain values."""
-    return [
-        {
-            **job_to_plain(job),
-            "held_bytes": listing.held_bytes.get(job.id) if job.state.is_active else None,
-            "elapsed_s": elapsed_s(job, listing),
-            "progress": progress_to_plain(progress.get(job.id)),
-        }
-        for job in listing.jobs
-    ]
-
-
-def progress_to_plain(progress: Progress | None) -> dict[str, Any] | None:
-    """Return the progress of a job as plain values, or None if the job reports none."""
-    return None if progress is None else {"share": progress.share, "words": progress.words}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import datetime
 
 from gpuqueue.client import Client
@@ -44,6 +44,10 @@ class Snapshot:
     def listing(self) -> Listing:
         """Return the jobs with the memory and devices of those that run."""
         return Listing(at=self.at, jobs=self.jobs, held_bytes=self.held_bytes, devices=self.runs_on)
+
+    def without_secrets(self) -> Snapshot:
+        """Return the snapshot as it is printed: its jobs without secrets."""
+        return replace(self, jobs=tuple(job.without_secrets() for job in self.jobs))
 
 
 def take(client: Client, *, user: str | None = None, ended: bool = False) -> Snapshot:

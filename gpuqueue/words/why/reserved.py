@@ -1,6 +1,6 @@
 """Part of ``why``: the devices that are reserved for a job, or why none is.
 
-Pure apart from the clock.
+Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from gpuqueue.client.why import Why
-from gpuqueue.clock import SystemClock, from_epoch_ms
+from gpuqueue.clock import from_epoch_ms
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.queue.explanation import NEVER_THERE
 from gpuqueue.text.sanitize import plain
@@ -105,12 +105,3 @@ def _wants_room(found: Why, now: datetime) -> bool:
         return False
     waited_s = (now - from_epoch_ms(explanation.waits_since_ms)).total_seconds()
     return job.reason in _FOR_ROOM and waited_s >= (found.reserve_after_s or 0.0)
-
-
-def reserved_to_plain(found: Why) -> list[dict[str, object]]:
-    """Return the hosts of :func:`reserved_for_others` as the plain values of ``why --json``."""
-    return [
-        {"host": host, "job_id": job_id, "since": at.isoformat(timespec="milliseconds") if at else None}
-        for host, holders in reserved_for_others(found, SystemClock().now()).items()
-        for job_id, at in holders.items()
-    ]

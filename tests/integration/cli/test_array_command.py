@@ -73,7 +73,7 @@ def test_a_device_names_the_members_that_it_has(site: Site) -> None:
         assert f"  {array}_0 {array}_1  " in shown, shown
         assert f"for job {array}_1, see gpuqueue why {array}_1\n" in shown
     (plain,) = json.loads(site.cli("gpus", "--json").stdout)
-    assert (claimed, claimed[1]) == (plain["jobs"], plain["reserved_for"])
+    assert (claimed, claimed[1]) == (plain["jobs"], plain["reservation"]["job_id"])
     assert f"; jobs {array}_0, {array}_1 go on\n" in site.cli("drain", f"{plain['host']}:0").stdout
 
 
@@ -99,11 +99,10 @@ def test_the_list_shows_what_is_left(site: Site) -> None:
 
     assert [f"{array}_[1-49%2]", f"{array}_[50-99%2]", f"{array}_0"] == [line.split()[0] for line in lines[1:]]
     assert ["queued", "held", "starting"] == [line.split()[3] for line in lines[1:]]
-    (job, member) = json.loads(site.cli("queue", "--json").stdout)
-    assert ("0-99", 100, 2, "1-49", "50-99") == tuple(
-        job["array"][key] for key in ("indexes", "count", "at_once", "left", "held")
-    )
-    assert (array, 0, None) == (member["array_id"], member["array_index"], member["array"])
+    (job, member) = json.loads(site.cli("queue", "--json").stdout)["jobs"]
+    assert {"indexes": "0-99", "at_once": 2, "axes": []} == job["spec"]["array"]
+    assert {"left": "1-49", "held": "50-99", "ended": {}} == job["tally"]
+    assert ({"array_id": array, "index": 0}, None) == (member["member"], member["tally"])
     must_claim(site.queue)
     assert WaitReason.ARRAY_LIMIT is client.jobs.get(array).reason
     assert "array limit" in site.cli("why", str(array)).stdout
@@ -163,10 +162,10 @@ def test_an_array_stands_as_the_last_of_its_members_do(site: Site) -> None:
         site.queue.runs.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1, devices=())
 
     assert "state      queued (retry)" in site.cli("show", str(array)).stdout
-    assert ["queued", "queued"] == [job["state"] for job in json.loads(site.cli("queue", "--json").stdout)]
+    assert ["queued", "queued"] == [job["state"] for job in json.loads(site.cli("queue", "--json").stdout)["jobs"]]
     client.jobs.hold(f"{array}_1")
     assert "state      held" in site.cli("show", str(array)).stdout
-    assert ["held", "held"] == [job["state"] for job in json.loads(site.cli("queue", "--json").stdout)]
+    assert ["held", "held"] == [job["state"] for job in json.loads(site.cli("queue", "--json").stdout)["jobs"]]
     client.jobs.release(array)
     assert JobState.QUEUED is client.jobs.show(array).job.state
 

@@ -265,7 +265,7 @@ def test_one_damaged_job_hides_no_other_on_the_command_line(here: JobQueue, stor
 
     printed = speak(["queue", "--json"])
     shown = json.loads(printed.stdout)
-    assert [(1, "(unreadable)")] == [(job["id"], job["name"]) for job in shown]
+    assert [(1, "(unreadable)")] == [(job["id"], job["spec"]["name"]) for job in shown["jobs"]]
     printed = speak(["show", "2"])
     assert (1, 1) == (printed.code, printed.stderr.count("\n"))
     assert "the store's entry of job 2 cannot be read" in printed.stderr

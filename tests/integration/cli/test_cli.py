@@ -167,8 +167,8 @@ def test_a_job_without_a_device_waits_with_a_warning(site: Site) -> None:
 
     assert "1\n" == done.stdout
     assert "gpuqueue up" in done.stderr
-    (job,) = json.loads(site.cli("queue", "--json").stdout)
-    assert ("queued", "device", ["true"]) == (job["state"], job["reason"], job["command"])
+    (job,) = json.loads(site.cli("queue", "--json").stdout)["jobs"]
+    assert ("queued", "device", ["true"]) == (job["state"], job["reason"], job["spec"]["argv"])
     assert 124 == site.cli("wait", "--timeout", "0.1s", "1", check=False).returncode
 
 
@@ -196,7 +196,7 @@ def test_a_job_whose_device_kind_is_missing_waits_with_a_warning(
 
     assert ("1\n", line is None) == (done.stdout, done.stderr == "")
     assert (line or "") in done.stderr
-    (job,) = json.loads(site.cli("queue", "--json").stdout)
+    (job,) = json.loads(site.cli("queue", "--json").stdout)["jobs"]
     assert ("memory" if line is None else "device") == job["reason"]
     head, row = site.cli("queue").stdout.splitlines()
     assert ("device" in row) == (line is not None)
@@ -210,7 +210,7 @@ def test_a_site_says_on_what_jobs_run_and_a_job_says_otherwise(site: Site) -> No
     for words in ([], ["--device", "any"]):
         site.cli("submit", "--mem", "1G", *words, "--", "true")
 
-    assert ["gpu", "any"] == [job["device"] for job in json.loads(site.cli("queue", "--json").stdout)]
+    assert ["gpu", "any"] == [job["spec"]["device"] for job in json.loads(site.cli("queue", "--json").stdout)["jobs"]]
     assert "  asked      1G on 1 GPU, priority normal\n" in shown(site, 1)
     assert "  asked      1G on 1 device, GPU or CPU, priority normal\n" in shown(site, 2)
 

@@ -139,9 +139,9 @@ def test_queue_show_and_why_name_what_a_job_waits_for(open_site: Site) -> None:
     assert "retries    0 of 2, after: failed, signalled, refused, lost" in shown
     assert f"  after      {first}:ok" in shown
     plain = json.loads(open_site.cli("why", str(second), "--json").stdout)
-    assert {"not_yet"} == {each["obstacle"] for each in plain["devices"]}
-    assert plain["start"] is None
-    assert [f"{first}:ok"] == plain["job"]["awaits"]
+    assert {"not_yet"} == {each["obstacle"] for each in plain["explanation"]["devices"]}
+    assert plain["explanation"]["start"] is None
+    assert [{"job_id": first, "condition": "ok"}] == plain["job"]["awaits"]
     assert "held" in open_site.cli("show", str(third)).stdout
 
 
@@ -160,7 +160,7 @@ def test_wait_show_and_history_report_why_a_dependant_was_cancelled(open_site: S
     assert 130 == done.returncode
     assert f"job {second} cancelled (dependency {first} failed)" in done.stderr
     (reported, _) = json.loads(open_site.cli("history", "--json").stdout)
-    assert (f"dependency {first} failed", "dependency") == (reported["because"], reported["reason"])
+    assert (f"dependency {first} failed", "dependency") == (reported["job"]["because"], reported["job"]["reason"])
     assert f"dependency {first} failed" in open_site.cli("history", "--columns", "id,state,because").stdout
 
 

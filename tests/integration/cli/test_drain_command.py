@@ -66,8 +66,8 @@ def test_a_drained_device_takes_no_new_job_and_its_running_one_goes_on(two: Site
     assert f"drained: {two.settings.host} device 0 since 20" in table
     assert f" by {ME}: the fan\ufffd[31m is broken\n" in table
     (device,) = json.loads(two.cli("gpus", "--json").stdout)
-    assert "the fan\ufffd[31m is broken" == device["drained"]
-    assert [("person", ME)] == [(each["origin"], each["by"]) for each in device["drains"]]
+    drain = ("person", "the fan\ufffd[31m is broken", ME)
+    assert [drain] == [(each["origin"], each["why"], each["by"]) for each in device["drains"]]
     gate.touch()
     assert JobState.SUCCEEDED is two.until_recorded(running).job.state
     assert JobState.QUEUED is two.client.jobs.get(waiting).state  # although the end of the run triggers a claim

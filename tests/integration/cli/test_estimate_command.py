@@ -86,7 +86,7 @@ def test_history_answers_and_nothing_is_run(site: Site, tmp_path: Path) -> None:
     assert "runs of this file by you" in reported
     assert reported.endswith("ask for  --mem 832M\n")
     assert ("arguments", [2, 1], None) == (
-        plain["past"]["signature"],
+        plain["past"]["lesson"]["signature"],
         [run["job_id"] for run in plain["past"]["runs"]],
         plain["dry_run"],
     )
@@ -108,7 +108,7 @@ def test_runs_of_others_help_where_there_are_none_of_ones_own(
 
     plain = json.loads(site.cli("estimate", str(path), "--json", "--history-only").stdout)
 
-    assert ("anybody", "arguments") == (plain["past"]["whose"], plain["past"]["signature"])
+    assert ("anybody", "arguments") == (plain["past"]["whose"], plain["past"]["lesson"]["signature"])
 
 
 @pytest.mark.full
@@ -151,7 +151,7 @@ def test_batches_are_compared(site: Site, script: Path) -> None:
     plain = json.loads(done.stdout)
     small, large = plain["batches"]
     assert [4, 256] == [small["size"], large["size"]]
-    assert small["peak_bytes"] < plain["dry_run"]["peak_bytes"] < large["peak_bytes"]
+    assert small["dry_run"]["peak_bytes"] < plain["dry_run"]["peak_bytes"] < large["dry_run"]["peak_bytes"]
     assert plain["notes"][0].startswith("the history could not be asked")
 
 

@@ -41,15 +41,13 @@ def test_every_command_shows_the_limits(site: Site) -> None:
     assert ["ada", "open_bytes"] == shown[5].split()[:2]
     assert ["everybody", "else", "running_mem", "0", "2G", "waits"] == shown[6].split()
     assert ["big", "-", "-", "1:00:00", "1:00:00", "-"] == shown[-1].split()
-    assert ("ada", 2 * GIB) == (reported["limits"][0]["whose"], reported["limits"][0]["used"])
-    assert [{"pool": "big", "max_time_s": 3600.0}] == [
-        {name: each[name] for name in ("pool", "max_time_s")} for each in reported["pools"]
-    ]
+    assert ("ada", 2 * GIB) == (reported["bounds"][0]["whose"], reported["bounds"][0]["used"])
+    assert {"big": 3600.0} == {pool: each["max_time_s"] for pool, each in reported["pools"].items()}
     words = "limit  ada has 2G of 2G in use (running_mem), and this job asks for 1G: job 1 (ada), job 2 (ada)"
     assert words in why
     assert "it has room, and a limit leaves none: see above" in why
     assert "start  unknown: there is room under the limit once job 1 has ended, and it has no time limit" in why
-    assert [1, 2] == explained["limit"]["runs"]
+    assert [1, 2] == explained["explanation"]["limits"][0]["runs"]
     assert "limit" == site.cli("queue").stdout.splitlines()[-1].split()[-1]
 
 
@@ -61,7 +59,7 @@ def test_the_limits_of_every_site_show_their_use(site: Site) -> None:
     site.cli("submit", "--mem", "1G", "--array", "0-6", "--", "true")
     me = current_account(site.settings.host).name
 
-    limits = json.loads(site.cli("limits", "--json").stdout)["limits"]
+    limits = json.loads(site.cli("limits", "--json").stdout)["bounds"]
 
     used = {(each["whose"], each["measure"]): each["used"] for each in limits}
     assert (3, 1, 7) == (used["ada", "open_jobs"], used[me, "open_jobs"], used[me, "array_members"])
@@ -94,7 +92,7 @@ def test_a_pool_gives_a_job_its_memory(site: Site) -> None:
     job_id = site.cli("submit", "--", "true").stdout.strip()
     refused = site.cli("submit", "--mem", "8G", "--", "true", check=False)
 
-    assert 2 * GIB == json.loads(site.cli("queue", "--json").stdout)[0]["mem_bytes"]
+    assert 2 * GIB == json.loads(site.cli("queue", "--json").stdout)["jobs"][0]["spec"]["mem_bytes"]
     assert "1" == job_id
     assert 5 == refused.returncode
     assert "8G on a device asked for, and a job without a pool may have 4G (limit max_mem)" in refused.stderr

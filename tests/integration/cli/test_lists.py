@@ -15,6 +15,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.job import JobState
+from gpuqueue.model.notification import Notification
 from gpuqueue.model.run import Ending
 from gpuqueue.model.sweep import Axis
 from gpuqueue.queue.jobqueue import JobQueue
@@ -63,7 +64,41 @@ def test_queue_lists_what_the_filters_select(words: tuple[str, ...], shown: list
     """All filters must match. Of an array, only the members in a given state are shown."""
     assert shown == names("queue", *words)
     ids = {int(each.split("_")[0]) for each in shown}
-    assert ids == {job["id"] for job in json.loads(printed("queue", "--json", *words))}
+    assert ids == {job["id"] for job in json.loads(printed("queue", "--json", *words))["jobs"]}
+
+
+def test_a_part_of_the_queue_names_where_the_next_part_begins(busy: JobQueue) -> None:
+    """``queue --json`` has the last id of a part in ``after``, as the API has, and null for the last part."""
+    first, whole = (json.loads(printed("queue", "--json", "--limit", limit)) for limit in ("2", "4"))
+
+    assert ([1, 2], 2) == ([job["id"] for job in first["jobs"]], first["after"])
+    assert (len(busy.jobs.live()), None) == (len(whole["jobs"]), whole["after"])
+
+
+def test_no_json_has_a_secret(here: JobQueue, tmp_path: Path) -> None:
+    """No JSON has the environment of a job, what a URL of it may hold, or the token of a run."""
+    secret = "hunter2"  # noqa: S105 - a test's
+    url = Notification(f"json://ann:{secret}@example.org/{secret}")
+    spec = make_spec(env={"HF_TOKEN": secret, "COLOUR": f"{secret}-blue"}, notifications=(url,))
+    ran = here.requests.submit(spec).id
+    token = must_claim(here).token
+    waits = here.requests.submit(spec).id
+    outbox = Outbox(HistoryDatabase(f"sqlite:///{tmp_path / 'history.db'}"))
+    outbox.submit(50, spec)
+    outbox.claim(50)
+    outbox.finish(50, Ending.from_status(0), JobState.SUCCEEDED)
+    outbox.record()
+
+    shown = {
+        words: printed(*words.split(), "--json")
+        for words in ("queue", "top", f"show {ran}", f"why {ran}", f"why {waits}", "show 50", "history", "wait 50")
+    }
+
+    for words, text in shown.items():
+        assert "json://\\u2026" in text, words
+        assert not [hidden for hidden in (secret, token, "COLOUR") if hidden in text], words
+    tokens = {run["token"] for words in ("show 50", f"show {ran}") for run in json.loads(shown[words])["runs"]}
+    assert {""} == tokens
 
 
 @pytest.mark.usefixtures("busy")

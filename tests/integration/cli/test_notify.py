@@ -103,7 +103,7 @@ def test_success_is_no_failure_and_each_target_is_notified_once(notify_site: Sit
     end(notify_site)
 
     def outcomes() -> list[str]:
-        reported = json.loads(notify_site.cli("show", str(job), "--json").stdout)["deliveries"]
+        reported = json.loads(notify_site.cli("show", str(job), "--json").stdout)["reported"]
         return [each["outcome"] for each in reported] if all(each["outcome"] for each in reported) else []
 
     assert ["sent", "sent", "not_needed"] == until(outcomes, what=f"three outcomes\n{notify_site.log()}")
@@ -231,7 +231,9 @@ def test_targets_are_listed_and_tried(notify_site: Site, hook: Hook, box: MailBo
 
     host = notify_site.settings.host
     assert ["team", host, "no"] == before
-    assert [{"target": name, "host": host, "sends": True} for name in ("mail", "team")] == listed
+    assert [(host, ["mail", "team"], True)] == [
+        (each["host"], each["targets"], "json" in each["schemes"]) for each in listed
+    ]
     assert "sent to team (json://…) in " in tried[0].stdout
     assert "sent to bob@example.org (mailto://…) in " in tried[1].stdout
     assert "sent to json://… in " in tried[2].stdout

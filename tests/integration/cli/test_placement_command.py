@@ -66,10 +66,13 @@ def test_jobs_run_where_they_were_put(cards: Site) -> None:
     assert f"job {alone} (" in output
     assert "it has the device for itself" in output
     assert "not named by the job" in output
-    assert "exclusive" == json.loads(cards.cli("why", str(waiting), "--json").stdout)["devices"][0]["obstacle"]
+    assert (
+        "exclusive"
+        == json.loads(cards.cli("why", str(waiting), "--json").stdout)["explanation"]["devices"][0]["obstacle"]
+    )
     crowded = submitted(cards, "--exclusive", "--mem", "1G", "--device", "1")
     assert "the job wants it for itself: job 2 (" in cards.cli("why", str(crowded)).stdout
-    wanted = json.loads(cards.cli("show", str(alone), "--json").stdout)
+    wanted = json.loads(cards.cli("show", str(alone), "--json").stdout)["job"]["spec"]
     assert {"exclusive": True, "whole": True, "models": [], "preference": None} == {
         key: wanted["placement"][key] for key in ("exclusive", "whole", "models", "preference")
     }

@@ -60,7 +60,7 @@ def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> Non
     assert JobState.SUCCEEDED is site.until_recorded(second).job.state
     assert site.cli("logs", str(first)).stdout == site.cli("logs", str(second)).stdout
     assert site.cli("logs", str(second)).stdout.startswith(f"{tmp_path / 'here'}\nblue ")
-    reported = json.loads(site.cli("show", str(second), "--json").stdout)
+    reported = json.loads(site.cli("show", str(second), "--json").stdout)["job"]["spec"]
     assert (first, "try", 128 * MIB, 300, "high") == (
         reported["retry_of"],
         reported["name"],

@@ -49,7 +49,7 @@ def test_show_prints_the_commit_the_memory_and_the_end_of_the_log(site: Site, co
     assert memory.startswith("memory: asked 1G, used ")
     assert [f"the end of its log (gpuqueue logs {job_id}):", "  95"] == lines[-9:-7]
     assert ["  100", "  ab", "  100%|###| 10/10"] == lines[-3:]
-    reported = json.loads(site.cli("show", "--json", job_id).stdout)["git"]
+    reported = json.loads(site.cli("show", "--json", job_id).stdout)["job"]["spec"]["git"]
     assert ("trunk", 40) == (reported["branch"], len(reported["commit"]))
 
 
@@ -73,7 +73,7 @@ def test_no_commit_is_recorded_if_it_is_turned_off(site: Site, code: Path, monke
     monkeypatch.setitem(site.environ, "GPUQUEUE_GIT", "false")
     not_set = site.cli(*words, "--", "true").stdout.strip()
 
-    noted = {str(job["id"]): job["git"] for job in json.loads(site.cli("queue", "--json").stdout)}
+    noted = {str(job["id"]): job["spec"]["git"] for job in json.loads(site.cli("queue", "--json").stdout)["jobs"]}
 
     assert "trunk" == noted[wanted]["branch"]
     assert noted[unwanted] is noted[not_set] is None
@@ -110,7 +110,7 @@ def test_without_the_store_show_reads_the_history(site: Site) -> None:
         assert "state      succeeded" in shown.stdout
         assert "does not answer" in shown.stderr
         assert shown.stderr.endswith(". The following is from the history\n")
-    assert "succeeded" == json.loads(site.cli("show", "--json", f"{array}_0").stdout)["state"]
+    assert "succeeded" == json.loads(site.cli("show", "--json", f"{array}_0").stdout)["job"]["state"]
     for unknown in ("99", f"{array}_7"):
         missing = site.cli("show", unknown, check=False)
         assert (missing.returncode, missing.stdout) in ((4, ""), (3, ""))

@@ -261,7 +261,7 @@ def test_as_people_use_them(site: Site) -> None:
     assert [("best exp1 paper", "'=too slow")] == [(row["tags"], row["note"]) for row in rows]
     reported = json.loads(site.cli("history", "--tag", "exp1", "--json").stdout)
     assert [["best", "exp1", "paper"], ["best", "exp1"]] == [
-        each["tags"] for each in reported if each["id"] in jobs[:2]
+        each["job"]["tags"] for each in reported if each["job"]["id"] in jobs[:2]
     ][::-1]
     assert "no job in the history matches" in site.cli("history", "--tag", "nothing").stderr
     bad = site.cli("tag", str(jobs[0]), "two words", check=False)

@@ -26,12 +26,12 @@ def test_up_a_job_history_down(home: Home) -> None:
     assert "ready" in up
     status = json.loads(home("status", "--json"))
     assert (True, 1) == (status["store_answers"], len(status["devices"]))
-    assert "cpu" == status["devices"][0]["kind"]
+    assert "cpu" == status["devices"][0]["device"]["kind"]
 
     hello = "print('hello'); held = b'x' * 2**25"  # more than its shim, or the kernel's maximum would be the shim's
     assert "hello\n" in home("run", "--mem", "100M", "--", sys.executable, "-c", hello)
     (row,) = json.loads(home("history", "--json"))
-    assert ("succeeded", "host_rss") == (row["state"], row["runs"][0]["devices"][0]["peak"]["source"])
+    assert ("succeeded", "host_rss") == (row["job"]["state"], row["runs"][0]["devices"][0]["peak"]["source"])
 
     assert "already up" in home("up")
     home("down")
@@ -60,7 +60,7 @@ def test_the_store_is_private_and_durable(home: Home) -> None:
 
     home("up", "--devices", "sim:1x1G")
 
-    queue = {job["name"]: job["state"] for job in json.loads(home("queue", "--json"))}
+    queue = {job["spec"]["name"]: job["state"] for job in json.loads(home("queue", "--json"))["jobs"]}
     assert {"blocks": "running", "waits": "held"} == queue
     assert "cancelling" in home("cancel", "1")
 
@@ -104,7 +104,7 @@ def test_jobs_left_to_their_shims_are_taken_over_by_the_next_up(home: Home) -> N
     home("up", "--devices", "cpu")
     gate.touch()
     home("wait", "1", code=4)
-    assert 1 == json.loads(home("show", "1", "--json"))["attempt"]
+    assert 1 == json.loads(home("show", "1", "--json"))["job"]["attempt"]
 
 
 @pytest.mark.full
@@ -131,7 +131,7 @@ def test_up_in_the_foreground_takes_over_from_one_that_was_killed(home: Home) ->
     with subprocess.Popen(command, env=home.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed_up:
         until(lambda: "ready" in home.output_of("gpus"))
         home("submit", "--mem", "10M", "--", "sleep", "1000")
-        until(lambda: json.loads(home("queue", "--json"))[0]["state"] == "running")
+        until(lambda: json.loads(home("queue", "--json"))["jobs"][0]["state"] == "running")
         killed_up.kill()
     host = json.loads(home("status", "--json"))["host_pid"]
     assert "it is up already" not in home("up")  # in the background there is nothing to take over
@@ -140,7 +140,7 @@ def test_up_in_the_foreground_takes_over_from_one_that_was_killed(home: Home) ->
         until(lambda: "ready" in (up.stdout.readline() if up.stdout else ""), what="the next one")
         assert host != json.loads(home("status", "--json"))["host_pid"]
         assert "it is up already" in home("up", "--foreground", code=5)
-        (job,) = json.loads(home("queue", "--json"))
+        (job,) = json.loads(home("queue", "--json"))["jobs"]
         assert ("running", 1) == (job["state"], job["attempt"])
         home("cancel", "1")
         home("wait", "1", code=130)
@@ -162,7 +162,7 @@ def test_down_may_leave_the_jobs_of_an_up_in_the_foreground(home: Home) -> None:
         until(lambda: "ready" in home.output_of("gpus"))
         assert "it is up already" in home("up", "--foreground", code=5)
         home("submit", "--mem", "10M", "--", "sleep", "1000")
-        until(lambda: json.loads(home("queue", "--json"))[0]["state"] == "running")
+        until(lambda: json.loads(home("queue", "--json"))["jobs"][0]["state"] == "running")
 
         assert "1 job goes on" in home("down", "--leave-jobs")
         assert 0 == up.wait(timeout=60)
@@ -227,7 +227,7 @@ def test_a_store_that_died_alone_is_back_within_seconds(home: Home) -> None:
         killed(home, "store/pid")
         until(lambda: home.output_of("queue"), what="the queue", timeout_s=20)
 
-    assert ["running", "queued"] == [each["state"] for each in json.loads(home("queue", "--json"))]
+    assert ["running", "queued"] == [each["state"] for each in json.loads(home("queue", "--json"))["jobs"]]
     status = json.loads(home("status", "--json"))
     assert "serving" == status["store_trouble"]["state"]
     assert "was killed by SIGKILL" in home("status")
@@ -257,7 +257,7 @@ def test_up_starts_a_store_that_cannot_be_started_again(home: Home) -> None:
     log.write_bytes(whole)
     assert "store    restarted" in home("up")
     home("run", "--mem", "1M", "--", "true")
-    assert 1 == json.loads(home("show", "1", "--json"))["attempt"]
+    assert 1 == json.loads(home("show", "1", "--json"))["job"]["attempt"]
     home("cancel", "1")
 
 
@@ -294,7 +294,7 @@ def test_nothing_is_left_running_silently(home: Home) -> None:
     """Without host process and store ``down`` names the jobs that run, and ends them with ``--cancel-jobs``."""
     home("up", "--devices", "sim:1x1G")
     home("submit", "--mem", "10M", "--", "sleep", "1000")
-    until(lambda: json.loads(home("queue", "--json"))[0]["state"] == "running")
+    until(lambda: json.loads(home("queue", "--json"))["jobs"][0]["state"] == "running")
     killed(home, "host.pid")
     killed(home, "store/pid")
 
@@ -305,7 +305,7 @@ def test_nothing_is_left_running_silently(home: Home) -> None:
     assert [] == home.ours()
     home("up", "--devices", "sim:1x1G")
     home("wait", "1", code=130)
-    assert 1 == json.loads(home("show", "1", "--json"))["attempt"]
+    assert 1 == json.loads(home("show", "1", "--json"))["job"]["attempt"]
 
 
 @pytest.mark.full

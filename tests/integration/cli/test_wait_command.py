@@ -84,7 +84,7 @@ def test_all_is_the_default_and_the_code_is_of_the_first_bad_one_named(open_site
 
     out, err = process.communicate(timeout=30)
     assert 6 == process.returncode, err
-    assert [three, two, one] == [each["id"] for each in json.loads(out)]
+    assert [three, two, one] == [each["job"]["id"] for each in json.loads(out)]
     assert 5 == open_site.cli("wait", "--all", str(one), str(two), check=False).returncode
 
 

@@ -54,9 +54,12 @@ def test_a_wait_is_explained_with_names_bytes_and_earlier_runs(site: Site) -> No
     assert "unknown: nodeA:0 has room once job 3 has ended, and it has no time limit" in output.stdout
     assert "job 3: runs of its name took 1:00:00 (half of them), 2:00:00 (nine of ten), in 2 runs" in output.stdout
     plain = json.loads(site.cli("why", str(waiting), "--json").stdout)
-    known = {"job_id": 3, "median_s": 3600.0, "p90_s": 7200.0, "outlived": None, "in_vain": False}
-    assert known == plain["start"]["blockers"][0]
-    assert "memory" == plain["devices"][0]["obstacle"]
+    assert 3 == plain["explanation"]["start"]["blockers"][0]
+    assert ((3600.0, 7200.0), {}) == (
+        (plain["usual"]["3"]["median_s"], plain["usual"]["3"]["p90_s"]),
+        plain["outlived"],
+    )
+    assert "memory" == plain["explanation"]["devices"][0]["obstacle"]
 
 
 def test_no_start_is_known_behind_other_jobs(site: Site) -> None:
@@ -77,9 +80,9 @@ def test_no_start_is_known_behind_other_jobs(site: Site) -> None:
         output,
         re.MULTILINE,
     )
-    start = json.loads(site.cli("why", "7", "--json").stdout)["start"]
-    assert (None, 5) == (start["at"], start["rivals"])
-    assert start["first_room_at"] == json.loads(site.cli("why", "2", "--json").stdout)["start"]["at"]
+    seventh, second = (json.loads(site.cli("why", job, "--json").stdout)["explanation"]["start"] for job in ("7", "2"))
+    assert (None, 5) == (seventh["at_ms"], seventh["rivals"])
+    assert seventh["room_ms"] == second["at_ms"]
 
 
 @pytest.mark.full
@@ -102,8 +105,9 @@ def test_a_run_longer_than_earlier_ones_is_reported(site: Site) -> None:
     output = site.cli("why", str(waiting)).stdout
 
     assert "job 3: it has lasted longer than each of the last 2 runs of its name: its end is unknown" in output
-    (blocker,) = json.loads(site.cli("why", str(waiting), "--json").stdout)["start"]["blockers"]
-    assert (None, 2) == (blocker["median_s"], blocker["outlived"])
+    plain = json.loads(site.cli("why", str(waiting), "--json").stdout)
+    (blocker,) = plain["explanation"]["start"]["blockers"]
+    assert ({}, {str(blocker): 2}) == (plain["usual"], plain["outlived"])
 
 
 @pytest.mark.full
@@ -139,11 +143,12 @@ def test_the_members_before_it_go_before_a_member(site: Site) -> None:
     array = site.cli("submit", "--mem", "20G", "--time", "10m", "--array", "0-9", "--", "true").stdout.strip()
     must_claim(site.queue)  # the first member
 
-    reported = {index: json.loads(site.cli("why", f"{array}_{index}", "--json").stdout) for index in (1, 2, 9)}
-    assert {1: 0, 2: 1, 9: 8} == {index: each["order"]["own_before"] for index, each in reported.items()}
+    printed = {index: site.cli("why", f"{array}_{index}", "--json").stdout for index in (1, 2, 9)}
+    reported = {index: json.loads(text)["explanation"] for index, text in printed.items()}
+    assert {1: 0, 2: 1, 9: 8} == {index: each["own_before"] for index, each in reported.items()}
     assert {1: 0, 2: 1, 9: 8} == {index: each["start"]["rivals"] for index, each in reported.items()}
-    assert reported[1]["start"]["at"] is not None, "when the run must have ended that is in its way"
-    assert reported[9]["start"]["at"] is None, "who knows"
+    assert reported[1]["start"]["at_ms"] is not None, "when the run must have ended that is in its way"
+    assert reported[9]["start"]["at_ms"] is None, "who knows"
     assert "8 jobs of" in site.cli("why", f"{array}_9").stdout
 
 
@@ -162,13 +167,14 @@ def test_a_job_without_a_reservation_sees_the_other_reservations(site: Site) -> 
     assert holder == reservation.job_id
 
     output = site.cli("why", str(next_one)).stdout
-    reported = json.loads(site.cli("why", str(next_one), "--json").stdout)["reserved_for_others"]
+    reported = json.loads(site.cli("why", str(next_one), "--json").stdout)
 
     rule = "nothing is reserved for this job yet: a host reserves devices for 1 job at a time (setting reservations)"
     reserved = rf"^reserved on nodeA for job {holder} \(ada\) since 20[-0-9]+ [:0-9]+; {re.escape(rule)}$"
     assert len(re.findall(reserved, output, re.MULTILINE)) == 1
-    assert [("nodeA", holder)] == [(each["host"], each["job_id"]) for each in reported]
-    assert reported[0]["since"].startswith("20")
+    assert any(re.match(reserved, line) for line in reported["sentences"]["obstacles"])
+    reservations = [each["reservation"] for each in reported["devices"].values() if each["reservation"]]
+    assert [(holder, "20")] == [(each["job_id"], each["since"][:2]) for each in reservations]
     own = site.cli("why", str(holder))
     assert "reserved on" not in own.stdout
     assert re.search(r"^reserved for this job: \S+ since 20[-0-9]+ [:0-9]+; others start", own.stdout, re.MULTILINE)
@@ -196,7 +202,7 @@ def test_the_list_of_devices_names_the_job_of_a_reservation(site: Site) -> None:
     connect(site.environ["GPUQUEUE_REDIS_URL"]).hset(keys.RESERVED, "GPU-9", "damaged")
 
     shown = site.cli("gpus").stdout.splitlines()
-    reported = {each["uuid"]: each for each in json.loads(site.cli("gpus", "--json").stdout)}
+    reported = {each["device"]["uuid"]: each for each in json.loads(site.cli("gpus", "--json").stdout)}
 
     (reserved,) = reservation.devices
     (other,) = {"GPU-0", "GPU-1"} - {reserved}
@@ -206,9 +212,9 @@ def test_the_list_of_devices_names_the_job_of_a_reservation(site: Site) -> None:
     (below,) = [line for line in shown if line.startswith("reserved: ")]
     assert below.startswith(f"reserved: nodeA device {place - 1} since 20")
     assert below.endswith(f"for job {holder}, see gpuqueue why {holder}")
-    assert (holder, None) == (reported[reserved]["reserved_for"], reported[other]["reserved_for"])
-    assert reported[reserved]["reserved_since"].startswith("20")
-    assert reported[other]["reserved_since"] is None
+    assert holder == reported[reserved]["reservation"]["job_id"]
+    assert reported[reserved]["reservation"]["since"].startswith("20")
+    assert reported[other]["reservation"] is None
 
 
 def test_a_held_job_shows_what_it_waits_for_after_its_release(site: Site) -> None:
@@ -300,7 +306,7 @@ def test_a_run_that_asked_for_another_gets_no_retry(site: Site, code: int, repor
 
     assert reported in site.cli("why", str(job_id)).stdout
     assert re.search(in_queue, site.cli("queue").stdout)
-    reason = json.loads(site.cli("queue", "--json").stdout)[0]["reason"]
+    reason = json.loads(site.cli("queue", "--json").stdout)["jobs"][0]["reason"]
     assert reason == ("requeue" if code == 75 else "retry")
 
 
@@ -381,7 +387,7 @@ def test_a_preempted_job_is_explained(site: Site) -> None:
     asked = site.cli("why", str(run.job_id)).stdout
     assert re.search(rf"^it is being preempted for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
     reported = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["preemption"]
-    assert (urgent, 1) == (reported["for"], reported["times"])
+    assert (urgent, 1) == (reported["by"], reported["times"])
     assert "preempted again" not in asked
     connect(queue.url).hset(keys.job(run.job_id), stored.PREEMPTIONS, 5)
     assert "it was preempted 5 times: it is not preempted again" in site.cli("why", str(run.job_id)).stdout
@@ -389,7 +395,7 @@ def test_a_preempted_job_is_explained(site: Site) -> None:
     queue.runs.finish(run.job_id, run.token, duration_s=1.0, **gone)  # type: ignore[arg-type]
 
     assert f"reserved for job {urgent}, for which others were preempted" in site.cli("why", str(small)).stdout
-    (device,) = json.loads(site.cli("why", str(small), "--json").stdout)["devices"]
+    (device,) = json.loads(site.cli("why", str(small), "--json").stdout)["explanation"]["devices"]
     assert (urgent, True) == (device["reserved_for"], device["by_preemption"])
 
 
@@ -452,8 +458,8 @@ def test_the_runs_that_a_job_may_preempt_are_named(site: Site) -> None:
     output = site.cli("why", str(urgent)).stdout
 
     assert re.search(rf"may preempt job {run.job_id} .*from \S+ \S+ on; a preempted job has 1:00 to end", output)
-    (may,) = json.loads(site.cli("why", str(urgent), "--json").stdout)["may_preempt"]
-    assert run.job_id == may["job_id"]
+    said = json.loads(site.cli("why", str(urgent), "--json").stdout)["sentences"]["start"]
+    assert [True] == [f"job {run.job_id} " in line for line in said if "may preempt" in line]
     other = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     assert "it may preempt" not in site.cli("why", str(other)).stdout, "its priority may not"
 
@@ -467,12 +473,9 @@ def low_run(queue: JobQueue, uuid: str = "GPU-0", **changes: object) -> int:
 
 
 def may_preempt(site: Site, job_id: int) -> list[int]:
-    """Return the jobs that *job_id* may preempt. Check that the text names the same ones."""
-    reported = [each["job_id"] for each in json.loads(site.cli("why", str(job_id), "--json").stdout)["may_preempt"]]
+    """Return the jobs that *job_id* may preempt, by the text."""
     output = site.cli("why", str(job_id)).stdout
-    assert bool(reported) == ("it may preempt" in output)
-    assert all(f"job {each} " in output.partition("it may preempt")[2] for each in reported)
-    return reported
+    return [int(each) for each in re.findall(r"job (\d+) ", output.partition("it may preempt")[2])]
 
 
 @pytest.mark.full

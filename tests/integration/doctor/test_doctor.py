@@ -296,7 +296,7 @@ def test_devices_that_a_killed_down_left_drained_are_resumed(up: Home) -> None:
     assert [printed] == fixed["repairs"]
     assert () == up.queue.devices.all()[0].drains
     assert {} == up.bad()
-    assert "running" == json.loads(up.run("show", "1", "--json").stdout)["state"]
+    assert "running" == json.loads(up.run("show", "1", "--json").stdout)["job"]["state"]
 
 
 @pytest.mark.full

@@ -331,5 +331,5 @@ def test_a_worker_ends_what_it_cannot_read_and_goes_on(site: Site, store_url: st
         assert (JobState.FAILED, EndingKind.REFUSED) == (record.job.state, record.last_run.ending.kind)
         assert "request cannot be read" in record.last_run.ending.detail
     assert worker.poll() is None
-    assert good in [row["id"] for row in json.loads(site.cli("history", "--json").stdout)]
+    assert good in [row["job"]["id"] for row in json.loads(site.cli("history", "--json").stdout)]
     assert "submit the job again" in site.cli("show", str(bad[1])).stdout

@@ -92,7 +92,7 @@ def test_progress_of_a_job_on_another_host_is_shown(far: FarHost) -> None:
 
     def progress() -> Any:
         done = subprocess.run([GPUQUEUE, "queue", "--json"], env=far.environ, capture_output=True, check=True)
-        return next(each["progress"] for each in json.loads(done.stdout) if each["id"] == job)
+        return json.loads(done.stdout)["progress"].get(str(job))
 
     assert {"share": 0.3, "words": "3/10"} == until(progress, what="the progress")
     with far.served.client("https", "bobs") as bob:

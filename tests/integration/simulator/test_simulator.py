@@ -508,13 +508,13 @@ def test_json_has_the_same_values_in_full(example: str) -> None:
     first = json.loads(command(example, "--devices", "2x24G", "--json").stdout)
     again = json.loads(command(example, "--devices", "2x24G", "--json").stdout)
 
-    assert first.pop("jobs_per_s") > 0
-    again.pop("jobs_per_s")
+    assert first.pop("took_s") > 0
+    again.pop("took_s")
     assert first == again
-    assert first["jobs"] == 8
-    assert math.isclose(first["gpu_s"], 7200 + 3 * 1800 + 2400 + 300 + 2 * 5400 + 3600)
-    assert [each["policy"] for each in first["policies"]] == POLICIES
-    for each in first["policies"]:
+    assert first["outcomes"][0]["all"]["jobs"] == 8
+    assert math.isclose(first["outcomes"][0]["all"]["gpu_s"], 7200 + 3 * 1800 + 2400 + 300 + 2 * 5400 + 3600)
+    assert [each["policy"] for each in first["outcomes"]] == POLICIES
+    for each in first["outcomes"]:
         assert sum(user["jobs"] for user in each["users"].values()) == 8
 
 
@@ -526,7 +526,7 @@ def test_a_job_that_no_device_could_run_is_left_out_and_reported() -> None:
 
     assert shown.stderr == "1 job left out: fit no device of this site (line 3)\n"
     reported = json.loads(shown.stdout)
-    assert (reported["too_large"], reported["jobs"]) == (1, 1)
+    assert (reported["too_large"]["count"], reported["outcomes"][0]["all"]["jobs"]) == (1, 1)
 
 
 def test_a_job_beyond_a_limit_is_left_out_and_reported() -> None:
@@ -538,7 +538,10 @@ def test_a_job_beyond_a_limit_is_left_out_and_reported() -> None:
 
     assert shown.stderr == "1 job left out: beyond a limit even without other jobs (line 3)\n"
     reported = json.loads(shown.stdout)
-    assert (reported["over_limit"], reported["too_large"], reported["jobs"]) == (1, 0, 1)
+    assert [(1, 3), (0, None)] == [
+        (reported[key]["count"], reported[key]["line"]) for key in ("over_limit", "too_large")
+    ]
+    assert 1 == reported["outcomes"][0]["all"]["jobs"]
     nothing = command(*words, given="arrival_s,user,mem,duration,gpus\n0,ann,4G,10,2\n")
     assert str(nothing.exception) == "the limits let no job of the trace run, not even the 2x4G of line 2: raise them"
 
@@ -560,7 +563,7 @@ def test_limits_make_jobs_wait(limits: str, longest_s: float) -> None:
 
     reported = json.loads(command("-", "--devices", "2x24G", "--limits", limits, "--json", given=given).stdout)
 
-    assert longest_s == reported["policies"][0]["wait_max_s"]
+    assert longest_s == reported["outcomes"][0]["all"]["wait_max_s"]
 
 
 def test_a_limit_keeps_nobody_else_waiting() -> None:
@@ -571,7 +574,7 @@ def test_a_limit_keeps_nobody_else_waiting() -> None:
         command("-", "--devices", "2x24G", "--limits", "ann: running_jobs=1", "--json", given=given).stdout
     )
 
-    users = reported["policies"][0]["users"]
+    users = reported["outcomes"][0]["users"]
     assert (1000, 0) == (users["ann"]["wait_max_s"], users["bob"]["wait_max_s"])
 
 
@@ -584,7 +587,7 @@ def test_knobs_are_those_of_the_settings_unless_an_option_says(monkeypatch: pyte
 
     def longest(*words: str) -> float:
         reported = json.loads(command("-", "--devices", "24G", "--json", *words, given=given).stdout)
-        return float(reported["policies"][0]["wait_max_s"])
+        return float(reported["outcomes"][0]["all"]["wait_max_s"])
 
     assert longest() == 0
     assert longest("--slots", "1") == 1000
@@ -599,7 +602,7 @@ def test_placement_is_an_option() -> None:
 
     def longest(*words: str) -> float:
         reported = json.loads(command("-", "--devices", "2x24G", "--json", *words, given=given).stdout)
-        return float(reported["policies"][0]["wait_max_s"])
+        return float(reported["outcomes"][0]["all"]["wait_max_s"])
 
     assert longest() == longest("--placement", "spread") == 998
     assert longest("--placement", "pack") == 0
@@ -611,14 +614,14 @@ def test_runs_slow_each_other_if_asked() -> None:
     words = ("-", "--devices", "24G")
 
     plain = json.loads(command(*words, "--slowdown", "--json", given=given).stdout)
-    ours = plain["policies"][0]
-    assert (True, 937) == (plain["slowdown"], ours["makespan_s"])
-    assert (937 / 930 + 100 / 93) / 2 == pytest.approx(ours["stretch"])
+    ours = plain["outcomes"][0]
+    assert (True, 937) == (plain["slows"], ours["makespan_s"])
+    assert (937 / 930 + 100 / 93) / 2 == pytest.approx(ours["all"]["stretch"])
     unslowed = json.loads(command(*words, "--json", given=given).stdout)
     assert (False, 930, 1) == (
-        unslowed["slowdown"],
-        unslowed["policies"][0]["makespan_s"],
-        unslowed["policies"][0]["stretch"],
+        unslowed["slows"],
+        unslowed["outcomes"][0]["makespan_s"],
+        unslowed["outcomes"][0]["all"]["stretch"],
     )
     shown = command(*words, "--slowdown", given=given).stdout
     assert " STRETCH " in shown

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,7 +79,11 @@ def test_one_job_walks_down_the_whole_corridor(either_history: Site) -> None:
     assert f"on {device.uuid} as job {job_id}\nargs ['--lr', '1e-3']\n" == log
 
     (shown,) = json.loads(site.cli("history", "--json").stdout)
-    assert (job_id, "succeeded", device.peak.bytes) == (shown["id"], shown["state"], shown["runs"][0]["peak_bytes"])
+    assert (job_id, "succeeded", device.peak.bytes) == (
+        shown["job"]["id"],
+        shown["job"]["state"],
+        shown["runs"][0]["peak_bytes"],
+    )
     assert "walk" in site.cli("history").stdout
     assert "exit 0" in site.cli("show", str(job_id)).stdout
     story = [str(event.act) for event in site.client.jobs.events(job_id)]
@@ -250,5 +255,6 @@ def test_a_job_gets_a_signal_before_its_time_limit(site: Site) -> None:
     assert 2 == refused.returncode
     assert "SIGUSR1 is to come before the time limit, and there is none: give one (--time)" in refused.stderr
     assert (JobState.FAILED, "exit 9") == (record.job.state, str(record.last_run.ending))  # type: ignore[union-attr]
-    assert "USR1@56.5" == json.loads(site.cli("show", str(record.job.id), "--json").stdout)["signal"]
+    shown = json.loads(site.cli("show", str(record.job.id), "--json").stdout)
+    assert {"number": signal.SIGUSR1, "before_s": 56.5} == shown["job"]["spec"]["signal"]
     assert "at most 1:00, USR1@56.5 before that, priority normal" in site.cli("show", str(record.job.id)).stdout

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from gpuqueue.cli.output.kept_line import kept_line, kept_to_plain
+from gpuqueue.cli.output.kept_line import kept_line
 from gpuqueue.model.run_files import KeptFiles, KeptState
 from gpuqueue.words.times import when
 
@@ -33,14 +33,3 @@ UNTIL = datetime(2026, 12, 26, 12, 3, 11, tzinfo=timezone.utc)
 def test_each_state_is_one_line(found: KeptFiles, words: str) -> None:
     """A reason may come from another host, so it is made safe for a terminal."""
     assert f"  kept       {words}" == kept_line(found, "81")
-
-
-def test_the_json_has_all_of_it() -> None:
-    """Times are as in all JSON output."""
-    found = KeptFiles(state=KeptState.KEPT, size_bytes=5, expires_at=UNTIL)
-    assert {
-        "state": "kept",
-        "size_bytes": 5,
-        "expires_at": "2026-12-26T12:03:11.000+00:00",
-        "reason": None,
-    } == kept_to_plain(found)

@@ -11,7 +11,7 @@ import click
 from factories import make_spec
 
 from gpuqueue.cli.commands.limits import _tables
-from gpuqueue.cli.commands.notify import COLUMNS, target_to_plain
+from gpuqueue.cli.commands.notify import COLUMNS
 from gpuqueue.cli.output import job_story
 from gpuqueue.cli.output.render import table_of
 from gpuqueue.cli.output.terminal_width import hanging
@@ -20,6 +20,7 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.limits import EVERYBODY, Bound, LimitsInUse
 from gpuqueue.model.measures import Limit, Measure, PoolLimits
 from gpuqueue.model.run import Ending, Record, Run, RunDevice
+from gpuqueue.queue.sender import Sender
 from gpuqueue.text.sanitize import cells
 from gpuqueue.text.units import GIB, TIB
 
@@ -73,7 +74,7 @@ def test_targets_fit() -> None:
 
     A long name and a long host are cut at the end, because the beginnings tell them apart.
     """
-    rows = [target_to_plain("t" * 64, "h" * 60, sends=True)]
+    rows = [("t" * 64, Sender(host="h" * 60, targets=(), schemes=("json",), urls=True))]
 
     narrow = table_of(COLUMNS, rows, NARROW)
 

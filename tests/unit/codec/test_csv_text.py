@@ -11,9 +11,10 @@ from factories import make_spec
 
 from gpuqueue.cli.output.history_columns import COLUMNS
 from gpuqueue.codec.csv_text import cell, csv_of_records, csv_of_statistics
+from gpuqueue.codec.wire import to_plain
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import VALUES, Record
-from gpuqueue.model.statistics import By, Figures, Group, Statistics, statistics_to_plain
+from gpuqueue.model.statistics import By, Figures, Group, Statistics
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone(timedelta(hours=2)))
 
@@ -60,4 +61,4 @@ def test_statistics_have_a_line_for_each_group() -> None:
     none = Statistics(by=By.USER, since=NOON, until=NOON, groups=(), total=Figures())
     (row,) = csv.DictReader(io.StringIO(csv_of_statistics(some)))
     assert ("'=ada", "60.0", "0.5", "") == tuple(row[each] for each in ("label", "gpu_s", "failure_rate", "used"))
-    assert ["key", "label", *statistics_to_plain(none)["total"]] == csv_of_statistics(none).strip().split(",")
+    assert ["key", "label", *to_plain(none.total)] == csv_of_statistics(none).strip().split(",")

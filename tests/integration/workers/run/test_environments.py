@@ -65,7 +65,7 @@ def test_a_job_runs_in_its_environment(host: Site, project: Path, python: Path) 
     first = submitted(host, project, "--environment", "torch-2.6", "--", "7")
     assert f"{python.parent} 7" == output(host, first)
     assert "python     environment torch-2.6" in host.cli("show", str(first)).stdout
-    assert "torch-2.6" == json.loads(host.cli("show", "--json", str(first)).stdout)["environment"]
+    assert "torch-2.6" == json.loads(host.cli("show", "--json", str(first)).stdout)["job"]["spec"]["environment"]
 
     again = int(host.cli("retry", str(first), "--", "8").stdout.split()[-1])
     assert f"{python.parent} 8" == output(host, again)

@@ -30,7 +30,9 @@ def test_a_job_whose_directory_is_missing_waits_for_it(site: Site, tmp_path: Pat
     assert f"held: {held.because}. Repair that, then: gpuqueue release {job_id}" in output
     assert f"it could not start the job: {reason}" in output
     assert held.because in site.cli("show", str(job_id)).stdout
-    assert reason in json.loads(site.cli("why", "--json", str(job_id)).stdout)["devices"][0]["cannot_start"]
+    assert (
+        reason in json.loads(site.cli("why", "--json", str(job_id)).stdout)["explanation"]["devices"][0]["cannot_start"]
+    )
     place.mkdir()
     site.cli("release", str(job_id))
     record = site.until_recorded(job_id)

@@ -100,13 +100,13 @@ def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp
     assert not [*tmp_path.rglob("injected")]
     assert not Path("injected").exists()
     history = json.loads(say(site, "history", "--json").stdout)
-    assert names[::-1] == [job["name"] for job in history]
-    assert {(sys.executable, report, *STRANGE)} == {tuple(job["command"]) for job in history}
+    assert names[::-1] == [row["job"]["spec"]["name"] for row in history]
+    assert {(sys.executable, report, *STRANGE)} == {tuple(row["job"]["spec"]["argv"]) for row in history}
     rows = [*csv.DictReader(io.StringIO(say(site, "history", "--csv").stdout.decode()))]
     assert [str(job_id) for job_id in reversed(ids)] == [row["id"] for row in rows]
     assert all(None not in row and None not in row.values() for row in rows)
     dropper = json.loads(say(site, "history", "--json", "--name", "'); DROP TABLE jobs; --").stdout)
-    assert ["'); DROP TABLE jobs; --"] == [job["name"] for job in dropper]
+    assert ["'); DROP TABLE jobs; --"] == [row["job"]["spec"]["name"] for row in dropper]
 
 
 def _is_name(text: str) -> bool:
