@@ -283,7 +283,7 @@ def devices(spec: str | None, *, as_json: bool) -> None:
 @click.option("--fix", is_flag=True, help="Make safe repairs before the checks, and report each.")
 def doctor(*, deep: bool, fix: bool) -> None:
     """Run the checks of the worker side for `gpuqueue doctor`. Prints one JSON object per finding."""
-    from gpuqueue.model.finding import to_plain  # noqa: PLC0415 - only here
+    from gpuqueue.codec.wire import to_plain  # noqa: PLC0415 - only here
     from workers.doctor import examination, repairs  # noqa: PLC0415 - only here
 
     settings, _ = Settings.salvage()  # `gpuqueue doctor` reports the errors in the settings

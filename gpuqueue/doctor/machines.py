@@ -7,8 +7,10 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from gpuqueue.codec.wire import from_answer
+from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.finding import Finding, from_line, problem, unknown
+from gpuqueue.model.finding import Finding, problem, unknown
 from gpuqueue.system.process import installed
 
 #: Time limit of the program, in seconds. Each part inside it has a far lower limit.
@@ -58,6 +60,15 @@ def _read(out: bytes, broken: str) -> Answer:
     lines = out.decode(errors="replace").splitlines()
     findings = tuple(finding for line in lines if (finding := from_line(line)) is not None)
     return Answer(findings=findings, repairs=tuple(_repairs(lines)), broken=broken)
+
+
+def from_line(line: str) -> Finding | None:
+    """Return the finding in one line of JSON, or None if the line is incomplete, since its writer may be killed."""
+    try:
+        found: Finding = from_answer(Finding, json.loads(line))
+    except (ValueError, Unreadable):
+        return None
+    return found
 
 
 def _repairs(lines: list[str]) -> Iterator[str]:

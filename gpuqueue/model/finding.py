@@ -7,7 +7,6 @@ Checks do no I/O, so that none of them can hang, and an exception in one check d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from enum import Enum
@@ -109,33 +108,3 @@ def examined(section: str, facts: T, checks: Iterable[Check[T]]) -> Iterator[Fin
 def name_of(check: Callable[..., object]) -> str:
     """Return the display name of a check."""
     return check.__name__.replace("_", " ")
-
-
-def to_plain(finding: Finding) -> dict[str, object]:
-    """Return *finding* as a JSON object, with the keys in the order of ``docs/reference/json.md``."""
-    return {
-        "section": finding.section,
-        "check": finding.check,
-        "about": finding.about or None,
-        "grade": finding.grade.value,
-        "seen": finding.seen,
-        "remedy": finding.remedy or None,
-        "fixable": finding.fixable,
-    }
-
-
-def from_line(line: str) -> Finding | None:
-    """Return the finding in one line of JSON, or None if the line is incomplete, since its writer may be killed."""
-    try:
-        plain = json.loads(line)
-        return Finding(
-            grade=Grade(plain["grade"]),
-            seen=plain["seen"],
-            remedy=plain["remedy"] or "",
-            about=plain["about"] or "",
-            fixable=plain["fixable"],
-            section=plain["section"],
-            check=plain["check"],
-        )
-    except (ValueError, KeyError, TypeError):
-        return None

@@ -26,7 +26,6 @@ from from_code import OTHER_CODES, PROGRAMS, leaves
 
 from gpuqueue import Client
 from gpuqueue.cli.commands.doctor import MARKS
-from gpuqueue.cli.commands.doctor import _plain as doctor_plain
 from gpuqueue.cli.commands.history import CSV_COLUMNS
 from gpuqueue.cli.main import commands
 from gpuqueue.cli.top.snapshot import Snapshot
@@ -48,7 +47,7 @@ from gpuqueue.estimate.figures import Estimate
 from gpuqueue.history.revision import REVISION
 from gpuqueue.history.tables import metadata
 from gpuqueue.learning.probed import Probed
-from gpuqueue.model.finding import Grade, name_of, ok, to_plain
+from gpuqueue.model.finding import Finding, name_of
 from gpuqueue.model.job import TRANSITIONS, JobState, WaitReason
 from gpuqueue.model.learning_report import LearningReport
 from gpuqueue.model.run import EndingKind, Record
@@ -265,10 +264,10 @@ def test_every_field_that_only_a_command_has_is_described() -> None:
     described = {head: first_words(text) for head, text in sections(REFERENCE / "json.md").items()}
     words = ["simulate", "-", "--devices", "24G", "--json"]
     simulated = json.loads(CliRunner().invoke(commands, words, input=EXAMPLE).stdout)
-    finding = [f"findings.{name}" for name in to_plain(ok("as it should be"))]
+    examined = ["version", "worst", "repairs", "findings"]
 
     assert list(CSV_COLUMNS) == described["CSV"]
-    assert [*doctor_plain([], Grade.OK, None), *finding] == described["An examination"]
+    assert [*examined, *(f"findings.{name}" for name in fields_of(Finding))] == described["An examination"]
     assert [*fields_of(Probed), "progress", "record"] == described["A probe"]
     in_outcomes = [each for each in described["A simulation"] if "." in each]
     assert list(simulated) == [each for each in described["A simulation"] if each not in in_outcomes]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter
@@ -10,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.doctor.examination import EXIT_CODES, examine
 from gpuqueue.doctor.repairs import repair
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.finding import Finding, Grade, to_plain
+from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import plain, short, wrapped
 from gpuqueue.version import VERSION
@@ -73,19 +72,10 @@ def doctor(*, deep: bool, fix: bool, verbose: bool, quiet: bool, as_json: bool) 
     worst = max((each.grade for each in found), key=list(Grade).index, default=Grade.OK)
     if as_json:
         reported = [each for each in found if not (quiet and each.grade.is_well)]
-        screen.show(json.dumps(_plain(reported, worst, repairs), indent=2))
+        print_json({"version": VERSION, "worst": worst, "repairs": repairs, "findings": reported})
     elif not quiet:
         screen.report_summary(_summary(found, verbose=verbose))
     sys.exit(EXIT_CODES[worst])
-
-
-def _plain(found: Sequence[Finding], worst: Grade, repairs: Sequence[str] | None) -> dict[str, object]:
-    return {
-        "version": VERSION,
-        "worst": worst.value,
-        "repairs": repairs,
-        "findings": [to_plain(each) for each in found],
-    }
 
 
 def _summary(found: Sequence[Finding], *, verbose: bool) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuqueue.codec.wire import to_plain
 from gpuqueue.doctor import machines
-from gpuqueue.model.finding import Grade, ok, to_plain
+from gpuqueue.model.finding import Finding, Grade, note, ok, problem, unknown
 
 REPORTED = json.dumps({**to_plain(ok("as it should be")), "section": "host", "check": "driver"})
 
@@ -66,3 +67,15 @@ def test_half_a_line_and_the_words_of_a_library_are_left_out(program: Path) -> N
     answer = machines.ask(os.environ, deep=False, fix=True)
 
     assert (1, ("done",), "") == (len(answer.findings), answer.repairs, answer.broken)
+
+
+@pytest.mark.parametrize("finding", [ok("a"), note("b", "c"), unknown("d"), problem("e", "f", about="g", fixable=True)])
+def test_a_finding_travels_as_a_line(finding: Finding) -> None:
+    """A finding survives JSON. The `workers` side sends its findings in this form."""
+    assert finding == machines.from_line(json.dumps(to_plain(finding)))
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", '{"grade": "ok"}', '{"grade": "bad", "seen": "x"}', "a log line"])
+def test_a_line_that_is_no_finding_is_none(line: str) -> None:
+    """An invalid line is None. A killed program may leave half a line, and a library may print anything."""
+    assert machines.from_line(line) is None

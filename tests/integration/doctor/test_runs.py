@@ -16,7 +16,8 @@ import pytest
 from factories import make_offer, make_spec, must_claim, serve
 from site_of_one import BIN, Site
 
-from gpuqueue.model.finding import Finding, Grade, from_line
+from gpuqueue.doctor.machines import from_line
+from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.connect import connect

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from gpuqueue.model.finding import (
@@ -9,12 +7,8 @@ from gpuqueue.model.finding import (
     Findings,
     Grade,
     examined,
-    from_line,
     note,
     ok,
-    problem,
-    to_plain,
-    unknown,
     warning,
 )
 
@@ -57,18 +51,6 @@ def test_what_is_bad_says_what_to_do(grade: Grade) -> None:
     """A warning or problem needs a remedy, so that the reader knows what to do."""
     with pytest.raises(ValueError, match="has no remedy"):
         Finding(grade=grade, seen="it burns")
-
-
-@pytest.mark.parametrize("finding", [ok("a"), note("b", "c"), unknown("d"), problem("e", "f", about="g", fixable=True)])
-def test_a_finding_travels_as_a_line(finding: Finding) -> None:
-    """A finding survives JSON. The `workers` side sends its findings in this form."""
-    assert finding == from_line(json.dumps(to_plain(finding)))
-
-
-@pytest.mark.parametrize("line", ["", "{", "[]", '{"grade": "ok"}', '{"grade": "bad", "seen": "x"}', "a log line"])
-def test_a_line_that_is_no_finding_is_none(line: str) -> None:
-    """An invalid line is None. A killed program may leave half a line, and a library may print anything."""
-    assert from_line(line) is None
 
 
 def test_grades_are_in_order() -> None:
