@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-
-from gpuqueue.doctor.state import free_bytes, room
+from gpuqueue.doctor.site import Site
+from gpuqueue.doctor.state import room
 from gpuqueue.errors import HistoryUnreachable, install_extra
-from gpuqueue.history.diagnostics import Contents, DatabaseFacts, database_facts
 from gpuqueue.history.error_text import silent
 from gpuqueue.history.revision import REVISION
-from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.finding import Check, Finding, Findings, note, ok, problem, unknown, warning
+from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.redact import without_password
@@ -20,27 +16,8 @@ from gpuqueue.text.units import format_bytes
 
 #: Longest reason that is shown, in characters.
 MAX_WHY = 120
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """Facts about the history, and the free bytes on the disk of its file, if its file is on this machine."""
-
-    database: DatabaseFacts
-    free_bytes: int | None
-
-
-def facts_of(settings: Settings, *, integrity_s: float) -> Facts:
-    """Return the facts about the history.
-
-    Raises:
-        HistoryUnreachable: this host has none.
-
-    """
-    if not settings.has_history:
-        raise HistoryUnreachable("this host records no history")
-    database = database_facts(settings.database_url, integrity_s=integrity_s)
-    return Facts(database=database, free_bytes=None if database.path is None else free_bytes(database.path.parent))
+#: What is seen of the contents of tables that are damaged or not of this version.
+UNREADABLE = "its tables cannot be read"
 
 
 def away(settings: Settings, why: CallFailed) -> Finding:
@@ -61,15 +38,16 @@ def away(settings: Settings, why: CallFailed) -> Finding:
 _BRING_BACK = silent("", "").remedy
 
 
-def answers(facts: Facts) -> Findings:
+def answers(site: Site) -> Findings:
     """Report that the history answers, with its address and size."""
-    size = "" if facts.database.size_bytes is None else f", {format_bytes(facts.database.size_bytes)}"
-    return ok(f"{facts.database.product} at {facts.database.where}{size}")
+    database = site.database()
+    size = "" if database.size_bytes is None else f", {format_bytes(database.size_bytes)}"
+    return ok(f"{database.product} at {database.where}{size}")
 
 
-def tables(facts: Facts) -> Findings:
+def tables(site: Site) -> Findings:
     """Check that the history has the tables of this version."""
-    has, wanted = facts.database.revision, REVISION
+    has, wanted = site.database().revision, REVISION
     if has is None:
         return problem("it has no tables yet", "gpuqueue up, or gpuqueue db upgrade")
     if has < wanted:
@@ -79,23 +57,24 @@ def tables(facts: Facts) -> Findings:
     return ok(f"revision {has}")
 
 
-def writing(facts: Facts) -> Findings:
+def writing(site: Site) -> Findings:
     """Check that the history is writable."""
-    if facts.database.refusal is None:
+    refusal = site.database().refusal
+    if refusal is None:
         return ok("it can be written")
     remedy = "the recorder must be able to write it; jobs go on, and their history waits in the store"
-    return problem(f"it cannot be written: {facts.database.refusal}", remedy)
+    return problem(f"it cannot be written: {refusal}", remedy)
 
 
-def integrity(facts: Facts) -> Findings:
+def integrity(site: Site) -> Findings:
     """Check that the history's file is not damaged."""
-    if facts.database.path is None:
+    path, damage = site.database().path, site.database().damage
+    if path is None:
         return ()
-    if facts.database.damage is None:
+    if damage is None:
         return note("too large to be checked now", "gpuqueue doctor --deep checks it")
-    if facts.database.damage:
-        seen = f"its file is damaged: {facts.database.damage.splitlines()[0]}"
-        return problem(seen, _recover(str(facts.database.path)))
+    if damage:
+        return problem(f"its file is damaged: {damage.splitlines()[0]}", _recover(str(path)))
     return ok("its file is whole")
 
 
@@ -103,16 +82,17 @@ def _recover(path: str) -> str:
     return f"gpuqueue down --leave-jobs, keep a copy, then: sqlite3 {path} .recover | sqlite3 {path}.new"
 
 
-def disk(facts: Facts) -> Findings:
+def disk(site: Site) -> Findings:
     """Check the free space on the disk of the history's file."""
-    if facts.free_bytes is None:
-        return ()
-    seen = f"{format_bytes(facts.free_bytes)} free"
-    return room(seen, facts.free_bytes, full="the history waits in the store's memory meanwhile")
+    path = site.database().path
+    return () if path is None else room(path.parent, full="the history waits in the store's memory meanwhile")
 
 
-def lost_jobs(contents: Contents) -> Finding:
+def lost_jobs(site: Site) -> Findings:
     """Check for jobs that are held because their runs were lost too often."""
+    contents = site.database().contents
+    if contents is None:
+        return unknown(UNREADABLE)
     if not contents.lost_too_often:
         return ok("none is held")
     jobs = [str(job_id) for job_id in contents.lost_too_often]
@@ -122,8 +102,11 @@ def lost_jobs(contents: Contents) -> Finding:
     )
 
 
-def events(contents: Contents) -> Finding:
+def events(site: Site) -> Findings:
     """Check for dead letters: events that the tables refused."""
+    contents = site.database().contents
+    if contents is None:
+        return unknown(UNREADABLE)
     number, job_id, why = contents.dead_letters
     if not number:
         return ok("its tables have every event")
@@ -131,8 +114,11 @@ def events(contents: Contents) -> Finding:
     return warning(seen, "its table dead_letters has them complete: report this, then delete them")
 
 
-def messages(contents: Contents) -> Finding:
+def messages(site: Site) -> Findings:
     """Check for notifications that are late or given up. A failure of a job's own URL concerns only its submitter."""
+    contents = site.database().contents
+    if contents is None:
+        return unknown(UNREADABLE)
     late, job_id, trouble = contents.late
     if late:
         why = f": {short(trouble, MAX_WHY)}" if trouble else ""
@@ -154,30 +140,18 @@ def messages(contents: Contents) -> Finding:
     return ok("none is late")
 
 
-def texts(facts: Facts) -> Findings:
+def texts(site: Site) -> Findings:
     """Check that an index supports the search for a part of a command."""
-    if facts.database.contents is None:
-        return unknown(_UNREADABLE)
-    if facts.database.contents.finds_texts:
+    contents = site.database().contents
+    if contents is None:
+        return unknown(UNREADABLE)
+    if contents.finds_texts:
         return ok("an index finds a part of a command")
     needs = "with SQLite 3.34 or newer and FTS5"
-    if facts.database.path is None:
+    if site.database().path is None:
         needs = "after CREATE EXTENSION pg_trgm in its database, as its owner"
     seen = "no index finds a part of a command: history --command reads one job after the other"
     return note(seen, f"gpuqueue db upgrade makes it, {needs}")
 
 
-_UNREADABLE = "its tables cannot be read"
-
-
-def _of_contents(check: Callable[[Contents], Finding]) -> Check[Facts]:
-    """Return *check* as a check of all facts. Without readable tables its result is unknown."""
-
-    @wraps(check)
-    def of_facts(facts: Facts) -> Finding:
-        return unknown(_UNREADABLE) if facts.database.contents is None else check(facts.database.contents)
-
-    return of_facts
-
-
-CHECKS = (answers, tables, writing, integrity, disk, *map(_of_contents, (lost_jobs, events, messages)), texts)
+CHECKS = (answers, tables, writing, integrity, disk, lost_jobs, events, messages, texts)

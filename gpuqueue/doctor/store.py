@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuqueue.doctor.state import free_bytes, room
+from gpuqueue.doctor.site import SKEW_S, Site
+from gpuqueue.doctor.state import room
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.embedded.supervision import StoreState, StoreTrouble
 from gpuqueue.errors import StoreNotReady
-from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.queue.safety import exposures, is_too_old, may_evict
-from gpuqueue.queue.server_info import ServerFacts, server_facts
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.redact import without_password
@@ -19,40 +18,6 @@ from gpuqueue.text.units import format_bytes
 
 #: Shares of the memory limit (or of the machine's memory) above which the store is nearly full, and full.
 NEARLY_FULL, FULL = 0.8, 0.95
-#: Clock difference that makes the history hard to read, in seconds.
-SKEW_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoreFacts:
-    """Facts about a store that answers."""
-
-    settings: Settings
-    server: ServerFacts
-    #: Free bytes on the disk of the store's data. None unless the store is on this machine and the disk is readable.
-    free_bytes: int | None
-    #: The last death of the embedded store, if there was one.
-    trouble: StoreTrouble | None = None
-
-
-# ---- gathering facts -------------------------------------------------------------------------------------------------
-
-
-def store_facts(settings: Settings) -> StoreFacts:
-    """Return the facts about the store."""
-    server = server_facts(settings.redis_url)
-    trouble = StoreTrouble.read(settings) if settings.embedded else None
-    return StoreFacts(settings=settings, server=server, free_bytes=_free_bytes(settings, server), trouble=trouble)
-
-
-def _free_bytes(settings: Settings, server: ServerFacts) -> int | None:
-    """Return the free bytes for the store's data. A store on a unix socket is on this machine; for others, None."""
-    if server.directory is None or not settings.redis_url.startswith("unix://"):
-        return None
-    try:
-        return free_bytes(Path(server.directory))
-    except OSError:
-        return None
 
 
 def away(settings: Settings, why: CallFailed) -> Finding:
@@ -86,13 +51,10 @@ def _embedded_away(settings: Settings) -> Finding:
     return problem(f"{seen}: {trouble.text}", remedy)
 
 
-# ---- checks ----------------------------------------------------------------------------------------------------------
-
-
-def answers(facts: StoreFacts) -> Findings:
+def answers(site: Site) -> Findings:
     """Check that the store is new enough, has loaded its data and is a primary."""
-    server = facts.server
-    seen = f"{server.product} at {without_password(facts.settings.redis_url)}"
+    server = site.server()
+    seen = f"{server.product} at {without_password(site.settings.redis_url)}"
     if is_too_old(server):
         return problem(seen, "Redis 6.2 or newer, or any Valkey, is needed")
     if server.loading:
@@ -102,18 +64,19 @@ def answers(facts: StoreFacts) -> Findings:
     return ok(seen)
 
 
-def deaths(facts: StoreFacts) -> Findings:
+def deaths(site: Site) -> Findings:
     """Check whether the embedded store died within the last day. The host process starts it again."""
-    if not facts.settings.embedded:
+    if not site.settings.embedded:
         return ()
-    if facts.trouble is None or not facts.trouble.is_recent:
+    trouble = StoreTrouble.read(site.settings)
+    if trouble is None or not trouble.is_recent:
         return ok("none within a day")
-    return warning(facts.trouble.text, f"no job was lost; more is in {facts.settings.logs_dir / 'host.log'}")
+    return warning(trouble.text, f"no job was lost; more is in {site.settings.logs_dir / 'host.log'}")
 
 
-def persistence(facts: StoreFacts) -> Findings:
+def persistence(site: Site) -> Findings:
     """Check that the store persists each write before it acknowledges it."""
-    server = facts.server
+    server = site.server()
     if server.append_only is False:
         seen = "it keeps no log of its writes (appendonly no): when it ends, jobs that were acknowledged are lost"
         return problem(seen, "set appendonly yes, there and in its configuration file")
@@ -130,25 +93,26 @@ def persistence(facts: StoreFacts) -> Findings:
     )
 
 
-def access(facts: StoreFacts) -> Findings:
+def access(site: Site) -> Findings:
     """Check that only those who know a password reach the store, and that its certificate is checked."""
-    found = exposures(facts.settings.redis_url, facts.server)
+    found = exposures(site.settings.redis_url, site.server())
     if not found:
-        return ok("a unix socket" if facts.settings.redis_url.startswith("unix:") else "it requires a password")
+        return ok("a unix socket" if site.settings.redis_url.startswith("unix:") else "it requires a password")
     return (warning(seen, remedy) for seen, remedy in found)
 
 
-def writes(facts: StoreFacts) -> Findings:
+def writes(site: Site) -> Findings:
     """Check that the store's last writes to its disk succeeded."""
-    if facts.server.failed_writes:
-        seen = f"it could not write {' and '.join(facts.server.failed_writes)} to its disk"
-        return problem(seen, f"free some space in {facts.server.directory or 'its directory'}, and see its log")
+    server = site.server()
+    if server.failed_writes:
+        seen = f"it could not write {' and '.join(server.failed_writes)} to its disk"
+        return problem(seen, f"free some space in {server.directory or 'its directory'}, and see its log")
     return ok("the last ones succeeded")
 
 
-def eviction(facts: StoreFacts) -> Findings:
+def eviction(site: Site) -> Findings:
     """Check that the store does not evict keys when its memory runs out."""
-    server = facts.server
+    server = site.server()
     if server.evicted:
         seen = f"it has evicted {server.evicted} keys since it started: jobs may be missing"
         return problem(seen, "set maxmemory-policy noeviction; compare gpuqueue queue with what was submitted")
@@ -162,9 +126,9 @@ def eviction(facts: StoreFacts) -> Findings:
     return ok(f"maxmemory-policy {server.policy}")
 
 
-def memory(facts: StoreFacts) -> Findings:
+def memory(site: Site) -> Findings:
     """Check that the store has memory for more jobs."""
-    server = facts.server
+    server = site.server()
     if server.used_bytes is None:
         return unknown("it does not report how much memory it uses")
     limit_bytes, whose = server.limit_bytes, "its maxmemory"
@@ -182,18 +146,22 @@ def memory(facts: StoreFacts) -> Findings:
     return ok(seen)
 
 
-def disk(facts: StoreFacts) -> Findings:
-    """Check the free space on the disk of the store's data."""
-    if facts.free_bytes is None:
+def disk(site: Site) -> Findings:
+    """Check the free space on the disk of the store's data. Only a store on a unix socket is on this machine."""
+    directory = site.server().directory
+    if directory is None or not site.settings.redis_url.startswith("unix://"):
         return ()
-    seen = f"{format_bytes(facts.free_bytes)} free in {facts.server.directory}"
-    return room(seen, facts.free_bytes, full="a store that cannot write takes no job")
+    try:
+        return room(Path(directory), where=f" in {directory}", full="a store that cannot write takes no job")
+    except OSError:  # this account cannot see it
+        return ()
 
 
-def clock(facts: StoreFacts) -> Findings:
+def clock(site: Site) -> Findings:
     """Check that the store's clock agrees with this machine's clock."""
-    ahead_s, error_s = facts.server.clock_ahead_s, facts.server.clock_error_s
-    if abs(ahead_s) - error_s <= SKEW_S:
+    server = site.server()
+    ahead_s = server.clock_ahead_s
+    if abs(ahead_s) - server.clock_error_s <= SKEW_S:
         return ok("as ours")
     which = "ahead of" if ahead_s > 0 else "behind"
     return warning(

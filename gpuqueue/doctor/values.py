@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from gpuqueue.errors import BadRequest, install_extra
-from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.doctor.site import Site
+from gpuqueue.errors import install_extra
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.model.notification import masked
 from gpuqueue.notify import sending
-from gpuqueue.settings.settings import Settings
 from gpuqueue.settings.sources import PREFIX, key_of, settings_file, unknown_variables
+from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.redact import without_password
 from gpuqueue.text.units import format_bytes, format_duration
 
@@ -33,107 +33,78 @@ SERVICE_UNIT = Path("/etc/systemd/system/gpuqueue-serve.service")
 TLS_OPTIONS = ("--tls-cert", "--tls-key")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """The settings that could be read, and the faults of the others."""
-
-    settings: Settings
-    faults: tuple[BadRequest, ...]
-    environ: Mapping[str, str]
-    #: The settings file, whether it exists, and why it cannot be read, if it cannot.
-    path: Path
-    there: bool
-    closed: str | None
-    #: Whether Apprise is installed in this Python, so that it can send messages.
-    apprise: bool
-    #: Whether URLs of users can be sent: by this account where jobs are its own, else by the notifier.
-    notifier: bool
-
-
 def outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
     """Return *environ* without the variables that a job gets and that would be taken for settings."""
     inside = f"{PREFIX}TOKEN" in environ
     return {name: value for name, value in environ.items() if not (inside and name in IN_A_JOB)}
 
 
-def facts_of(environ: Mapping[str, str]) -> Facts:
-    """Return the settings of *environ* and their faults. Never raises for an invalid setting."""
-    settings, faults = Settings.salvage(outside_of_jobs(environ))
-    path = settings_file(environ)
-    there, closed = True, None
-    try:
-        with path.open("rb") as file:
-            file.read(1)
-    except FileNotFoundError:
-        there = False
-    except OSError as error:
-        closed = error.strerror or str(error)
-    return Facts(
-        settings=settings,
-        faults=faults,
-        environ=environ,
-        path=path,
-        there=there,
-        closed=closed,
-        apprise=sending.is_there(),
-        notifier=settings.launcher_in_use is None or sending.has_notifier(),
-    )
+def away(why: CallFailed) -> Finding:
+    """Return the only finding there is without settings, since no other part can be located."""
+    return problem(f"the settings cannot be checked: {why}", "is the disk of the home directory there?")
 
 
-def file(facts: Facts) -> Findings:
+def file(site: Site) -> Findings:
     """Check that the settings file is readable, if it exists."""
-    if facts.closed is not None:
-        seen = f"{facts.path} cannot be read ({facts.closed}): its settings have no effect here"
+    path = settings_file(site.environ)
+    try:
+        with path.open("rb") as opened:
+            opened.read(1)
+    except FileNotFoundError:
+        return ok(f"none at {path}")
+    except OSError as error:
+        seen = f"{path} cannot be read ({error.strerror or error}): its settings have no effect here"
         return warning(seen, f"let this account read it, or leave it out: {PREFIX}CONFIG=/dev/null")
-    return ok(f"{facts.path}" if facts.there else f"none at {facts.path}")
+    return ok(f"{path}")
 
 
-def reading(facts: Facts) -> Findings:
+def reading(site: Site) -> Findings:
     """Check that every value is valid."""
-    if not facts.faults:
+    if not site.faults:
         return ok("every value can be read")
     remedy = "correct the value there; until then every command is refused, and this report shows defaults instead"
-    return (problem(str(fault), remedy) for fault in facts.faults)
+    return (problem(str(fault), remedy) for fault in site.faults)
 
 
-def variables(facts: Facts) -> Findings:
+def variables(site: Site) -> Findings:
     """Check for variables that look like settings and are not."""
-    unknown = unknown_variables(facts.environ)
+    unknown = unknown_variables(site.environ)
     if unknown:
         remedy = "correct it, or remove it from the environment"
         return (warning(f"{name} is no setting and has no effect: {hint}", remedy) for name, hint in unknown.items())
-    if f"{PREFIX}TOKEN" in facts.environ:
-        return note(f"this runs inside job {facts.environ.get(f'{PREFIX}JOB_ID', '?')}")
+    if f"{PREFIX}TOKEN" in site.environ:
+        return note(f"this runs inside job {site.environ.get(f'{PREFIX}JOB_ID', '?')}")
     return ok("none is misspelt")
 
 
-def targets(facts: Facts) -> Findings:
+def targets(site: Site) -> Findings:
     """Check that messages to the configured targets can be sent from this Python."""
-    named = ", ".join(sorted(facts.settings.notify))
+    named = ", ".join(sorted(site.settings.notify))
     if not named:
         return ok("no notification target is configured here")
-    if not facts.apprise:
+    if not sending.is_there():
         seen = f"{named}: Apprise is not installed here, and nobody is notified of the end of a job from here"
         return warning(seen, f"{install_extra('notify')}, if the recorder runs here")
     return ok(f"messages can be sent to {named}")
 
 
-def notifier(facts: Facts) -> Iterator[Finding]:
+def notifier(site: Site) -> Iterator[Finding]:
     """Check that messages to URLs of users can be sent, where the recorder runs and the site takes them."""
-    settings = facts.settings
-    if settings.record and settings.notify_urls and facts.apprise and not facts.notifier:
+    settings = site.settings
+    has_notifier = settings.launcher_in_use is None or sending.has_notifier()  # else this account sends them
+    if settings.record and settings.notify_urls and sending.is_there() and not has_notifier:
         remedy = (
             "gpuqueue install --force makes it, systemctl start gpuqueue-notify starts it; else notify_urls = false"
         )
         yield warning("messages to URLs of users are not sent: the unit gpuqueue-notify does not run", remedy)
 
 
-def tls(facts: Facts, unit: Path = SERVICE_UNIT) -> Iterator[Finding]:
+def tls(site: Site, unit: Path = SERVICE_UNIT) -> Iterator[Finding]:
     """Check that the account of the service can read the certificate and the key that its *unit* names.
 
     Only root can look with the rights of another account; others check nothing.
     """
-    lines = _unit_lines(unit) if facts.settings.record and os.geteuid() == 0 else []
+    lines = _unit_lines(unit) if site.settings.record and os.geteuid() == 0 else []
     accounts = [line.removeprefix("User=") for line in lines if line.startswith("User=")]
     starts = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
     words = shlex.split(re.sub(r"(--tls-\w+)=", r"\1 ", starts[-1])) if accounts and starts else []
@@ -168,10 +139,10 @@ def _unit_lines(unit: Path) -> list[str]:
     return lines
 
 
-def values(facts: Facts) -> Iterator[Finding]:
+def values(site: Site) -> Iterator[Finding]:
     """Report each setting's value and its origin."""
-    for name, origin in facts.settings.origins.items():
-        yield ok(f"{_shown(name, getattr(facts.settings, name))} ({origin})", about=key_of(name))
+    for name, origin in site.settings.origins.items():
+        yield ok(f"{_shown(name, getattr(site.settings, name))} ({origin})", about=key_of(name))
 
 
 def _shown(name: str, value: object) -> str:

@@ -1,17 +1,18 @@
 """Findings of ``gpuqueue doctor``: what a check saw, its grade, and a remedy. Pure.
 
-A **check** is a function that takes facts and returns findings. The name of the function is the name of the check.
-Checks do no I/O, so that none of them can hang, and an exception in one check does not stop the others.
+A **check** is a function that reads what it needs, judges it and returns findings with remedies. The name of the
+function is the name of the check. A check may hang, so that its section has a time limit.
 :mod:`gpuqueue.doctor` and ``workers.doctor`` check different areas and both report in these types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
 
+from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.frozen import dataclass
 
 T = TypeVar("T")
@@ -92,15 +93,22 @@ def problem(seen: str, remedy: str, *, about: str = "", fixable: bool = False) -
     return Finding(grade=Grade.PROBLEM, seen=seen, remedy=remedy, about=about, fixable=fixable)
 
 
-def examined(section: str, facts: T, checks: Iterable[Check[T]]) -> Iterator[Finding]:
-    """Run *checks* on *facts* and yield their findings. A check that raises becomes a finding of its own."""
+def examined(section: str, subject: T, checks: Sequence[Check[T]]) -> Iterator[Finding]:
+    """Run *checks* on *subject* and yield their findings. A check that raises becomes a finding of its own.
+
+    Raises:
+        OSError, GpuQueueError: the first check cannot read its part of the site, so that none of them can.
+
+    """
     for check in checks:
         name = name_of(check)
         try:
-            found = check(facts)
+            found = check(subject)
             for finding in [found] if isinstance(found, Finding) else list(found):
                 yield replace(finding, section=section, check=name)
-        except Exception as error:  # noqa: BLE001 - a bug in one check must not stop the others
+        except Exception as error:  # a bug in one check must not stop the others
+            if check is checks[0] and isinstance(error, (OSError, GpuQueueError)):
+                raise
             seen = f"this check failed itself: {type(error).__name__}: {error}"
             yield replace(unknown(seen, "please report it, with this line"), section=section, check=name)
 

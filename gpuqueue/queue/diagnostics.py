@@ -82,6 +82,10 @@ class QueueFacts:
         """Whether claims are paused because the store was rebuilt a moment ago."""
         return is_paused(self.claims_from_ms, self.reaped_ms, now_ms=self.now_ms)
 
+    def ago_s(self, ms: int) -> float:
+        """Return the seconds since *ms* (epoch milliseconds) on the store's clock."""
+        return (self.now_ms - ms) / 1000
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreState:

@@ -64,6 +64,14 @@ def groups_of(name: str, gid: int | None = None) -> frozenset[str]:
     return frozenset(names)
 
 
+def name_of(uid: int) -> str:
+    """Return the name of the account *uid*, for users."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
 def uid_of(name: str) -> int:
     """Return the uid of the account *name* of this machine.
 

@@ -78,7 +78,7 @@ class TimedCall(Generic[T]):
         try:
             return self.wait()
         except Exception as error:
-            if error is not self._error:
+            if error is not self._error or isinstance(error, CallFailed):  # a call within this one has said why
                 raise
             raise CallFailed(_reported(error), error) from error
 

@@ -40,5 +40,5 @@ def _of_recorder(queue: JobQueue, settings: Settings, silent_s: float) -> str:
     facts = queue_facts(settings.redis_url, None)
     if facts.reaped_ms is None:
         return "no reaper has run: the recorder has not started"
-    ago_s = (facts.now_ms - facts.reaped_ms) / 1000
+    ago_s = facts.ago_s(facts.reaped_ms)
     return f"the recorder's process is silent for {format_duration(ago_s)}" if ago_s > silent_s else ""

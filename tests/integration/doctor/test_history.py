@@ -12,20 +12,21 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from factories import make_spec
+from findings import by_check
 from outbox import RUN, Outbox
 from private_postgres import Server
 
-from gpuqueue.doctor import history as room
-from gpuqueue.doctor.history import facts_of
+from gpuqueue.doctor.examination import begin
+from gpuqueue.doctor.history import CHECKS
+from gpuqueue.doctor.site import Site
 from gpuqueue.history import diagnostics as diagnostics_module
 from gpuqueue.history.connect import open_engine, writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.event import Act
-from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.notification import Notification, Outcome
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.timed_call import CallFailed, TimedCall
 
 
 def settings_for(url: str) -> Settings:
@@ -34,16 +35,13 @@ def settings_for(url: str) -> Settings:
 
 def of(url: str, *, integrity_s: float = 10.0) -> dict[str, Finding]:
     """Return the finding of each check."""
-    facts = facts_of(settings_for(url), integrity_s=integrity_s)
-    return {each.check: each for each in examined("history", facts, room.CHECKS)}
+    return dict(by_check(CHECKS, Site(settings_for(url), integrity_s=integrity_s)))
 
 
 def away(url: str) -> Finding:
     """Return the finding for a history that cannot be read."""
-    settings = settings_for(url)
-    with pytest.raises(CallFailed) as caught:
-        TimedCall(lambda: facts_of(settings, integrity_s=1), 30).result()
-    return room.away(settings, caught.value)
+    (finding,) = begin("history", Site(settings_for(url)), 30)()
+    return finding
 
 
 def run_sql(url: str, statement: str) -> None:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 from bounded import until
 from factories import make_offer, make_spec, must_claim, serve
+from findings import by_check, findings, the
 from private_store import StartStore
 
 from gpuqueue.doctor import queue as queue_room
 from gpuqueue.doctor import store as store_room
-from gpuqueue.doctor.queue import Facts
-from gpuqueue.doctor.store import StoreFacts, store_facts
+from gpuqueue.doctor.examination import begin
+from gpuqueue.doctor.site import Site
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.model.event import Cursor
-from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.diagnostics import queue_facts, store_states
@@ -30,33 +35,24 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety, exposures
 from gpuqueue.queue.server_info import server_facts
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.timed_call import CallFailed, TimedCall
+from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.version import VERSION
 
 
-def settings_for(url: str, **more: str) -> Settings:
-    return Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_REDIS_URL": url, **more})
+def environ_for(url: str, **more: str) -> dict[str, str]:
+    return {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_REDIS_URL": url, **more}
 
 
 def of_store(url: str) -> dict[str, Finding]:
     """Return the finding of each check of the store."""
-    return {each.check: each for each in examined("store", store_facts(settings_for(url)), store_room.CHECKS)}
+    return dict(by_check(store_room.CHECKS, Site(Settings.load(environ_for(url)))))
 
 
-def of_queue(
-    url: str, *, cursor: Cursor | None = None, moving: bool = False, host_runs: bool = True, **settings: str
-) -> list[Finding]:
+def of_queue(url: str, *, cursor: Cursor | None = None, **settings: str) -> list[Finding]:
     """Return all findings about the queue in the store."""
-    facts = Facts(
-        settings=settings_for(url, **settings), queue=queue_facts(url, cursor), moving=moving, host_runs=host_runs
-    )
-    return list(examined("queue", facts, queue_room.CHECKS))
-
-
-def the(findings: Sequence[Finding], check: str, about: str = "") -> Finding:
-    """Return the only finding of a check about one thing."""
-    (found,) = [each for each in findings if (each.check, each.about) == (check, about)]
-    return found
+    site = Site(Settings.load(environ_for(url, **settings)))
+    site.queue = lambda: queue_facts(url, cursor)
+    return findings(queue_room.CHECKS, site)
 
 
 # ---- the server ------------------------------------------------------------------------------------------------------
@@ -71,34 +67,30 @@ def test_the_store_that_we_start_is_well(store_url: str) -> None:
     assert "appendfsync always" in found["persistence"].seen
 
 
+EVICTS = ("--maxmemory-policy", "allkeys-lru")
+LIMITED = ("--maxmemory", "100mb")
+
+
 @pytest.mark.parametrize(
-    ("words", "grade", "seen"),
+    ("words", "check", "grade", "seen"),
     [
-        (("--appendonly", "no"), Grade.PROBLEM, "appendonly no"),
-        (("--appendonly", "yes", "--appendfsync", "everysec"), Grade.NOTE, "last second"),
-        (("--appendonly", "yes", "--appendfsync", "no"), Grade.WARNING, "half a minute"),
+        (("--appendonly", "no"), "persistence", Grade.PROBLEM, "appendonly no"),
+        (("--appendonly", "yes", "--appendfsync", "everysec"), "persistence", Grade.NOTE, "last second"),
+        (("--appendonly", "yes", "--appendfsync", "no"), "persistence", Grade.WARNING, "half a minute"),
+        # Keys are evicted only at a memory limit.
+        (EVICTS, "eviction", Grade.WARNING, "it has no memory limit yet"),
+        ((*EVICTS, *LIMITED), "eviction", Grade.PROBLEM, "it would delete jobs when its memory is full"),
+        (("--maxmemory-policy", "noeviction", *LIMITED), "eviction", Grade.OK, "noeviction"),
+        (("--replicaof", "127.0.0.1", "1"), "answers", Grade.PROBLEM, "is a replica"),
     ],
 )
-def test_the_loss_by_a_power_cut_is_reported(
-    start_store: StartStore, words: tuple[str, ...], grade: Grade, seen: str
+def test_a_store_with_bad_settings_is_found(
+    start_store: StartStore, words: tuple[str, ...], check: str, grade: Grade, seen: str
 ) -> None:
-    """The finding says how much acknowledged data a power cut can lose, which depends on the store's settings."""
-    found = of_store(start_store(*words))["persistence"]
+    """The finding says what can be lost by a power cut or by an eviction. A replica answers reads and takes no job."""
+    found = of_store(start_store(*words))[check]
 
     assert (grade, True) == (found.grade, seen in found.seen)
-
-
-@pytest.mark.parametrize(
-    ("words", "grade"),
-    [
-        (("--maxmemory-policy", "allkeys-lru"), Grade.WARNING),
-        (("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb"), Grade.PROBLEM),
-        (("--maxmemory-policy", "noeviction", "--maxmemory", "100mb"), Grade.OK),
-    ],
-)
-def test_a_store_that_would_forget_jobs_is_found(start_store: StartStore, words: tuple[str, ...], grade: Grade) -> None:
-    """An eviction policy is a warning without a memory limit, and a problem with one, because keys are then evicted."""
-    assert grade is of_store(start_store(*words))["eviction"].grade
 
 
 def test_keys_that_were_evicted_are_a_problem(start_store: StartStore) -> None:
@@ -157,16 +149,6 @@ def test_a_disk_that_could_not_be_written_is_found(start_store: StartStore) -> N
     admin.close()
 
 
-def test_a_replica_is_found(start_store: StartStore) -> None:
-    """A replica is found. It answers all reads and accepts no job."""
-    url = start_store()
-    admin = connect(url)
-    admin.replicaof("127.0.0.1", 1)
-
-    assert "the primary" in of_store(url)["answers"].remedy
-    admin.close()
-
-
 def test_a_store_that_hides_its_configuration_is_no_alarm(start_store: StartStore) -> None:
     """A store that forbids CONFIG, such as a hosted one, gets only a note. INFO still shows the other facts."""
     url = start_store("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb", "--appendonly", "yes")
@@ -222,15 +204,21 @@ def over_tcp(url: str) -> str:
 @pytest.mark.parametrize(("off_s", "grade"), [(0, Grade.OK), (-3, Grade.OK), (60, Grade.WARNING), (-60, Grade.WARNING)])
 def test_a_wrong_clock_is_reported_with_its_effect(store_url: str, off_s: float, grade: Grade) -> None:
     """A wrong clock is a warning that says what depends on it. Leases do not, so no job is in danger."""
-    server = server_facts(store_url, lambda: time.time() - off_s)
-    facts = StoreFacts(settings=settings_for(store_url), server=server, free_bytes=None)
+    site = Site(Settings.load(environ_for(store_url)))
+    site.server = lambda: server_facts(store_url, lambda: time.time() - off_s)
 
-    (found,) = examined("store", facts, [store_room.clock])
+    (found,) = findings([store_room.clock], site)
 
     assert grade is found.grade
-    if off_s in {60, -60}:
+    if grade is Grade.WARNING:
         assert f"60.0 s {'ahead of' if off_s > 0 else 'behind'} this machine's" in found.seen
         assert "No job is in danger" in found.remedy
+
+
+def away(url: str) -> Finding:
+    """Return the only finding about a store that does not answer as it should."""
+    (finding,) = begin("store", Site(Settings.load(environ_for(url))), 30)()
+    return finding
 
 
 @pytest.mark.parametrize(
@@ -243,24 +231,15 @@ def test_a_wrong_clock_is_reported_with_its_effect(store_url: str, off_s: float,
 )
 def test_an_unreachable_store_is_reported_with_the_reason(url: str, words: str) -> None:
     """Refused, unknown and malformed addresses have different findings. No password is shown."""
-    settings = settings_for(url)
-    with pytest.raises(CallFailed) as caught:
-        TimedCall(lambda: store_facts(settings), 30).result()
+    found = away(url)
 
-    found = store_room.away(settings, caught.value)
-
-    assert Grade.PROBLEM is found.grade
-    assert words in found.seen
+    assert (Grade.PROBLEM, True) == (found.grade, words in found.seen)
     assert "hunter2" not in found.seen + found.remedy
 
 
 def test_a_store_with_a_password_gets_no_advice_to_start_it(start_store: StartStore) -> None:
     """For a store that requires a password the remedy is the address, not a start, because the store runs."""
-    settings = settings_for(start_store("--requirepass", "secret"))
-    with pytest.raises(CallFailed) as caught:
-        TimedCall(lambda: store_facts(settings), 30).result()
-
-    found = store_room.away(settings, caught.value)
+    found = away(start_store("--requirepass", "secret"))
 
     assert "password" in found.seen
     assert "GPUQUEUE_REDIS_URL" in found.remedy
@@ -312,159 +291,160 @@ def test_a_rebuild_is_reported_until_jobs_start_again(start_store: StartStore) -
     queue.close()
 
 
-def test_the_history_of_another_store_is_found(queue: JobQueue) -> None:
-    """A history that belongs to another store is a problem.
-
-    Nothing is recorded in it, so that two histories do not mix.
-    """
-    found = the(of_queue(queue.url, cursor=Cursor(epoch="another", last_id="5-0")), "outbox")
-
-    assert Grade.PROBLEM is found.grade
-    assert "GPUQUEUE_DATABASE_URL" in found.remedy
+def submitted(queue: JobQueue) -> None:
+    queue.requests.submit(make_spec())
 
 
-def test_another_layout_is_found(queue: JobQueue) -> None:
-    """A store with another layout version is a problem. A store that the scripts write has the right one."""
-    assert Grade.OK is the(of_queue(queue.url), "opened").grade
-    admin = connect(queue.url)
-    admin.hset(keys.META, "layout", "2")
-
-    assert Grade.PROBLEM is the(of_queue(queue.url), "opened").grade
-    admin.close()
+def claimed(queue: JobQueue, **offer: Any) -> None:
+    """Let a device of the queue hold a job."""
+    serve(queue, make_offer(**offer))
+    queue.requests.submit(make_spec())
+    must_claim(queue)
 
 
-def set_seen(queue: JobQueue, host: str, uuid: str, age_ms: int) -> None:
+def silent(queue: JobQueue, age_ms: int, begin: Callable[[JobQueue], None] = serve) -> None:
     """Set the last heartbeat of a device to *age_ms* ago."""
-    admin = connect(queue.url)
-    total, headroom, external, seen, rest = str(admin.hget(keys.host_devices(host), uuid)).split(":", 4)
-    admin.hset(keys.host_devices(host), uuid, f"{total}:{headroom}:{external}:{int(seen) - age_ms}:{rest}")
+    begin(queue)
+    admin, devices = connect(queue.url), keys.host_devices("nodeA")
+    total, headroom, external, seen, rest = str(admin.hget(devices, "GPU-0")).split(":", 4)
+    admin.hset(devices, "GPU-0", f"{total}:{headroom}:{external}:{int(seen) - age_ms}:{rest}")
     admin.close()
 
 
-def test_a_silent_worker_is_worse_while_it_holds_a_job(queue: JobQueue) -> None:
-    """A device without heartbeats is a warning, and a problem while it holds a job.
+def drained(queue: JobQueue, origin: DrainOrigin, begin: Callable[[JobQueue], None] = serve) -> None:
+    begin(queue)
+    queue.devices.drain(["GPU-0"], origin=origin, why="new fan", by="ada")
 
-    The limit follows the heartbeat setting, and the remedy names the host on which to type it.
-    """
-    serve(queue)
-    set_seen(queue, "nodeA", "GPU-0", 25_000)
-    assert Grade.OK is the(of_queue(queue.url), "devices").grade
-    set_seen(queue, "nodeA", "GPU-0", 10_000)
-    idle = the(of_queue(queue.url), "devices", "nodeA 0")
-    assert (Grade.WARNING, True) == (idle.grade, idle.remedy.startswith("on nodeA: "))
 
-    serve(queue)
+def down_around_a_job(queue: JobQueue) -> None:
+    drained(queue, DrainOrigin.DOWN, claimed)
+
+
+def overdue(queue: JobQueue, age_ms: int, **meta: int) -> None:
+    """Let a lease expire *age_ms* ago; *meta* are times in the future, in milliseconds."""
+    claimed(queue)
+    admin = connect(queue.url)
+    admin.zadd(keys.LEASES, {"1": queue.now_ms() - age_ms})
+    for name, left_ms in meta.items():
+        admin.hset(keys.META, name, str(queue.now_ms() + left_ms))
+    admin.close()
+
+
+def reaped(queue: JobQueue, begin: Callable[[JobQueue], None]) -> None:
+    begin(queue)
+    admin = connect(queue.url)
+    admin.hset(keys.META, "reap", str(queue.now_ms() - 120_000))
+    admin.close()
+
+
+def ended(queue: JobQueue, age_ms: int) -> None:
     queue.requests.submit(make_spec())
-    must_claim(queue)
-    set_seen(queue, "nodeA", "GPU-0", 40_000)
-    holding = the(of_queue(queue.url, GPUQUEUE_HOST="nodeA"), "devices", "nodeA 0")
-
-    assert (Grade.PROBLEM, "gpuqueue up") == (holding.grade, holding.remedy)
-    assert "it holds job 1" in holding.seen
+    queue.jobs.cancel(1)
+    admin = connect(queue.url)
+    admin.zadd(keys.ENDED, {"1": queue.now_ms() - age_ms})
+    admin.close()
 
 
-def test_a_machine_that_was_taken_down_around_its_jobs_is_no_alarm(queue: JobQueue) -> None:
-    """After ``down --leave-jobs`` a silent worker gets only a note, because a user stopped it."""
+def of_another_version(queue: JobQueue) -> None:
+    """Let a worker have reported another version, and another clock than the store's."""
     serve(queue)
-    queue.requests.submit(make_spec())
-    must_claim(queue)
-    queue.devices.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
-    set_seen(queue, "nodeA", "GPU-0", 40_000)
+    admin = connect(queue.url)
+    reported = {**json.loads(str(admin.hget(keys.FACTS, "GPU-0"))), "version": "9.9", "clock_ahead_s": 1000.5}
+    admin.hset(keys.FACTS, "GPU-0", json.dumps(reported))
+    admin.hset(keys.META, "layout", "2")
+    admin.close()
 
-    assert Grade.NOTE is the(of_queue(queue.url), "devices", "nodeA 0").grade
 
-
-def test_a_device_in_trouble_is_reported_with_the_workers_reason(queue: JobQueue) -> None:
-    """A device with trouble is a warning with the worker's text, because the worker knows the cause."""
-    serve(queue, make_offer(trouble="it is hot: 95 °C"))
-
-    found = the(of_queue(queue.url), "devices", "nodeA 0")
-
-    assert (Grade.WARNING, True) == (found.grade, "it is hot: 95 °C" in found.seen)
+HERE = {"GPUQUEUE_HOST": "nodeA"}
+DEVICE = ("devices", "nodeA 0")
 
 
 @pytest.mark.parametrize(
-    ("moving", "host_runs", "grade", "fixable"),
+    ("happen", "settings", "check", "grade", "seen", "remedy"),
+    [
+        # The limit follows the heartbeat setting. The remedy names the host on which to type it.
+        (partial(silent, age_ms=25_000), {}, ("devices", ""), Grade.OK, "1 of 1 take jobs", ""),
+        (partial(silent, age_ms=35_000), {}, DEVICE, Grade.WARNING, "has been silent for", "on nodeA: "),
+        (partial(silent, age_ms=40_000, begin=claimed), HERE, DEVICE, Grade.PROBLEM, "it holds job 1", "gpuqueue up"),
+        # A user has stopped these workers.
+        (partial(silent, age_ms=40_000, begin=down_around_a_job), {}, DEVICE, Grade.NOTE, "took its machine down", ""),
+        # The worker knows the cause.
+        (partial(claimed, trouble="it is hot: 95 °C"), {}, DEVICE, Grade.WARNING, "it is hot: 95 °C", "it comes back"),
+        # A user must examine a device on which several jobs died. A user's own drain is no fault.
+        (partial(drained, origin=DrainOrigin.DEATHS), {}, DEVICE, Grade.WARNING, "new fan", "look at those jobs' logs"),
+        (partial(drained, origin=DrainOrigin.PERSON), {}, DEVICE, Grade.NOTE, "by ada", "gpuqueue resume nodeA:0"),
+        (of_another_version, {}, ("versions", ""), Grade.WARNING, "9.9 on nodeA", "install one version"),
+        (of_another_version, {}, ("clocks", "nodeA"), Grade.WARNING, "1000.5 s ahead of the store's", "synchronise"),
+        # A store that the scripts write has the right layout.
+        (serve, {}, ("opened", ""), Grade.OK, "layout ", ""),
+        (of_another_version, {}, ("opened", ""), Grade.PROBLEM, "its layout is 2", "use the version"),
+        # Submit accepts these jobs, but a user must start a worker.
+        (partial(ended, age_ms=0), {}, ("waiting", ""), Grade.OK, "0 waiting, 0 active", ""),
+        (submitted, {}, ("waiting", ""), Grade.WARNING, "1 waiting, 0 active, and no worker has", "gpuqueue up"),
+        # A reaper that was away gives them time.
+        (partial(overdue, age_ms=60_000), {}, ("leases", ""), Grade.PROBLEM, "of job 1 ", "gpuqueue up"),
+        (partial(overdue, age_ms=60_000, grace=60_000), {}, ("leases", ""), Grade.NOTE, "they have another ", ""),
+        (partial(overdue, age_ms=1_000), {}, ("leases", ""), Grade.OK, "about to be reclaimed", ""),
+        # Without jobs there are no leases to reap.
+        (partial(reaped, begin=serve), {}, ("reaper", ""), Grade.OK, "checked 2:0", ""),
+        (partial(reaped, begin=claimed), {}, ("reaper", ""), Grade.WARNING, "nothing checks for", "gpuqueue up"),
+        # They remain until the history has them.
+        (partial(ended, age_ms=0), {}, ("ended", ""), Grade.OK, "1 ended jobs", ""),
+        (partial(ended, age_ms=60_000), {}, ("ended", ""), Grade.WARNING, "1 ended jobs", "they take up its memory"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_the_queue(
+    queue: JobQueue,
+    happen: Callable[[JobQueue], Any],
+    settings: dict[str, str],
+    check: tuple[str, str],
+    grade: Grade,
+    seen: str,
+    remedy: str,
+) -> None:
+    """Each fault is found, with its remedy, and what looks like one and is none is not."""
+    happen(queue)
+
+    finding = the(of_queue(queue.url, **settings), *check)
+
+    assert grade is finding.grade
+    assert seen in finding.seen
+    assert finding.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("is_locked", "host_runs", "grade", "fixable"),
     [(False, True, Grade.WARNING, True), (True, True, Grade.NOTE, False), (False, False, Grade.NOTE, False)],
 )
 def test_a_killed_down_is_distinguished_from_one_in_progress(
-    queue: JobQueue, *, moving: bool, host_runs: bool, grade: Grade, fixable: bool
+    queue: JobQueue, tmp_path: Path, *, is_locked: bool, host_runs: bool, grade: Grade, fixable: bool
 ) -> None:
-    """A drain by ``down`` is a warning only if the host process runs and no ``down`` is at work."""
-    serve(queue)
-    queue.devices.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
+    """A drain by ``down`` is a warning only if the host process runs and no ``down`` is at work.
 
-    facts = of_queue(queue.url, moving=moving, host_runs=host_runs, GPUQUEUE_HOST="nodeA")
-
-    found = the(facts, "devices", "nodeA 0")
-    assert (grade, fixable) == (found.grade, found.fixable)
-
-
-def test_what_a_person_drained_is_no_fault(queue: JobQueue) -> None:
-    """A user's drain gets a note with the user, the reason and the command that ends it.
-
-    Other findings about the device are reported too.
+    A drain by a user has a finding of its own.
     """
-    serve(queue)
-    queue.devices.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="new fan", by="ada")
+    drained(queue, DrainOrigin.PERSON)
     queue.devices.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="bob")
+    if host_runs:
+        (tmp_path / "host.pid").write_text(str(ProcessIdentity.of(os.getpid())))
 
-    found = [each for each in of_queue(queue.url, GPUQUEUE_HOST="nodeA") if each.about == "nodeA 0"]
+    with (tmp_path / "up.lock").open("w") as lock:
+        if is_locked:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        found = [
+            each
+            for each in of_queue(queue.url, GPUQUEUE_HOST="nodeA", GPUQUEUE_STATE_DIR=str(tmp_path))
+            if each.about == "nodeA 0"
+        ]
 
-    assert [(Grade.NOTE, False), (Grade.WARNING, True)] == [(each.grade, each.fixable) for each in found]
-    assert "drained by ada" in found[0].seen
-    assert found[0].seen.endswith(": new fan")
-    assert "gpuqueue resume nodeA:0" in found[0].remedy
-
-
-def test_a_device_that_drained_itself_is_warned_of(queue: JobQueue) -> None:
-    """A device that was drained after several jobs died on it is a warning. A user must examine it."""
-    serve(queue)
-    queue.devices.drain(["GPU-0"], origin=DrainOrigin.DEATHS, why="job 1, 2 and 3", by="")
-
-    found = the(of_queue(queue.url), "devices", "nodeA 0")
-
-    assert (Grade.WARNING, True) == (found.grade, "gpuqueue resume nodeA:0" in found.remedy)
+    assert [(Grade.NOTE, False), (grade, fixable)] == [(each.grade, each.fixable) for each in found]
 
 
-def test_leases_that_nobody_takes_back_are_found(queue: JobQueue) -> None:
-    """Expired leases are a problem, except during the grace period of a reaper that was away."""
-    serve(queue)
-    queue.requests.submit(make_spec())
-    must_claim(queue)
-    admin = connect(queue.url)
-    admin.zadd(keys.LEASES, {"1": queue.now_ms() - 60_000})
-    late = the(of_queue(queue.url), "leases")
-    admin.hset(keys.META, "grace", str(queue.now_ms() + 60_000))
-    spared = the(of_queue(queue.url), "leases")
-    admin.zadd(keys.LEASES, {"1": queue.now_ms() - 1_000})
-    admin.hdel(keys.META, "grace")
-    fresh = the(of_queue(queue.url), "leases")
+def test_the_history_of_another_store_is_found(queue: JobQueue) -> None:
+    """Nothing is recorded in it, so that two histories do not mix."""
+    found = the(of_queue(queue.url, cursor=Cursor(epoch="another", last_id="5-0")), "outbox")
 
-    assert [Grade.PROBLEM, Grade.NOTE, Grade.OK] == [late.grade, spared.grade, fresh.grade]
-    assert "job 1 " in late.seen
-    admin.close()
-
-
-def test_a_reaper_that_is_gone_is_missed_only_while_something_runs(queue: JobQueue) -> None:
-    """A missing reaper is a warning only while jobs run. Otherwise there are no leases to reap."""
-    serve(queue)
-    admin = connect(queue.url)
-    admin.hset(keys.META, "reap", str(queue.now_ms() - 120_000))
-    idle = the(of_queue(queue.url), "reaper")
-    queue.requests.submit(make_spec())
-    must_claim(queue)
-    busy = the(of_queue(queue.url), "reaper")
-
-    assert [Grade.OK, Grade.WARNING] == [idle.grade, busy.grade]
-    admin.close()
-
-
-def test_jobs_that_nobody_could_run_are_found(queue: JobQueue) -> None:
-    """Jobs that wait without any device are a warning. Submit accepts them, but a user must start a worker."""
-    queue.requests.submit(make_spec())
-
-    assert Grade.WARNING is the(of_queue(queue.url), "waiting").grade
+    assert (Grade.PROBLEM, True) == (found.grade, "GPUQUEUE_DATABASE_URL" in found.remedy)
 
 
 def test_a_recorder_that_is_behind_is_found_by_what_waits_longest(queue: JobQueue) -> None:
@@ -494,34 +474,14 @@ def test_a_recorder_that_is_behind_is_found_by_what_waits_longest(queue: JobQueu
     admin.close()
 
 
-def test_a_history_that_lags_is_found(queue: JobQueue) -> None:
-    """Jobs that stay in the store long after their end are a warning. They remain until the history has them."""
-    queue.requests.submit(make_spec())
-    queue.jobs.cancel(1)
-    just_ended = the(of_queue(queue.url), "ended")
-    admin = connect(queue.url)
-    admin.zadd(keys.ENDED, {"1": queue.now_ms() - 60_000})
-
-    assert [Grade.OK, Grade.WARNING] == [just_ended.grade, the(of_queue(queue.url), "ended").grade]
-    admin.close()
-
-
 def test_workers_report_their_version_and_clock(queue: JobQueue) -> None:
-    """Workers announce their version and clock when they start. Differences from this machine's are reported."""
+    """Workers announce their version and clock when they start."""
     serve(queue)
     (device,) = queue_facts(queue.url).devices
+
     assert VERSION == device.version
     assert device.clock_ahead_s is not None
     assert 5 > abs(device.clock_ahead_s)  # both clocks are this machine's
-
-    admin = connect(queue.url)
-    reported = {**json.loads(str(admin.hget(keys.FACTS, "GPU-0"))), "version": "9.9", "clock_ahead_s": 1000.5}
-    admin.hset(keys.FACTS, "GPU-0", json.dumps(reported))
-    found = of_queue(queue.url)
-
-    assert (Grade.WARNING, True) == (the(found, "versions").grade, "9.9 on nodeA" in the(found, "versions").seen)
-    assert "ahead of the store's" in the(found, "clocks", "nodeA").seen
-    admin.close()
 
 
 def test_states_are_those_of_the_current_runs(queue: JobQueue) -> None:

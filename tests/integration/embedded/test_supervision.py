@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 from bounded import until
 from factories import make_spec
+from findings import findings
 from own_store import OwnStore
 from short_host import fill, own_disk
 
-from gpuqueue.doctor import store as store_section
-from gpuqueue.doctor.store import store_facts
+from gpuqueue.doctor.site import Site
+from gpuqueue.doctor.store import away, deaths
 from gpuqueue.embedded import store as embedded
 from gpuqueue.embedded import supervision
 from gpuqueue.embedded.store import EmbeddedStore, Reserve
 from gpuqueue.embedded.supervision import StoreState, StoreSupervisor, StoreTrouble
 from gpuqueue.errors import GpuQueueError, StoreUnreachable
-from gpuqueue.model.finding import Grade, examined
+from gpuqueue.model.finding import Grade
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import of_ours_with
@@ -296,7 +297,7 @@ def test_a_full_disk_takes_the_reserve_and_then_the_store_waits_for_room(small_d
     for _ in range(20):
         supervisor.poll()
     assert tried == starts(store), "it waits, and starts no server that would end at its first write"
-    found = store_section.away(store.settings, CallFailed("no answer", StoreUnreachable("x")))
+    found = away(store.settings, CallFailed("no answer", StoreUnreachable("x")))
     assert Grade.PROBLEM is found.grade
 
     second.unlink()
@@ -362,9 +363,9 @@ def test_the_doctor_says_why_the_store_died(own_store: OwnStore) -> None:
     own_store.kill()
     until_state(supervisor, own_store, StoreState.SERVING)
 
-    found = list(examined("store", store_facts(own_store.settings), [store_section.deaths]))
-    assert [Grade.WARNING] == [each.grade for each in found]
-    assert "its log has no last words" in found[0].seen
+    (found,) = findings([deaths], Site(own_store.settings))
+    assert Grade.WARNING is found.grade
+    assert "its log has no last words" in found.seen
 
 
 @pytest.mark.parametrize("text", ["", "{}", "no json", '{"at": 1, "why": "", "state": "x", "away_s": null}'])

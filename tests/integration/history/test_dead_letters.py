@@ -11,14 +11,15 @@ import pytest
 import redis
 import sqlalchemy as sa
 from factories import make_spec, must_claim, serve
+from findings import by_check
 
 from gpuqueue.codec import encode_ended, encode_spec
-from gpuqueue.doctor import history as room
-from gpuqueue.doctor.history import facts_of
+from gpuqueue.doctor.history import CHECKS
+from gpuqueue.doctor.site import Site
 from gpuqueue.history.connect import open_engine, reading
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.queries import HistoryQuery
-from gpuqueue.model.finding import Grade, examined
+from gpuqueue.model.finding import Grade
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.queue import keys
@@ -187,8 +188,7 @@ def test_the_error_of_a_refused_row_shows_no_secret(
 
 def _examined(url: str) -> Any:
     settings = Settings.load({"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_DATABASE_URL": url})
-    found = examined("history", facts_of(settings, integrity_s=1), room.CHECKS)
-    return {each.check: each for each in found}["events"]
+    return by_check(CHECKS, Site(settings))["events"]
 
 
 def _ended() -> str:

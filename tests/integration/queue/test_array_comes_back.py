@@ -7,14 +7,16 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 from factories import claim, make_offer, make_spec, must_claim, serve
+from findings import findings
 from store_dump import dump, faults
 
-from gpuqueue.doctor import queue as room
+from gpuqueue.doctor.queue import arrays
+from gpuqueue.doctor.site import Site
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.array import MOST_MEMBERS, Array, Indexes, Member, Tally
 from gpuqueue.model.dependencies import Dependency, Waits
-from gpuqueue.model.finding import Grade, examined
+from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import job_fields as stored
@@ -90,10 +92,12 @@ def whats_wrong(queue: JobQueue) -> list[str]:
     return found
 
 
-def doctor_of(queue: JobQueue) -> dict[str, room.Finding]:
-    """Return the doctor's findings about the queue, by check."""
-    facts = room.Facts(settings=Settings.load(), queue=queue_facts(queue.url), moving=False, host_runs=True)
-    return {each.check: each for each in examined("queue", facts, room.CHECKS)}
+def doctor_of(queue: JobQueue) -> Finding:
+    """Return the doctor's finding about the arrays of the queue."""
+    site = Site(Settings.load())
+    site.queue = lambda: queue_facts(queue.url)
+    (found,) = findings([arrays], site)
+    return found
 
 
 @pytest.mark.full
@@ -193,7 +197,7 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
         assert "how far it had come cannot be read" in (after.because or "")
         assert ("", "") == (str(tally(queue, array).left), str(tally(queue, array).held))
         assert claim(queue) is None
-    reported = doctor_of(queue)["arrays"]
+    reported = doctor_of(queue)
     assert Grade.WARNING is reported.grade
     assert f"the progress of array {array} is unknown" in reported.seen
     record()
@@ -204,7 +208,7 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     queue.jobs.cancel(array)
 
     assert JobState.CANCELLED is job_of(queue, array).state
-    assert Grade.OK is doctor_of(queue)["arrays"].grade
+    assert Grade.OK is doctor_of(queue).grade
     assert [] == whats_wrong(queue)
     record()
     kept = database.get(array)

@@ -3,29 +3,40 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from factories import make_device
+from findings import by_check
 
 from gpuqueue.doctor import processes
-from gpuqueue.doctor.processes import CHECKS, ProcessFacts, is_meant
+from gpuqueue.doctor.processes import CHECKS, is_meant
+from gpuqueue.doctor.site import Site
+from gpuqueue.embedded.machine import Machine
 from gpuqueue.model.device import DeviceKind
-from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.queue.diagnostics import DeviceFacts
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.version import VERSION
 
 ENVIRON = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_HOST": "nodeA"}
+HOST = ProcessIdentity(7, 7, "boot")
+WORKER, RECORDER = ["gpuqueue-worker", "run", "--device", "GPU-0", ""], ["gpuqueue-worker", "record", ""]
 
 
-def make_served(uuid: str, *, version: str | None = VERSION, seen_s_ago: float = 1.0) -> DeviceFacts:
+def make_served(
+    uuid: str, *, version: str | None = VERSION, seen_s_ago: float = 1.0, kind: DeviceKind = DeviceKind.GPU
+) -> DeviceFacts:
     """Return a device that a worker of this machine serves."""
     status = DeviceStatus(
-        device=make_device(uuid),
+        device=replace(make_device(uuid), kind=kind),
         host="nodeA",
         worker="w",
         worker_pid=1,
@@ -40,45 +51,104 @@ def make_served(uuid: str, *, version: str | None = VERSION, seen_s_ago: float =
     return DeviceFacts(status=status, version=version, clock_ahead_s=0.0)
 
 
-def make_facts(**changes: object) -> ProcessFacts:
-    """Return the facts of a healthy machine: a host process, a worker for its device, a recorder."""
-    facts = ProcessFacts(
-        settings=Settings.load(ENVIRON),
-        expected=True,
-        host=ProcessIdentity(7, 7, "boot"),
-        workers=frozenset({"GPU-0"}),
-        recorder=True,
-        reported="auto",
-        environ=ENVIRON,
-        file_changed=False,
-        devices=(make_served("GPU-0"),),
-    )
-    return replace(facts, **changes)  # type: ignore[arg-type]
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that examines a machine, by default a healthy one: a host process, one worker, a recorder."""
+
+    def examine(
+        *,
+        host: ProcessIdentity | None = HOST,
+        children: Sequence[list[str]] = (WORKER, RECORDER),
+        environ: Mapping[str, str] | None = ENVIRON,
+        devices: Sequence[DeviceFacts] | None = (make_served("GPU-0"),),
+        state_dir: str = "/s",
+        **settings: str,
+    ) -> dict[str, Finding]:
+        monkeypatch.setattr(Machine, "host_running", lambda _: host)
+        monkeypatch.setattr(Machine, "served", lambda *_: "auto")
+        monkeypatch.setattr(processes, "_children", lambda _: iter(children))
+        monkeypatch.setattr(processes, "_environ", lambda _: environ)
+
+        def queue() -> Any:
+            if devices is None:
+                raise CallFailed("the store does not answer")
+            return SimpleNamespace(devices=devices)
+
+        site = Site(Settings.load({**ENVIRON, "GPUQUEUE_STATE_DIR": state_dir, **settings}), (), ENVIRON)
+        site.queue = queue
+        return dict(by_check(CHECKS, site))
+
+    return examine
 
 
-def found(facts: ProcessFacts, check: str) -> Finding:
-    """Return the finding of one check."""
-    return next(each for each in examined("processes", facts, CHECKS) if each.check == check)
-
-
-def test_a_machine_that_is_well_needs_nothing() -> None:
+def test_a_machine_that_is_well_needs_nothing(examined: Any) -> None:
     """A healthy machine passes every check."""
-    findings = list(examined("processes", make_facts(), CHECKS))
+    found = examined()
 
-    assert {Grade.OK} == {each.grade for each in findings}
-    assert len(CHECKS) == len(findings)
+    assert len(CHECKS) == len(found)
+    del found["bytecode"]  # pytest keeps that of its modules elsewhere
+    assert {Grade.OK} == {each.grade for each in found.values()}
 
 
-def test_a_device_whose_worker_ends_again_and_again_is_named_with_its_log() -> None:
-    """A device whose worker keeps ending is named with the worker's log.
+ALONE: dict[str, Any] = {"host": None, "children": (), "environ": None}
+OLD, NONE_SET = make_served("GPU-0", version="0.0.9"), make_served("GPU-0", version=None)
 
-    The host process exists and keeps starting the worker.
-    """
-    finding = found(make_facts(devices=(make_served("GPU-0"), make_served("GPU-1"))), "workers")
 
-    assert Grade.PROBLEM is finding.grade
-    assert "GPU-1" in finding.seen
-    assert finding.remedy.endswith("/s/log/GPU-1.log")
+@pytest.mark.parametrize(
+    ("situation", "check", "grade", "seen", "remedy"),
+    [
+        # The host process exists and keeps starting the worker.
+        (
+            {"devices": (make_served("GPU-0"), make_served("GPU-1"))},
+            "workers",
+            Grade.PROBLEM,
+            "no worker serves device 0 (GPU-1): it ends again and again",
+            "why: /s/log/GPU-1.log",
+        ),
+        # After a killed host process and an `up` without its --devices, doctor said that the worker keeps ending.
+        (
+            {"devices": (make_served("GPU-0"), make_served("sim-nodeA-0", kind=DeviceKind.SIMULATED))},
+            "workers",
+            Grade.WARNING,
+            "(sim-nodeA-0) is not one of those that the workers were started for (--devices auto)",
+            "gpuqueue down, then gpuqueue up with the same --devices as before",
+        ),
+        ({"devices": None}, "workers", Grade.UNKNOWN, "1 run; for how many devices, only the store knows", ""),
+        # The remedy upgrades without ending a job. A worker that is gone does not count.
+        ({"devices": (OLD,)}, "version", Grade.WARNING, "workers of 0.0.9 still run", "gpuqueue down --leave-jobs"),
+        ({"devices": (NONE_SET,)}, "version", Grade.WARNING, "of an older one still run", "gpuqueue down --leave-jobs"),
+        ({"devices": (make_served("GPU-0", version="0.0.9", seen_s_ago=1000),)}, "version", Grade.OK, VERSION, ""),
+        # Workers under another supervisor are no fault, as in containers without `gpuqueue up`.
+        (ALONE, "host", Grade.OK, "none: 1 workers of this machine are started by another program", ""),
+        ({**ALONE, "devices": ()}, "host", Grade.NOTE, "no workers run on this machine", "gpuqueue up"),
+        # A recorder on another host may be intended. A host that has joined needs none: the service records.
+        ({"children": (WORKER,)}, "recorder", Grade.NOTE, "none runs here", "right if one runs elsewhere"),
+        ({"children": (WORKER,), "GPUQUEUE_RECORD": "false"}, "recorder", Grade.OK, "none: the host of the", ""),
+        # Workers do not use the settings that only clients read.
+        ({"environ": {**ENVIRON, "GPUQUEUE_DEFAULT_MEM": "4G"}}, "settings", Grade.OK, "the same", ""),
+        ({"environ": {**ENVIRON, "GPUQUEUE_HEARTBEAT": "3s"}}, "settings", Grade.NOTE, "_HEARTBEAT", "gpuqueue"),
+        ({"environ": None}, "settings", Grade.UNKNOWN, "cannot be read", "run this as its account"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_the_processes(
+    examined: Any, situation: dict[str, Any], check: str, grade: Grade, seen: str, remedy: str
+) -> None:
+    """Each fault is found, with its remedy."""
+    finding = examined(**situation)[check]
+
+    assert grade is finding.grade
+    assert seen in finding.seen
+    assert finding.remedy.startswith(remedy)
+
+
+def test_a_host_process_that_died_is_a_problem(examined: Any, tmp_path: Path) -> None:
+    """`down` removes the file that it leaves. The other checks have nothing to say."""
+    (tmp_path / "host.pid").touch()
+
+    found = examined(**ALONE, state_dir=str(tmp_path))
+
+    assert (Grade.PROBLEM, True) == (found["host"].grade, found["host"].remedy.endswith(f"{tmp_path}/log/host.log"))
+    assert {"host", "version", "bytecode"} == set(found)
 
 
 @pytest.mark.parametrize(
@@ -104,106 +174,24 @@ def test_what_the_workers_were_started_for(reported: str | None, kind: DeviceKin
     assert meant is is_meant(reported, replace(make_device("X"), kind=kind, index=index))
 
 
-def test_a_device_without_a_worker_is_reported_with_a_remedy() -> None:
-    """A device outside of the host process's --devices is reported with a remedy.
-
-    Regression: after a killed host process and an `up` without its --devices, doctor said that the worker keeps ending
-    and pointed to its log.
-    """
-    gone = make_served("sim-nodeA-0")
-    gone = replace(gone, status=replace(gone.status, device=replace(gone.status.device, kind=DeviceKind.SIMULATED)))
-
-    finding = found(make_facts(devices=(make_served("GPU-0"), gone)), "workers")
-
-    assert Grade.WARNING is finding.grade
-    assert "(sim-nodeA-0) is not one of those that the workers were started for (--devices auto)" in finding.seen
-    assert finding.remedy.startswith("gpuqueue down, then gpuqueue up with the same --devices as before")
-
-
-def test_how_many_workers_there_should_be_only_the_store_knows() -> None:
-    """Without the store the expected number of workers is unknown."""
-    assert Grade.UNKNOWN is found(make_facts(devices=None), "workers").grade
-
-
-@pytest.mark.parametrize("version", ["0.0.9", None])
-def test_workers_of_an_older_version_are_reported(version: str | None) -> None:
-    """An old worker is reported with the command that upgrades it without ending a job.
-
-    A worker that is gone does not count.
-    """
-    old = make_served("GPU-0", version=version)
-
-    finding = found(make_facts(devices=(old,)), "version")
-
-    assert Grade.WARNING is finding.grade
-    assert "--leave-jobs" in finding.remedy
-    gone = make_served("GPU-0", version=version, seen_s_ago=1000)
-    assert Grade.OK is found(make_facts(devices=(gone,)), "version").grade
-
-
-def test_workers_that_somebody_else_keeps_alive_are_no_fault() -> None:
-    """Workers under another supervisor are no fault, as in containers without `gpuqueue up`."""
-    alone = {"host": None, "expected": False, "workers": frozenset[str](), "recorder": False, "environ": None}
-
-    assert Grade.OK is found(make_facts(**alone), "host").grade
-    assert Grade.NOTE is found(make_facts(**alone, devices=()), "host").grade
-    assert Grade.PROBLEM is found(make_facts(**{**alone, "expected": True}), "host").grade
-    assert {Grade.OK} == {each.grade for each in examined("processes", make_facts(**alone), CHECKS)}
-
-
-def test_a_recorder_elsewhere_is_worth_a_note() -> None:
-    """A recorder on another host is a note, as it may be intended.
-
-    Another check reports whether the history is up to date.
-    """
-    assert Grade.NOTE is found(make_facts(recorder=False), "recorder").grade
-
-
-def test_a_host_process_of_another_account_is_unknown() -> None:
-    """The settings of a host process of another account are unknown, because its environment is private."""
-    assert Grade.UNKNOWN is found(make_facts(environ=None), "settings").grade
-
-
-def test_settings_that_only_clients_read_are_not_compared() -> None:
-    """Settings that only clients read are not compared, because workers do not use them."""
-    facts = make_facts(environ={**ENVIRON, "GPUQUEUE_DEFAULT_MEM": "4G"})
-
-    assert Grade.OK is found(facts, "settings").grade
-    assert Grade.NOTE is found(make_facts(environ={**ENVIRON, "GPUQUEUE_HEARTBEAT": "3s"}), "settings").grade
-
-
-def test_a_host_that_has_joined_needs_no_recorder() -> None:
-    """The host of the service records the history."""
-    joined = Settings.load({**ENVIRON, "GPUQUEUE_RECORD": "false"})
-
-    assert Grade.OK is found(make_facts(settings=joined, recorder=False), "recorder").grade
-    assert Grade.NOTE is found(make_facts(recorder=False), "recorder").grade
-
-
-def test_modules_without_bytecode_are_a_warning_with_the_command() -> None:
-    """An installation by uv as root has no bytecode, and no other account can write it."""
-    bare = make_facts(uncompiled=231, code=(Path("/opt/a b/site-packages"),))
-
-    assert Grade.OK is found(make_facts(), "bytecode").grade
-    finding = found(bare, "bytecode")
-    assert (Grade.WARNING, True) == (finding.grade, finding.seen.startswith("231 modules are not compiled here"))
-    assert finding.remedy.endswith("python -m compileall -qq '/opt/a b/site-packages'")
-
-
 @pytest.mark.parametrize("dont_write", ["1", ""])
 def test_missing_bytecode_is_found_where_it_cannot_be_written(tmp_path: Path, dont_write: str) -> None:
-    """A module that Python has just compiled and kept does not count."""
+    """An installation by uv as root has no bytecode, and no other account can write it.
+
+    The finding has the command. A module that Python has just compiled and kept does not count.
+    """
     code = (
-        "from gpuqueue.doctor import processes\n"
-        "specs = list(processes._without_bytecode())\n"
-        "print(len(specs), *{processes._directory_of(each) for each in specs}, sep='\\n')\n"
+        "from gpuqueue.doctor.processes import bytecode\n"
+        "finding = bytecode(None)\n"
+        "print(finding.grade, finding.seen, finding.remedy, sep='\\n')\n"
     )
     environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": dont_write}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
 
-    number, *places = done.stdout.splitlines()
+    grade, seen, *remedy = done.stdout.splitlines()
     if dont_write:
-        assert int(number) > 50
-        assert str(Path(processes.__file__).parents[2]) in places
+        assert ("warning", True) == (grade, int(seen.partition(" modules are not compiled here")[0]) > 50)
+        assert "python -m compileall -qq" in remedy[0]
+        assert str(Path(processes.__file__).parents[2]) in remedy[0]
     else:
-        assert ("0", []) == (number, places)
+        assert ("ok", "the modules of this command are compiled") == (grade, seen)

@@ -5,10 +5,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from findings import by_check, findings
 
-from gpuqueue.doctor.service import CHECKS, ServiceFacts, away, service_facts
+from gpuqueue.doctor.service import CHECKS, away
+from gpuqueue.doctor.site import ServiceAnswer, Site
 from gpuqueue.errors import NotAuthenticated, Unreachable
-from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.model.finding import Grade
 from gpuqueue.model.joining import SHARED, HostSettings
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed
@@ -27,8 +29,8 @@ HERE = Settings.load(
 )
 
 
-def make_facts(**there: object) -> ServiceFacts:
-    """Return the facts of a host that is well, with changes to what the service says."""
+def make_site(settings: Settings = HERE, **there: object) -> Site:
+    """Return a host that is well, with changes to what the service says."""
     shared = {name: getattr(HERE, name) for name in SHARED}
     said = HostSettings(
         host="nodeB",
@@ -38,18 +40,15 @@ def make_facts(**there: object) -> ServiceFacts:
         group=None,
         **{**shared, "on_partition": str(HERE.on_partition)},
     )
-    return ServiceFacts(settings=HERE, there=replace(said, **there), now=NOW, asked_s=0.1)  # type: ignore[arg-type]
-
-
-def found(facts: ServiceFacts, check: str) -> Finding:
-    """Return the first finding of one check."""
-    return next(each for each in examined("service", facts, CHECKS) if each.check == check)
+    answer = ServiceAnswer(there=replace(said, **there), now=NOW, asked_s=0.1)  # type: ignore[arg-type]
+    site = Site(settings)
+    site.service = lambda: answer
+    return site
 
 
 def test_a_host_that_has_joined_and_is_well_needs_nothing() -> None:
-    """All checks pass, and a machine that has joined no service has none."""
-    assert {Grade.OK} == {each.grade for each in examined("service", make_facts(), CHECKS)}
-    assert service_facts(replace(HERE, service_url=None)) is None
+    """All checks pass."""
+    assert {Grade.OK} == {each.grade for each in findings(CHECKS, make_site())}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_a_host_that_has_joined_and_is_well_needs_nothing() -> None:
 )
 def test_what_differs_is_found(check: str, there: dict[str, object], grade: Grade, says: str) -> None:
     """Each fault has its finding, and a remedy if it needs one."""
-    finding = found(make_facts(**there), check)
+    finding = by_check(CHECKS, make_site(**there))[check]
 
     assert grade is finding.grade
     assert says in finding.seen
@@ -100,8 +99,8 @@ def test_a_service_that_is_away_ends_no_job() -> None:
 )
 def test_workers_beside_the_service_need_no_token(host: str, grade: Grade, says: str) -> None:
     """The kernel says who they are. Both must have one name for the machine."""
-    facts = make_facts(host=host)
-    beside = replace(facts, settings=replace(HERE, service_url="unix:///run/gpuqueue/api.sock"))
+    beside = replace(HERE, service_url="unix:///run/gpuqueue/api.sock")
 
-    finding = found(beside, "token")
+    finding = by_check(CHECKS, make_site(beside, host=host))["token"]
+
     assert (grade, says) == (finding.grade, finding.seen)

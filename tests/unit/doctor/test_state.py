@@ -1,100 +1,117 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from findings import by_check, findings
 
 from gpuqueue.doctor import state
-from gpuqueue.doctor.state import CHECKS, StateFacts, filesystem_of, state_facts
-from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.doctor.site import Site
+from gpuqueue.doctor.state import CHECKS, filesystem_of
+from gpuqueue.model.finding import Grade
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """Return settings with a private, healthy state directory."""
+def site(tmp_path: Path) -> Site:
+    """Return a site with a private, healthy state directory."""
     (tmp_path / "state").mkdir(mode=0o700)
-    return Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": str(tmp_path / "state")})
+    return Site(Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": str(tmp_path / "state")}))
 
 
-def found(facts: StateFacts, check: str) -> Finding:
-    """Return the finding of one check."""
-    return next(each for each in examined("state", facts, CHECKS) if each.check == check)
-
-
-def test_a_directory_that_is_well_needs_nothing(settings: Settings) -> None:
+def test_a_directory_that_is_well_needs_nothing(site: Site) -> None:
     """A healthy directory passes every check."""
-    findings = list(examined("state", state_facts(settings), state.CHECKS))
+    found = by_check(CHECKS, site)
 
-    assert {"ok"} == {str(each.grade) for each in findings if each.check not in {"disk", "filesystem"}}  # of the host
-    assert {"directory", "modes", "writing", "disk", "filesystem", "logs"} == {each.check for each in findings}
+    assert {Grade.OK} == {
+        each.grade for name, each in found.items() if name not in {"disk", "filesystem"}
+    }  # the host's
+    assert {"directory", "modes", "writing", "disk", "filesystem", "logs"} == set(found)
 
 
-def test_a_directory_that_is_not_there_is_worth_a_note(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_is_worth_a_note(site: Site) -> None:
     """A missing directory is a note, as on a client's machine.
 
     The check does not create it and does not check its modes.
     """
-    settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": str(tmp_path / "none")})
+    site.settings.state_dir.rmdir()
 
-    (finding,) = examined("state", state_facts(settings), CHECKS)
+    (finding,) = findings(CHECKS, site)
 
     assert (Grade.NOTE, "directory") == (finding.grade, finding.check)
-    assert not (tmp_path / "none").exists()
+    assert not site.settings.state_dir.exists()
 
 
-def test_a_file_in_its_place_is_a_problem(settings: Settings) -> None:
-    """A file in place of the directory is a problem, because nothing can be written below it."""
-    settings.state_dir.rmdir()
-    settings.state_dir.write_text("")
-
-    assert Grade.PROBLEM is found(state_facts(settings), "directory").grade
+def be_a_file(directory: Path) -> None:
+    directory.rmdir()
+    directory.touch()
 
 
-def test_what_others_may_write_is_a_problem(settings: Settings) -> None:
-    """A directory that others may write is a problem: they could create a socket or a run in it."""
-    settings.state_dir.chmod(0o770)
+def open_with(name: str, mode: int) -> Callable[[Path], None]:
+    """Return what lets others read the directory, with a file of *mode* in it."""
 
-    finding = found(state_facts(settings), "modes")
+    def change(directory: Path) -> None:
+        directory.chmod(0o755)
+        (directory / name).touch(mode=mode)
 
-    assert Grade.PROBLEM is finding.grade
-    assert f"chmod go-w {settings.state_dir}" == finding.remedy
+    return change
 
 
-def test_what_others_may_read_is_named(settings: Settings) -> None:
-    """A readable file in a readable directory is named. A readable directory with only private content is fine."""
-    settings.state_dir.chmod(0o755)
-    (settings.state_dir / "runs").mkdir(mode=0o700)
-    assert Grade.OK is found(state_facts(settings), "modes").grade
-
-    (settings.state_dir / "history.db").touch(mode=0o644)
-    finding = found(state_facts(settings), "modes")
-
-    assert Grade.WARNING is finding.grade
-    assert "history.db (0644)" in finding.seen
+def write_log(directory: Path) -> None:
+    (directory / "log").mkdir()
+    with (directory / "log" / "host.log").open("wb") as log:
+        log.truncate(2 * GIB)
 
 
 @pytest.mark.parametrize(
-    ("free_bytes", "free_files", "grade"),
+    ("change", "check", "grade", "seen", "remedy"),
     [
-        (10 * GIB, None, Grade.OK),
-        (10 * GIB, 10**6, Grade.OK),
-        (GIB - 1, None, Grade.WARNING),
-        (10 * GIB, 100, Grade.WARNING),
-        (100 * MIB - 1, None, Grade.PROBLEM),
-        (10 * GIB, 0, Grade.PROBLEM),
+        (be_a_file, "directory", Grade.PROBLEM, "is no directory", "move it away"),
+        (lambda path: path.chmod(0o770), "modes", Grade.PROBLEM, "others may write into it (0770)", "chmod go-w {}"),
+        (open_with("history.db", 0o644), "modes", Grade.WARNING, "(0755): history.db (0644)", "chmod 700 {}"),
+        (open_with("history.db", 0o600), "modes", Grade.OK, "0755", ""),
+        (write_log, "logs", Grade.WARNING, "our own 2G, the jobs' 0", "look into {}/log"),
+    ],
+)
+def test_what_is_wrong_with_the_directory(
+    site: Site, change: Callable[[Path], None], check: str, grade: Grade, seen: str, remedy: str
+) -> None:
+    """Each fault is found, with its remedy. Others could create a socket or a run in a directory that they may write.
+
+    A readable directory with only private content is fine.
+    """
+    change(site.settings.state_dir)
+
+    finding = by_check(CHECKS, site)[check]
+
+    assert grade is finding.grade
+    assert seen in finding.seen
+    assert finding.remedy.startswith(remedy.format(site.settings.state_dir))
+
+
+@pytest.mark.parametrize(
+    ("bytes_left", "files", "files_left", "grade"),
+    [
+        (10 * GIB, 0, 0, Grade.OK),  # without a limit
+        (10 * GIB, 10**7, 10**6, Grade.OK),
+        (GIB - 1, 0, 0, Grade.WARNING),
+        (10 * GIB, 10**7, 100, Grade.WARNING),
+        (100 * MIB - 1, 0, 0, Grade.PROBLEM),
+        (10 * GIB, 10**7, 0, Grade.PROBLEM),
     ],
 )
 def test_a_disk_is_judged_by_bytes_and_by_files(
-    settings: Settings, free_bytes: int, free_files: int | None, grade: Grade
+    site: Site, monkeypatch: pytest.MonkeyPatch, bytes_left: int, files: int, files_left: int, grade: Grade
 ) -> None:
     """A disk is judged by free bytes and free inodes. Some file systems allocate inodes on demand and have no limit."""
-    facts = replace(state_facts(settings), free_bytes=free_bytes, free_files=free_files)
+    disk = SimpleNamespace(f_bavail=bytes_left, f_frsize=1, f_files=files, f_favail=files_left, f_flag=0)
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
 
-    assert grade is found(facts, "disk").grade
+    assert grade is by_check(CHECKS, site)["disk"].grade
 
 
 def test_the_file_system_is_the_innermost_mount(tmp_path: Path) -> None:
@@ -119,34 +136,32 @@ def test_the_file_system_is_the_innermost_mount(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "grade"), [("nfs4", "warning"), ("fuse.sshfs", "warning"), ("ext4", "ok"), (None, "ok")]
 )
-def test_a_network_disk_is_warned_of(settings: Settings, kind: str | None, grade: str) -> None:
+def test_a_network_disk_is_warned_of(site: Site, monkeypatch: pytest.MonkeyPatch, kind: str | None, grade: str) -> None:
     """A network file system gives a warning, because the directory contains locks and sockets."""
-    assert grade == str(found(replace(state_facts(settings), filesystem=kind), "filesystem").grade)
+    monkeypatch.setattr(state, "filesystem_of", lambda _: kind)
+
+    assert grade == str(by_check(CHECKS, site)["filesystem"].grade)
 
 
-def test_logs_are_added_up(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_are_added_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The logs of the service and of the jobs are added up. No other file of a run counts."""
-    run = settings.runs_dir / "7" / "1.a"
+    run = site.settings.runs_dir / "7" / "1.a"
     run.mkdir(parents=True)
-    (run / "log").write_bytes(b"x" * 3000)
+    (run / "log").write_bytes(b"x" * 3072)
     (run / "spec").write_bytes(b"x" * 5000)
-    settings.logs_dir.mkdir()
-    (settings.logs_dir / "host.log").write_bytes(b"x" * 2048)
+    site.settings.logs_dir.mkdir()
+    (site.settings.logs_dir / "host.log").write_bytes(b"x" * 2048)
 
-    facts = state_facts(settings)
-
-    assert (2048, 3000, True) == (facts.log_bytes, facts.run_log_bytes, facts.added_up)
-    assert Grade.WARNING is found(replace(facts, log_bytes=2 * GIB), "logs").grade
+    assert "our own 2K, the jobs' 3K" == by_check(CHECKS, site)["logs"].seen
     monkeypatch.setattr(state, "ADD_UP_S", -1.0)
-    assert "more than" in found(state_facts(settings), "logs").seen
+    assert "our own 2K, the jobs' more than 3K" == by_check(CHECKS, site)["logs"].seen
 
 
-def test_another_account_is_shown_the_owner(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_account_is_shown_the_owner(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory of another account gives a warning with a command that can be typed."""
-    facts = state_facts(settings)
+    owner = site.settings.state_dir.owner()
     monkeypatch.setattr(os, "getuid", lambda: 65534)
 
-    finding = found(replace(facts, owner=0), "directory")
+    finding = by_check(CHECKS, site)["directory"]
 
-    assert Grade.WARNING is finding.grade
-    assert "sudo -u root" in finding.remedy
+    assert (Grade.WARNING, True) == (finding.grade, f"sudo -u {owner}" in finding.remedy)

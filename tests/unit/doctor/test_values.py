@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 from factories import make_spec
+from findings import findings, the
 
-from gpuqueue.doctor.values import CHECKS, IN_A_JOB, facts_of, tls
-from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.doctor.site import Site
+from gpuqueue.doctor.values import CHECKS, IN_A_JOB, outside_of_jobs, tls
+from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.settings.parsers import READERS
+from gpuqueue.settings.settings import Settings
 from gpuqueue.settings.sources import OF_COMPOSE, PREFIX, key_of
 from workers.run.environment import environment
 
@@ -19,28 +22,24 @@ ROOT = Path(__file__).resolve().parents[3]
 HERE = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}
 
 
+def site_of(environ: dict[str, str]) -> Site:
+    return Site(*Settings.salvage(outside_of_jobs(environ)), environ)
+
+
 def found(environ: dict[str, str]) -> list[Finding]:
-    return list(examined("settings", facts_of(environ), CHECKS))
+    return findings(CHECKS, site_of(environ))
 
 
 def test_every_value_is_reported_with_its_origin() -> None:
-    """Each setting is shown as a user would type it, with its origin."""
-    reported = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_HOST_LOST_AFTER": "90m"}) if each.about}
+    """Each setting is shown as a user would type it, with its origin, and a list of several lines on one line."""
+    given = {"GPUQUEUE_HOST_LOST_AFTER": "90m", "GPUQUEUE_LIMITS": "\n*: running_jobs=4\n  ann: running_gpus=2\n"}
+    reported = {each.about: each.seen for each in found({**HERE, **given}) if each.about}
 
     assert {key_of(name) for name in READERS} == set(reported)
     assert "1:30:00 (environment GPUQUEUE_HOST_LOST_AFTER)" == reported["host_lost_after"]
-    assert "512M (default)" == reported["headroom"]
-    assert "none (default)" == reported["default_mem"]
-    assert "true (default)" == reported["cap"]
-    assert "empty (default)" == reported["pool"]
-
-
-def test_a_list_on_several_lines_is_printed_on_one() -> None:
-    """A list on several lines is shown on one line. A newline would be shown as a replacement character."""
-    limits = "\n*: running_jobs=4\n  ann: running_gpus=2\n"
-    reported = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LIMITS": limits})}
-
     assert "*: running_jobs=4; ann: running_gpus=2 (environment GPUQUEUE_LIMITS)" == reported["limits"]
+    defaults = {"headroom": "512M", "default_mem": "none", "cap": "true", "pool": "empty"}
+    assert {f"{value} (default)" for value in defaults.values()} == {reported[name] for name in defaults}
 
 
 @pytest.mark.parametrize("given", [{}, {"NOTIFY_URLS": "false"}, {"RECORD": "false"}, {"RUN_AS": "worker"}])
@@ -76,19 +75,19 @@ def test_a_key_that_the_service_cannot_read_is_found(open_directory: Path, start
     (open_directory / "key").touch(mode=0o600)
     unit = open_directory / "gpuqueue-serve.service"
     unit.write_text("[Service]\nUser=nobody\nExecStart=/opt/gpuqueue serve\n")
-    assert [] == list(tls(facts_of(HERE), unit))
+    assert [] == list(tls(site_of(HERE), unit))
     changes = open_directory / "gpuqueue-serve.service.d"
     changes.mkdir()
     (changes / "override.conf").write_text(
         f"[Service]\nExecStart=\nExecStart=/opt/gpuqueue serve {start.format(open_directory)}\n"
     )
 
-    reported = {each.seen.partition(":")[0]: each for each in tls(facts_of(HERE), unit)}
+    reported = {each.seen.partition(":")[0]: each for each in tls(site_of(HERE), unit)}
 
     assert {"--tls-cert": Grade.OK, "--tls-key": Grade.PROBLEM} == {name: each.grade for name, each in reported.items()}
     assert f"the account nobody of the service cannot read {open_directory}/key" in reported["--tls-key"].seen
     (open_directory / "key").chmod(0o644)
-    assert [Grade.OK] * 2 == [each.grade for each in tls(facts_of(HERE), unit)]
+    assert [Grade.OK] * 2 == [each.grade for each in tls(site_of(HERE), unit)]
 
 
 @pytest.mark.parametrize("apprise", [True, False])
@@ -102,18 +101,22 @@ def test_targets_are_named_without_secrets(monkeypatch: pytest.MonkeyPatch, *, a
     reported = found({**HERE, "GPUQUEUE_NOTIFY": "team=slack://secret mail=mailto://q:secret@h"})
 
     assert "team (slack://…), mail (mailto://…) (environment GPUQUEUE_NOTIFY)" in [each.seen for each in reported]
-    (finding,) = [each for each in reported if each.check == "targets"]
+    finding = the(reported, "targets")
     assert (Grade.OK if apprise else Grade.WARNING) is finding.grade
     assert "mail, team" in finding.seen
     assert not any("secret" in each.seen for each in reported)
 
 
-def test_a_misspelt_variable_is_reported() -> None:
-    """An unknown variable gives a warning, because all other code ignores it silently."""
-    (finding,) = [each for each in found({**HERE, "GPUQUEUE_LEESE": "1m"}) if each.check == "variables"]
+def test_what_has_no_effect_is_reported(tmp_path: Path) -> None:
+    """An unknown variable and an unreadable settings file give a warning: all other code ignores them silently."""
+    (tmp_path / "gpuqueue" / "config.toml").mkdir(parents=True)
 
-    assert Grade.WARNING is finding.grade
-    assert "GPUQUEUE_LEESE" in finding.seen
+    reported = found({"XDG_CONFIG_HOME": str(tmp_path), "GPUQUEUE_LEESE": "1m"})
+
+    variable, file = the(reported, "variables"), the(reported, "file")
+    assert (Grade.WARNING, Grade.WARNING) == (variable.grade, file.grade)
+    assert "GPUQUEUE_LEESE is no setting" in variable.seen
+    assert "Is a directory" in file.seen
 
 
 def test_what_is_no_setting_but_ours_is_not_taken_for_a_misspelling() -> None:
@@ -130,16 +133,3 @@ def test_what_is_no_setting_but_ours_is_not_taken_for_a_misspelling() -> None:
     assert of_compose - settings == from_shell
     environ = {**HERE, **dict.fromkeys((IN_A_JOB | from_shell) - settings, "x")}
     assert {Grade.OK, Grade.NOTE} == {each.grade for each in found(environ)}
-
-
-def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
-    """An unreadable settings file gives a warning.
-
-    All other code silently falls back to the defaults for the default file.
-    """
-    (tmp_path / "gpuqueue" / "config.toml").mkdir(parents=True)
-
-    (finding,) = [each for each in found({"XDG_CONFIG_HOME": str(tmp_path)}) if each.check == "file"]
-
-    assert Grade.WARNING is finding.grade
-    assert "Is a directory" in finding.seen

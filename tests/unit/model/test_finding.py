@@ -46,6 +46,19 @@ def test_a_check_with_a_bug_is_unknown_and_harms_no_other() -> None:
     assert "ZeroDivisionError" in broken.seen
 
 
+def away(_: int) -> Findings:
+    """Fail as a check does that cannot read its part of the site."""
+    raise OSError("it is away")
+
+
+def test_a_part_that_cannot_be_read_is_no_bug() -> None:
+    """What the first check cannot read, the others cannot read either: the caller says why, once for the section."""
+    with pytest.raises(OSError, match="it is away"):
+        list(examined("harbour", 0, (away, high_tide)))
+
+    assert [Grade.OK, Grade.UNKNOWN] == [each.grade for each in examined("harbour", 0, (high_tide, away))]
+
+
 @pytest.mark.parametrize("grade", [Grade.WARNING, Grade.PROBLEM])
 def test_what_is_bad_says_what_to_do(grade: Grade) -> None:
     """A warning or problem needs a remedy, so that the reader knows what to do."""

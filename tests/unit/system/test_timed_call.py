@@ -53,3 +53,14 @@ def test_an_error_is_reported_in_one_line(error: Exception, words: str) -> None:
         call.result()
 
     assert error is caught.value.cause
+
+
+def test_a_call_within_a_call_says_why() -> None:
+    """The cause stays what failed, not the call within."""
+    error = StoreUnreachable("it is away")
+    call = TimedCall(lambda: TimedCall(lambda: fail(error), 10).result(), 10)
+
+    with pytest.raises(CallFailed, match="it is away") as caught:
+        call.result()
+
+    assert error is caught.value.cause
