@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuqueue.doctor.site import Site
 from gpuqueue.doctor.state import room
 from gpuqueue.errors import HistoryUnreachable, install_extra
+from gpuqueue.history.diagnostics import Count
 from gpuqueue.history.error_text import silent
 from gpuqueue.history.revision import REVISION
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
@@ -107,10 +108,10 @@ def events(site: Site) -> Findings:
     contents = site.database().contents
     if contents is None:
         return unknown(UNREADABLE)
-    number, job_id, why = contents.dead_letters
-    if not number:
+    refused = contents.dead_letters
+    if not refused.number:
         return ok("its tables have every event")
-    seen = f"it refused {number} events, the first of job {job_id}: {short(why or '', MAX_WHY)}"
+    seen = f"it refused {refused.number} events, the first of job {refused.job_id}: {short(refused.why or '', MAX_WHY)}"
     return warning(seen, "its table dead_letters has them complete: report this, then delete them")
 
 
@@ -119,25 +120,29 @@ def messages(site: Site) -> Findings:
     contents = site.database().contents
     if contents is None:
         return unknown(UNREADABLE)
-    late, job_id, trouble = contents.late
-    if late:
-        why = f": {short(trouble, MAX_WHY)}" if trouble else ""
+    late, given_up, to_urls = contents.late, contents.given_up, contents.to_urls
+    if late.number:
+        why = f": {short(late.why, MAX_WHY)}" if late.why else ""
         remedy = f"does a recorder run, with {install_extra('notify')}? gpuqueue notify lists its targets"
-        what = "1 message is" if late == 1 else f"{late} messages are"
-        return warning(f"{what} still to be sent, the first about job {job_id}{why}", remedy)
-    gone, job_id, trouble = contents.given_up
-    if gone:
-        why = short(trouble or "no reason was given", MAX_WHY)
+        what = f"{_number_of(late)} {'is' if late.number == 1 else 'are'} still to be sent"
+        return warning(f"{what}, the first about job {late.job_id}{why}", remedy)
+    if given_up.number:
+        why = short(given_up.why or "no reason was given", MAX_WHY)
         remedy = "gpuqueue notify --test WHAT, where the recorder runs; the jobs are not affected"
-        what = "1 message was" if gone == 1 else f"{gone} messages were"
-        return warning(f"{what} given up this week, the last about job {job_id}: {why}", remedy)
-    failed, job_id, trouble = contents.to_urls
-    if failed:
-        why = short(trouble or "", MAX_WHY)
-        what = "1 message" if failed == 1 else f"{failed} messages"
-        seen = f"{what} to URLs of jobs could not be sent this week, one about job {job_id}: {why}"
-        return note(seen, f"nothing here is wrong: gpuqueue show {job_id} shows it to the submitter")
+        what = f"{_number_of(given_up)} {'was' if given_up.number == 1 else 'were'} given up this week"
+        return warning(f"{what}, the last about job {given_up.job_id}: {why}", remedy)
+    if to_urls.number:
+        why = short(to_urls.why or "", MAX_WHY)
+        seen = (
+            f"{_number_of(to_urls)} to URLs of jobs could not be sent this week, one about job {to_urls.job_id}: {why}"
+        )
+        return note(seen, f"nothing here is wrong: gpuqueue show {to_urls.job_id} shows it to the submitter")
     return ok("none is late")
+
+
+def _number_of(messages: Count) -> str:
+    some = f"{messages.number} message" + ("" if messages.number == 1 else "s")
+    return some if messages.is_whole else f"at least {some}"
 
 
 def texts(site: Site) -> Findings:

@@ -34,11 +34,12 @@ LATE, WEEK = timedelta(minutes=2), timedelta(days=7)
 
 
 class Count(NamedTuple):
-    """A number of jobs in trouble, one of them, and its reason."""
+    """A number of jobs in trouble, one of them, and its reason. There may be more if not all were read."""
 
     number: int = 0
     job_id: int | None = None
     why: str | None = None
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,21 +120,22 @@ def _contents(connection: sa.Connection) -> Contents:
     late = notifications.unreported(connection, before=now - LATE)
     given_up = notifications.given_up(connection, since=now - WEEK)
     failed_urls = [message for message in (*given_up, *late) if message.is_to_url and message.trouble is not None]
+    all_late, all_given_up = (len(messages) < notifications.MAX_READ for messages in (late, given_up))
     return Contents(
         cursor=queries.cursor(connection),
         lost_too_often=_lost_too_often(connection),
         dead_letters=_dead_letters(connection),
-        late=_count([message for message in late if not message.is_to_url or message.trouble is None]),
-        given_up=_count([message for message in given_up if not message.is_to_url]),
-        to_urls=_count(failed_urls),
+        late=_count([each for each in late if not each.is_to_url or each.trouble is None], is_whole=all_late),
+        given_up=_count([each for each in given_up if not each.is_to_url], is_whole=all_given_up),
+        to_urls=_count(failed_urls, is_whole=all_late and all_given_up),
         finds_texts=text_index.is_there(connection),
     )
 
 
-def _count(undelivered: Sequence[notifications.Undelivered]) -> Count:
+def _count(undelivered: Sequence[notifications.Undelivered], *, is_whole: bool) -> Count:
     """Return their number, with the first one."""
     first = next(iter(undelivered), None)
-    return Count() if first is None else Count(len(undelivered), first.job_id, first.trouble)
+    return Count() if first is None else Count(len(undelivered), first.job_id, first.trouble, is_whole)
 
 
 def _product(connection: sa.Connection) -> str:

@@ -19,6 +19,9 @@ from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Outcome, target_number
 if TYPE_CHECKING:
     from datetime import datetime
 
+#: Most undelivered notifications that are read. Each needs the spec of its job, and a site may have a million.
+MAX_READ = 10_000
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Due:
@@ -71,13 +74,13 @@ def put_off(connection: sa.Connection, taken: Due, *, until: datetime, trouble: 
 
 
 def unreported(connection: sa.Connection, *, before: datetime) -> list[Undelivered]:
-    """Return the unsent notifications of jobs that ended before *before*, ordered by these ends."""
+    """Return the first ``MAX_READ`` unsent notifications of jobs that ended before *before*, ordered by these ends."""
     late = _unsent().where(jobs.c.ended_at < before).order_by(jobs.c.ended_at)
     return _undelivered(connection, late)
 
 
 def given_up(connection: sa.Connection, *, since: datetime) -> list[Undelivered]:
-    """Return the notifications given up since *since*, the last one first."""
+    """Return the last ``MAX_READ`` notifications given up since *since*, the last one first."""
     gone = (notifications.c.outcome == Outcome.GIVEN_UP.value) & (notifications.c.at >= since)
     return _undelivered(connection, _with_jobs().where(gone).order_by(notifications.c.at.desc()))
 
@@ -86,7 +89,7 @@ def _undelivered(connection: sa.Connection, wanted: sa.Select[tuple[int, ...]]) 
     columns = notifications.c.job_id, notifications.c.number, notifications.c.trouble, jobs.c.spec
     return [
         Undelivered(job_id=row.job_id, trouble=row.trouble, is_to_url=_is_to_url(row.spec, row.number))
-        for row in connection.execute(wanted.with_only_columns(*columns))
+        for row in connection.execute(wanted.with_only_columns(*columns).limit(MAX_READ))
     ]
 
 

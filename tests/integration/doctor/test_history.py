@@ -20,6 +20,7 @@ from gpuqueue.doctor.examination import begin
 from gpuqueue.doctor.history import CHECKS
 from gpuqueue.doctor.site import Site
 from gpuqueue.history import diagnostics as diagnostics_module
+from gpuqueue.history import notifications
 from gpuqueue.history.connect import open_engine, writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.event import Act
@@ -64,9 +65,12 @@ def test_a_sound_history_needs_nothing(history_url: str) -> None:
 
 
 def test_late_and_given_up_notifications_are_reported(
-    database: HistoryDatabase, history_url: str, outbox: Outbox
+    database: HistoryDatabase, history_url: str, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Late and given-up notifications are reported with the job and the reason. Sent ones and old failures are not."""
+    """Late and given-up notifications are reported with the job and the reason. Sent ones and old failures are not.
+
+    A site may have a million of them: a bounded number is read.
+    """
     for job_id in (1, 2, 3):
         outbox.submit(job_id, make_spec(notifications=(Notification("team"),)))
         outbox.report(job_id, Act.CANCEL, JobState.CANCELLED, attempt=0)
@@ -77,6 +81,10 @@ def test_late_and_given_up_notifications_are_reported(
     first, second, third = due
 
     assert "3 messages are still to be sent, the first about job 1" == of(history_url)["messages"].seen
+    with monkeypatch.context() as small:
+        small.setattr(notifications, "MAX_READ", 2)
+        found = of(history_url)["messages"]
+        assert "at least 2 messages are still to be sent, the first about job 1" == found.seen
     database.settle_notification(first, Outcome.SENT, at=now)
     database.put_off_notification(second, until=now, trouble="HTTP 500")
     assert "2 messages are still to be sent, the first about job 2: HTTP 500" == of(history_url)["messages"].seen
