@@ -3,99 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
-from gpuqueue.errors import BadRequest
-from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Device, DeviceKind, Health, Reading, trouble_of
+from gpuqueue.model.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Health, trouble_of
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
-from gpuqueue.settings.settings import Settings
-from gpuqueue.system.timed_call import CallFailed, TimedCall
 from gpuqueue.text.units import format_bytes
-from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.devices.mps import obstacle
-from workers.devices.nvml_diagnostics import DriverFacts
-from workers.devices.select import choose
-from workers.doctor.driver import asks_for_gpus
-
-#: How long a device may take to answer, in seconds.
-DEVICE_S = 5.0
+from workers.doctor.host import Host, Seen
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """One device with its memory and its health, or the reason why it gives neither."""
-
-    device: Device
-    reading: Reading | None = None
-    health: Health | None = None
-    trouble: str | None = None
-
-    @property
-    def name(self) -> str:
-        """Return the device's name for users."""
-        return f"device {self.device.index}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """The devices to serve, or the reason why there are none."""
-
-    settings: Settings
-    driver: DriverFacts
-    devices: tuple[Seen, ...] = ()
-    trouble: str | None = None
-
-    @property
-    def gpus(self) -> tuple[Seen, ...]:
-        """Return the devices that are GPUs."""
-        return tuple(each for each in self.devices if each.device.kind is DeviceKind.GPU)
-
-
-def facts_of(settings: Settings, driver: DriverFacts) -> Facts:
-    """Read all devices at the same time, so that a slow device does not delay the others."""
-    try:
-        backend = choose(settings.devices, settings.host, settings.runs_dir)
-        calls = [(device, TimedCall(partial(_ask, backend, device), DEVICE_S)) for device in backend.devices()]
-    except (BadRequest, DeviceTrouble) as error:
-        return Facts(settings=settings, driver=driver, trouble=str(error))
-    return Facts(settings=settings, driver=driver, devices=tuple(_seen(device, call) for device, call in calls))
-
-
-def _ask(backend: DeviceBackend, device: Device) -> tuple[Reading, Health]:
-    return backend.reading(device), backend.health(device)
-
-
-def _seen(device: Device, call: TimedCall[tuple[Reading, Health]]) -> Seen:
-    try:
-        reading, health = call.result()
-    except CallFailed as why:
-        return Seen(device=device, trouble=str(why))
-    return Seen(device=device, reading=reading, health=health)
-
-
-def devices(facts: Facts) -> Iterator[Finding]:
+def devices(host: Host) -> Iterator[Finding]:
     """Report the devices that this machine would serve, and those that do not answer."""
-    if facts.trouble is not None:
+    found = host.devices()
+    if found.trouble is not None:
         remedy = "repair the driver, or set which devices to serve with GPUQUEUE_DEVICES: auto, gpu, cpu or sim:4x24G"
-        yield problem(facts.trouble, remedy)
-    for each in facts.devices:
+        yield problem(found.trouble, remedy)
+    for each in found.seen:
         if each.trouble is not None or each.reading is None:
             yield problem(f"{each.device.name}: {each.trouble}", "it takes no job until it answers", about=each.name)
             continue
         free, total = format_bytes(each.reading.free_bytes), format_bytes(each.reading.total_bytes)
         yield ok(f"{each.device.name}, {free} of {total} free", about=each.name)
-    known = {each.device.index for each in facts.devices}
-    for card in facts.driver.cards:
-        if card.trouble is not None and card.index not in known and asks_for_gpus(facts.settings):
+    known = {each.device.index for each in found.seen}
+    for card in host.driver.cards:
+        if card.trouble is not None and card.index not in known and host.wants_gpus:
             yield problem(
                 f"it is left out: {card.trouble}", "it serves no job until it answers", about=f"card {card.index}"
             )
 
 
-def health(facts: Facts) -> Iterator[Finding]:
+def health(host: Host) -> Iterator[Finding]:
     """Check whether a device is hot, is slowed down, or has memory errors."""
-    known_devices = [each for each in facts.devices if each.health is not None]
+    known_devices = [each for each in host.devices().seen if each.health is not None]
     found = [finding for each in known_devices for finding in _unwell(each, each.health or Health())]
     yield from found
     known = [
@@ -120,27 +58,27 @@ def _unwell(each: Seen, health: Health) -> Iterator[Finding]:
         )
 
 
-def compute_mode(facts: Facts) -> Iterator[Finding]:
+def compute_mode(host: Host) -> Iterator[Finding]:
     """Check whether several processes may use a GPU at the same time."""
     bad = False
-    for each in facts.gpus:
+    for each in host.gpus:
         mode = None if each.health is None else each.health.compute_mode
         allow = f"sudo nvidia-smi -i {each.device.index} -c DEFAULT"
         if mode == "prohibited":
             bad = True
             yield problem("its compute mode is prohibited: nothing may run on it", allow, about=each.name)
-        elif mode == "exclusive_process" and facts.settings.slots > 1 and not facts.settings.mps:
+        elif mode == "exclusive_process" and host.settings.slots > 1 and not host.settings.mps:
             bad = True
             seen = "its compute mode lets in one process at a time: a second job on it would fail"
             yield warning(seen, f"{allow}, or GPUQUEUE_SLOTS=1", about=each.name)
-    if facts.gpus and not bad:
+    if host.gpus and not bad:
         yield ok("several processes may use a device")
 
 
-def persistence(facts: Facts) -> Findings:
+def persistence(host: Host) -> Findings:
     """Check whether the driver stays initialized while no process uses it."""
-    off = [str(card.index) for card in facts.driver.cards if card.persistent is False]
-    if not facts.gpus or not any(card.persistent is not None for card in facts.driver.cards):
+    off = [str(card.index) for card in host.driver.cards if card.persistent is False]
+    if not host.gpus or not any(card.persistent is not None for card in host.driver.cards):
         return ()
     if off:
         seen = f"persistence mode is off on card {', '.join(off)}: the first use after a pause takes seconds longer"
@@ -148,9 +86,9 @@ def persistence(facts: Facts) -> Findings:
     return ok("the driver stays ready")
 
 
-def mig(facts: Facts) -> Iterator[Finding]:
+def mig(host: Host) -> Iterator[Finding]:
     """Check whether a card is in MIG mode, and whether it is divided into instances."""
-    for card in facts.driver.cards:
+    for card in host.driver.cards:
         if card.divided and card.parts:
             yield note(
                 f"divided (MIG) into {card.parts} parts: each is a device of its own", about=f"card {card.index}"
@@ -161,13 +99,13 @@ def mig(facts: Facts) -> Iterator[Finding]:
             yield warning(seen, remedy, about=f"card {card.index}")
 
 
-def mps(facts: Facts) -> Findings:
+def mps(host: Host) -> Findings:
     """Check whether jobs can share the GPUs through MPS, if the site has turned it on."""
-    if not facts.settings.mps or not facts.gpus:
+    if not host.settings.mps or not host.gpus:
         return ()
-    why = obstacle(facts.settings, [each.device for each in facts.gpus])
+    why = obstacle(host.settings, [each.device for each in host.gpus])
     if why is None:
-        return ok(f"its control daemon at {facts.settings.mps_pipe_directory} answers")
+        return ok(f"its control daemon at {host.settings.mps_pipe_directory} answers")
     return problem(why, "no worker of a GPU starts until then; GPUQUEUE_MPS=false shares the GPUs without MPS")
 
 

@@ -1,46 +1,81 @@
-"""Checks of the NVIDIA driver: whether it answers, the likely reason if it does not, and its device files."""
+"""Checks of the NVIDIA driver: whether it answers, the likely reason if it does not, and its device files.
+
+A driver that does not answer gives no reason. The parts that are present show it: a card without a driver, a library
+without its kernel module, a container without a device.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem
-from gpuqueue.settings.settings import Settings
 from workers.devices.nvml_diagnostics import DriverFacts, DriverState
-from workers.devices.select import BESIDE
-from workers.doctor.driver_environment import Surroundings
+from workers.doctor.host import Host
 
 CONTAINER = "start the container with its devices: docker run --gpus all, or deploy.resources in compose"
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """The driver, its environment on this machine, and the settings."""
+class Surroundings:
+    """The parts of the driver's environment. A missing part is empty or None."""
 
-    settings: Settings
-    driver: DriverFacts
-    around: Surroundings
+    #: The version of the driver's kernel module.
+    module: str | None
+    #: The device files of the cards, and those of them (and of nvidiactl) that this account cannot open.
+    nodes: tuple[str, ...]
+    closed: tuple[str, ...]
+    #: The PCI addresses of the NVIDIA cards.
+    cards: tuple[str, ...]
+    #: Whether the nouveau driver is loaded. It keeps NVIDIA's driver from the card, and cannot compute.
+    nouveau: bool
+    container: bool
+    #: The value of NVIDIA_VISIBLE_DEVICES; None if it is not set.
+    visible: str | None
 
-    @property
-    def wanted(self) -> bool:
-        """Return whether the settings ask for GPUs."""
-        return asks_for_gpus(self.settings)
+
+def read_surroundings(host: Host) -> Surroundings:
+    """Return the driver's environment on *host*."""
+    root = host.root
+    files = sorted((root / "dev").glob("nvidia[0-9]*"))
+    control = [root / "dev" / "nvidiactl"] if (root / "dev" / "nvidiactl").exists() else []
+    return Surroundings(
+        module=_module(root),
+        nodes=tuple(f"/{file.relative_to(root)}" for file in files),
+        closed=tuple(
+            f"/{each.relative_to(root)}" for each in (*control, *files) if not os.access(each, os.R_OK | os.W_OK)
+        ),
+        cards=tuple(_cards(root)),
+        nouveau=(root / "sys" / "module" / "nouveau").exists(),
+        container=any((root / name).exists() for name in (".dockerenv", "run/.containerenv")),
+        visible=host.environ.get("NVIDIA_VISIBLE_DEVICES"),
+    )
 
 
-def asks_for_gpus(settings: Settings) -> bool:
-    """Return whether *settings* ask to serve GPUs if there are any."""
-    return settings.devices.removesuffix(BESIDE) in {"auto", "gpu"}
+def _module(root: Path) -> str | None:
+    with contextlib.suppress(OSError):
+        return (root / "sys/module/nvidia/version").read_text(encoding="ascii").strip()
+    with contextlib.suppress(OSError, IndexError):
+        line = (root / "proc/driver/nvidia/version").read_text(encoding="ascii", errors="replace").splitlines()[0]
+        return next((word for word in line.split() if word[:1].isdigit() and "." in word), "unknown")
+    return None
 
 
-def driver(facts: Facts) -> Findings:
+def _cards(root: Path) -> Iterator[str]:
+    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
+        with contextlib.suppress(OSError):
+            vendor = (device / "vendor").read_text(encoding="ascii").strip()
+            kind = (device / "class").read_text(encoding="ascii").strip()
+            if vendor == _NVIDIA and kind.startswith(_DISPLAY):
+                yield device.name
+
+
+def driver(host: Host) -> Findings:
     """Check whether the NVIDIA driver answers, and find the reason if it does not."""
-    found = _judged(facts.driver, facts.around)
-    if found.grade.is_well or facts.wanted:
-        return found
-    # The settings ask for no GPU, so a broken driver is no problem.
-    return note(f"{found.seen}; it is not asked for (devices = {facts.settings.devices})", found.remedy)
-
-
-def _judged(facts: DriverFacts, around: Surroundings) -> Finding:
     judge = {
         DriverState.WELL: _well,
         DriverState.NO_LIBRARY: _no_library,
@@ -49,7 +84,11 @@ def _judged(facts: DriverFacts, around: Surroundings) -> Finding:
         DriverState.NO_PERMISSION: _no_permission,
         DriverState.BROKEN: _broken,
     }
-    return judge[facts.state](facts, around)
+    found = judge[host.driver.state](host.driver, read_surroundings(host))
+    if found.grade.is_well or host.wants_gpus:
+        return found
+    # The settings ask for no GPU, so a broken driver is no problem.
+    return note(f"{found.seen}; it is not asked for (devices = {host.settings.devices})", found.remedy)
 
 
 def _well(facts: DriverFacts, around: Surroundings) -> Finding:
@@ -131,14 +170,15 @@ def _broken(facts: DriverFacts, around: Surroundings) -> Finding:
     return problem(facts.words, "nvidia-smi and dmesg (NVRM, Xid) show more; a reboot often helps")
 
 
-def device_files(facts: Facts) -> Findings:
+def device_files(host: Host) -> Findings:
     """Check whether this account can open the device files."""
-    if not facts.around.nodes:
+    around = read_surroundings(host)
+    if not around.nodes:
         return ()
-    if facts.around.closed:
-        closed = ", ".join(facts.around.closed)
+    if around.closed:
+        closed = ", ".join(around.closed)
         return problem(f"this account may not open {closed}", "add it to the group that ls -l names, and log in again")
-    return ok(f"{len(facts.around.nodes)} can be opened")
+    return ok(f"{len(around.nodes)} can be opened")
 
 
 CHECKS = (driver, device_files)

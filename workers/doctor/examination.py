@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -12,8 +12,8 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 from workers.devices.nvml_calls import Session
 from workers.devices.nvml_diagnostics import CardFacts, DriverFacts, DriverState, card_facts, driver_facts
-from workers.doctor import cards, driver, environments, launcher, orphans, python, runs, visibility
-from workers.doctor.driver_environment import read_surroundings
+from workers.doctor import cards, driver, launcher, orphans, python, runs, visibility
+from workers.doctor.host import Host, read_devices
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ INSTALLATION_S = 20.0
 #: The checks of each section.
 ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
     "host": (*driver.CHECKS, *cards.CHECKS, *visibility.CHECKS, *launcher.CHECKS),
-    "python": (*python.CHECKS, *environments.CHECKS),
+    "python": (*python.CHECKS, python.environments),
     "runs": (*runs.CHECKS, *orphans.CHECKS),
 }
 
@@ -34,14 +34,14 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
     """Yield all findings of this machine. The checks that do not depend on the driver come first."""
     session = Session()
     opening = TimedCall(lambda: driver_facts(session), DRIVER_S)
-    live = TimedCall(lambda: runs.facts_of(settings), POLL_S)
-    launching = TimedCall(lambda: launcher.facts_of(settings), INSTALLATION_S)
-    offered = TimedCall(lambda: environments.facts_of(settings), POLL_S)
-    outlived = TimedCall(lambda: orphans.facts_of(settings), POLL_S)
-    yield from _reported("runs", live, runs.CHECKS)
-    yield from _reported("runs", outlived, orphans.CHECKS)
-    yield from _reported("python", offered, environments.CHECKS)
-    yield from _reported("host", launching, launcher.CHECKS)
+    first = [
+        _begun("runs", lambda: runs.facts_of(settings), runs.CHECKS),
+        _begun("runs", lambda: settings, orphans.CHECKS),
+        _begun("python", lambda: settings, (python.environments,)),
+        _begun("host", lambda: settings, launcher.CHECKS, INSTALLATION_S),
+    ]
+    for findings in first:
+        yield from findings()
     try:
         facts = _with_cards(session, opening.result())
     except CallFailed as why:
@@ -52,11 +52,27 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
         yield replace(problem(seen, remedy), section="host", check=name_of(driver.driver))
         facts = DriverFacts(state=DriverState.BROKEN, words=str(why))
     else:
-        yield from _host(settings, environ, facts)
+        devices = TimedCall(lambda: read_devices(settings), DEVICES_S)
+        host = Host(settings=settings, environ=environ, driver=facts, devices=devices.result)
+        for checks in (driver.CHECKS, cards.CHECKS, visibility.CHECKS):
+            yield from _begun("host", lambda: host, checks, 2 * DEVICES_S)()
     python_s = POLL_S + (python.DEEP_S if deep else 0.0)
-    yield from _reported(
-        "python", TimedCall(lambda: python.facts_of(environ, facts, deep=deep), python_s), python.CHECKS
-    )
+    yield from _begun("python", lambda: python.read_interpreter(environ, facts, deep=deep), python.CHECKS, python_s)()
+
+
+def _begun(
+    section: str, read: Callable[[], T], checks: Sequence[Check[T]], limit_s: float = POLL_S
+) -> Callable[[], list[Finding]]:
+    """Begin to run *checks*, and return a function that waits for their findings."""
+    call = TimedCall(lambda: list(examined(section, read(), checks)), limit_s)
+
+    def findings() -> list[Finding]:
+        try:
+            return call.result()
+        except CallFailed as why:
+            return [replace(unknown(f"it could not be checked: {why}"), section=section, check=name_of(checks[0]))]
+
+    return findings
 
 
 def _with_cards(session: Session, facts: DriverFacts) -> DriverFacts:
@@ -69,20 +85,3 @@ def _with_cards(session: Session, facts: DriverFacts) -> DriverFacts:
         except CallFailed as why:
             found.append(CardFacts(index=index, trouble=f"it hangs: {why}"))
     return replace(facts, cards=tuple(found))
-
-
-def _host(settings: Settings, environ: Mapping[str, str], facts: DriverFacts) -> Iterator[Finding]:
-    around = read_surroundings(visible=environ.get("NVIDIA_VISIBLE_DEVICES"))
-    yield from examined("host", driver.Facts(settings=settings, driver=facts, around=around), driver.CHECKS)
-    served = TimedCall(lambda: cards.facts_of(settings, facts), DEVICES_S)
-    yield from _reported("host", served, cards.CHECKS)
-    seen = TimedCall(lambda: visibility.facts_of(served.result().devices, settings, environ), DEVICES_S)
-    yield from _reported("host", seen, visibility.CHECKS)
-
-
-def _reported(section: str, call: TimedCall[T], checks: Iterable[Check[T]]) -> Iterator[Finding]:
-    try:
-        yield from examined(section, call.result(), checks)
-    except CallFailed as why:
-        name = name_of(next(iter(checks)))
-        yield replace(unknown(f"it could not be checked: {why}"), section=section, check=name)

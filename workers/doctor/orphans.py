@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, ok, problem
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity, each_process, is_locked
@@ -19,38 +18,20 @@ RUN_DIR = "GPUQUEUE_RUN_DIR"
 _MARKS = frozenset({TOKEN.encode(), RUN_DIR.encode()})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Orphan:
-    """A process of a run whose shim is gone."""
-
-    pid: int
-    job: str
-    command: str
-
-
-# ---- facts -----------------------------------------------------------------------------------------------------------
-
-
-def facts_of(settings: Settings) -> tuple[Orphan, ...]:
-    """Return the processes of runs without a shim that have not exited within ``GOING_S``."""
-    found = [each for each in _carriers(settings.runs_dir) if not is_locked(each.directory / "lock")]
+def orphans(settings: Settings) -> Iterator[Finding]:
+    """Report the processes of runs without a shim that have not exited within ``GOING_S``."""
+    left = [each for each in _processes(settings.runs_dir) if not is_locked(each[1] / "lock")]
     deadline_s = time.monotonic() + GOING_S
-    return tuple(
-        Orphan(pid=each.process.pid, job=each.directory.parent.name, command=each.command)
-        for each in found
-        if not each.process.wait(max(0.0, deadline_s - time.monotonic()))
-    )
+    left = [each for each in left if not each[0].wait(max(0.0, deadline_s - time.monotonic()))]
+    for process, directory, command in left:
+        seen = f"pid {process.pid} of job {directory.parent.name} has no shim that would end it: {command[:80]}"
+        yield problem(seen, f"kill -9 {process.pid}, unless it is there on purpose", about=f"pid {process.pid}")
+    if not left:
+        yield ok("no process has outlived its run")
 
 
-@dataclass(frozen=True, slots=True)
-class _Carrier:
-    process: ProcessIdentity
-    directory: Path
-    command: str
-
-
-def _carriers(runs: Path) -> Iterator[_Carrier]:
-    """Yield the processes of the runs below *runs* that this account can read."""
+def _processes(runs: Path) -> Iterator[tuple[ProcessIdentity, Path, str]]:
+    """Yield the processes of the runs below *runs* that this account can read, with run directory and command."""
     for entry in each_process():
         try:
             pairs = (word.partition(b"=") for word in (entry / "environ").read_bytes().split(b"\0"))
@@ -61,19 +42,7 @@ def _carriers(runs: Path) -> Iterator[_Carrier]:
         directory = Path(found.get(RUN_DIR, "/"))
         process = ProcessIdentity.of(int(entry.name))
         if TOKEN in found and directory.is_relative_to(runs) and process is not None:
-            yield _Carrier(process, directory, words.decode(errors="replace").strip())
-
-
-# ---- checks ----------------------------------------------------------------------------------------------------------
-
-
-def orphans(facts: tuple[Orphan, ...]) -> Iterator[Finding]:
-    """Report the processes that have outlived their run."""
-    for each in facts:
-        seen = f"pid {each.pid} of job {each.job} has no shim that would end it: {each.command[:80]}"
-        yield problem(seen, f"kill -9 {each.pid}, unless it is there on purpose", about=f"pid {each.pid}")
-    if not facts:
-        yield ok("no process has outlived its run")
+            yield process, directory, words.decode(errors="replace").strip()
 
 
 CHECKS = (orphans,)

@@ -1,4 +1,4 @@
-"""Checks of the Python interpreter that jobs submitted from here would use, and of its torch.
+"""Checks of the Python that jobs submitted from here would use, of its torch, and of the environments of this host.
 
 The default checks do not import torch. ``deep`` imports it in a job's environment, which takes seconds, and reports the
 GPUs that torch really sees.
@@ -7,13 +7,15 @@ GPUs that torch really sees.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.finding import Findings, note, ok, problem, unknown, warning
+from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
+from gpuqueue.settings.settings import Settings
 from gpuqueue.system.command_line import interpreter as chosen
 from gpuqueue.system.environment import travelling
 from workers.devices.nvml_diagnostics import DriverFacts
@@ -48,54 +50,27 @@ print(json.dumps(found))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """The interpreter and its torch.
-
-    ``failure`` is the reason why the interpreter did not answer. ``trial`` is the result of importing torch, if that
-    was tried, and ``trial_failure`` the reason why it failed.
-    """
+class Interpreter:
+    """The Python that a script submitted from here would get, and its torch. ``failure`` is why it did not answer."""
 
     path: str
+    environ: Mapping[str, str]
     driver: DriverFacts
+    deep: bool
     python: str | None = None
     torch: str | None = None
     cuda: str | None = None
     failure: str | None = None
-    trial: Mapping[str, Any] | None = None
-    trial_failure: str | None = None
-
-    @property
-    def gpus(self) -> int:
-        """Return the number of cards that answer."""
-        return sum(card.trouble is None for card in self.driver.cards)
-
-    @property
-    def undivided(self) -> tuple[str, ...]:
-        """Return the UUIDs of the cards that are not divided by MIG."""
-        return tuple(card.uuid for card in self.driver.cards if card.uuid is not None and not card.divided)
 
 
-# ---- facts -----------------------------------------------------------------------------------------------------------
-
-
-def facts_of(environ: Mapping[str, str], driver: DriverFacts, *, deep: bool) -> Facts:
-    """Return the facts about the Python that *environ* selects, and about its torch."""
-    path = chosen(environ)
+def read_interpreter(environ: Mapping[str, str], driver: DriverFacts, *, deep: bool) -> Interpreter:
+    """Ask the Python that *environ* selects for its version and for that of its torch."""
+    read = partial(Interpreter, path=chosen(environ), environ=travelling(environ), driver=driver, deep=deep)
     try:
-        found = _ask(path, ASK, travelling(environ), ASK_S)
+        found = _ask(chosen(environ), ASK, travelling(environ), ASK_S)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return Facts(path=path, driver=driver, failure=_reported(error))
-    facts = Facts(path=path, driver=driver, python=found["python"], torch=found.get("torch"), cuda=found.get("cuda"))
-    return _tried(facts, environ) if deep and facts.torch is not None else facts
-
-
-def _tried(facts: Facts, environ: Mapping[str, str]) -> Facts:
-    pinned = {"CUDA_VISIBLE_DEVICES": ",".join(facts.undivided), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    env = {**travelling(environ), **pinned}
-    try:
-        return replace(facts, trial=_ask(facts.path, TRY, env, DEEP_S))
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return replace(facts, trial_failure=_reported(error))
+        return read(failure=_reported(error))
+    return read(python=found["python"], torch=found.get("torch"), cuda=found.get("cuda"))
 
 
 def _ask(python: str, code: str, env: Mapping[str, str], limit_s: float) -> dict[str, Any]:
@@ -123,47 +98,68 @@ def _reported(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-# ---- checks ----------------------------------------------------------------------------------------------------------
-
-
-def interpreter(facts: Facts) -> Findings:
+def interpreter(of: Interpreter) -> Findings:
     """Report the Python that would run a script submitted from here."""
-    if facts.failure is not None:
-        seen = f"{facts.path} cannot be asked: {facts.failure}"
-        return warning(seen, "activate another environment, or use --python PATH at submit")
-    return ok(f"{facts.path}, Python {facts.python}")
+    if of.failure is not None:
+        return warning(
+            f"{of.path} cannot be asked: {of.failure}", "activate another environment, or use --python PATH at submit"
+        )
+    return ok(f"{of.path}, Python {of.python}")
 
 
-def torch(facts: Facts) -> Findings:
+def torch(of: Interpreter) -> Findings:
     """Check whether the interpreter has a torch that can use the GPUs of this machine."""
-    if facts.failure is not None:
+    if of.failure is not None:
         return ()
-    if facts.torch is None:
+    if of.torch is None:
         return note("none in this Python", "activate the environment that has it before you submit, if jobs need it")
-    built = f"torch {facts.torch}" + (f" for CUDA {facts.cuda}" if facts.cuda else "")
-    if not facts.gpus:
+    built = f"torch {of.torch}" + (f" for CUDA {of.cuda}" if of.cuda else "")
+    if all(card.trouble is not None for card in of.driver.cards):
         return ok(f"{built}, and no GPU here")
-    if facts.cuda is None:
-        return warning(f"{built} is a build without CUDA: its jobs see no GPU", f"install a CUDA build in {facts.path}")
-    newest = facts.driver.cuda
-    if newest is not None and int(facts.cuda.split(".")[0]) > newest[0]:
+    if of.cuda is None:
+        return warning(f"{built} is a build without CUDA: its jobs see no GPU", f"install a CUDA build in {of.path}")
+    newest = of.driver.cuda
+    if newest is not None and int(of.cuda.split(".")[0]) > newest[0]:
         seen = f"{built}, and the driver serves CUDA up to {newest[0]}.{newest[1]}: its jobs will likely see no GPU"
         return warning(seen, "a newer driver, or a torch for an older CUDA; gpuqueue doctor --deep tries it")
     return ok(built)
 
 
-def trial(facts: Facts) -> Findings:
+def trial(of: Interpreter) -> Findings:
     """Report the GPUs that torch really sees. Only with ``--deep``."""
-    if facts.trial_failure is not None:
-        return unknown(f"torch could not be tried: {facts.trial_failure}", f"{facts.path} -c 'import torch'")
-    if facts.trial is None:
+    if not of.deep or of.torch is None:
         return ()
-    count, error, there = facts.trial["count"], facts.trial["error"], len(facts.undivided)
-    if count == there and not (there and error):
+    undivided = [card.uuid for card in of.driver.cards if card.uuid is not None and not card.divided]
+    pinned = {"CUDA_VISIBLE_DEVICES": ",".join(undivided), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    try:
+        found = _ask(of.path, TRY, {**of.environ, **pinned}, DEEP_S)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return unknown(f"torch could not be tried: {_reported(error)}", f"{of.path} -c 'import torch'")
+    count, reason, there = found["count"], found["error"], len(undivided)
+    if count == there and not (there and reason):
         return ok(f"it sees {count} of {there} GPUs")
-    reason = error or next(iter(facts.trial["warnings"]), "it gives no reason")
+    reason = reason or next(iter(found["warnings"]), "it gives no reason")
     seen = f"it sees {count} of {there} GPUs: {reason.splitlines()[0]}"
-    return problem(seen, f"the jobs of {facts.path} have the same problem: repair that environment or the driver")
+    return problem(seen, f"the jobs of {of.path} have the same problem: repair that environment or the driver")
+
+
+def environments(settings: Settings) -> Iterator[Finding]:
+    """Report each environment of the settings without a program: its jobs go to other hosts, or are held."""
+    for name, program in sorted(settings.environments.items()):
+        fault = _fault(program)
+        if fault is None:
+            yield ok(program, about=name)
+        else:
+            remedy = "install it there, or change the setting environments and restart the workers"
+            yield problem(f"{program} {fault}: no job with --environment starts", remedy, about=name)
+
+
+def _fault(program: str) -> str | None:
+    if not os.path.lexists(program):
+        return "is not there"
+    if os.path.isdir(program):  # noqa: PTH112 - as the line above
+        return "is a directory"
+    return None if os.access(program, os.X_OK) else "cannot be executed"
 
 
 CHECKS = (interpreter, torch, trial)

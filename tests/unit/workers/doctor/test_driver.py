@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from findings import by_check
 
-from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.settings.settings import Settings
 from workers.devices.nvml_diagnostics import DriverFacts, DriverState
-from workers.doctor.driver import CHECKS, Facts
-from workers.doctor.driver_environment import read_surroundings
+from workers.doctor.driver import CHECKS
+from workers.doctor.host import Host
 
 BUS = "sys/bus/pci/devices/0000:01:00.0"
 CARD = {f"{BUS}/vendor": "0x10de\n", f"{BUS}/class": "0x030200\n"}
@@ -38,9 +39,8 @@ def driver_finding(
         (root / name).write_text(text)
     settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_DEVICES": devices})
     facts = DriverFacts(state=state, words="it said 999", driver="550.54.15", library="12.550.54.15", count=count)
-    return next(
-        examined("host", Facts(settings=settings, driver=facts, around=read_surroundings(root, visible)), CHECKS)
-    )
+    environ = {} if visible is None else {"NVIDIA_VISIBLE_DEVICES": visible}
+    return by_check(CHECKS, Host(settings=settings, environ=environ, driver=facts, root=root))["driver"]
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,13 @@ def test_why_there_is_no_gpu(
     assert remedy in found.remedy
 
 
-def test_a_container_that_hides_all_devices_is_reported(tmp_path: Path) -> None:
-    """A container without a device has NVIDIA_VISIBLE_DEVICES=void, and the finding says so."""
-    found = driver_finding(tmp_path, CONTAINER | MODULE, DriverState.NOT_LOADED, visible="void")
+def test_what_else_is_reported_of_the_driver(tmp_path: Path) -> None:
+    """A container without a device has NVIDIA_VISIBLE_DEVICES=void. Support asks for the versions first."""
+    hidden = driver_finding(tmp_path / "a", CONTAINER | MODULE, DriverState.NOT_LOADED, visible="void")
+    well = driver_finding(tmp_path / "b", CARD | MODULE | NODES, DriverState.WELL, count=1)
 
-    assert "NVIDIA_VISIBLE_DEVICES=void" in found.seen
+    assert "NVIDIA_VISIBLE_DEVICES=void" in hidden.seen
+    assert (Grade.OK, "NVIDIA 550.54.15, library 12.550.54.15, 1 card") == (well.grade, well.seen)
 
 
 @pytest.mark.parametrize("devices", ["cpu", "sim:1x1G"])
@@ -97,17 +99,10 @@ def test_a_broken_driver_that_nobody_asked_for_is_worth_a_note(tmp_path: Path, d
     assert "not asked for" in found.seen
 
 
-def test_a_working_driver_is_reported_with_its_versions(tmp_path: Path) -> None:
-    """A working driver is reported with its versions, because support asks for them first."""
-    found = driver_finding(tmp_path, CARD | MODULE | NODES, DriverState.WELL, count=1)
-
-    assert (Grade.OK, "NVIDIA 550.54.15, library 12.550.54.15, 1 card") == (found.grade, found.seen)
-
-
 def test_the_modules_version_is_read_from_either_place(tmp_path: Path) -> None:
     """The module version is read from either file. Some kernels have only the older one."""
-    old = tmp_path / "proc/driver/nvidia/version"
-    old.parent.mkdir(parents=True)
-    old.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023\nGCC\n")
+    text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023\nGCC\n"
 
-    assert "535.54.03" == read_surroundings(tmp_path).module
+    found = driver_finding(tmp_path, {"proc/driver/nvidia/version": text}, DriverState.NO_LIBRARY)
+
+    assert "the kernel has the driver 535.54.03, and its library" in found.seen

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuqueue.model.finding import Grade
 from gpuqueue.settings.settings import Settings
-from workers.doctor.environments import environments, facts_of
+from workers.doctor.python import environments
 
 
 def test_an_environment_without_its_program_is_a_problem(tmp_path: Path) -> None:
@@ -20,10 +20,10 @@ def test_an_environment_without_its_program_is_a_problem(tmp_path: Path) -> None
     words = " ".join(f"{name}={path}" for name, path in paths.items())
     settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_ENVIRONMENTS": words})
 
-    found = {each.about: each for each in environments(facts_of(settings))}
+    found = {each.about: each for each in environments(settings)}
 
     assert {name: Grade.OK if name == "here" else Grade.PROBLEM for name in paths} == {
         name: each.grade for name, each in found.items()
     }
     assert f"{tmp_path} is a directory: no job" in found["folder"].seen
-    assert [] == [*environments(facts_of(Settings.load({"GPUQUEUE_CONFIG": os.devnull})))]
+    assert [] == [*environments(Settings.load({"GPUQUEUE_CONFIG": os.devnull}))]

@@ -3,112 +3,139 @@ from __future__ import annotations
 import os
 import pwd
 import socket
-from dataclasses import replace
+import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from findings import by_check
 
-from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.installation.site import TICKET_KEY
+from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.settings.settings import Settings
-from workers.doctor.launcher import CHECKS, Facts, facts_of
+from workers.doctor import launcher
+from workers.doctor.launcher import CHECKS
 
-ME = os.geteuid()
-WELL = Facts(socket="/run/gpuqueue-launcher/launcher.sock", served=ME, expected=ME)
-#: The same of workers beside a service.
-BESIDE = replace(WELL, key=(54322, 0o400), expected=54321, service=54322, is_joined=True)
+ME, WORKERS, SERVICE = os.geteuid(), 54321, 54322
+SOCKET, BESIDE = "/run/gpuqueue-launcher/launcher.sock", "/run/gpuqueue/api.sock"
+BASE = {"GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_CONFIG": os.devnull}
+#: A host that has joined a service elsewhere, and workers beside a service.
+JOINED = {"GPUQUEUE_SERVICE_URL": "https://gpu.example.org", "GPUQUEUE_RECORD": "false"}
+JOINED_BESIDE = {**JOINED, "GPUQUEUE_SERVICE_URL": f"unix://{BESIDE}"}
 
 
-def found(facts: Facts, check: str = "launcher") -> Finding | None:
-    """Return the finding of one check, or None if it has none."""
-    return next((each for each in examined("host", facts, CHECKS) if each.check == check), None)
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that examines a host whose jobs run as their submitters, by default a healthy one."""
+
+    def examine(
+        *,
+        served: int | None = ME,
+        expected: int = ME,
+        service: int = SERVICE,
+        key: tuple[int, int] | None = None,
+        trouble: str = "",
+        open_directory: str | None = None,
+        changeable: str | None = None,
+        **settings: str,
+    ) -> dict[str, Finding]:
+        owners = {SOCKET: served, "/s": expected, BESIDE: service}
+        real = os.lstat
+
+        def lstat(path: Any) -> Any:
+            if str(path) != str(TICKET_KEY):
+                return real(path)
+            if key is None:
+                raise FileNotFoundError
+            return SimpleNamespace(st_uid=key[0], st_mode=stat.S_IFREG | key[1])
+
+        monkeypatch.setattr(launcher, "_owner", lambda path: owners[str(path)])
+        monkeypatch.setattr(launcher, "_trouble", lambda *_, **__: trouble)
+        monkeypatch.setattr(launcher, "_open_directory", lambda _: open_directory)
+        monkeypatch.setattr(launcher, "first_changeable", lambda: changeable)  # it looks at ten thousand files
+        monkeypatch.setattr(os, "lstat", lstat)
+        environ = {**BASE, "GPUQUEUE_RUN_AS": "submitter", "GPUQUEUE_LAUNCHER": SOCKET}
+        return dict(by_check(CHECKS, Settings.load({**environ, **settings})))
+
+    return examine
+
+
+ME_NAME = pwd.getpwuid(ME).pw_name
 
 
 @pytest.mark.parametrize(
-    ("facts", "grade", "words"),
+    ("situation", "check", "grade", "seen"),
     [
-        (WELL, Grade.OK, "answers, for"),
-        (replace(WELL, trouble="Connection refused", served=None), Grade.PROBLEM, "cannot be used: Connection refused"),
-        (replace(WELL, served=54321), Grade.PROBLEM, "is for uid 54321, and the workers are"),
-        (replace(WELL, open_directory="/srv"), Grade.PROBLEM, "/srv can be changed by others than root"),
+        ({}, "launcher", Grade.OK, "answers, for"),
+        # A launcher that is away, serves another account, or has a socket that can be replaced.
+        ({"trouble": "refused", "served": None}, "launcher", Grade.PROBLEM, "cannot be used: refused"),
+        ({"served": WORKERS}, "launcher", Grade.PROBLEM, "is for uid 54321, and the workers are"),
+        ({"open_directory": "/srv"}, "launcher", Grade.PROBLEM, "/srv can be changed by others than root"),
+        ({}, "installation", Grade.OK, "only root can change"),
+        ({"changeable": "/opt/bin"}, "installation", Grade.PROBLEM, "/opt/bin can be changed by others than root"),
+        # A key that the workers of a host can read protects nobody.
+        ({}, "tickets", Grade.NOTE, "jobs need no signature here"),
+        ({"key": (0, 0o400), **JOINED}, "tickets", Grade.OK, "only root can read"),
+        ({"key": (0, 0o440), **JOINED}, "tickets", Grade.PROBLEM, "can be read by root and others"),
+        ({"key": (WORKERS, 0o400), "expected": WORKERS, **JOINED}, "tickets", Grade.PROBLEM, "by uid 54321"),
+        (
+            {"key": (SERVICE, 0o400), "expected": WORKERS, **JOINED_BESIDE},
+            "tickets",
+            Grade.OK,
+            "only root and uid 54322, the account of the service, can read",
+        ),
+        ({"key": (SERVICE, 0o440), "expected": WORKERS, **JOINED_BESIDE}, "tickets", Grade.PROBLEM, "and others"),
+        ({"key": (WORKERS, 0o400), "expected": WORKERS, **JOINED_BESIDE}, "tickets", Grade.PROBLEM, "by uid 54321"),
+        (
+            {"key": (WORKERS, 0o400), "expected": WORKERS, "service": WORKERS, **JOINED_BESIDE},
+            "tickets",
+            Grade.PROBLEM,
+            "can be read by uid 54321",
+        ),
+        # On the host of the service they have its account.
+        ({"key": (WORKERS, 0o400), "expected": WORKERS}, "tickets", Grade.NOTE, "it guards the other hosts"),
+        ({"key": (WORKERS, 0o404), "expected": WORKERS}, "tickets", Grade.PROBLEM, "by uid 54321 and others"),
+        ({"key": (SERVICE, 0o400), "expected": WORKERS}, "tickets", Grade.PROBLEM, "can be read by uid 54322"),
+        # With another name the workers would have the rights of a person, and that account those of the workers.
+        ({"GPUQUEUE_WORKERS_ACCOUNT": ME_NAME}, "workers account", Grade.OK, f"{ME_NAME}, as for the launcher"),
+        (
+            {"GPUQUEUE_WORKERS_ACCOUNT": "gpuqueue-wokers"},
+            "workers account",
+            Grade.PROBLEM,
+            "workers_account is gpuqueue-wokers, and the launcher starts jobs for ",
+        ),
+        ({"GPUQUEUE_WORKERS_ACCOUNT": "x", "served": None}, "workers account", Grade.UNKNOWN, "does not run"),
     ],
 )
-def test_what_is_wrong_with_the_launcher(facts: Facts, grade: Grade, words: str) -> None:
-    """A launcher that is away, serves another account, or has a socket that can be replaced is a problem."""
-    finding = found(facts)
+def test_what_is_wrong_with_the_launcher(
+    examined: Any, situation: dict[str, Any], check: str, grade: Grade, seen: str
+) -> None:
+    """Each fault is found, and what looks like one and is none is not."""
+    finding = examined(**situation)[check]
 
-    assert finding is not None
-    assert grade is finding.grade
-    assert words in finding.seen
-
-
-def test_an_open_installation_is_a_problem() -> None:
-    """A file that others than root can change is named."""
-    finding = found(replace(WELL, open_installation="/opt/gpuqueue/bin"), "installation")
-
-    assert finding is not None
-    assert (Grade.PROBLEM, True) == (finding.grade, finding.seen.startswith("/opt/gpuqueue/bin can be changed"))
+    assert (grade, True) == (finding.grade, seen in finding.seen), finding
 
 
-@pytest.mark.parametrize(
-    ("facts", "grade", "words"),
-    [
-        (WELL, Grade.NOTE, "jobs need no signature here"),
-        (replace(WELL, key=(0, 0o400), is_joined=True), Grade.OK, "only root can read"),
-        (replace(WELL, key=(0, 0o440), is_joined=True), Grade.PROBLEM, "can be read by root and others"),
-        (replace(WELL, key=(54321, 0o400), expected=54321, is_joined=True), Grade.PROBLEM, "can be read by uid 54321"),
-        (BESIDE, Grade.OK, "only root and uid 54322, the account of the service, can read"),
-        (replace(BESIDE, key=(54322, 0o440)), Grade.PROBLEM, "can be read by uid 54322 and others"),
-        (replace(BESIDE, key=(54321, 0o400)), Grade.PROBLEM, "can be read by uid 54321"),
-        (replace(BESIDE, service=54321, key=(54321, 0o400)), Grade.PROBLEM, "can be read by uid 54321"),
-        (replace(WELL, key=(54321, 0o400), expected=54321), Grade.NOTE, "it guards the other hosts"),
-        (replace(WELL, key=(54321, 0o404), expected=54321), Grade.PROBLEM, "can be read by uid 54321 and others"),
-        (replace(WELL, key=(54322, 0o400), expected=54321), Grade.PROBLEM, "can be read by uid 54322"),
-    ],
-)
-def test_who_reads_the_key_of_the_tickets(facts: Facts, grade: Grade, words: str) -> None:
-    """A key that the workers of a host can read protects nobody. On the host of the service they have its account."""
-    finding = found(facts, "tickets")
+def test_each_check_has_its_hosts(examined: Any, tmp_path: Path) -> None:
+    """Where jobs run as the account of the worker, nothing is found. The service checks the account."""
+    own = Settings.load({**BASE, "GPUQUEUE_STATE_DIR": str(tmp_path)})
 
-    assert finding is not None
-    assert (grade, True) == (finding.grade, words in finding.seen), finding
+    assert set() == set(by_check(CHECKS, own))
+    assert {"launcher", "installation", "tickets"} == set(examined())
+    assert {"workers account"} == set(examined(GPUQUEUE_WORKERS_ACCOUNT=ME_NAME))
 
 
-def test_jobs_of_the_worker_need_no_launcher(tmp_path: Path) -> None:
-    """Nothing is checked and nothing is found where jobs run as the account of the worker."""
-    facts = facts_of(Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull}))
-
-    assert (None, None, None) == (facts.socket, found(facts), found(facts, "installation"))
-
-
-def test_a_dead_socket_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_socket_is_seen(tmp_path: Path) -> None:
     """A socket without a launcher, and no socket at all, are reported with the reason."""
-    monkeypatch.setattr("workers.doctor.launcher.first_changeable", lambda: None)  # it looks at ten thousand files
-    environ = {
-        "GPUQUEUE_STATE_DIR": str(tmp_path),
-        "GPUQUEUE_CONFIG": os.devnull,
-        "GPUQUEUE_RUN_AS": "submitter",
-        "GPUQUEUE_LAUNCHER": str(tmp_path / "launcher.sock"),
-    }
-    missing = facts_of(Settings.load(environ))
+    path = tmp_path / "launcher.sock"
+    settings = Settings.load(
+        {**BASE, "GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_RUN_AS": "submitter", "GPUQUEUE_LAUNCHER": str(path)}
+    )
+    (missing,) = launcher.launcher(settings)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
-        dead.bind(str(tmp_path / "launcher.sock"))
-    refused = facts_of(Settings.load(environ))
+        dead.bind(str(path))
+    (refused,) = launcher.launcher(settings)
 
-    assert ("No such file or directory", None) == (missing.trouble, missing.served)
-    assert ("Connection refused", ME) == (refused.trouble, refused.served)
-
-
-@pytest.mark.parametrize(
-    ("named", "grade", "words"),
-    [
-        (pwd.getpwuid(ME).pw_name, Grade.OK, "as for the launcher"),
-        ("gpuqueue-wokers", Grade.PROBLEM, "workers_account is gpuqueue-wokers, and the launcher starts jobs for "),
-    ],
-)
-def test_the_service_knows_the_account_of_the_workers(named: str, grade: Grade, words: str) -> None:
-    """With another name the workers would have the rights of a person, and that account those of the workers."""
-    finding = found(Facts(socket=None, served=ME, named=named), "workers account")
-
-    assert finding is not None
-    assert (grade, True) == (finding.grade, words in finding.seen), finding
-    assert found(Facts(socket=None), "workers account") is None
+    assert f"{path} cannot be used: No such file or directory" in missing.seen
+    assert f"{path} cannot be used: Connection refused" in refused.seen

@@ -1,57 +1,83 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from factories import make_device
+from findings import by_check
 
-from gpuqueue.model.finding import Finding, Grade, examined
-from workers.doctor.visibility import CHECKS, Facts, Rival, _hides
+from gpuqueue.model.device import DeviceKind, Reading
+from gpuqueue.model.finding import Finding, Grade
+from gpuqueue.settings.settings import Settings
+from workers.devices.nvml_diagnostics import DriverFacts, DriverState
+from workers.doctor import visibility
+from workers.doctor.host import Devices, Host, Seen
+from workers.doctor.visibility import CHECKS, _hides
 
-WELL = Facts(gpus=1, pids={10: True}, unreported=(), apart=False, hidden=False, rivals=(), visible=None)
+#: A process that is known here, and a pid above the kernel's limit, which no process of this machine can have.
+KNOWN, ELSEWHERE = os.getpid(), 2**22 + 5
 
 
-def found(facts: Facts, check: str) -> Finding | None:
-    """Return the finding of one check, or None if it has none."""
-    return next((each for each in examined("host", facts, CHECKS) if each.check == check), None)
+def examined(held: Mapping[int, int | None], kind: DeviceKind = DeviceKind.GPU) -> Mapping[str, Finding]:
+    """Return the findings about a host with one device, on which these processes hold so many bytes."""
+    reading = Reading(total_bytes=9, free_bytes=4, processes=held)
+    seen = Seen(device=replace(make_device("GPU-0"), kind=kind), reading=reading)
+    settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"})
+    environ = {"CUDA_VISIBLE_DEVICES": "0"}
+    driver = DriverFacts(state=DriverState.WELL)
+    host = Host(settings=settings, environ=environ, driver=driver, devices=lambda: Devices(seen=(seen,)))
+    return by_check(CHECKS, host)
 
 
 @pytest.mark.parametrize(
-    ("facts", "grade"),
+    ("held", "is_apart", "is_hidden", "grade"),
     [
-        (WELL, Grade.OK),
-        (replace(WELL, pids={}), Grade.OK),
-        (replace(WELL, pids={10: True, 11: False}), Grade.OK),  # one process has just ended
-        (replace(WELL, pids={10: False}), Grade.WARNING),
-        (replace(WELL, pids={10: False}, apart=True), Grade.WARNING),
-        (replace(WELL, pids={10: True}, apart=True), Grade.OK),  # the driver translates pids, or pid: host
-        (replace(WELL, pids={}, apart=True), Grade.UNKNOWN),
-        (replace(WELL, pids={10: False}, hidden=True), Grade.NOTE),
-        (replace(WELL, unreported=(10,)), Grade.NOTE),
+        ({KNOWN: 1}, False, False, Grade.OK),
+        ({}, False, False, Grade.OK),
+        ({KNOWN: 1, ELSEWHERE: 1}, False, False, Grade.OK),  # one process has just ended
+        ({ELSEWHERE: 1}, False, False, Grade.WARNING),
+        ({ELSEWHERE: 1}, True, False, Grade.WARNING),
+        ({KNOWN: 1}, True, False, Grade.OK),  # the driver translates pids, or pid: host
+        ({}, True, False, Grade.UNKNOWN),
+        ({ELSEWHERE: 1}, False, True, Grade.NOTE),
+        ({KNOWN: None}, False, False, Grade.NOTE),
     ],
 )
-def test_whether_the_drivers_pids_are_known(facts: Facts, grade: Grade) -> None:
+def test_whether_the_drivers_pids_are_known(
+    monkeypatch: pytest.MonkeyPatch, held: dict[int, int | None], *, is_apart: bool, is_hidden: bool, grade: Grade
+) -> None:
     """The check distinguishes another pid namespace, hidden processes, and a reading without processes."""
-    finding = found(facts, "pids")
+    monkeypatch.setattr(visibility, "has_own_pids", lambda: is_apart)
+    monkeypatch.setattr(visibility, "_hides", lambda _: is_hidden)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
 
-    assert finding is not None
-    assert grade is finding.grade
+    assert grade is examined(held)["pids"].grade
 
 
 def test_without_a_gpu_pids_are_not_reported() -> None:
     """Without a GPU there is no finding about pids, because CPU processes are measured one by one."""
-    assert found(replace(WELL, gpus=0, pids={}, apart=True, visible="0"), "pids") is None
-    assert found(replace(WELL, gpus=0, visible="0"), "visible devices") is None
+    assert {"pids", "other queues", "visible devices"} == set(examined({KNOWN: 1}))
+    assert {"other queues"} == set(examined({}, DeviceKind.CPU))
 
 
-def test_each_rival_is_named() -> None:
-    """Each other queue on a device is named with its pid and user, so that the owner can be contacted."""
-    facts = replace(WELL, rivals=(Rival(pid=5, user="bob", device="GPU-0"),))
-    finding = found(facts, "other queues")
+def test_each_rival_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each other queue on a device is named with its pid and user, so that the owner can be contacted.
 
-    assert finding is not None
+    A worker is of this queue if the lock that it holds is in this state directory.
+    """
+    for pid, state_dir in (("5", "/other"), ("6", "/s")):
+        (tmp_path / pid / "fd").mkdir(parents=True)
+        (tmp_path / pid / "cmdline").write_text("python\0/bin/gpuqueue-worker\0run\0--device\0GPU-0\0")
+        (tmp_path / pid / "fd" / "3").symlink_to(f"{state_dir}/devices/GPU-0.lock")
+    monkeypatch.setattr(visibility, "each_process", tmp_path.iterdir)
+
+    finding = examined({})["other queues"]
+
     assert (Grade.WARNING, "GPU-0") == (finding.grade, finding.about)
-    assert "pid 5 of bob" in finding.seen
+    assert f"pid 5 of {tmp_path.owner()} serves it for another queue" in finding.seen
 
 
 @pytest.mark.parametrize(
