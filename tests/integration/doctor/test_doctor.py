@@ -6,18 +6,16 @@ import json
 import os
 import pty
 import re
-import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
 from bounded import until
-from site_of_one import BIN
+from own_home import BIN
+from own_home import Home as OwnHome
 from terminal import Terminal
 
 from gpuqueue.doctor import examination
@@ -32,19 +30,13 @@ NOT_OURS = {"disk"}
 NOT_FOR_DOCTOR = {"VIRTUAL_ENV", "NO_COLOR", "PYTHONDONTWRITEBYTECODE"}
 
 
-class Home:
-    """A user's machine. Only its state directory is set; everything else has defaults for tests."""
+class Home(OwnHome):
+    """A user's machine, whose doctor is asked for findings."""
 
     def __init__(self, state: Path) -> None:
-        self.state = state
-        self.environ = {
-            **{name: value for name, value in os.environ.items() if name not in NOT_FOR_DOCTOR},
-            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
-            "GPUQUEUE_STATE_DIR": str(state),
-            "GPUQUEUE_KILL_GRACE": "2s",
-            "GPUQUEUE_HOST": state.name,
-            "GPUQUEUE_DEVICES": "sim:1x1G",
-        }
+        super().__init__(state)
+        self.environ = {name: value for name, value in self.environ.items() if name not in NOT_FOR_DOCTOR}
+        self.environ["GPUQUEUE_DEVICES"] = "sim:1x1G"
 
     def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run ``gpuqueue`` and return the result, whatever the exit code. Fail on a traceback."""
@@ -91,12 +83,9 @@ class Home:
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
-    """Return a machine on which nothing runs, and stop everything on it after the test."""
-    made = Home(Path(mkdtemp(prefix="gpuqueue-home-")))
-    yield made
-    made.run("down", "--cancel-jobs")
-    shutil.rmtree(made.state, ignore_errors=True)
+def home(home: OwnHome) -> Home:
+    """Return a machine on which nothing runs, before and after the test."""
+    return Home(home.state)
 
 
 @pytest.fixture

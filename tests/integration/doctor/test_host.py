@@ -23,6 +23,7 @@ from fake_driver.fake_driver import (
     build,
     compiler,
 )
+from findings import the
 from site_of_one import BIN, Site
 
 from gpuqueue.doctor.machines import from_line
@@ -77,12 +78,6 @@ class Doctor:
 def doctor(fake: FakeGpus, library: Path) -> Doctor:
     """Return a `Doctor` for a machine with these GPUs."""
     return Doctor(fake.environ(library))
-
-
-def the(findings: list[Finding], check: str, about: str = "") -> Finding:
-    """Return the only finding of a check about one thing."""
-    (found,) = [each for each in findings if (each.check, each.about) == (check, about)]
-    return found
 
 
 def checks(findings: list[Finding], *grades: Grade) -> set[str]:
@@ -172,61 +167,45 @@ def test_a_card_that_hangs_keeps_nothing_else(fake: FakeGpus, doctor: Doctor) ->
     assert Grade.PROBLEM is the(found, "devices").grade  # the list of devices is unavailable
 
 
-def test_health_is_reported_for_each_card(fake: FakeGpus, doctor: Doctor) -> None:
-    """Heat, throttling and memory errors are separate warnings for each device."""
-    fake.state.gpus[0].temperature = 95
-    fake.state.gpus[1].reasons = HARDWARE_SLOWDOWN | SOFTWARE_THERMAL
-    fake.state.gpus[1].ecc = 3
+def test_each_fault_of_a_card_is_reported(fake: FakeGpus, doctor: Doctor) -> None:
+    """Heat, throttling, memory errors and persistence have findings of their own.
 
-    found = [each for each in doctor() if each.check == "health"]
+    Without persistence mode nothing fails, but the first use takes seconds.
+    """
+    hot, slow = fake.state.gpus
+    hot.temperature, slow.reasons = 95, HARDWARE_SLOWDOWN | SOFTWARE_THERMAL
+    slow.ecc, slow.persistence = 3, 0
 
-    assert {Grade.WARNING} == {each.grade for each in found}
-    reported = sorted(f"{each.about}: {each.seen.partition(':')[0]}" for each in found)
-    assert [
-        "device 0: it is hot",
-        "device 1: 3 memory errors that could not be corrected, since the driver started",
-        "device 1: it is too hot to run at full speed",
-        "device 1: something slows it down",
-    ] == reported
+    found = [each for each in doctor() if each.check in {"health", "persistence"}]
+
+    assert {
+        ("device 0", "warning", "it is hot"),
+        ("device 1", "warning", "it is too hot to run at full speed"),
+        ("device 1", "warning", "something slows it down"),
+        ("device 1", "warning", "3 memory errors that could not be corrected, since the driver started"),
+        ("", "note", "persistence mode is off on card 1"),
+    } == {(each.about, str(each.grade), each.seen.partition(":")[0]) for each in found}
 
 
-def test_compute_modes_are_reported_with_the_command_that_sets_them(fake: FakeGpus, doctor: Doctor) -> None:
-    """A compute mode other than the default is reported with the command that resets it.
+def test_modes_of_a_card_are_reported(fake: FakeGpus, doctor: Doctor) -> None:
+    """A mode in which jobs fail is reported with the command that changes it; a card with MIG instances gets a note.
 
     In exclusive mode a second job on the card fails although its memory fits. With one slot per device this is no
     warning.
     """
     fake.state.gpus[0].compute_mode, fake.state.gpus[1].compute_mode = EXCLUSIVE, PROHIBITED
-
     found = doctor()
+    one_slot = doctor(GPUQUEUE_SLOTS="1")
+    fake.divide(1, {0: 40 * GIB, 1: 40 * GIB})
+    fake.state.gpus[0].mig = 1
+    divided = doctor()
 
     assert Grade.WARNING is the(found, "compute mode", "device 0").grade
     assert Grade.PROBLEM is the(found, "compute mode", "device 1").grade
     assert "sudo nvidia-smi -i 1 -c DEFAULT" == the(found, "compute mode", "device 1").remedy
-    assert "compute mode" not in checks(doctor(GPUQUEUE_SLOTS="1"), Grade.WARNING)
-
-
-def test_persistence_mode_is_worth_a_note(fake: FakeGpus, doctor: Doctor) -> None:
-    """A card without persistence mode gets a note. Nothing fails, but the first use takes seconds."""
-    fake.state.gpus[1].persistence = 0
-
-    found = the(doctor(), "persistence")
-
-    assert (Grade.NOTE, True) == (found.grade, "on card 1:" in found.seen)
-
-
-def test_a_divided_card_is_noted_and_one_without_instances_warns(fake: FakeGpus, doctor: Doctor) -> None:
-    """A card with MIG instances gets a note.
-
-    A card in MIG mode without instances gets a warning, as no job can use it.
-    """
-    fake.divide(1, {0: 40 * GIB, 1: 40 * GIB})
-    fake.state.gpus[0].mig = 1
-
-    found = doctor()
-
-    assert (Grade.NOTE, True) == (the(found, "mig", "card 1").grade, "2 parts" in the(found, "mig", "card 1").seen)
-    assert Grade.WARNING is the(found, "mig", "card 0").grade
+    assert "compute mode" not in checks(one_slot, Grade.WARNING)
+    assert (Grade.NOTE, True) == (the(divided, "mig", "card 1").grade, "2 parts" in the(divided, "mig", "card 1").seen)
+    assert Grade.WARNING is the(divided, "mig", "card 0").grade
 
 
 @pytest.mark.full
@@ -249,28 +228,21 @@ def test_mps_is_checked_where_the_site_has_turned_it_on(fake: FakeGpus, doctor: 
 def test_processes_of_another_namespace_are_found(fake: FakeGpus, doctor: Doctor) -> None:
     """GPU processes that are all in another PID namespace are a warning.
 
-    This happens in a container without the host's PIDs. No job would get a measured peak there.
+    This happens in a container without the host's PIDs. No job would get a measured peak there. Unknown memory is not
+    zero. CUDA_VISIBLE_DEVICES, which may be set to choose a card, has no effect here.
     """
     fake.hold(0, ELSEWHERE, GIB, always_alive=True)
 
     blind = the(doctor(), "pids")
     fake.hold(0, os.getpid(), GIB)
     seen = the(doctor(), "pids")
+    fake.hold(0, os.getpid(), GIB, not_available=True)
+    unmeasured = doctor(CUDA_VISIBLE_DEVICES="0")
 
     assert (Grade.WARNING, True) == (blind.grade, "pid: host" in blind.remedy)
     assert (Grade.OK, "2 processes on the GPUs, 1 of them known here") == (seen.grade, seen.seen)
-
-
-def test_processes_of_unknown_memory_are_noted(fake: FakeGpus, doctor: Doctor) -> None:
-    """Processes whose memory the driver does not report get a note: unknown is not zero, and jobs get no peaks."""
-    fake.hold(0, os.getpid(), GIB, not_available=True)
-
-    assert Grade.NOTE is the(doctor(), "pids").grade
-
-
-def test_a_variable_without_effect_is_reported(doctor: Doctor) -> None:
-    """Doctor reports CUDA_VISIBLE_DEVICES. A user may have set it to choose a card, and it has no effect here."""
-    assert "CUDA_VISIBLE_DEVICES='0'" in the(doctor(CUDA_VISIBLE_DEVICES="0"), "visible devices").seen
+    assert Grade.NOTE is the(unmeasured, "pids").grade
+    assert "CUDA_VISIBLE_DEVICES='0'" in the(unmeasured, "visible devices").seen
 
 
 @pytest.mark.full
@@ -358,24 +330,24 @@ def test_deep_checks_report_the_gpus_that_torch_sees(doctor: Doctor, tmp_path: P
     assert "it sees 0 of 2 GPUs: Found no NVIDIA driver on your system." == found.seen
 
 
-def test_a_python_that_does_not_run_is_reported(doctor: Doctor, tmp_path: Path) -> None:
-    """A Python that does not start is a warning with its error message, as after an upgrade removed the interpreter."""
-    (tmp_path / "env" / "bin").mkdir(parents=True)
-    broken = tmp_path / "env" / "bin" / "python"
-    broken.write_text("#!/bin/sh\necho its library is gone >&2\nexit 127\n")
-    broken.chmod(0o755)
-
-    found = doctor(VIRTUAL_ENV=str(tmp_path / "env"))
-
-    assert Grade.WARNING is the(found, "interpreter").grade
-    assert "its library is gone" in the(found, "interpreter").seen
-
-
-def test_a_python_without_torch_is_worth_a_note(doctor: Doctor, tmp_path: Path) -> None:
-    """A Python without torch gets a note, because not every job needs torch."""
-    (tmp_path / "env" / "bin").mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("script", "check", "grade", "words"),
+    [
+        # An upgrade has removed the interpreter.
+        ("echo its library is gone >&2\nexit 127", "interpreter", Grade.WARNING, "its library is gone"),
+        # Not every job needs torch.
+        (f'exec {sys.executable} -S -I "$@"', "torch", Grade.NOTE, "none in this Python"),
+    ],
+)
+def test_a_python_that_does_not_run_or_has_no_torch_is_reported(
+    doctor: Doctor, tmp_path: Path, script: str, check: str, grade: Grade, words: str
+) -> None:
+    """The first is a warning with its error message, the second a note."""
     python = tmp_path / "env" / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
 
-    assert Grade.NOTE is the(doctor(VIRTUAL_ENV=str(tmp_path / "env")), "torch").grade
+    found = the(doctor(VIRTUAL_ENV=str(tmp_path / "env")), check)
+
+    assert (grade, True) == (found.grade, words in found.seen)

@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from factories import make_offer, make_spec, must_claim, serve
+from factories import make_spec, must_claim, serve
 from site_of_one import BIN, Site
 
 from gpuqueue.doctor.machines import from_line
@@ -178,114 +178,89 @@ def test_a_run_that_is_over_for_certain_is_tidied_up(site: Site) -> None:
     assert "stale directories" not in {check for check, _, _ in bad(site)}
 
 
-@pytest.fixture
 def stale(site: Site) -> RunDir:
     """Return a run that is certainly over."""
     return make_run(site, 1, end_in_history(site, 1))
 
 
-@pytest.mark.full
-def test_a_run_that_somebody_holds_is_left_alone(site: Site, stale: RunDir) -> None:
-    """A run whose lock is held has a shim or a worker, and is left alone whatever the store and the history say."""
-    with (stale.path / "lock").open("r+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        before = everything(site)
-
-        assert [] == mended(site)
-        assert before == everything(site)
-
-    assert 1 == len(mended(site))
+def held(site: Site) -> object:
+    """Let a shim or a worker hold the lock of a run that is over."""
+    lock = (stale(site).path / "lock").open("r+")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
 
 
-@pytest.mark.full
-def test_a_young_run_is_left_alone(site: Site, stale: RunDir) -> None:
-    """A new run directory is left alone, because a worker makes the directory before it takes the lock."""
-    os.utime(stale.path)
-    before = everything(site)
-
-    assert [] == mended(site)
-    assert before == everything(site)
+def young(site: Site) -> None:
+    os.utime(stale(site).path)
 
 
-@pytest.mark.full
-def test_nothing_is_tidied_up_without_the_history(site: Site, stale: RunDir) -> None:
-    """Nothing is removed while the history does not answer, because the end of the run is then not certain."""
+def without_history(site: Site) -> None:
+    stale(site)
     database = site.settings.state_dir / "history.db"
     database.rename(database.with_suffix(".away"))
-    (site.settings.state_dir / "history.db").mkdir()
-    before = everything(site)
-
-    assert [] == mended(site)
-    assert before == everything(site)
-    assert ("unsettled", Grade.UNKNOWN, "job 1") in bad(site)
-    assert stale.held() is not None
+    database.mkdir()
 
 
-def test_nothing_is_tidied_up_while_the_store_is_away(site: Site, stale: RunDir) -> None:
-    """Nothing is removed while the store does not answer."""
+def without_store(site: Site) -> None:
+    stale(site)
     site.environ["GPUQUEUE_REDIS_URL"] = "redis://127.0.0.1:1"
-    before = everything(site)
-
-    assert [] == mended(site)
-    assert before == everything(site)
-    assert stale.held() is not None
 
 
-def test_nothing_is_tidied_up_for_a_store_that_was_never_opened(site: Site, stale: RunDir) -> None:
-    """Nothing is removed for a store that was never opened. That it does not know the token proves nothing."""
+def never_opened(site: Site) -> None:
+    stale(site)
     connect(site.settings.redis_url).flushall()
-    before = everything(site)
-
-    assert [] == mended(site)
-    assert before == everything(site)
-    assert stale.held() is not None
 
 
-@pytest.mark.full
-def test_a_run_of_a_store_that_lost_its_data_is_left_alone(site: Site) -> None:
-    """A run with a start and no end in the history is left alone. Only its directory says how it ended."""
+def current(site: Site) -> str:
+    """Let a worker hold a run, and return its token."""
     serve(site.queue)
     site.queue.requests.submit(make_spec())
     token = must_claim(site.queue).token
+    make_run(site, 1, token)
+    return token
+
+
+def lost_data(site: Site) -> None:
+    current(site)
     record(site)
     connect(site.settings.redis_url).flushall()
     site.queue.recovery.open(100_001)
-    make_run(site, 1, token)
-    before = everything(site)
-
-    assert [] == mended(site)
-    assert before == everything(site)
-    assert ("unsettled", Grade.WARNING, "job 1") in bad(site)
 
 
-@pytest.mark.full
-def test_a_run_that_the_store_knows_is_left_alone(site: Site) -> None:
-    """The current run of a job is left alone. Its worker will settle it."""
-    serve(site.queue, make_offer())
-    site.queue.requests.submit(make_spec())
-    make_run(site, 1, must_claim(site.queue).token)
-    before = everything(site)
-
-    assert [] == mended(site)
-    assert before == everything(site)
-    assert {("unsettled", Grade.WARNING, "job 1")} == bad(site)
-
-
-def test_what_the_store_calls_current_is_never_over(site: Site) -> None:
-    """The current run of a job is left alone, even if the history has an end for the same job id.
-
-    That history belongs to another store, in which the id is another job's.
-    """
+def current_of_another_store(site: Site) -> None:
     end_in_history(site, 1)
     connect(site.settings.redis_url).flushall()
     site.queue.recovery.open(0)
-    serve(site.queue)
-    site.queue.requests.submit(make_spec())
-    make_run(site, 1, must_claim(site.queue).token)
+    current(site)
+
+
+full = pytest.mark.full
+UNKNOWN, LEFT = {("unsettled", Grade.UNKNOWN, "job 1")}, {("unsettled", Grade.WARNING, "job 1")}
+
+
+@pytest.mark.parametrize(
+    ("happen", "found"),
+    [
+        pytest.param(held, {("without a worker", Grade.PROBLEM, "job 1")}, marks=full),
+        pytest.param(young, set(), marks=full),  # a worker makes the directory before it takes the lock
+        pytest.param(without_history, UNKNOWN, marks=full),  # the end of the run is not certain
+        (without_store, UNKNOWN),
+        (never_opened, LEFT),  # that such a store does not know the token proves nothing
+        pytest.param(lost_data, LEFT, marks=full),  # only its directory says how it ended
+        pytest.param(current, LEFT, marks=full),  # its worker will settle it
+        (current_of_another_store, LEFT),  # in whose history the id is another job's
+    ],
+)
+def test_a_run_that_may_not_be_over_is_left_alone(
+    site: Site, happen: Callable[[Site], object], found: set[tuple[str, Grade, str]]
+) -> None:
+    """Nothing is removed unless the run is certainly over, by the store and by the history."""
+    _lock = happen(site)
     before = everything(site)
 
     assert [] == mended(site)
     assert before == everything(site)
+    assert found == bad(site)
 
 
 def test_an_unreadable_claim_is_reported(site: Site) -> None:
@@ -293,16 +268,13 @@ def test_an_unreadable_claim_is_reported(site: Site) -> None:
 
     A power cut can truncate the file, and no worker can adopt the run.
     """
-    serve(site.queue)
-    site.queue.requests.submit(make_spec())
-    directory = make_run(site, 1, must_claim(site.queue).token)
+    directory = RunDir(site.settings.runs_dir / "1" / current(site))
     (directory.path / "claim").write_text('{"job_id": 1, "tok')
     grow_old(directory)
 
     (found,) = [each for each in runs(site) if each.check == "unsettled"]
 
-    assert Grade.WARNING is found.grade
-    assert "nobody can adopt it" in found.seen
+    assert (Grade.WARNING, True) == (found.grade, "nobody can adopt it" in found.seen)
 
 
 @pytest.mark.full
