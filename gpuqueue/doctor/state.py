@@ -97,7 +97,7 @@ def disk(site: Site) -> Findings:
     free = f"{format_bytes(bytes_left)} free"
     remedy = f"free some space on the disk of {site.settings.state_dir}: jobs' logs and the store's data go there"
     if bytes_left < FULL_BYTES or files_left == 0:
-        return problem(free if files_left else f"{free}, but no inode", remedy)
+        return problem(f"{free}, but no inode" if files_left == 0 else free, remedy)
     if bytes_left < LOW_BYTES:
         return warning(free, remedy)
     if files_left is not None and files_left < LOW_FILES:

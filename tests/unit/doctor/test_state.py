@@ -13,7 +13,7 @@ from gpuqueue.doctor.site import Site
 from gpuqueue.doctor.state import CHECKS, filesystem_of
 from gpuqueue.model.finding import Grade
 from gpuqueue.settings.settings import Settings
-from gpuqueue.text.units import GIB, MIB
+from gpuqueue.text.units import GIB, MIB, format_bytes
 
 
 @pytest.fixture
@@ -94,24 +94,26 @@ def test_what_is_wrong_with_the_directory(
 
 
 @pytest.mark.parametrize(
-    ("bytes_left", "files", "files_left", "grade"),
+    ("bytes_left", "files", "files_left", "grade", "seen"),
     [
-        (10 * GIB, 0, 0, Grade.OK),  # without a limit
-        (10 * GIB, 10**7, 10**6, Grade.OK),
-        (GIB - 1, 0, 0, Grade.WARNING),
-        (10 * GIB, 10**7, 100, Grade.WARNING),
-        (100 * MIB - 1, 0, 0, Grade.PROBLEM),
-        (10 * GIB, 10**7, 0, Grade.PROBLEM),
+        (10 * GIB, 0, 0, Grade.OK, "10G free"),  # without a limit
+        (10 * GIB, 10**7, 10**6, Grade.OK, "10G free"),
+        (GIB - 1, 0, 0, Grade.WARNING, f"{format_bytes(GIB - 1)} free"),
+        (10 * GIB, 10**7, 100, Grade.WARNING, "10G free, but only 100 inodes"),
+        (100 * MIB - 1, 0, 0, Grade.PROBLEM, f"{format_bytes(100 * MIB - 1)} free"),
+        (10 * GIB, 10**7, 0, Grade.PROBLEM, "10G free, but no inode"),
     ],
 )
 def test_a_disk_is_judged_by_bytes_and_by_files(
-    site: Site, monkeypatch: pytest.MonkeyPatch, bytes_left: int, files: int, files_left: int, grade: Grade
+    site: Site, monkeypatch: pytest.MonkeyPatch, bytes_left: int, files: int, files_left: int, grade: Grade, seen: str
 ) -> None:
     """A disk is judged by free bytes and free inodes. Some file systems allocate inodes on demand and have no limit."""
     disk = SimpleNamespace(f_bavail=bytes_left, f_frsize=1, f_files=files, f_favail=files_left, f_flag=0)
     monkeypatch.setattr(os, "statvfs", lambda _: disk)
 
-    assert grade is by_check(CHECKS, site)["disk"].grade
+    finding = by_check(CHECKS, site)["disk"]
+
+    assert (grade, seen) == (finding.grade, finding.seen)
 
 
 def test_the_file_system_is_the_innermost_mount(tmp_path: Path) -> None:
