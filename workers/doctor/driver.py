@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem
 from workers.devices.nvml_diagnostics import DriverFacts, DriverState
 from workers.doctor.host import Host
@@ -20,40 +19,26 @@ CONTAINER = "start the container with its devices: docker run --gpus all, or dep
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """The parts of the driver's environment. A missing part is empty or None."""
+    """The parts of the driver's environment on *host*. A missing part is empty or None."""
 
-    #: The version of the driver's kernel module.
-    module: str | None
-    #: The device files of the cards, and those of them (and of nvidiactl) that this account cannot open.
-    nodes: tuple[str, ...]
-    closed: tuple[str, ...]
-    #: The PCI addresses of the NVIDIA cards.
-    cards: tuple[str, ...]
-    #: Whether the nouveau driver is loaded. It keeps NVIDIA's driver from the card, and cannot compute.
-    nouveau: bool
-    container: bool
-    #: The value of NVIDIA_VISIBLE_DEVICES; None if it is not set.
-    visible: str | None
-
-
-def read_surroundings(host: Host) -> Surroundings:
-    """Return the driver's environment on *host*."""
-    root = host.root
-    files = sorted((root / "dev").glob("nvidia[0-9]*"))
-    control = [root / "dev" / "nvidiactl"] if (root / "dev" / "nvidiactl").exists() else []
-    return Surroundings(
-        module=_module(root),
-        nodes=tuple(f"/{file.relative_to(root)}" for file in files),
-        closed=tuple(
-            f"/{each.relative_to(root)}" for each in (*control, *files) if not os.access(each, os.R_OK | os.W_OK)
-        ),
-        cards=tuple(_cards(root)),
-        nouveau=(root / "sys" / "module" / "nouveau").exists(),
-        container=any((root / name).exists() for name in (".dockerenv", "run/.containerenv")),
-        visible=host.environ.get("NVIDIA_VISIBLE_DEVICES"),
-    )
+    def __init__(self, host: Host) -> None:
+        root = host.root
+        files = sorted((root / "dev").glob("nvidia[0-9]*"))
+        control = [path for path in [root / "dev" / "nvidiactl"] if path.exists()]
+        #: The device files of the cards, and those of them (and of nvidiactl) that this account cannot open.
+        self.nodes = [f"/{path.relative_to(root)}" for path in files]
+        closed = [path for path in (*control, *files) if not os.access(path, os.R_OK | os.W_OK)]
+        self.closed = ", ".join(f"/{path.relative_to(root)}" for path in closed)
+        #: The version of the driver's kernel module.
+        self.module = _module(root)
+        #: The PCI addresses of the NVIDIA cards.
+        self.cards = ", ".join(_cards(root))
+        #: Whether the nouveau driver is loaded. It keeps NVIDIA's driver from the card, and cannot compute.
+        self.nouveau = (root / "sys" / "module" / "nouveau").exists()
+        self.container = any((root / name).exists() for name in (".dockerenv", "run/.containerenv"))
+        #: None if it is not set.
+        self.visible = host.environ.get("NVIDIA_VISIBLE_DEVICES")
 
 
 def _module(root: Path) -> str | None:
@@ -84,7 +69,7 @@ def driver(host: Host) -> Findings:
         DriverState.NO_PERMISSION: _no_permission,
         DriverState.BROKEN: _broken,
     }
-    found = judge[host.driver.state](host.driver, read_surroundings(host))
+    found = judge[host.driver.state](host.driver, Surroundings(host))
     if found.grade.is_well or host.wants_gpus:
         return found
     # The settings ask for no GPU, so a broken driver is no problem.
@@ -97,9 +82,8 @@ def _well(facts: DriverFacts, around: Surroundings) -> Finding:
     if facts.count:
         return ok(seen)
     if around.cards:
-        where = ", ".join(around.cards)
         remedy = "dmesg shows why the driver does not take it (NVRM, Xid); it may need a newer driver, or a reset"
-        return problem(f"{seen}, but there is one on the bus ({where})", remedy)
+        return problem(f"{seen}, but there is one on the bus ({around.cards})", remedy)
     return note(seen, "the driver is there, and no card")
 
 
@@ -117,7 +101,7 @@ def _no_library(_facts: DriverFacts, around: Surroundings) -> Finding:
             seen, "install the driver's libraries of the same version (libnvidia-compute, nvidia-driver-libs)"
         )
     if around.cards:
-        seen = f"there is an NVIDIA card ({', '.join(around.cards)}), and no driver for it"
+        seen = f"there is an NVIDIA card ({around.cards}), and no driver for it"
         return problem(seen, _install(around))
     return note("no NVIDIA driver and no NVIDIA card")
 
@@ -154,7 +138,7 @@ def _mismatch(facts: DriverFacts, around: Surroundings) -> Finding:
 
 
 def _no_permission(_facts: DriverFacts, around: Surroundings) -> Finding:
-    closed = ", ".join(around.closed) or "/dev/nvidiactl"
+    closed = around.closed or "/dev/nvidiactl"
     return problem(f"this account may not open {closed}", f"ls -l {closed}: add the account to its group, log in again")
 
 
@@ -172,12 +156,13 @@ def _broken(facts: DriverFacts, around: Surroundings) -> Finding:
 
 def device_files(host: Host) -> Findings:
     """Check whether this account can open the device files."""
-    around = read_surroundings(host)
+    around = Surroundings(host)
     if not around.nodes:
         return ()
     if around.closed:
-        closed = ", ".join(around.closed)
-        return problem(f"this account may not open {closed}", "add it to the group that ls -l names, and log in again")
+        return problem(
+            f"this account may not open {around.closed}", "add it to the group that ls -l names, and log in again"
+        )
     return ok(f"{len(around.nodes)} can be opened")
 
 

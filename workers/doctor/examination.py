@@ -35,7 +35,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
     session = Session()
     opening = TimedCall(lambda: driver_facts(session), DRIVER_S)
     first = [
-        _begun("runs", lambda: runs.facts_of(settings), runs.CHECKS),
+        _begun("runs", lambda: runs.UnsettledRuns(settings), runs.CHECKS),
         _begun("runs", lambda: settings, orphans.CHECKS),
         _begun("python", lambda: settings, (python.environments,)),
         _begun("host", lambda: settings, launcher.CHECKS, INSTALLATION_S),
@@ -57,7 +57,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
         for checks in (driver.CHECKS, cards.CHECKS, visibility.CHECKS):
             yield from _begun("host", lambda: host, checks, 2 * DEVICES_S)()
     python_s = POLL_S + (python.DEEP_S if deep else 0.0)
-    yield from _begun("python", lambda: python.read_interpreter(environ, facts, deep=deep), python.CHECKS, python_s)()
+    yield from _begun("python", lambda: python.Interpreter(environ, facts, deep=deep), python.CHECKS, python_s)()
 
 
 def _begun(

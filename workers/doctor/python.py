@@ -10,10 +10,8 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
-from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.command_line import interpreter as chosen
@@ -49,28 +47,19 @@ print(json.dumps(found))
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Interpreter:
     """The Python that a script submitted from here would get, and its torch. ``failure`` is why it did not answer."""
 
-    path: str
-    environ: Mapping[str, str]
-    driver: DriverFacts
-    deep: bool
-    python: str | None = None
-    torch: str | None = None
-    cuda: str | None = None
-    failure: str | None = None
-
-
-def read_interpreter(environ: Mapping[str, str], driver: DriverFacts, *, deep: bool) -> Interpreter:
-    """Ask the Python that *environ* selects for its version and for that of its torch."""
-    read = partial(Interpreter, path=chosen(environ), environ=travelling(environ), driver=driver, deep=deep)
-    try:
-        found = _ask(chosen(environ), ASK, travelling(environ), ASK_S)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return read(failure=_reported(error))
-    return read(python=found["python"], torch=found.get("torch"), cuda=found.get("cuda"))
+    def __init__(self, environ: Mapping[str, str], driver: DriverFacts, *, deep: bool) -> None:
+        self.driver, self.deep = driver, deep
+        self.path, self.environ = chosen(environ), travelling(environ)
+        found: dict[str, str | None] = {}
+        self.failure: str | None = None
+        try:
+            found = _ask(self.path, ASK, self.environ, ASK_S)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            self.failure = _reported(error)
+        self.python, self.torch, self.cuda = found.get("python"), found.get("torch"), found.get("cuda")
 
 
 def _ask(python: str, code: str, env: Mapping[str, str], limit_s: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpuqueue.errors import Unreachable
 from gpuqueue.settings.settings import Settings
-from workers.doctor.runs import facts_of, links, tokens_over
+from workers.doctor.runs import UnsettledRuns, links, tokens_over
 from workers.run.directory import RunDir
 from workers.run.links import LIVE
 
@@ -29,8 +29,8 @@ def tidy_stale_directories(settings: Settings) -> Iterator[str]:
 
     Each run is locked first, and checked again under the lock.
     """
-    for run in facts_of(settings).runs:
-        if not (run.is_left and run.over):
+    for run in UnsettledRuns(settings).runs:
+        if not (run.is_left and run.is_over):
             continue
         directory = RunDir(run.directory.path)
         fd = directory.try_lock()

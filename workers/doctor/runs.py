@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuqueue.errors import Unreachable
-from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.model.run import Record
 from gpuqueue.queue.diagnostics import store_states
@@ -26,31 +25,28 @@ YOUNG_S = 30.0
 MOST_NAMED = 10
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunFacts:
-    """An unsettled run, which has a link below ``runs/live``."""
+class UnsettledRun:
+    """A run with a link below ``runs/live``, as it was when this was made.
 
-    job_id: int
-    token: str
-    directory: RunDir
-    #: Whether the run directory exists, and whether its claim is readable.
-    there: bool
-    whole: bool
-    young: bool
-    #: The UUID of the device whose worker manages the run.
-    device: str | None
-    #: Whether a shim or a worker holds the run's lock, and for how many more seconds the heartbeat is valid.
-    attended: bool
-    renewed_s: float
-    #: The limit in bytes to which its log was cut, and the key of the reason; None if it was not.
-    lowered: tuple[int, str] | None
-    #: Whether the run is certainly over: the store does not know the token, and the history has the end.
-    over: bool
+    It ``is_over`` for certain if the store does not know the token, and the history has the end.
+    """
 
-    @property
-    def name(self) -> str:
-        """Return the run's name for users."""
-        return f"job {self.job_id}"
+    def __init__(self, settings: Settings, job_id: int, token: str, *, is_over: bool) -> None:
+        self.job_id, self.token, self.is_over = job_id, token, is_over
+        self.name = f"job {job_id}"
+        self.directory = RunDir(settings.runs_dir / str(job_id) / token)
+        path, held = self.directory.path, self.directory.held()
+        self.is_there = path.is_dir()
+        #: Whether its claim is readable, and the UUID of the device whose worker manages the run.
+        self.is_whole = held is not None
+        self.device = None if held is None else held.devices[0].uuid
+        #: Whether a shim or a worker holds the run's lock, and for how many more seconds the heartbeat is valid.
+        self.is_attended = is_locked(path / "lock")
+        self.renewed_s = _renewed_until_s(path) - time.monotonic()
+        #: Whether the run has neither a shim nor a worker, and is not just starting.
+        self.is_left = self.is_there and not self.is_attended and _age_s(path) >= YOUNG_S
+        #: The limit in bytes to which its log was cut, and the key of the reason; None if it was not.
+        self.lowered = self.directory.log_limit()
 
     @property
     def user(self) -> str:
@@ -59,44 +55,21 @@ class RunFacts:
             return in_one_line(str((self.directory.path / USER).readlink()))
         return ""
 
-    @property
-    def is_left(self) -> bool:
-        """Return whether the run has neither a shim nor a worker, and is not just starting."""
-        return self.there and not self.attended and not self.young
 
+class UnsettledRuns:
+    """The unsettled runs of this machine. ``unasked`` is why the store or the history did not answer."""
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """The unsettled runs of this machine."""
-
-    settings: Settings
-    runs: tuple[RunFacts, ...]
-    #: The devices that have a worker, which holds their lock in this state directory.
-    served: frozenset[str]
-    #: Why the store or the history did not answer; empty if both answered or neither was needed.
-    unasked: str
-
-
-# ---- facts -----------------------------------------------------------------------------------------------------------
-
-
-def facts_of(settings: Settings) -> Facts:
-    """Return the facts about the unsettled runs."""
-    names = list(links(settings.runs_dir))
-    over, unasked = frozenset[str](), ""
-    try:
-        over = tokens_over(settings, names)
-    except Unreachable as error:
-        unasked = str(error)
-    runs = tuple(_read(settings.runs_dir, job_id, token, over=token in over) for job_id, token in names)
-    locks = settings.state_dir / "devices"
-    devices = {run.device for run in runs if run.device is not None}
-    return Facts(
-        settings=settings,
-        runs=runs,
-        served=frozenset(device for device in devices if is_locked(locks / f"{device}.lock")),
-        unasked=unasked,
-    )
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.unasked = settings, ""
+        names, over = list(links(settings.runs_dir)), frozenset[str]()
+        try:
+            over = tokens_over(settings, names)
+        except Unreachable as error:
+            self.unasked = str(error)
+        self.runs = [UnsettledRun(settings, job_id, token, is_over=token in over) for job_id, token in names]
+        devices = {run.device for run in self.runs if run.device is not None}
+        #: The devices that have a worker, which holds their lock in this state directory.
+        self.served = {each for each in devices if is_locked(settings.state_dir / "devices" / f"{each}.lock")}
 
 
 def links(runs: Path) -> Iterator[tuple[int, str]]:
@@ -142,24 +115,6 @@ def _is_over(record: Record | None, token: str) -> bool:
     return reported or record.job.state.is_end or any(run.attempt > attempt for run in record.runs)
 
 
-def _read(runs: Path, job_id: int, token: str, *, over: bool) -> RunFacts:
-    directory = RunDir(runs / str(job_id) / token)
-    held = directory.held()
-    return RunFacts(
-        job_id=job_id,
-        token=token,
-        directory=directory,
-        there=directory.path.is_dir(),
-        whole=held is not None,
-        young=_age_s(directory.path) < YOUNG_S,
-        device=None if held is None else held.devices[0].uuid,
-        attended=is_locked(directory.path / "lock"),
-        renewed_s=_renewed_until_s(directory.path) - time.monotonic(),
-        lowered=directory.log_limit(),
-        over=over,
-    )
-
-
 def _age_s(path: Path) -> float:
     """Return the time since the directory was last modified, in seconds; infinity if it does not exist."""
     try:
@@ -175,50 +130,47 @@ def _renewed_until_s(path: Path) -> float:
         return 0.0
 
 
-# ---- checks ----------------------------------------------------------------------------------------------------------
-
-
-def dangling_links(facts: Facts) -> Findings:
+def dangling_links(of: UnsettledRuns) -> Findings:
     """Report links to runs whose directories are gone."""
-    gone = [f"{run.job_id}.{run.token}" for run in facts.runs if not run.there]
+    gone = [f"{run.job_id}.{run.token}" for run in of.runs if not run.is_there]
     if not gone:
         return ok("none")
-    seen = f"in {facts.settings.runs_dir / LIVE} {len(gone)} lead nowhere: {', '.join(gone[:MOST_NAMED])}"
+    seen = f"in {of.settings.runs_dir / LIVE} {len(gone)} lead nowhere: {', '.join(gone[:MOST_NAMED])}"
     return warning(seen, "gpuqueue doctor --fix removes them", fixable=True)
 
 
-def without_a_worker(facts: Facts) -> Iterator[Finding]:
+def without_a_worker(of: UnsettledRuns) -> Iterator[Finding]:
     """Report live runs whose device has no worker to send heartbeats."""
-    alone = [run for run in facts.runs if run.there and run.attended and run.device not in facts.served]
+    alone = [run for run in of.runs if run.is_there and run.is_attended and run.device not in of.served]
     for run in alone:
         if run.renewed_s <= 0:
             yield problem("its shim ends it now: no worker renewed its lease in time", "gpuqueue up", about=run.name)
             continue
         seen = f"it runs without a worker, and is ended in {format_duration(run.renewed_s)} unless one comes"
-        if run.renewed_s > facts.settings.shim_grace_s:
+        if run.renewed_s > of.settings.shim_grace_s:
             yield note(
                 seen, "it was left alone (gpuqueue down --leave-jobs); gpuqueue up takes it over", about=run.name
             )
         else:
             yield warning(seen, "gpuqueue up", about=run.name)
     if not alone:
-        attended = sum(run.attended for run in facts.runs)
+        attended = sum(run.is_attended for run in of.runs)
         yield ok(f"{attended} live, each with its worker" if attended else "none is live")
 
 
-def unsettled(facts: Facts) -> Iterator[Finding]:
+def unsettled(of: UnsettledRuns) -> Iterator[Finding]:
     """Report runs that have ended without a report to the queue."""
-    left = [run for run in facts.runs if run.is_left and not run.over]
+    left = [run for run in of.runs if run.is_left and not run.is_over]
     for run in left:
-        if run.device in facts.served:
+        if run.device in of.served:
             yield note("it has ended, and its worker is about to report it to the queue", about=run.name)
-        elif not run.whole:
+        elif not run.is_whole:
             seen = f"nobody can adopt it: {run.directory.path / 'claim'} is missing or damaged"
             yield warning(
                 seen, "the queue takes it back when its lease ends; then gpuqueue doctor --fix", about=run.name
             )
-        elif facts.unasked:
-            seen = f"it has ended; whether the queue knows cannot be seen: {facts.unasked}"
+        elif of.unasked:
+            seen = f"it has ended; whether the queue knows cannot be seen: {of.unasked}"
             yield unknown(seen, "gpuqueue up", about=run.name)
         else:
             yield warning(
@@ -230,9 +182,9 @@ def unsettled(facts: Facts) -> Iterator[Finding]:
         yield ok("every end was reported")
 
 
-def stale_directories(facts: Facts) -> Findings:
+def stale_directories(of: UnsettledRuns) -> Findings:
     """Report run directories of runs that are certainly over."""
-    stale = [run for run in facts.runs if run.is_left and run.over]
+    stale = [run for run in of.runs if run.is_left and run.is_over]
     if not stale:
         return ok("none")
     jobs = ", ".join(str(run.job_id) for run in stale[:MOST_NAMED])
@@ -240,9 +192,9 @@ def stale_directories(facts: Facts) -> Findings:
     return warning(seen, "gpuqueue doctor --fix does; their logs stay", fixable=True)
 
 
-def cut_logs(facts: Facts) -> Iterator[Finding]:
+def cut_logs(of: UnsettledRuns) -> Iterator[Finding]:
     """Report running jobs whose logs were cut because the host has no room for more."""
-    cut = [(run, *run.lowered) for run in facts.runs if run.attended and run.lowered is not None]
+    cut = [(run, *run.lowered) for run in of.runs if run.is_attended and run.lowered is not None]
     for run, limit_bytes, why in cut:
         seen = f"the log of {run.user or 'its user'} is held to {format_bytes(limit_bytes)}: {REASONS[why]}"
         yield warning(seen, "let the job write less; GPUQUEUE_LOG_LIMIT keeps each log smaller", about=run.name)

@@ -18,7 +18,7 @@ from site_of_one import Site
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.disk_room import Room
 from gpuqueue.text.units import GIB, MIB
-from workers.doctor.runs import cut_logs, facts_of
+from workers.doctor.runs import UnsettledRuns, cut_logs
 from workers.run.directory import RunDir
 from workers.services import log_watch
 from workers.services.log_watch import LogWatch, level
@@ -270,7 +270,7 @@ def test_a_whole_host_holds_a_user_to_the_limit_while_a_job_runs(site: Site, tmp
     until(lambda: RunDir(log.parent).log_limit(), what="the lower limit")
     until(lambda: log.stat().st_blocks * 512 <= 4 * MIB, what="the cut")
 
-    (found,) = cut_logs(facts_of(Settings.load(site.environ)))
+    (found,) = cut_logs(UnsettledRuns(Settings.load(site.environ)))
     assert (f"job {job.id}", "warning") == (found.about, str(found.grade))
     assert f"the log of {job.spec.account.name} is held to " in found.seen
     (tmp_path / "end").touch()
