@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import socket
@@ -121,38 +120,6 @@ def test_an_empty_site_is_reported_and_not_changed(home: Home) -> None:
     assert "→ gpuqueue up" in done.stdout
     assert not home.state.exists()
     assert {"store answers": "problem", "history answers": "problem", "queue opened": "unknown"} == home.bad()
-
-
-@pytest.mark.full
-def test_broken_settings_are_reported_one_by_one(home: Home, tmp_path: Path) -> None:
-    """Doctor reports each broken setting and goes on with the readable ones, where other commands stop at the first.
-
-    It repairs nothing.
-    """
-    config = tmp_path / "config.toml"
-    config.write_text('leese = "5m"\nslots = 0\npool = "a"\n')
-    wrong = {"GPUQUEUE_CONFIG": str(config), "GPUQUEUE_HEARTBEAT": "soon", "GPUQUEUE_SLOT": "4"}
-
-    found = [each for each in home.findings(**wrong) if each["section"] == "settings"]
-
-    reported = " ".join(each["seen"] for each in found if each["grade"] == "problem")
-    assert all(word in reported for word in ("setting heartbeat", "setting slots", "'leese' is no setting"))
-    assert "GPUQUEUE_SLOT is no setting" in next(each["seen"] for each in found if each["check"] == "variables")
-    assert "a (file" in next(each["seen"] for each in found if each["about"] == "pool")
-    assert "nothing was repaired" in home.run("doctor", "--fix", **wrong).stdout
-    assert 2 == home.run("queue", **wrong).returncode
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("content", [b"lease = ", b"\xff\xfe"])
-def test_an_invalid_settings_file_is_reported(home: Home, tmp_path: Path, content: bytes) -> None:
-    """A settings file that is not TOML, for example after an editor's accident, is a problem."""
-    config = tmp_path / "config.toml"
-    config.write_bytes(content)
-
-    found = home.the("settings", "reading", GPUQUEUE_CONFIG=str(config))
-
-    assert ("problem", True) == (found["grade"], "is not TOML" in found["seen"])
 
 
 @pytest.mark.full
@@ -336,47 +303,14 @@ def test_inside_a_job_the_site_is_examined_and_not_the_job(home: Home) -> None:
 
 
 @pytest.mark.full
-def test_json_has_one_object_and_the_worst_grade(home: Home) -> None:
-    """``--json`` prints one object with the worst grade. With ``-q`` it has only the findings that are not healthy."""
-    whole = json.loads(home.run("doctor", "--json").stdout)
-    quiet = json.loads(home.run("doctor", "--json", "-q").stdout)
-
-    assert "problem" == whole["worst"]
-    assert whole["repairs"] is None
-    assert [each for each in whole["findings"] if each["grade"] not in {"ok", "note"}] == quiet["findings"]
-
-
-@pytest.mark.full
-def test_a_terminal_that_knows_ascii_only_gets_ascii(home: Home) -> None:
-    """With an ASCII output encoding the report is ASCII. A mark that cannot be encoded does not end the report."""
-    done = home.run("doctor", PYTHONIOENCODING="ascii")
-
-    assert 1 == done.returncode
-    assert done.stdout.isascii()
-    assert "  x answers" in done.stdout
-    assert "-> gpuqueue up" in done.stdout
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(("no_colour", "coloured"), [("", True), ("1", False)])
 def test_colour_is_for_a_terminal_that_wants_it(home: Home, no_colour: str, *, coloured: bool) -> None:
     """The report has colour only on a terminal without NO_COLOR. A pipe gets none."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [str(BIN / "gpuqueue"), "doctor", "-q"],
-        env={**home.environ, "NO_COLOR": no_colour, "TERM": "xterm"},
-        stdout=theirs,
-        stdin=subprocess.DEVNULL,
-    )
-    os.close(theirs)
-    printed = b""
-    while chunk := _read(ours):
-        printed += chunk
-    process.wait(timeout=60)
-    os.close(ours)
+    with Terminal([str(BIN / "gpuqueue"), "doctor", "-q"], {**home.environ, "NO_COLOR": no_colour}) as terminal:
+        terminal.ended()
 
-    assert b"answers" in printed
-    assert coloured == (b"\x1b[31m" in printed)
+    assert b"answers" in terminal.written
+    assert coloured == (b"\x1b[31m" in terminal.written)
     assert "\x1b" not in home.run("doctor", "-q").stdout
 
 
@@ -394,13 +328,6 @@ def test_a_finding_goes_on_below_on_a_narrow_terminal(home: Home) -> None:
     answers = next(place for place, line in enumerate(lines) if line.startswith("  ✗ answers"))
     assert lines[answers + 1].startswith(" " * 24)
     assert max(map(len, home.run("doctor").stdout.splitlines())) > 60
-
-
-def _read(fd: int) -> bytes:
-    try:
-        return os.read(fd, 4096)
-    except OSError:  # the other end is closed
-        return b""
 
 
 @pytest.mark.full

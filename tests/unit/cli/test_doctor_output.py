@@ -71,12 +71,26 @@ def test_bad_findings_are_listed_with_remedies(findings: list[Finding]) -> None:
 
 
 def test_json_has_every_finding(findings: list[Finding]) -> None:
-    """``--json`` is complete, with and without ``--verbose``."""
+    """``--json`` is complete, with and without ``--verbose``. With ``-q`` it has only the findings that are bad."""
     findings += (*WELL, *WRONG)
 
     for words in ([], ["--verbose"]):
-        found = json.loads(doctor("--json", *words).stdout)["findings"]
-        assert [each.seen for each in findings] == [each["seen"] for each in found]
+        printed = json.loads(doctor("--json", *words).stdout)
+        assert [each.seen for each in findings] == [each["seen"] for each in printed["findings"]]
+        assert ("problem", None) == (printed["worst"], printed["repairs"])
+    quiet = json.loads(doctor("--json", "-q").stdout)["findings"]
+    assert [each.seen for each in findings if not each.grade.is_well] == [each["seen"] for each in quiet]
+
+
+def test_a_terminal_that_knows_ascii_only_gets_ascii(findings: list[Finding]) -> None:
+    """A mark or a letter that cannot be encoded does not end the report."""
+    findings += (*WRONG, replace(problem("café", "tea"), section="state", check="drink"))
+
+    printed = CliRunner(charset="ascii").invoke(command.doctor).stdout
+
+    assert "  x disk                no disk\n" in printed
+    assert "-> buy one" in printed
+    assert "caf?" in printed
 
 
 def test_verbose_and_quiet_exclude_each_other(findings: list[Finding]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from factories import make_spec
 from findings import findings, the
 
+from gpuqueue.doctor.repairs import repair
 from gpuqueue.doctor.site import Site
 from gpuqueue.doctor.values import CHECKS, IN_A_JOB, outside_of_jobs, tls
 from gpuqueue.model.finding import Finding, Grade
@@ -105,6 +106,36 @@ def test_targets_are_named_without_secrets(monkeypatch: pytest.MonkeyPatch, *, a
     assert (Grade.OK if apprise else Grade.WARNING) is finding.grade
     assert "mail, team" in finding.seen
     assert not any("secret" in each.seen for each in reported)
+
+
+def test_broken_settings_are_reported_one_by_one(tmp_path: Path) -> None:
+    """Doctor reports each broken setting and goes on with the readable ones, where other commands stop at the first.
+
+    It repairs nothing.
+    """
+    config = tmp_path / "config.toml"
+    config.write_text('leese = "5m"\nslots = 0\npool = "a"\n')
+    wrong = {"GPUQUEUE_CONFIG": str(config), "GPUQUEUE_HEARTBEAT": "soon", "GPUQUEUE_SLOT": "4"}
+
+    reported = found(wrong)
+
+    faults = " ".join(each.seen for each in reported if (each.check, each.grade) == ("reading", Grade.PROBLEM))
+    assert all(word in faults for word in ("setting heartbeat", "setting slots", "'leese' is no setting"))
+    assert "GPUQUEUE_SLOT is no setting" in the(reported, "variables").seen
+    assert "a (file" in the(reported, "values", "pool").seen
+    (printed,) = repair(wrong)
+    assert printed.startswith("nothing was repaired: ")
+
+
+@pytest.mark.parametrize("content", [b"lease = ", b"\xff\xfe"])
+def test_an_invalid_settings_file_is_reported(tmp_path: Path, content: bytes) -> None:
+    """A settings file that is not TOML, for example after an editor's accident, is a problem."""
+    config = tmp_path / "config.toml"
+    config.write_bytes(content)
+
+    finding = the(found({"GPUQUEUE_CONFIG": str(config)}), "reading")
+
+    assert (Grade.PROBLEM, True) == (finding.grade, "is not TOML" in finding.seen)
 
 
 def test_what_has_no_effect_is_reported(tmp_path: Path) -> None:
