@@ -144,37 +144,32 @@ def test_a_database_without_tables_is_reported_with_the_command(empty_url: str) 
     assert (Grade.PROBLEM, "gpuqueue up, or gpuqueue db upgrade") == (found.grade, found.remedy)
 
 
-def test_a_check_of_a_missing_history_creates_none(tmp_path: Path) -> None:
-    """Checking a missing history does not create the file, although opening a SQLite database normally does."""
-    found = away(f"sqlite:///{tmp_path / 'no' / 'history.db'}")
-
-    assert Grade.PROBLEM is found.grade
-    assert (found.remedy or "").startswith("gpuqueue up, or gpuqueue db upgrade; or correct GPUQUEUE_STATE_DIR")
-    assert [] == list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "words", "remedy"),
     [
-        ("postgresql://ada:hunter2@127.0.0.1:1/db", "does not answer"),
-        ("postgresql://ada:hunter2@h:port/db", "cannot be read"),
-        ("mysql://ada:hunter2@h/db", "only SQLite and PostgreSQL"),
+        # The check creates no file, although opening a SQLite database normally does.
+        (
+            "sqlite:///{}/no/history.db",
+            "is not there",
+            "gpuqueue up, or gpuqueue db upgrade; or correct GPUQUEUE_STATE",
+        ),
+        # An overwrite, or a wrong path in the settings.
+        ("sqlite:///{}/text", "file is not a database", "gpuqueue down --leave-jobs"),
+        ("postgresql://ada:hunter2@127.0.0.1:1/db", "does not answer", ""),
+        ("postgresql://ada:hunter2@h:port/db", "cannot be read", ""),
+        ("mysql://ada:hunter2@h/db", "only SQLite and PostgreSQL", ""),
     ],
 )
-def test_an_unreachable_database_is_reported_with_the_reason(url: str, words: str) -> None:
-    """An unreachable database is a problem with the reason and without the password."""
-    found = away(url)
+def test_a_database_that_cannot_be_read_is_reported(tmp_path: Path, url: str, words: str, remedy: str) -> None:
+    """It is a problem with the reason and without the password."""
+    (tmp_path / "text").write_text("no database at all" * 100)
 
-    assert Grade.PROBLEM is found.grade
-    assert words in found.seen
+    found = away(url.format(tmp_path))
+
+    assert (Grade.PROBLEM, True) == (found.grade, words in found.seen)
+    assert found.remedy.startswith(remedy)
     assert "hunter2" not in found.seen + found.remedy
-
-
-def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
-    """A file that is no database is reported, as after an overwrite or with a wrong path in the settings."""
-    (tmp_path / "history.db").write_text("no database at all" * 100)
-
-    assert "file is not a database" in away(f"sqlite:///{tmp_path / 'history.db'}").seen
+    assert [tmp_path / "text"] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)

@@ -97,46 +97,32 @@ def test_gpus_that_are_well_need_nothing(doctor: Doctor, tmp_path: Path) -> None
     assert Grade.OK is the(found, "persistence").grade
 
 
+SIMULATED = {"GPUQUEUE_DEVICES": "sim:1x1G", "GPUQUEUE_HOST": f"test-{secrets.token_hex(4)}"}
+
+
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "environ", "grade", "words"),
     [
-        (VERSION_MISMATCH, "the library is of 13.000.01"),
-        (NO_PERMISSION, "may not open"),
-        (UNKNOWN, "failed for an unknown reason"),
+        (VERSION_MISMATCH, {}, Grade.PROBLEM, "the library is of 13.000.01"),
+        (NO_PERMISSION, {}, Grade.PROBLEM, "may not open"),
+        (UNKNOWN, {}, Grade.PROBLEM, "failed for an unknown reason"),
+        # A machine without a card, as in a container image that includes the library. It serves its CPU.
+        (DRIVER_NOT_LOADED, {}, Grade.NOTE, "no NVIDIA card"),
+        # A machine that serves only simulated devices.
+        (VERSION_MISMATCH, SIMULATED, Grade.NOTE, "not asked for"),
     ],
 )
-def test_a_driver_that_fails_says_why(fake: FakeGpus, doctor: Doctor, error: int, words: str) -> None:
-    """A failing driver is a problem whose text gives the reason, with the versions if they matter.
-
-    The other sections are still reported.
-    """
+def test_a_driver_that_fails_says_why(
+    fake: FakeGpus, doctor: Doctor, error: int, environ: dict[str, str], grade: Grade, words: str
+) -> None:
+    """A failing driver is a problem whose text gives the reason, unless nobody needs it. All sections are reported."""
     fake.state.init_error = error
 
-    found = doctor()
+    found = doctor(**environ)
 
-    assert (Grade.PROBLEM, True) == (the(found, "driver").grade, words in the(found, "driver").seen)
-    assert Grade.PROBLEM is the(found, "devices").grade
+    assert (grade, True) == (the(found, "driver").grade, words in the(found, "driver").seen)
+    assert (grade is Grade.PROBLEM) == ("devices" in checks(found, Grade.WARNING, Grade.PROBLEM))
     assert {"host", "python", "runs"} == {each.section for each in found}
-
-
-def test_a_driver_that_is_not_loaded_is_no_trouble_on_a_machine_without_a_card(fake: FakeGpus, doctor: Doctor) -> None:
-    """A driver library without a loaded driver gets only a note, as in a container image that includes the library."""
-    fake.state.init_error = DRIVER_NOT_LOADED
-
-    found = doctor()
-
-    assert Grade.NOTE is the(found, "driver").grade
-    assert "23.5G of 24G" not in the(found, "devices", "device 0").seen  # device 0 is the CPU
-
-
-def test_a_driver_that_nobody_wants_is_no_alarm(fake: FakeGpus, doctor: Doctor) -> None:
-    """A broken driver is no warning on a machine that serves only simulated devices."""
-    fake.state.init_error = VERSION_MISMATCH
-
-    found = doctor(GPUQUEUE_DEVICES="sim:1x1G", GPUQUEUE_HOST=f"test-{secrets.token_hex(4)}")
-
-    assert set() == checks(found, Grade.WARNING, Grade.PROBLEM)
-    assert "not asked for" in the(found, "driver").seen
 
 
 def test_a_lost_card_is_named_and_its_neighbour_is_well(fake: FakeGpus, doctor: Doctor) -> None:
@@ -145,10 +131,8 @@ def test_a_lost_card_is_named_and_its_neighbour_is_well(fake: FakeGpus, doctor: 
 
     found = doctor()
 
-    assert (Grade.PROBLEM, True) == (
-        the(found, "devices", "card 1").grade,
-        "lost" in the(found, "devices", "card 1").seen,
-    )
+    lost = the(found, "devices", "card 1")
+    assert (Grade.PROBLEM, True) == (lost.grade, "lost" in lost.seen)
     assert Grade.OK is the(found, "devices", "device 0").grade
 
 
