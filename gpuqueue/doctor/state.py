@@ -191,7 +191,8 @@ def _of_directory(check: Check[Site]) -> Check[Site]:
 
     @wraps(check)
     def of_site(site: Site) -> Findings:
-        return check(site) if site.settings.state_dir.is_dir() else ()
+        path = site.settings.state_dir
+        return check(site) if os.path.lexists(path) and path.is_dir() else ()
 
     return of_site
 
