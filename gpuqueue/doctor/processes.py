@@ -62,13 +62,13 @@ def host(site: Site) -> Findings:
 def _devices(site: Site) -> list[DeviceFacts] | None:
     """Return the devices of this machine that the store knows, or None if it does not answer."""
     queue, here = or_none(site.queue), site.settings.own_host
-    return None if queue is None else [each for each in queue.devices if each.status.host == here]
+    return None if queue is None else [device for device in queue.devices if device.status.host == here]
 
 
 def _served(site: Site) -> list[DeviceFacts]:
     """Return the devices of this machine whose workers send heartbeats."""
     silent_s = SILENT_HEARTBEATS * site.settings.heartbeat_s
-    return [each for each in _devices(site) or () if each.status.seen_s_ago <= silent_s]
+    return [device for device in _devices(site) or () if device.status.seen_s_ago <= silent_s]
 
 
 def workers(site: Site) -> Findings:
@@ -143,7 +143,7 @@ def recorder(site: Site) -> Findings:
 
 def version(site: Site) -> Findings:
     """Check that the workers have the installed version."""
-    others = sorted({each.version or "an older one" for each in _served(site)} - {VERSION})
+    others = sorted({device.version or "an older one" for device in _served(site)} - {VERSION})
     if others:
         seen = f"{VERSION} is installed, and workers of {', '.join(others)} still run"
         return warning(seen, "gpuqueue down --leave-jobs, then gpuqueue up: running jobs are taken over")

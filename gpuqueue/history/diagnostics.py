@@ -119,14 +119,15 @@ def _contents(connection: sa.Connection) -> Contents:
     now = datetime.now(timezone.utc)
     late = notifications.unreported(connection, before=now - LATE)
     given_up = notifications.given_up(connection, since=now - WEEK)
+    late_here = [message for message in late if not message.is_to_url or message.trouble is None]
     failed_urls = [message for message in (*given_up, *late) if message.is_to_url and message.trouble is not None]
     all_late, all_given_up = (len(messages) < notifications.MAX_READ for messages in (late, given_up))
     return Contents(
         cursor=queries.cursor(connection),
         lost_too_often=_lost_too_often(connection),
         dead_letters=_dead_letters(connection),
-        late=_count([each for each in late if not each.is_to_url or each.trouble is None], is_whole=all_late),
-        given_up=_count([each for each in given_up if not each.is_to_url], is_whole=all_given_up),
+        late=_count(late_here, is_whole=all_late),
+        given_up=_count([message for message in given_up if not message.is_to_url], is_whole=all_given_up),
         to_urls=_count(failed_urls, is_whole=all_late and all_given_up),
         finds_texts=text_index.is_there(connection),
     )

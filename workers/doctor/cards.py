@@ -13,17 +13,17 @@ from workers.doctor.host import Host, Seen
 
 def devices(host: Host) -> Iterator[Finding]:
     """Report the devices that this machine would serve, and those that do not answer."""
-    found = host.devices()
-    if found.trouble is not None:
+    read = host.devices()
+    if read.trouble is not None:
         remedy = "repair the driver, or set which devices to serve with GPUQUEUE_DEVICES: auto, gpu, cpu or sim:4x24G"
-        yield problem(found.trouble, remedy)
-    for each in found.seen:
+        yield problem(read.trouble, remedy)
+    for each in read.seen:
         if each.trouble is not None or each.reading is None:
             yield problem(f"{each.device.name}: {each.trouble}", "it takes no job until it answers", about=each.name)
             continue
         free, total = format_bytes(each.reading.free_bytes), format_bytes(each.reading.total_bytes)
         yield ok(f"{each.device.name}, {free} of {total} free", about=each.name)
-    known = {each.device.index for each in found.seen}
+    known = {each.device.index for each in read.seen}
     for card in host.driver.cards:
         if card.trouble is not None and card.index not in known and host.wants_gpus:
             yield problem(

@@ -20,9 +20,9 @@ _MARKS = frozenset({TOKEN.encode(), RUN_DIR.encode()})
 
 def orphans(settings: Settings) -> Iterator[Finding]:
     """Report the processes of runs without a shim that have not exited within ``GOING_S``."""
-    left = [each for each in _processes(settings.runs_dir) if not is_locked(each[1] / "lock")]
+    alone = [item for item in _processes(settings.runs_dir) if not is_locked(item[1] / "lock")]
     deadline_s = time.monotonic() + GOING_S
-    left = [each for each in left if not each[0].wait(max(0.0, deadline_s - time.monotonic()))]
+    left = [item for item in alone if not item[0].wait(max(0.0, deadline_s - time.monotonic()))]
     for process, directory, command in left:
         seen = f"pid {process.pid} of job {directory.parent.name} has no shim that would end it: {command[:80]}"
         yield problem(seen, f"kill -9 {process.pid}, unless it is there on purpose", about=f"pid {process.pid}")

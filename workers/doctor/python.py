@@ -53,13 +53,13 @@ class Interpreter:
     def __init__(self, environ: Mapping[str, str], driver: DriverFacts, *, deep: bool) -> None:
         self.driver, self.deep = driver, deep
         self.path, self.environ = chosen(environ), travelling(environ)
-        found: dict[str, str | None] = {}
+        answer: dict[str, str | None] = {}
         self.failure: str | None = None
         try:
-            found = _ask(self.path, ASK, self.environ, ASK_S)
+            answer = _ask(self.path, ASK, self.environ, ASK_S)
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             self.failure = _reported(error)
-        self.python, self.torch, self.cuda = found.get("python"), found.get("torch"), found.get("cuda")
+        self.python, self.torch, self.cuda = answer.get("python"), answer.get("torch"), answer.get("cuda")
 
 
 def _ask(python: str, code: str, env: Mapping[str, str], limit_s: float) -> dict[str, Any]:
@@ -121,13 +121,13 @@ def trial(of: Interpreter) -> Findings:
     undivided = [card.uuid for card in of.driver.cards if card.uuid is not None and not card.divided]
     pinned = {"CUDA_VISIBLE_DEVICES": ",".join(undivided), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     try:
-        found = _ask(of.path, TRY, {**of.environ, **pinned}, DEEP_S)
+        answer = _ask(of.path, TRY, {**of.environ, **pinned}, DEEP_S)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return unknown(f"torch could not be tried: {_reported(error)}", f"{of.path} -c 'import torch'")
-    count, reason, there = found["count"], found["error"], len(undivided)
+    count, reason, there = answer["count"], answer["error"], len(undivided)
     if count == there and not (there and reason):
         return ok(f"it sees {count} of {there} GPUs")
-    reason = reason or next(iter(found["warnings"]), "it gives no reason")
+    reason = reason or next(iter(answer["warnings"]), "it gives no reason")
     seen = f"it sees {count} of {there} GPUs: {reason.splitlines()[0]}"
     return problem(seen, f"the jobs of {of.path} have the same problem: repair that environment or the driver")
 
