@@ -295,9 +295,13 @@ def submitted(queue: JobQueue) -> None:
     queue.requests.submit(make_spec())
 
 
-def claimed(queue: JobQueue, **offer: Any) -> None:
+def hot(queue: JobQueue) -> None:
+    serve(queue, make_offer(trouble="it is hot: 95 °C"))
+
+
+def claimed(queue: JobQueue) -> None:
     """Let a device of the queue hold a job."""
-    serve(queue, make_offer(**offer))
+    serve(queue)
     queue.requests.submit(make_spec())
     must_claim(queue)
 
@@ -369,7 +373,7 @@ DEVICE = ("devices", "nodeA 0")
         # A user has stopped these workers.
         (partial(silent, age_ms=40_000, begin=down_around_a_job), {}, DEVICE, Grade.NOTE, "took its machine down", ""),
         # The worker knows the cause.
-        (partial(claimed, trouble="it is hot: 95 °C"), {}, DEVICE, Grade.WARNING, "it is hot: 95 °C", "it comes back"),
+        (hot, {}, DEVICE, Grade.WARNING, "it is hot: 95 °C", "it comes back"),
         # A user must examine a device on which several jobs died. A user's own drain is no fault.
         (partial(drained, origin=DrainOrigin.DEATHS), {}, DEVICE, Grade.WARNING, "new fan", "look at those jobs' logs"),
         (partial(drained, origin=DrainOrigin.PERSON), {}, DEVICE, Grade.NOTE, "by ada", "gpuqueue resume nodeA:0"),
