@@ -12,7 +12,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 from workers.devices.nvml_calls import Session
 from workers.devices.nvml_diagnostics import CardFacts, DriverFacts, DriverState, card_facts, driver_facts
-from workers.doctor import cards, driver, launcher, orphans, python, runs, visibility
+from workers.doctor import cards, driver, launcher, python, runs, visibility
 from workers.doctor.host import Host, read_devices
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ INSTALLATION_S = 20.0
 ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
     "host": (*driver.CHECKS, *cards.CHECKS, *visibility.CHECKS, *launcher.CHECKS),
     "python": (*python.CHECKS, python.environments),
-    "runs": (*runs.CHECKS, *orphans.CHECKS),
+    "runs": (*runs.CHECKS, runs.orphans),
 }
 
 
@@ -36,7 +36,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
     opening = TimedCall(lambda: driver_facts(session), DRIVER_S)
     first = [
         _begun("runs", lambda: runs.UnsettledRuns(settings), runs.CHECKS),
-        _begun("runs", lambda: settings, orphans.CHECKS),
+        _begun("runs", lambda: settings, (runs.orphans,)),
         _begun("python", lambda: settings, (python.environments,)),
         _begun("host", lambda: settings, launcher.CHECKS, INSTALLATION_S),
     ]

@@ -1,8 +1,9 @@
-"""Checks of this machine's unsettled runs: whether a worker serves them, and whether they are already over."""
+"""Checks of this machine's unsettled runs: whether a worker serves them, whether they are over, what outlived them."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,10 +13,11 @@ from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown
 from gpuqueue.model.run import Record
 from gpuqueue.queue.diagnostics import store_states
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.process import is_locked
+from gpuqueue.system.process import ProcessIdentity, each_process, is_locked
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import format_bytes, format_duration
 from workers.run.directory import USER, RunDir
+from workers.run.environment import TOKEN
 from workers.run.links import LIVE
 from workers.shim.log import REASONS
 
@@ -23,6 +25,10 @@ from workers.shim.log import REASONS
 YOUNG_S = 30.0
 #: Most runs that are listed by name.
 MOST_NAMED = 10
+#: How long the last processes of a run may take to exit after their shim, in seconds.
+GOING_S = 0.5
+RUN_DIR = "GPUQUEUE_RUN_DIR"
+_MARKS = frozenset({TOKEN.encode(), RUN_DIR.encode()})
 
 
 class UnsettledRun:
@@ -200,6 +206,33 @@ def cut_logs(of: UnsettledRuns) -> Iterator[Finding]:
         yield warning(seen, "let the job write less; GPUQUEUE_LOG_LIMIT keeps each log smaller", about=run.name)
     if not cut:
         yield ok("none")
+
+
+def orphans(settings: Settings) -> Iterator[Finding]:
+    """Report the processes of runs without a shim that have not exited within ``GOING_S``."""
+    alone = [item for item in _processes(settings.runs_dir) if not is_locked(item[1] / "lock")]
+    deadline_s = time.monotonic() + GOING_S
+    left = [item for item in alone if not item[0].wait(max(0.0, deadline_s - time.monotonic()))]
+    for process, directory, command in left:
+        seen = f"pid {process.pid} of job {directory.parent.name} has no shim that would end it: {command[:80]}"
+        yield problem(seen, f"kill -9 {process.pid}, unless it is there on purpose", about=f"pid {process.pid}")
+    if not left:
+        yield ok("no process has outlived its run")
+
+
+def _processes(runs: Path) -> Iterator[tuple[ProcessIdentity, Path, str]]:
+    """Yield the processes of the runs below *runs* that this account can read, with run directory and command."""
+    for entry in each_process():
+        try:
+            pairs = (word.partition(b"=") for word in (entry / "environ").read_bytes().split(b"\0"))
+            found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name in _MARKS}
+            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+        except OSError:
+            continue
+        directory = Path(found.get(RUN_DIR, "/"))
+        process = ProcessIdentity.of(int(entry.name))
+        if TOKEN in found and directory.is_relative_to(runs) and process is not None:
+            yield process, directory, words.decode(errors="replace").strip()
 
 
 CHECKS = (dangling_links, without_a_worker, unsettled, stale_directories, cut_logs)
