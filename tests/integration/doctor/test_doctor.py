@@ -183,47 +183,37 @@ def test_no_password_is_shown(home: Home) -> None:
 
 
 @pytest.mark.full
-def test_a_host_process_that_died_is_a_problem(up: Home) -> None:
-    """A killed host process is a problem. Its children end with it, and running jobs end after the grace period."""
-    up.host().send(signal.SIGKILL)
-    assert up.host().wait(30)
+def test_processes_that_died_or_have_other_settings_are_reported(up: Home, tmp_path: Path) -> None:
+    """Settings that changed after the workers started take effect at the next start.
 
-    found = up.the("processes", "host")
+    A missing recorder gets a note while the host process is stopped and cannot restart it. The children of a killed
+    host process end with it, and running jobs end after the grace period.
+    """
+    config = tmp_path / "config.toml"
+    config.write_text("")
+    os.utime(config, (2**32, 2**32))
+    same = up.the("processes", "settings")
+    changed = up.the("processes", "settings", GPUQUEUE_SLOTS="3")
+    written = up.the("processes", "settings", GPUQUEUE_CONFIG=str(config))
+    assert "ok" == same["grade"]
+    assert ("note", True) == (changed["grade"], "GPUQUEUE_SLOTS" in changed["seen"])
+    assert ("warning", True) == (written["grade"], "settings file was changed" in written["seen"])
 
-    assert ("problem", True) == (found["grade"], found["remedy"].startswith("gpuqueue up; why it died: "))
+    def reported() -> bool:
+        return up.the("processes", "recorder")["grade"] == "note"
 
-
-@pytest.mark.full
-def test_a_missing_recorder_is_reported(up: Home) -> None:
-    """A missing recorder gets a note while the host process is stopped and cannot restart it."""
     host = up.host()
     host.send(signal.SIGSTOP)
     try:
         for child in Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text().split():
             if b"record" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
                 os.kill(int(child), signal.SIGKILL)
-
-        def reported() -> bool:
-            return up.the("processes", "recorder")["grade"] == "note"
-
         until(reported, what="a recorder that is missed")
     finally:
-        host.send(signal.SIGCONT)
-
-
-@pytest.mark.full
-def test_settings_that_the_workers_lack_are_reported(up: Home, tmp_path: Path) -> None:
-    """Doctor reports settings that changed after the workers started. They take effect at the next start."""
-    assert "ok" == up.the("processes", "settings")["grade"]
-
-    changed = up.the("processes", "settings", GPUQUEUE_SLOTS="3")
-    config = tmp_path / "config.toml"
-    config.write_text("")
-    os.utime(config, (2**32, 2**32))
-    written = up.the("processes", "settings", GPUQUEUE_CONFIG=str(config))
-
-    assert ("note", True) == (changed["grade"], "GPUQUEUE_SLOTS" in changed["seen"])
-    assert ("warning", True) == (written["grade"], "settings file was changed" in written["seen"])
+        host.send(signal.SIGKILL)
+    assert host.wait(30)
+    died = up.the("processes", "host")
+    assert ("problem", True) == (died["grade"], died["remedy"].startswith("gpuqueue up; why it died: "))
 
 
 @pytest.mark.full
