@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from gpuqueue.client import tokens
 from gpuqueue.client.connection import Connection
 from gpuqueue.clock import SystemClock, to_epoch_ms
 from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.lazy.imports import later
 from gpuqueue.model import times, validation
 from gpuqueue.model.access import AccessPolicy, Action, Me, may
 from gpuqueue.model.access_token import AccessToken, MadeToken, TokenRequest
@@ -20,6 +20,11 @@ from gpuqueue.model.api import SignInCode
 from gpuqueue.model.audit import AuditEntry, AuditOutcome, AuditQuery, entry_of
 from gpuqueue.model.caller import ALL_SCOPES, Caller, Via
 from gpuqueue.system.account import SUPERUSER, groups_of
+
+if TYPE_CHECKING:
+    from gpuqueue.client import tokens
+else:
+    tokens = later("gpuqueue.client.tokens")
 
 #: Entries of the audit log that are returned without a limit.
 USUAL_LIMIT = 100
@@ -133,7 +138,7 @@ class Access:
     def _audited(self, action: str, detail: Mapping[str, str]) -> Iterator[tuple[Caller, datetime]]:
         """Record a change before and after the body, as the service does, but in the history itself."""
         now, caller, database = self._clock.now(), self._caller, self._connection.database
-        entry_id = f"{to_epoch_ms(now):013d}-{secrets.token_hex(6)}"
+        entry_id = f"{to_epoch_ms(now):013d}-{os.urandom(6).hex()}"
         entry = entry_of(caller, action, entry_id=entry_id, at=now, jobs=(), detail=detail)
         database.write_audit([entry])
         try:

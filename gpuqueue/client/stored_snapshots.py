@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from gpuqueue.client import listing, reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import Refused
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.code_snapshot import CodeSnapshot, DeletedSnapshot, StoredSnapshot, address_word
 from gpuqueue.model.job import Job
-from gpuqueue.snapshot import held
-from gpuqueue.snapshot.blob_store import BlobStore
 from gpuqueue.snapshot.errors import SnapshotNotHeld
 from gpuqueue.snapshot.limits import DIFF_BYTES
-from gpuqueue.snapshot.site import blob_store_of, directory_of
+
+if TYPE_CHECKING:
+    from gpuqueue.snapshot import held, site
+    from gpuqueue.snapshot.blob_store import BlobStore
+else:
+    held, site = later("gpuqueue.snapshot.held"), later("gpuqueue.snapshot.site")
 
 
 class Snapshots:
@@ -91,7 +96,7 @@ class Snapshots:
     def _store(self) -> BlobStore | None:
         """Return the blob store, or None if this machine has none."""
         settings = self._connection.settings
-        return blob_store_of(settings) if directory_of(settings).is_dir() else None
+        return site.blob_store_of(settings) if site.directory_of(settings).is_dir() else None
 
     def _needed(self) -> Iterator[tuple[str, Job]]:
         """Yield the jobs of this account that have a snapshot and have not ended, each with its address."""

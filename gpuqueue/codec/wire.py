@@ -39,19 +39,40 @@ MAX_INTEGER = 2**63 - 1
 _AS_THEY_ARE = frozenset({type(None), bool, int, float, str})
 _TEXT = frozenset({str})
 _SCALARS = {bool: "true or false", int: "a whole number from 0 up", float: "a number", str: "a text"}
-#: Modules of the types that fields name and that their modules import only for type checkers.
+#: Modules of the types that operations of the client name, and of those that fields name and that their modules import
+#: only for type checkers.
 HOMES = {
-    "Explanation": "gpuqueue.queue.explanation",
-    "Preemption": "gpuqueue.queue.explanation",
+    "AccessToken": "gpuqueue.model.access_token",
+    "AuditEntry": "gpuqueue.model.audit",
     "Axis": "gpuqueue.model.sweep",
-    "DeviceStatus": "gpuqueue.queue.lease",
-    "DeviceFilter": "gpuqueue.model.device",
+    "Change": "gpuqueue.client.changes",
+    "Chosen": "gpuqueue.client.selection",
+    "Course": "gpuqueue.model.statistics",
+    "DeletedSnapshot": "gpuqueue.model.code_snapshot",
     "Dependency": "gpuqueue.model.dependencies",
+    "DeviceFilter": "gpuqueue.model.device",
+    "DeviceStatus": "gpuqueue.queue.lease",
     "EarlySignal": "gpuqueue.model.job_spec",
+    "Event": "gpuqueue.model.event",
+    "Explanation": "gpuqueue.queue.explanation",
+    "Job": "gpuqueue.model.job",
+    "JobState": "gpuqueue.model.job",
+    "LearningReport": "gpuqueue.model.learning_report",
+    "LimitsInUse": "gpuqueue.model.limits",
+    "Me": "gpuqueue.model.access",
+    "Moved": "gpuqueue.model.api",
+    "NeverBegan": "gpuqueue.model.api",
+    "Preemption": "gpuqueue.queue.explanation",
     "Preference": "gpuqueue.model.placement",
     "Priority": "gpuqueue.model.job_spec",
-    "RetryOn": "gpuqueue.model.retries",
     "Record": "gpuqueue.model.run",
+    "RetryOn": "gpuqueue.model.retries",
+    "Sender": "gpuqueue.queue.sender",
+    "SignInCode": "gpuqueue.model.api",
+    "Statistics": "gpuqueue.model.statistics",
+    "StoredSnapshot": "gpuqueue.model.code_snapshot",
+    "Whether": "gpuqueue.model.api",
+    "Why": "gpuqueue.client.why",
     "WhySentences": "gpuqueue.model.why_sentences",
     "datetime": "datetime",
 }
@@ -204,11 +225,13 @@ def _derived(kind: type) -> Sequence[str]:
 
 
 def _types(kind: type, annotations: Mapping[str, str]) -> Mapping[str, Any]:
-    if not annotations:
-        return {}
-    names = _Names(vars(sys.modules[kind.__module__]))
-    kinds = eval(f"({','.join(annotations.values())},)", {}, names)  # noqa: S307 - annotations of our own classes
-    return dict(zip(annotations, kinds, strict=True))
+    texts = "".join(f"{text}, " for text in annotations.values())  # compiled once, not once for each field
+    return dict(zip(annotations, type_named(f"({texts})", kind.__module__), strict=True))
+
+
+def type_named(text: str, module: str = __name__) -> Any:
+    """Return the type that *text* names in *module*, such as ``tuple[Event, ...]``."""
+    return eval(text, {}, _Names(vars(sys.modules[module])))  # noqa: S307 - annotations of our own
 
 
 @lru_cache(maxsize=1024)

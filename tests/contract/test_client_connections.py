@@ -27,6 +27,7 @@ from gpuqueue.client.remote.devices import RemoteDevices
 from gpuqueue.client.remote.history import RemoteHistory
 from gpuqueue.client.remote.jobs import RemoteJobs
 from gpuqueue.client.remote.logs import RemoteLogs
+from gpuqueue.client.remote.operations import OPERATIONS
 from gpuqueue.client.remote.stored_snapshots import RemoteSnapshots
 from gpuqueue.client.stored_snapshots import Snapshots
 from gpuqueue.errors import BadRequest, GpuQueueError, NotAuthenticated, Refused, ServiceUnreachable
@@ -35,6 +36,7 @@ from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.run import Ending, Record, RunDevice
+from gpuqueue.service import app
 
 KINDS = ("direct", "unix", "https")
 
@@ -125,6 +127,13 @@ def test_each_public_method_is_there_over_each_connection(here: type, remote: ty
         wanted = [*inspect.signature(method).parameters]
         assert wanted == [*inspect.signature(public(remote)[name]).parameters], name
     assert set() == public(remote).keys() - public(here).keys()
+
+
+def test_each_operation_of_the_client_has_a_route() -> None:
+    """The service serves each operation in the list of the client."""
+    served = {(each.method, each.path) for each in app.OPERATIONS}
+
+    assert set() == {name for name, each in OPERATIONS.items() if (each.method, each.path) not in served}
 
 
 def test_the_suite_covers_every_public_method() -> None:

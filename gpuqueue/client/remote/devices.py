@@ -1,34 +1,27 @@
-"""The group ``client.devices`` over the service. The methods are those of :class:`gpuqueue.client.devices.Devices`."""
+"""The group ``client.devices`` over the service."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.device_lookup import named
-from gpuqueue.client.remote.link import Link, segment
+from gpuqueue.client.devices import Devices
+from gpuqueue.client.remote.link import Link
+from gpuqueue.client.remote.operations import asking
 from gpuqueue.model import api, validation
-from gpuqueue.model.job import JobState
-from gpuqueue.model.limits import LimitsInUse
 from gpuqueue.queue.lease import DeviceStatus
-from gpuqueue.settings.parsers import read_host
 
 if TYPE_CHECKING:
-    from gpuqueue.client.devices import Devices as Direct
     from gpuqueue.model.device import DeviceFilter
-else:
-    Direct = object
 
 
-class RemoteDevices(Direct):
+@asking("devices")
+class RemoteDevices(Devices):
     """The devices that workers have announced, as the service sees them."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
-
-    def list(self) -> list[DeviceStatus]:
-        """Return all devices that workers have announced."""
-        return self._link.get(list[DeviceStatus], "/devices")
 
     def are_known(self) -> bool:
         """Return whether any worker has announced a device."""
@@ -46,15 +39,6 @@ class RemoteDevices(Direct):
         host = self._link.settings.host
         body = api.DeviceChoice(devices=tuple(devices), host=host, all_here=all_here, reason=reason)
         return self._link.send("POST", f"/devices/{act}", body, kind=tuple[DeviceStatus, ...])
-
-    def lost(self, host: str) -> Mapping[int, JobState]:
-        """Declare a silent host lost: end its runs as lost, and queue their jobs again. Return the jobs' states."""
-        path = f"/hosts/{segment(read_host(host))}/lost"
-        return self._link.send("POST", path, kind=dict[int, JobState])
-
-    def limits(self) -> LimitsInUse:
-        """Return the limits of users, groups and pools, and the current use by users and groups."""
-        return self._link.get(LimitsInUse, "/limits")
 
 
 def uuids_of(link: Link, names: Sequence[str]) -> Sequence[str]:

@@ -21,7 +21,7 @@ router = Operations("access")
 MOST = 10**6
 
 
-@operation(router, "POST", "/tokens")
+@operation(router, "POST /tokens")
 def make_token(call: Call, body: TokenRequest) -> MadeToken:
     """Make an access token. Only a caller on the unix socket may."""
     asked = {"name": body.name, "scopes": " ".join(sorted(map(str, body.scopes)))}
@@ -33,14 +33,14 @@ def make_token(call: Call, body: TokenRequest) -> MadeToken:
         return made
 
 
-@operation(router, "GET", "/tokens")
+@operation(router, "access.tokens")
 def list_tokens(call: Call, account: str | None = None, *, everybody: bool = False) -> tuple[AccessToken, ...]:
     """List access tokens, without their secrets: those of the caller, of an account, or of everybody."""
     database = call.connection.database
     return tuple(tokens.listed(database, call.caller, call.policy, account=account, everybody=everybody))
 
 
-@route(router, "DELETE", "/tokens/{token_id}", answer=AccessToken)
+@route(router, "access.revoke_token", answer=AccessToken)
 async def revoke_token(request: Request, token_id: str) -> Response:
     """Revoke an access token for good."""
     site = site_of(request)
@@ -55,7 +55,7 @@ async def revoke_token(request: Request, token_id: str) -> Response:
     return await site.answer(request, work)
 
 
-@operation(router, "GET", "/audit", may=Action.SEE_AUDIT)
+@operation(router, "access.audit", may=Action.SEE_AUDIT)
 def audit(
     call: Call,
     since: datetime | None = None,

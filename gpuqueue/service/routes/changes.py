@@ -56,35 +56,35 @@ def _asked(body: MoveRequest | TagRequest | NoteRequest) -> dict[str, str]:
     return {"text": body.text}
 
 
-@operation(router, "POST", "/jobs/{name}/cancel")
+@operation(router, "jobs.cancel")
 @_changes("cancel")
 def cancel(call: Call, name: str) -> Change:
     """End a job, an array, or a part of one such as ``17_5-9``."""
     return call.client.jobs.cancel(name)
 
 
-@operation(router, "POST", "/jobs/{name}/hold")
+@operation(router, "jobs.hold")
 @_changes("hold")
 def hold(call: Call, name: str) -> Change:
     """Hold a waiting job, so that it does not start."""
     return call.client.jobs.hold(name)
 
 
-@operation(router, "POST", "/jobs/{name}/release")
+@operation(router, "jobs.release")
 @_changes("release")
 def release(call: Call, name: str) -> Change:
     """Release a held job."""
     return call.client.jobs.release(name)
 
 
-@operation(router, "POST", "/jobs/{name}/move")
+@operation(router, "jobs.move")
 @_changes("move")
 def move(call: Call, name: str, body: MoveRequest) -> Moved:
     """Move a waiting job before the other jobs of its user, or back."""
     return Moved(state=call.client.jobs.move(name, front=body.front))
 
 
-@operation(router, "PATCH", "/jobs/{name}")
+@operation(router, "PATCH /jobs/{name}")
 def edit(call: Call, name: str, body: JobEdit) -> Job:
     """Change the request of a waiting job. It keeps its place."""
     fields = {each: getattr(body, each) for each in body.__slots__}
@@ -117,27 +117,27 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-@operation(router, "POST", "/jobs/{name}/tags")
+@operation(router, "jobs.tag")
 @_changes("tag")
 def tag(call: Call, name: str, body: TagRequest) -> None:
     """Add tags to a job, or remove them."""
     call.client.jobs.tag(name, *body.words, remove=body.remove)
 
 
-@operation(router, "PUT", "/jobs/{name}/note")
+@operation(router, "jobs.note")
 @_changes("note")
 def note(call: Call, name: str, body: NoteRequest) -> None:
     """Set the note of a job. An empty text removes it."""
     call.client.jobs.note(name, body.text)
 
 
-@operation(router, "GET", "/me", may=Action.SEE_SITE)
+@operation(router, "access.whoami", may=Action.SEE_SITE)
 def me(call: Call) -> Me:
     """Return the identity of the caller."""
     return Me.of(call.caller, call.policy)
 
 
-@operation(router, "GET", "/me/may-change", may=Action.SUBMIT)
+@operation(router, "jobs.must_own", may=Action.SUBMIT)
 def may_change(call: Call, user: str) -> Whether:
     """Refuse if the caller may not change the jobs of *user*."""
     call.client.jobs.must_own(user)

@@ -38,7 +38,7 @@ class _Page:
     last_id: int | None
 
 
-@route(router, "GET", "/history/csv", answer=bytes, media_type=CSV)
+@route(router, "GET /history/csv", answer=bytes, media_type=CSV)
 async def history_csv(
     request: Request, query: Annotated[HistoryQuery, Depends(query_of("limit"))], _download: Download = None
 ) -> Response:
@@ -68,7 +68,7 @@ async def _lines(request: Request, query: HistoryQuery, first: _Page) -> AsyncIt
         yield page.text
 
 
-@route(router, "GET", "/stats/csv", answer=bytes, media_type=CSV)
+@route(router, "GET /stats/csv", answer=bytes, media_type=CSV)
 async def stats_csv(
     request: Request,
     by: By = By.USER,

@@ -23,7 +23,8 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from gpuqueue.codec.wire import to_plain
+from gpuqueue.client.remote.operations import OPERATIONS
+from gpuqueue.codec.wire import to_plain, type_named
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import Problem
@@ -42,8 +43,8 @@ _OCTETS = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _WHOLE = re.compile(r"-?[0-9]{1,20}")
 _MISSING: Any = inspect.Parameter.empty
-#: The parameter of an operation that is the body of the request.
-BODY = "body"
+#: The parameters of an operation that are the request, and its body.
+REQUEST, BODY = "request", "body"
 
 T = TypeVar("T")
 
@@ -317,15 +318,21 @@ class Operations:
 
 def route(
     operations: Operations,
-    method: str,
-    path: str,
+    what: str,
     *,
     answer: Any = None,
     body: Any = None,
     status: int = 200,
     media_type: str = "application/json",
 ) -> Callable[[Function], Function]:
-    """Return a decorator that adds a function to *operations*, which serves *path*."""
+    """Return a decorator that adds a function to *operations*, which serves *what*.
+
+    That is the name of an operation of the client, or an HTTP method and a path.
+    """
+    asked = OPERATIONS.get(what)
+    if asked is not None and answer != type_named(asked.answer):
+        raise TypeError(f"the client expects {asked.answer} of {what}, not {answer}")
+    method, path = what.split() if asked is None else (asked.method, asked.path)
     code = status if answer is not None or status != 200 else 204  # noqa: PLR2004 - OK, and no content
 
     def decorate(function: Function) -> Function:
@@ -360,13 +367,13 @@ class _Route(Route):
 
 
 def operation(
-    operations: Operations, method: str, path: str, *, may: Action | None = None
+    operations: Operations, what: str, *, may: Action | None = None, answer: Any = None, **kinds: Any
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Return a decorator that adds a function of a call to *operations*, which is called in a thread.
 
-    Its return type is that of the answer, and the type of a parameter ``body`` that of the request's body. The other
-    parameters are read as those of :func:`route`. A caller without the right *may* is refused; with None, the function
-    says who may ask.
+    *what* and *kinds* are those of :func:`route`. The function's return type is that of the answer, or else *answer*:
+    the function makes its own response then. It may have two parameters more: ``request``, and ``body``, whose type is
+    that of the request's body. A caller without the right *may* is refused; with None, the function says who may ask.
     """
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
@@ -377,6 +384,8 @@ def operation(
         async def serve(request: Request, **arguments: Any) -> Response:
             if body is not None:
                 arguments[BODY] = await body_of(request, body)
+            if REQUEST in signature.parameters:
+                arguments[REQUEST] = request
 
             def work(call: Call) -> T:
                 if may is not None:
@@ -385,7 +394,7 @@ def operation(
 
             return await site_of(request).answer(request, work)
 
-        route(operations, method, path, answer=signature.return_annotation, body=body)(serve)
+        route(operations, what, answer=answer or signature.return_annotation, body=body, **kinds)(serve)
         return function
 
     return decorate

@@ -16,19 +16,19 @@ from gpuqueue.service.routes.described import Operations, operation
 router = Operations("devices")
 
 
-@operation(router, "GET", "/devices", may=Action.SEE_SITE)
-def list_devices(call: Call) -> tuple[DeviceStatus, ...]:
+@operation(router, "devices.list", may=Action.SEE_SITE)
+def list_devices(call: Call) -> list[DeviceStatus]:
     """List all devices that workers have announced."""
-    return call.devices(call.client.devices.list())
+    return [*call.devices(call.client.devices.list())]
 
 
-@operation(router, "POST", "/devices/drain")
+@operation(router, "POST /devices/drain")
 def drain(call: Call, body: DeviceChoice) -> tuple[DeviceStatus, ...]:
     """Drain devices: they take no new job until they are resumed."""
     return _changed(call, "drain", body, lambda uuids: call.client.devices.drain(*uuids, reason=body.reason))
 
 
-@operation(router, "POST", "/devices/resume")
+@operation(router, "POST /devices/resume")
 def resume(call: Call, body: DeviceChoice) -> tuple[DeviceStatus, ...]:
     """Resume drained devices."""
     return _changed(call, "resume", body, lambda uuids: call.client.devices.resume(*uuids))
@@ -61,7 +61,7 @@ def _state(device: DeviceStatus) -> str:
     return "open" if device.drained is None else f"drained ({device.drained})"
 
 
-@operation(router, "POST", "/hosts/{host}/lost")
+@operation(router, "devices.lost")
 def lose_host(call: Call, host: str) -> dict[int, JobState]:
     """Declare a silent host lost: its runs end as lost, and their jobs are queued again."""
     with call.change(Action.LOSE_HOST, "lost", detail={"host": host}) as change:
@@ -71,7 +71,7 @@ def lose_host(call: Call, host: str) -> dict[int, JobState]:
         return lost
 
 
-@operation(router, "GET", "/limits", may=Action.SEE_SITE)
+@operation(router, "devices.limits", may=Action.SEE_SITE)
 def limits(call: Call) -> LimitsInUse:
     """Return the limits of users, groups and pools, and their use."""
     return call.client.devices.limits()

@@ -61,7 +61,7 @@ class _Place:
     kept: tuple[Path, ...]
 
 
-@route(router, "GET", "/jobs/{name}/files", answer=bytes, media_type=TAR)
+@route(router, "GET /jobs/{name}/files", answer=bytes, media_type=TAR)
 async def fetch_files(
     request: Request,
     name: str,
@@ -87,7 +87,7 @@ async def fetch_files(
     return _ArchiveResponse(archive, headers, place.job.label)
 
 
-@route(router, "GET", "/jobs/{name}/files/kept", answer=KeptFiles)
+@route(router, "GET /jobs/{name}/files/kept", answer=KeptFiles)
 async def kept_files_of(
     request: Request,
     name: str,

@@ -25,7 +25,7 @@ from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of, tags_in
 router = Operations("page")
 
 
-@route(router, "GET", "/web/form", answer=FormStart)
+@route(router, "GET /web/form", answer=FormStart)
 async def start_form(request: Request, again: str | None = None) -> Response:
     """Return what the form for a job begins with. With the name of an ended job as *again*, that is what it asked for.
 
@@ -75,7 +75,7 @@ def _name(status: DeviceStatus) -> str:
     return f"{status.host}:{status.device.index}"
 
 
-@route(router, "POST", "/web/jobs", answer=Job, body=JobForm, status=201)
+@route(router, "POST /web/jobs", answer=Job, body=JobForm, status=201)
 async def submit_form(request: Request, key: Key = None) -> Response:
     """Submit the script of the form, whose snapshot the caller has sent."""
     form = await body_of(request, JobForm)
@@ -89,7 +89,7 @@ async def submit_form(request: Request, key: Key = None) -> Response:
     return await site_of(request).answer(request, work)
 
 
-@route(router, "POST", "/web/jobs/{name}/retry", answer=Job, body=JobForm, status=201)
+@route(router, "POST /web/jobs/{name}/retry", answer=Job, body=JobForm, status=201)
 async def retry_form(request: Request, name: str, key: Key = None) -> Response:
     """Submit the request of an ended job as a new job of the caller, with what the form has in other words."""
     form = await body_of(request, JobForm)

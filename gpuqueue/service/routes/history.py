@@ -70,7 +70,7 @@ def visible(call: Call, query: HistoryQuery) -> HistoryQuery:
     return replace(query, owner=call.account)
 
 
-@operation(router, "GET", "/history")
+@operation(router, "GET /history")
 def search(call: Call, query: Criteria) -> HistoryPage:
     """Return the jobs that match all criteria, with their runs. For the next page, give the field ``after_id``."""
     found = call.client.history.records_of(visible(call, query))
@@ -78,7 +78,7 @@ def search(call: Call, query: Criteria) -> HistoryPage:
     return HistoryPage(records=tuple(call.record(each) for each in found if call.sees(each.job)), after_id=last)
 
 
-@operation(router, "GET", "/history/folded")
+@operation(router, "GET /history/folded")
 def search_folded(call: Call, query: CriteriaOfRows) -> FoldedPage:
     """Return the jobs that match all criteria, with the members of each array folded into one row."""
     found = call.client.history.rows_of(visible(call, query))
@@ -87,19 +87,19 @@ def search_folded(call: Call, query: CriteriaOfRows) -> FoldedPage:
     return FoldedPage(rows=rows, after_id=last)
 
 
-@operation(router, "GET", "/history/{job_id}/known", may=Action.SEE_SITE)
+@operation(router, "history.has", may=Action.SEE_SITE)
 def is_known(call: Call, job_id: int) -> Whether:
     """Return whether the history has the job."""
     return Whether(answer=call.client.history.has(job_id))
 
 
-@operation(router, "GET", "/history/{job_id}/never-began", may=Action.SEE_SITE)
+@operation(router, "history.never_began", may=Action.SEE_SITE)
 def never_began(call: Call, job_id: int) -> NeverBegan:
     """Return the members of an array that were cancelled before any worker claimed them."""
     return NeverBegan(indexes=call.client.history.never_began(job_id))
 
 
-@operation(router, "GET", "/stats", may=Action.SEE_SITE)
+@operation(router, "history.stats", may=Action.SEE_SITE)
 def stats(
     call: Call,
     by: By = By.USER,
@@ -111,7 +111,7 @@ def stats(
     return call.client.history.stats(by, since=since, until=until, user=user)
 
 
-@operation(router, "GET", "/stats/course", may=Action.SEE_SITE)
+@operation(router, "history.course", may=Action.SEE_SITE)
 def course(
     call: Call,
     since: datetime | None = None,
@@ -123,7 +123,7 @@ def course(
     return call.client.history.course(since=since, until=until, steps=steps, user=user)
 
 
-@route(router, "GET", "/stats/learning", answer=LearningReport)
+@route(router, "history.learning", answer=LearningReport)
 async def learning(
     request: Request,
     since: datetime | None = None,

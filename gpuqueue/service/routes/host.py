@@ -79,7 +79,7 @@ async def _run(request: Request, job_id: int, token: str) -> tuple[HostRun, str]
     return await _as_host(request, work)
 
 
-@route(router, "GET", "/jobs/{job_id}/code", answer=bytes, media_type=OCTETS)
+@route(router, "GET /jobs/{job_id}/code", answer=bytes, media_type=OCTETS)
 async def job_code(request: Request, job_id: JobId) -> Response:
     """Return the code of a job that runs on this host, as the stream of a snapshot."""
     manifest = await _as_host(request, lambda call, host: code_of(call, host, job_id))
@@ -87,7 +87,7 @@ async def job_code(request: Request, job_id: JobId) -> Response:
     return StreamingResponse(content, headers={"Content-Length": str(stream_size_bytes(manifest))}, media_type=OCTETS)
 
 
-@route(router, "PUT", "/runs/{job_id}/{token}/results", body=bytes)
+@route(router, "PUT /runs/{job_id}/{token}/results", body=bytes)
 async def deliver_results(request: Request, job_id: JobId, token: Token) -> Response:
     """Deliver the archive with the files that the job of a run asked to keep, whole. It replaces an earlier one."""
     site, (run, user) = site_of(request), await _run(request, job_id, token)
@@ -112,7 +112,7 @@ async def _receive(request: Request, results: ResultsFile) -> None:
     await site.on_disk(results.commit)
 
 
-@route(router, "PUT", "/runs/{job_id}/{token}/results-failed", body=bytes)
+@route(router, "PUT /runs/{job_id}/{token}/results-failed", body=bytes)
 async def deliver_failure(request: Request, job_id: JobId, token: Token) -> Response:
     """Say why the files that the job of a run asked to keep could not be kept: a text of at most 4 KiB."""
     site, (run, user) = site_of(request), await _run(request, job_id, token)
@@ -121,7 +121,7 @@ async def deliver_failure(request: Request, job_id: JobId, token: Token) -> Resp
     return answered(None)
 
 
-@route(router, "PUT", "/runs/{job_id}/{token}/complete", body=bytes)
+@route(router, "PUT /runs/{job_id}/{token}/complete", body=bytes)
 async def complete_logs(request: Request, job_id: JobId, token: Token) -> Response:
     """Say that a run has ended and that its logs were delivered whole. Nothing can be added to them from then on."""
     site, (run, user) = site_of(request), await _run(request, job_id, token)
@@ -129,7 +129,7 @@ async def complete_logs(request: Request, job_id: JobId, token: Token) -> Respon
     return answered(None)
 
 
-@route(router, "PUT", "/runs/{job_id}/{token}/{file}", body=bytes)
+@route(router, "PUT /runs/{job_id}/{token}/{file}", body=bytes)
 async def deliver_log(
     request: Request,
     job_id: JobId,
@@ -164,7 +164,7 @@ async def deliver_log(
     return Response(status_code=204, headers={NEXT: str(after)})
 
 
-@route(router, "GET", "/requests", answer=tuple[RelayRequest, ...])
+@route(router, "GET /requests", answer=tuple[RelayRequest, ...])
 async def poll_requests(request: Request, timeout_s: Annotated[float, Query(ge=0, le=MOST_POLL_S)] = 20.0) -> Response:
     """Return what the service asks this host for: at once if there is something, else when there is, or an empty list.
 
@@ -177,7 +177,7 @@ async def poll_requests(request: Request, timeout_s: Annotated[float, Query(ge=0
     return answered(() if found is None else found)
 
 
-@route(router, "GET", "/requests/{request_id}/keys", answer=bytes, media_type=OCTETS)
+@route(router, "GET /requests/{request_id}/keys", answer=bytes, media_type=OCTETS)
 async def poll_keys(
     request: Request,
     request_id: str,
@@ -199,7 +199,7 @@ async def poll_keys(
     return Response(frames or b"", media_type=OCTETS)
 
 
-@route(router, "PUT", "/requests/{request_id}/progress", body=tuple[RunProgress, ...])
+@route(router, "PUT /requests/{request_id}/progress", body=tuple[RunProgress, ...])
 async def send_progress(request: Request, request_id: str) -> Response:
     """Send the progress of all runs that go on at this host and report it in their logs."""
     runs = await body_of(request, tuple[RunProgress, ...])
@@ -222,7 +222,7 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T | No
         working.cancel()
 
 
-@route(router, "PUT", "/requests/{request_id}/content", body=bytes)
+@route(router, "PUT /requests/{request_id}/content", body=bytes)
 async def send_content(request: Request, request_id: str) -> Response:
     """Send the archive that a request of the kind ``files`` asks for. It goes to the client that waits for it."""
     site, host = site_of(request), await _as_host(request, lambda _, host: host)
@@ -239,7 +239,7 @@ async def send_content(request: Request, request_id: str) -> Response:
     return answered(None)
 
 
-@route(router, "PUT", "/requests/{request_id}/done", body=bytes)
+@route(router, "PUT /requests/{request_id}/done", body=bytes)
 async def end_request(request: Request, request_id: str) -> Response:
     """End a request. The body is empty, or the reason why it cannot be answered: a text of at most 4 KiB."""
     site, host = site_of(request), await _as_host(request, lambda _, host: host)

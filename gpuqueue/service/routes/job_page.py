@@ -30,7 +30,7 @@ _member_query = of_fields(
 )
 
 
-@route(router, "GET", "/jobs/{name}/view", answer=JobView)
+@route(router, "GET /jobs/{name}/view", answer=JobView)
 async def view_job(request: Request, name: str) -> Response:
     """Return the job with all its runs, its dependencies, what the caller may do, and a verdict on its memory.
 
@@ -44,7 +44,7 @@ async def view_job(request: Request, name: str) -> Response:
     return await site_of(request).answer(request, work)
 
 
-@route(router, "GET", "/jobs/{name}/live", answer=LiveJob)
+@route(router, "GET /jobs/{name}/live", answer=LiveJob)
 async def live_job(request: Request, name: str) -> Response:
     """Return what a job does now: its state, its place in the queue, and its use of devices. It may be a second old.
 
@@ -59,7 +59,7 @@ async def live_job(request: Request, name: str) -> Response:
     return await site_of(request).answer(request, work)
 
 
-@route(router, "GET", "/jobs/{name}/members", answer=MemberTable)
+@route(router, "GET /jobs/{name}/members", answer=MemberTable)
 async def array_members(request: Request, name: str, query: Annotated[MemberQuery, Depends(_member_query)]) -> Response:
     """Return a part of the members of an array, sorted, with the values of their sweep.
 

@@ -53,7 +53,7 @@ Key = Annotated[
 ]
 
 
-@route(router, "POST", "/jobs", answer=Job, body=NewJob, status=201)
+@route(router, "POST /jobs", answer=Job, body=NewJob, status=201)
 async def submit(request: Request, key: Key = None) -> Response:
     """Submit a job. The status is 200 if a job with its dedupe key waits or runs already: the answer is that job."""
     wanted = await body_of(request, NewJob)
@@ -66,7 +66,7 @@ async def submit(request: Request, key: Key = None) -> Response:
     return await site_of(request).answer(request, work)
 
 
-@route(router, "POST", "/jobs/{name}/retry", answer=Job, body=RetryRequest, status=201)
+@route(router, "POST /jobs/{name}/retry", answer=Job, body=RetryRequest, status=201)
 async def retry(request: Request, name: str, key: Key = None) -> Response:
     """Submit the request of an ended job as a new job of the caller."""
     wanted = await body_of(request, RetryRequest)
@@ -84,7 +84,7 @@ async def keyed_request(request: Request, key: str | None) -> KeyedRequest | Non
     return None if key is None else KeyedRequest.of(key, request.url.path, await request.body())
 
 
-@route(router, "POST", "/jobs/{name}/retry-spec", answer=JobSpec, body=RetryRequest)
+@route(router, "POST /jobs/{name}/retry-spec", answer=JobSpec, body=RetryRequest)
 async def retry_spec(request: Request, name: str) -> Response:
     """Return what a retry would submit. Nothing is submitted."""
     wanted = await body_of(request, RetryRequest)
@@ -135,20 +135,20 @@ Filters = Annotated[
 ]
 
 
-@operation(router, "GET", "/jobs")
+@operation(router, "GET /jobs")
 def list_jobs(call: Call, query: Filters, limit: Annotated[int, Query(ge=1, le=MOST_JOBS)] = 500) -> Listing:
     """List the jobs that have not ended, by id. For the next page, give the field ``after`` of this one."""
     call.must_see_jobs()
     return call.listing(listing(call.connection, replace(query, limit=limit)))
 
 
-@operation(router, "GET", "/jobs/{name}")
+@operation(router, "jobs.get")
 def get_job(call: Call, name: str) -> Job:
     """Return the current state of a job, or of a member of an array such as ``17_2``."""
     return call.job(call.client.jobs.get(name), whole=True)
 
 
-@route(router, "GET", "/jobs/{name}/record", answer=Record)
+@route(router, "GET /jobs/{name}/record", answer=Record)
 async def show_job(request: Request, name: str, *, tolerant: bool = False) -> Response:
     """Return the job with all its runs. If *tolerant*, the history answers alone while the store is away."""
 
@@ -166,13 +166,13 @@ async def show_job(request: Request, name: str, *, tolerant: bool = False) -> Re
     return await site_of(request).answer(request, work)
 
 
-@operation(router, "GET", "/jobs/{name}/newest")
+@operation(router, "jobs.newest")
 def newest_run(call: Call, name: str) -> Record:
     """Return the job with at least its newest run."""
     return call.record(call.client.jobs.newest(name))
 
 
-@route(router, "GET", "/jobs/{name}/ended", answer=Record)
+@route(router, "GET /jobs/{name}/ended", answer=Record)
 async def ended_job(request: Request, name: str) -> Response:
     """Return an ended job with its runs. The answer waits some seconds for the history, if that lags."""
     site, until = site_of(request), time.monotonic() + RECORD_S
@@ -191,7 +191,7 @@ async def ended_job(request: Request, name: str) -> Response:
     return answered(record)
 
 
-@operation(router, "GET", "/jobs/{name}/events")
+@operation(router, "jobs.events")
 def job_events(call: Call, name: str) -> tuple[Event, ...]:
     """Return all events of the job that the history has, in order."""
     owner = call.owner_of(name)
@@ -213,7 +213,7 @@ Offset = Annotated[
 ]
 
 
-@operation(router, "GET", "/jobs/{name}/why")
+@operation(router, "jobs.why")
 def why_job(call: Call, name: str, offset: Offset = None) -> Why:
     """Return why a job waits, also in sentences."""
     zone = None if offset is None else timezone(timedelta(minutes=offset))
@@ -222,13 +222,13 @@ def why_job(call: Call, name: str, offset: Offset = None) -> Why:
         return replace(seen, sentences=sentences(seen))  # of what the caller may see
 
 
-@operation(router, "GET", "/job-labels", may=Action.SEE_SITE)
+@operation(router, "GET /job-labels", may=Action.SEE_SITE)
 def job_labels(call: Call, ids: Annotated[list[int], Query(alias="id", max_length=5000)]) -> dict[int, str]:
     """Return the names of those jobs that are members of arrays, such as ``17_2``."""
     return dict(call.client.jobs.labels(ids))
 
 
-@operation(router, "GET", "/job-choice")
+@operation(router, "jobs.choose")
 def choose_jobs(
     call: Call,
     user: str | None = None,
@@ -241,7 +241,7 @@ def choose_jobs(
     return _seen(call, call.client.jobs.choose(user=user, name=name, state=state, tag=tag))
 
 
-@operation(router, "GET", "/ended-job-choice")
+@operation(router, "jobs.choose_ended")
 def choose_ended_jobs(
     call: Call,
     user: str | None = None,
@@ -260,19 +260,19 @@ def _seen(call: Call, found: Sequence[Chosen]) -> tuple[Chosen, ...]:
     return tuple(Chosen(each.name, call.job(each.job)) for each in found if call.sees(each.job))
 
 
-@operation(router, "GET", "/job-names", may=Action.SEE_SITE)
+@operation(router, "jobs.named", may=Action.SEE_SITE)
 def name_jobs(call: Call, word: str, which: Which = Which.LIVE) -> tuple[str, ...]:
     """Return the names of the jobs that *word* means, such as ``12-19``."""
     return tuple(call.client.jobs.named(word, which=which))
 
 
-@operation(router, "GET", "/notification-senders", may=Action.SEE_SITE)
+@operation(router, "jobs.senders", may=Action.SEE_SITE)
 def notification_senders(call: Call) -> tuple[Sender, ...]:
     """Return the senders of notifications, and what each can send."""
     return tuple(call.client.jobs.senders())
 
 
-@operation(router, "GET", "/notification-trouble", may=Action.SEE_SITE)
+@operation(router, "jobs.nobody_sends", may=Action.SEE_SITE)
 def notification_trouble(call: Call) -> Whether:
     """Return whether notifications can be sent as far as is known, and why not."""
     why = call.client.jobs.nobody_sends()

@@ -21,7 +21,7 @@ from gpuqueue.version import VERSION
 router = Operations("hosts")
 
 
-@route(router, "GET", "/host/settings", answer=HostSettings)
+@route(router, "GET /host/settings", answer=HostSettings)
 async def get_host_settings(request: Request) -> Response:
     """Return the settings that a worker host must have in common with its site, and the time. It has no password."""
 
@@ -32,7 +32,7 @@ async def get_host_settings(request: Request) -> Response:
     return await site_of(request).answer(request, work)
 
 
-@route(router, "POST", "/host/join", answer=Joined, body=JoinRequest)
+@route(router, "POST /host/join", answer=Joined, body=JoinRequest)
 async def join_site(request: Request) -> Response:
     """Let a worker host join this site. The answer has the password of the store."""
     wanted = await body_of(request, JoinRequest)

@@ -49,7 +49,7 @@ class Part:
     last: int | None
 
 
-@route(router, "GET", "/jobs/{name}/log", answer=bytes, media_type="application/octet-stream")
+@route(router, "GET /jobs/{name}/log", answer=bytes, media_type="application/octet-stream")
 async def read_log(  # noqa: PLR0913 - one parameter for each way to choose a part
     request: Request,
     name: str,
@@ -67,7 +67,7 @@ async def read_log(  # noqa: PLR0913 - one parameter for each way to choose a pa
     return await _read(request, name, part)
 
 
-@route(router, "GET", "/jobs/{name}/log/file", answer=bytes, media_type=OCTETS)
+@route(router, "GET /jobs/{name}/log/file", answer=bytes, media_type=OCTETS)
 async def download_log(
     request: Request,
     name: str,
@@ -181,7 +181,7 @@ def logs_of(call: Call) -> Logs:
     return Logs(call.connection)
 
 
-@route(router, "POST", "/progress", answer=dict[int, Progress], body=ProgressRequest)
+@route(router, "POST /progress", answer=dict[int, Progress], body=ProgressRequest)
 async def progress(request: Request) -> Response:
     """Return the progress of running jobs that report it in their logs, as far as the caller may read these."""
     asked = await body_of(request, ProgressRequest)

@@ -18,7 +18,7 @@ from gpuqueue.service.web.cookie import check_own_page, cookie_name, session_of,
 router = Operations("page")
 
 
-@route(router, "POST", "/web/codes", answer=SignInCode)
+@route(router, "access.sign_in_code", answer=SignInCode)
 async def make_sign_in_code(request: Request) -> Response:
     """Make a one-time code with which a browser signs in as the caller within a minute."""
     site = site_of(request)
@@ -30,7 +30,7 @@ async def make_sign_in_code(request: Request) -> Response:
     return await site.answer(request, work)
 
 
-@route(router, "POST", "/web/session", answer=SignedIn, body=SignIn)
+@route(router, "POST /web/session", answer=SignedIn, body=SignIn)
 async def sign_in(request: Request) -> Response:
     """Begin the session of a browser with a one-time code or an access token.
 
@@ -47,7 +47,7 @@ async def sign_in(request: Request) -> Response:
     return _with_cookie(request, answered(SignedIn(key=made.key)), made.cookie, LONGEST_S)
 
 
-@route(router, "DELETE", "/web/session")
+@route(router, "DELETE /web/session")
 async def sign_out(request: Request) -> Response:
     """End the session of a browser, and delete its cookie."""
     check_own_page(request)
@@ -57,7 +57,7 @@ async def sign_out(request: Request) -> Response:
     return _with_cookie(request, answered(None), "", 0)
 
 
-@route(router, "POST", "/web/downloads", answer=DownloadCode, body=DownloadRequest)
+@route(router, "POST /web/downloads", answer=DownloadCode, body=DownloadRequest)
 async def make_download_code(request: Request) -> Response:
     """Make a one-time code with which a browser downloads a file, for it sends no header then."""
     wanted = await body_of(request, DownloadRequest)

@@ -18,7 +18,7 @@ from gpuqueue.service.site import body_of, site_of
 router = Operations("snapshots")
 
 
-@operation(router, "GET", "/snapshots/limits", may=Action.SUBMIT)
+@operation(router, "GET /snapshots/limits", may=Action.SUBMIT)
 def get_snapshot_limits(call: Call) -> SnapshotLimits:
     """Return how large a snapshot of code may be."""
     settings = call.connection.settings
@@ -29,7 +29,7 @@ def get_snapshot_limits(call: Call) -> SnapshotLimits:
     )
 
 
-@route(router, "POST", "/snapshots", answer=SnapshotState, body=NewSnapshot)
+@route(router, "POST /snapshots", answer=SnapshotState, body=NewSnapshot)
 async def offer_snapshot(request: Request) -> Response:
     """Offer a snapshot. Jobs can use it once nothing is missing: send the missing blobs, and offer it again."""
     wanted = await body_of(request, NewSnapshot)
@@ -41,7 +41,7 @@ async def offer_snapshot(request: Request) -> Response:
     return await site_of(request).answer(request, work)
 
 
-@route(router, "POST", "/snapshots/contents", body=ContentParts)
+@route(router, "POST /snapshots/contents", body=ContentParts)
 async def send_contents(request: Request) -> Response:
     """Send blobs of a snapshot. Blobs that no job uses are deleted after a time (setting ``keep_snapshots``)."""
     wanted = await body_of(request, ContentParts)
@@ -53,14 +53,14 @@ async def send_contents(request: Request) -> Response:
     return await site_of(request).answer(request, work)
 
 
-@operation(router, "GET", "/snapshots")
+@operation(router, "snapshots.list")
 def list_snapshots(call: Call) -> tuple[StoredSnapshot, ...]:
     """List the snapshots of the caller, the last used first, and the jobs that need them."""
     call.must(Action.SEE_ARGUMENTS, call.account)
     return tuple(call.client.snapshots.list())
 
 
-@route(router, "DELETE", "/snapshots/{address}", answer=DeletedSnapshot)
+@route(router, "snapshots.delete", answer=DeletedSnapshot)
 async def delete_snapshot(request: Request, address: str) -> Response:
     """Delete a snapshot of the caller that no job needs. The first digits of its address are enough."""
 
@@ -71,7 +71,7 @@ async def delete_snapshot(request: Request, address: str) -> Response:
     return await site_of(request).answer(request, work)
 
 
-@route(router, "GET", "/jobs/{name}/diff", answer=bytes, media_type="application/octet-stream")
+@route(router, "snapshots.diff", answer=bytes, media_type="application/octet-stream")
 async def job_diff(request: Request, name: str) -> Response:
     """Return how the code of a job differs from the commit that it was taken from: a list, and a unified diff."""
 

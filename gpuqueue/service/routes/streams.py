@@ -37,7 +37,7 @@ PAUSE_PER_POLL = 10
 Mark = Annotated[str | None, Header(alias="Last-Event-ID")]
 
 
-@route(router, "POST", "/jobs/wait", answer=Waited, body=WaitRequest)
+@route(router, "POST /jobs/wait", answer=Waited, body=WaitRequest)
 async def wait(request: Request) -> Response:
     """Wait until a job has ended, the held jobs differ from those that the caller names, or the time is over.
 
@@ -70,7 +70,7 @@ def _read(call: Call, wanted: WaitRequest) -> Waited:
     )
 
 
-@route(router, "GET", "/jobs/{name}/log/stream", answer=bytes, media_type=MEDIA_TYPE)
+@route(router, "GET /jobs/{name}/log/stream", answer=bytes, media_type=MEDIA_TYPE)
 async def follow_log(
     request: Request, name: str, *, stream: LogStream = LogStream.LOG, whole: bool = False, mark: Mark = None
 ) -> Response:
@@ -113,7 +113,7 @@ async def _followed(request: Request, log: FollowedLog, first: list[str]) -> Asy
         events = await site.work(request, log.output, is_first=False)
 
 
-@route(router, "GET", "/jobs/{name}/stream", answer=bytes, media_type=MEDIA_TYPE)
+@route(router, "GET /jobs/{name}/stream", answer=bytes, media_type=MEDIA_TYPE)
 async def watch_job(request: Request, name: str) -> Response:
     """Stream the states of a job until its end: an event ``job`` for each change."""
     first = await site_of(request).work(request, lambda call: call.job(call.client.jobs.get(name)))
@@ -131,7 +131,7 @@ async def _watched(request: Request, name: str, first: Job) -> AsyncIterator[str
         job = await site.work(request, lambda call: call.job(call.client.jobs.get(name)), is_first=False)
 
 
-@route(router, "GET", "/streams/jobs", answer=bytes, media_type=MEDIA_TYPE)
+@route(router, "GET /streams/jobs", answer=bytes, media_type=MEDIA_TYPE)
 async def watch_jobs(request: Request, user: Annotated[str | None, Query()] = None) -> Response:
     """Stream the jobs that have not ended.
 
@@ -165,7 +165,7 @@ async def _all_watched(request: Request, first: dict[int, Job], listed: Any) -> 
         seen = now
 
 
-@route(router, "GET", "/streams/devices", answer=bytes, media_type=MEDIA_TYPE)
+@route(router, "GET /streams/devices", answer=bytes, media_type=MEDIA_TYPE)
 async def watch_devices(request: Request) -> Response:
     """Stream the devices: an event ``devices`` with all of them, once a second if anything but an age has changed."""
     first = await site_of(request).work(request, _devices)

@@ -33,7 +33,7 @@ _filters = of_fields(
 )
 
 
-@route(router, "GET", "/queue-table", answer=QueueTable)
+@route(router, "GET /queue-table", answer=QueueTable)
 async def queue_table(
     request: Request,
     filters: Annotated[Filters, Depends(_filters)],
@@ -57,7 +57,7 @@ async def queue_table(
     return await site_of(request).answer(request, work)
 
 
-@route(router, "GET", "/overview", answer=Overview)
+@route(router, "GET /overview", answer=Overview)
 async def overview(request: Request) -> Response:
     """Return all devices with their runs, and the numbers of jobs. It may be a second old.
 
@@ -89,7 +89,7 @@ def _overview(call: Call, state: QueueState, seen: Seen, *, is_away: bool) -> Ov
     )
 
 
-@route(router, "GET", "/job-places", answer=dict[int, JobPlace])
+@route(router, "GET /job-places", answer=dict[int, JobPlace])
 async def job_places(
     request: Request, ids: Annotated[list[int], Query(alias="id", max_length=MOST_PLACES)]
 ) -> Response:
@@ -110,7 +110,7 @@ async def job_places(
     return await site_of(request).answer(request, work)
 
 
-@route(router, "GET", "/job-progress", answer=dict[int, Progress])
+@route(router, "GET /job-progress", answer=dict[int, Progress])
 async def job_progress(
     request: Request, ids: Annotated[list[int], Query(alias="id", max_length=MOST_ROWS)]
 ) -> Response:

@@ -40,7 +40,7 @@ class _Elsewhere:
     entry: ExitStack
 
 
-@route(router, "POST", "/jobs/{name}/terminal", answer=Whether, body=TerminalInput)
+@route(router, "POST /jobs/{name}/terminal", answer=Whether, body=TerminalInput)
 async def type_to_job(request: Request, name: str) -> Response:
     """Type on the terminal of a job of the caller's, or resize it. Never send the same input twice.
 
