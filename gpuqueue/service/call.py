@@ -67,6 +67,8 @@ class Call:
             name=caller.account or "anonymous", uid=-1 if caller.uid is None else caller.uid, host=host
         )
         self.is_admin = policy.is_admin(caller)
+        #: What the answer warns of, in its header.
+        self.warnings: list[str] = []
         self.connection = connection.acting_for(self.account, SUPERUSER if self.is_admin else self.account.name)
 
     @cached_property

@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gpuqueue.client.connection import Connection
+from gpuqueue.client.remote.link import WARNING
 from gpuqueue.client.signing import Signer
 from gpuqueue.codec.wire import from_request, to_plain
 from gpuqueue.errors import BadRequest, GpuQueueError, NotAuthenticated, TooManyRequests
@@ -31,6 +32,7 @@ from gpuqueue.service.delivered import Delivered
 from gpuqueue.service.host_progress import HostProgress
 from gpuqueue.service.host_runs import HostRuns
 from gpuqueue.service.metrics.exposition import Metrics
+from gpuqueue.service.problems import header
 from gpuqueue.service.relays import Relays
 from gpuqueue.service.uploads import Uploads
 from gpuqueue.service.web.answers import Answers
@@ -58,8 +60,8 @@ RESULTS_OF_HOST, RESULTS = 2, 16
 ARCHIVES_OF_ACCOUNT, ARCHIVES = 4, 32
 #: Most replays of learned memory at a time: each computes for seconds.
 REPLAYS = 2
-#: Keys of a request's scope: the size of its body, and whether the request counts already for the limits of its caller.
-BODY_BYTES, IS_COUNTED = "gpuqueue.body_bytes", "gpuqueue.is_counted"
+#: Keys of a request's scope: its body, and whether the request counts already for the limits of its caller.
+BODY, IS_COUNTED = "gpuqueue.body", "gpuqueue.is_counted"
 #: Key of a request's scope: the id of its session. A code for a download is used once, and a stream asks again.
 SESSION = "gpuqueue.session"
 #: The parameter with a one-time code for a download.
@@ -116,14 +118,21 @@ class Site:
 
         """
         is_counted = not is_first or request.scope.get(IS_COUNTED, False)
-        body_bytes = None if is_counted else request.scope.get(BODY_BYTES, 0)
+        body_bytes = None if is_counted else len(request.scope.get(BODY, b""))
         return await asyncio.get_running_loop().run_in_executor(
             self._pool, self._call, credentials_of(request), body_bytes, work
         )
 
-    async def answer(self, request: Request, work: Callable[[Call], Any], status: int = 200) -> Response:
-        """Return the result of *work* as JSON. It may return a whole Response instead."""
-        return await self.work(request, lambda call: answered(work(call), status))
+    async def answer(self, request: Request, work: Callable[[Call], Any]) -> Response:
+        """Return the result of *work* as JSON, or the response that it has made; with the warnings of the call."""
+
+        def done(call: Call) -> Response:
+            answer = answered(work(call))
+            if call.warnings:
+                answer.headers[WARNING] = header("; ".join(call.warnings))
+            return answer
+
+        return await self.work(request, done)
 
     async def in_pool(self, work: Callable[[Site], T]) -> T:
         """Call *work*, which needs no caller, in a thread of the pool."""
@@ -196,7 +205,7 @@ async def body_of(request: Request, kind: type[T]) -> T:
         content = await request.body()
     except ClientDisconnect:
         raise BadRequest("the connection was closed before the whole request arrived") from None
-    request.scope[BODY_BYTES] = len(content)
+    request.scope[BODY] = content
     if len(content) <= SMALL_BODY_BYTES:
         return _parsed(kind, content)
 

@@ -6,14 +6,13 @@ from datetime import datetime, timezone
 from typing import Annotated
 
 from starlette.requests import Request
-from starlette.responses import Response
 
 from gpuqueue.client import tokens
 from gpuqueue.model.access import Action
 from gpuqueue.model.access_token import AccessToken, MadeToken, TokenRequest
 from gpuqueue.model.audit import AuditEntry, AuditQuery
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Operations, Query, operation, route
+from gpuqueue.service.routes.described import Operations, Query, operation
 from gpuqueue.service.site import site_of
 
 router = Operations("access")
@@ -40,19 +39,14 @@ def list_tokens(call: Call, account: str | None = None, *, everybody: bool = Fal
     return tuple(tokens.listed(database, call.caller, call.policy, account=account, everybody=everybody))
 
 
-@route(router, "access.revoke_token", answer=AccessToken)
-async def revoke_token(request: Request, token_id: str) -> Response:
+@operation(router, "access.revoke_token")
+def revoke_token(call: Call, request: Request, token_id: str) -> AccessToken:
     """Revoke an access token for good."""
-    site = site_of(request)
-
-    def work(call: Call) -> AccessToken:
-        with call.recorded("token-revoke", detail={"token": token_id}):
-            database, now = call.connection.database, datetime.now(timezone.utc)
-            was = tokens.revoke(database, call.caller, call.policy, token_id, now=now)
-        site.identity.forget(token_id)
-        return was
-
-    return await site.answer(request, work)
+    with call.recorded("token-revoke", detail={"token": token_id}):
+        database, now = call.connection.database, datetime.now(timezone.utc)
+        was = tokens.revoke(database, call.caller, call.policy, token_id, now=now)
+    site_of(request).identity.forget(token_id)
+    return was
 
 
 @operation(router, "access.audit", may=Action.SEE_AUDIT)

@@ -19,7 +19,7 @@ from gpuqueue.model.run import VALUES
 from gpuqueue.model.statistics import By
 from gpuqueue.service.call import Call
 from gpuqueue.service.responses import StreamedFile
-from gpuqueue.service.routes.described import Depends, Download, Operations, route
+from gpuqueue.service.routes.described import Depends, Download, Operations, operation, route
 from gpuqueue.service.routes.history import MOST, query_of, visible
 from gpuqueue.service.site import site_of
 
@@ -68,9 +68,9 @@ async def _lines(request: Request, query: HistoryQuery, first: _Page) -> AsyncIt
         yield page.text
 
 
-@route(router, "GET /stats/csv", answer=bytes, media_type=CSV)
-async def stats_csv(
-    request: Request,
+@operation(router, "GET /stats/csv", may=Action.SEE_SITE, answer=bytes, media_type=CSV)
+def stats_csv(
+    call: Call,
     by: By = By.USER,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -78,13 +78,8 @@ async def stats_csv(
     _download: Download = None,
 ) -> Response:
     """Return the statistics of a period as CSV, as ``gpuqueue stats --csv`` does: one line for each group."""
-
-    def work(call: Call) -> Response:
-        call.must(Action.SEE_SITE)
-        found = call.client.history.stats(by, since=since, until=until, user=user)
-        return Response(csv_of_statistics(found), headers=_headers(f"stats-{by}"), media_type=f"{CSV}; charset=utf-8")
-
-    return await site_of(request).answer(request, work)
+    found = call.client.history.stats(by, since=since, until=until, user=user)
+    return Response(csv_of_statistics(found), headers=_headers(f"stats-{by}"), media_type=f"{CSV}; charset=utf-8")
 
 
 def _headers(name: str) -> dict[str, str]:

@@ -30,8 +30,8 @@ from gpuqueue.service.call import Call
 from gpuqueue.service.problems import NotHere
 from gpuqueue.service.relay_requests import HostRun
 from gpuqueue.service.responses import StreamedFile
-from gpuqueue.service.routes.described import Operations, Query, route
-from gpuqueue.service.routes.logs import run_record
+from gpuqueue.service.routes.described import Operations, Query, operation, route
+from gpuqueue.service.routes.logs import RunNumber, run_record
 from gpuqueue.service.site import Site, site_of
 from gpuqueue.service.transfers import SEARCH_S, SILENCE_S
 from gpuqueue.settings.settings import Settings
@@ -65,7 +65,7 @@ class _Place:
 async def fetch_files(
     request: Request,
     name: str,
-    run: Annotated[int | None, Query(ge=1, description="The run; by default the newest.")] = None,
+    run: RunNumber = None,
     patterns: Annotated[
         list[str] | None,
         Query(alias="pattern", description="Only files that match one of these, in the syntax of .gitignore."),
@@ -87,20 +87,11 @@ async def fetch_files(
     return _ArchiveResponse(archive, headers, place.job.label)
 
 
-@route(router, "GET /jobs/{name}/files/kept", answer=KeptFiles)
-async def kept_files_of(
-    request: Request,
-    name: str,
-    run: Annotated[int | None, Query(ge=1, description="The run; by default the newest.")] = None,
-) -> Response:
+@operation(router, "GET /jobs/{name}/files/kept")
+def kept_files_of(call: Call, name: str, run: RunNumber = None) -> KeptFiles:
     """Return what is there of the files that a job asked to keep of a run: their size, or why there are none."""
-    settings = site_of(request).settings
-
-    def work(call: Call) -> KeptFiles:
-        place = _place(call, name, run)
-        return kept_files(settings, place.job, place.run, place.kept)
-
-    return await site_of(request).answer(request, work)
+    place = _place(call, name, run)
+    return kept_files(call.connection.settings, place.job, place.run, place.kept)
 
 
 def _place(call: Call, name: str, attempt: int | None) -> _Place:

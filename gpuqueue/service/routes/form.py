@@ -17,37 +17,30 @@ from gpuqueue.model.page import FormStart, JobForm
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import retried, spec_of_retry, submitted
-from gpuqueue.service.routes.described import Operations, route
-from gpuqueue.service.routes.jobs import Key, keyed_request, new_job_answer, with_warnings
-from gpuqueue.service.site import body_of, site_of
+from gpuqueue.service.routes.described import Operations, operation
+from gpuqueue.service.routes.jobs import Key, keyed_request, new_job_answer
 from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of, tags_in
 
 router = Operations("page")
 
 
-@route(router, "GET /web/form", answer=FormStart)
-async def start_form(request: Request, again: str | None = None) -> Response:
+@operation(router, "GET /web/form", may=Action.SUBMIT)
+def start_form(call: Call, again: str | None = None) -> FormStart:
     """Return what the form for a job begins with. With the name of an ended job as *again*, that is what it asked for.
 
     The answer is an error if the caller may not submit, or may not run that job again.
     """
-    file_bytes = site_of(request).settings.snapshot_file_limit_bytes
-
-    def work(call: Call) -> FormStart:
-        call.must(Action.SUBMIT)
-        call.must_run()
-        devices = call.connection.queue.devices.all()
-        shown = devices if call.may(Action.SEE_SITE) else []
-        start = FormStart(
-            form=JobForm(),
-            file_bytes=file_bytes,
-            devices=tuple(sorted(_name(each) for each in shown if each.device.kind is not DeviceKind.CPU)),
-            pools=tuple(sorted({each.pool for each in shown if each.pool})),
-            environments=tuple(sorted({name for each in shown for name in each.environments or ()})),
-        )
-        return start if again is None else _with_job(call, start, again, devices)
-
-    return await site_of(request).answer(request, work)
+    call.must_run()
+    devices = call.connection.queue.devices.all()
+    shown = devices if call.may(Action.SEE_SITE) else []
+    start = FormStart(
+        form=JobForm(),
+        file_bytes=call.connection.settings.snapshot_file_limit_bytes,
+        devices=tuple(sorted(_name(each) for each in shown if each.device.kind is not DeviceKind.CPU)),
+        pools=tuple(sorted({each.pool for each in shown if each.pool})),
+        environments=tuple(sorted({name for each in shown for name in each.environments or ()})),
+    )
+    return start if again is None else _with_job(call, start, again, devices)
 
 
 def _with_job(call: Call, start: FormStart, name: str, devices: Sequence[DeviceStatus]) -> FormStart:
@@ -75,31 +68,17 @@ def _name(status: DeviceStatus) -> str:
     return f"{status.host}:{status.device.index}"
 
 
-@route(router, "POST /web/jobs", answer=Job, body=JobForm, status=201)
-async def submit_form(request: Request, key: Key = None) -> Response:
+@operation(router, "POST /web/jobs", answer=Job, status=201)
+def submit_form(call: Call, request: Request, body: JobForm, key: Key = None) -> Response:
     """Submit the script of the form, whose snapshot the caller has sent."""
-    form = await body_of(request, JobForm)
-    sent = await keyed_request(request, key)
-
-    def work(call: Call) -> Response:
-        notes: list[str] = []
-        wanted = new_job_of(form, lambda names: uuids_of(call.connection, names))
-        return with_warnings(new_job_answer(call, *submitted(call, wanted, sent, notes.append)), notes)
-
-    return await site_of(request).answer(request, work)
+    wanted = new_job_of(body, lambda names: uuids_of(call.connection, names))
+    return new_job_answer(call, *submitted(call, wanted, keyed_request(request, key), call.warnings.append))
 
 
-@route(router, "POST /web/jobs/{name}/retry", answer=Job, body=JobForm, status=201)
-async def retry_form(request: Request, name: str, key: Key = None) -> Response:
+@operation(router, "POST /web/jobs/{name}/retry", answer=Job, status=201)
+def retry_form(call: Call, request: Request, name: str, body: JobForm, key: Key = None) -> Response:
     """Submit the request of an ended job as a new job of the caller, with what the form has in other words."""
-    form = await body_of(request, JobForm)
-    sent = await keyed_request(request, key)
-
-    def work(call: Call) -> Response:
-        warnings: list[str] = []
-        before = _form(call.client.jobs.get(name), call.connection.queue.devices.all())
-        tags = None if form.tags == before.tags else tags_in(form.tags)
-        done = retried(call, name, retry_of(form, before), sent, warnings.append, tags)
-        return with_warnings(new_job_answer(call, *done), warnings)
-
-    return await site_of(request).answer(request, work)
+    before = _form(call.client.jobs.get(name), call.connection.queue.devices.all())
+    tags = None if body.tags == before.tags else tags_in(body.tags)
+    sent = keyed_request(request, key)
+    return new_job_answer(call, *retried(call, name, retry_of(body, before), sent, call.warnings.append, tags))

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from gpuqueue.model.page import JobView, LiveJob, MemberTable
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, route
+from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, operation
 from gpuqueue.service.routes.tables import MOST_ROWS
 from gpuqueue.service.site import site_of
 from gpuqueue.service.web.job_view import live_of, view_of
@@ -30,49 +30,39 @@ _member_query = of_fields(
 )
 
 
-@route(router, "GET /jobs/{name}/view", answer=JobView)
-async def view_job(request: Request, name: str) -> Response:
+@operation(router, "GET /jobs/{name}/view", answer=JobView)
+def view_job(call: Call, request: Request, name: str) -> Response:
     """Return the job with all its runs, its dependencies, what the caller may do, and a verdict on its memory.
 
     ``If-None-Match`` works as for ``/queue-table``.
     """
-
-    def work(call: Call) -> Response:
-        site, view = site_of(request), view_of(call, name, datetime.now(timezone.utc))
-        return site.answers.once(request, replace(view, away=view.away and site.without_places(view.away)))
-
-    return await site_of(request).answer(request, work)
+    site, view = site_of(request), view_of(call, name, datetime.now(timezone.utc))
+    return site.answers.once(request, replace(view, away=view.away and site.without_places(view.away)))
 
 
-@route(router, "GET /jobs/{name}/live", answer=LiveJob)
-async def live_job(request: Request, name: str) -> Response:
+@operation(router, "GET /jobs/{name}/live", answer=LiveJob)
+def live_job(call: Call, request: Request, name: str) -> Response:
     """Return what a job does now: its state, its place in the queue, and its use of devices. It may be a second old.
 
     ``If-None-Match`` works as for ``/queue-table``.
     """
-
-    def work(call: Call) -> Response:
-        call.must_see_jobs()
-        site = site_of(request)
-        return site.answers.once(request, live_of(call, name, site.queue_copy.state(), site.places))
-
-    return await site_of(request).answer(request, work)
+    call.must_see_jobs()
+    site = site_of(request)
+    return site.answers.once(request, live_of(call, name, site.queue_copy.state(), site.places))
 
 
-@route(router, "GET /jobs/{name}/members", answer=MemberTable)
-async def array_members(request: Request, name: str, query: Annotated[MemberQuery, Depends(_member_query)]) -> Response:
+@operation(router, "GET /jobs/{name}/members", answer=MemberTable)
+def array_members(
+    call: Call, request: Request, name: str, query: Annotated[MemberQuery, Depends(_member_query)]
+) -> Response:
     """Return a part of the members of an array, sorted, with the values of their sweep.
 
     ``If-None-Match`` works as for ``/queue-table``.
     """
-
-    def work(call: Call) -> Response:
-        call.must_see_jobs()
-        site = site_of(request)
-        job = call.job(call.client.jobs.get(name))
-        state = site.queue_copy.state()  # before the history, which gets a member before the queue deletes it
-        live = {each.id - job.id - 1: each for each in state.rows.values() if each.array_id == job.id}
-        members = Members(job=job, live=live, recorded=partial(call.connection.database.recorded_members, job.id))
-        return site.answers.once(request, members.table(query, state.at))
-
-    return await site_of(request).answer(request, work)
+    call.must_see_jobs()
+    site = site_of(request)
+    job = call.job(call.client.jobs.get(name))
+    state = site.queue_copy.state()  # before the history, which gets a member before the queue deletes it
+    live = {each.id - job.id - 1: each for each in state.rows.values() if each.array_id == job.id}
+    members = Members(job=job, live=live, recorded=partial(call.connection.database.recorded_members, job.id))
+    return site.answers.once(request, members.table(query, state.at))

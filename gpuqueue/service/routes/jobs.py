@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gpuqueue.client.listing import listing
-from gpuqueue.client.remote.link import PARTIAL_ERROR, PARTIAL_ERROR_DETAIL, WARNING
+from gpuqueue.client.remote.link import PARTIAL_ERROR, PARTIAL_ERROR_DETAIL
 from gpuqueue.client.selection import Chosen, StateFilter, Which
 from gpuqueue.client.wait import RECORD_S, recorded_now
 from gpuqueue.client.why import Why
@@ -31,7 +31,7 @@ from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of_retry, submitted
 from gpuqueue.service.problems import header, problem_of
 from gpuqueue.service.routes.described import Depends, Header, Operations, Query, of_fields, operation, route
-from gpuqueue.service.site import answered, body_of, site_of
+from gpuqueue.service.site import BODY, answered, site_of
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.sanitize import plain
 from gpuqueue.words.times import in_zone
@@ -53,65 +53,38 @@ Key = Annotated[
 ]
 
 
-@route(router, "POST /jobs", answer=Job, body=NewJob, status=201)
-async def submit(request: Request, key: Key = None) -> Response:
+@operation(router, "POST /jobs", answer=Job, status=201)
+def submit(call: Call, request: Request, body: NewJob, key: Key = None) -> Response:
     """Submit a job. The status is 200 if a job with its dedupe key waits or runs already: the answer is that job."""
-    wanted = await body_of(request, NewJob)
-    sent = await keyed_request(request, key)
-
-    def work(call: Call) -> Response:
-        notes: list[str] = []
-        return with_warnings(new_job_answer(call, *submitted(call, wanted, sent, notes.append)), notes)
-
-    return await site_of(request).answer(request, work)
+    return new_job_answer(call, *submitted(call, body, keyed_request(request, key), call.warnings.append))
 
 
-@route(router, "POST /jobs/{name}/retry", answer=Job, body=RetryRequest, status=201)
-async def retry(request: Request, name: str, key: Key = None) -> Response:
+@operation(router, "POST /jobs/{name}/retry", answer=Job, status=201)
+def retry(call: Call, request: Request, name: str, body: RetryRequest, key: Key = None) -> Response:
     """Submit the request of an ended job as a new job of the caller."""
-    wanted = await body_of(request, RetryRequest)
-    sent = await keyed_request(request, key)
-
-    def work(call: Call) -> Response:
-        warnings: list[str] = []
-        return with_warnings(new_job_answer(call, *retried(call, name, wanted, sent, warnings.append)), warnings)
-
-    return await site_of(request).answer(request, work)
+    return new_job_answer(call, *retried(call, name, body, keyed_request(request, key), call.warnings.append))
 
 
-async def keyed_request(request: Request, key: str | None) -> KeyedRequest | None:
-    """Return *request* with its key, None if it has none."""
-    return None if key is None else KeyedRequest.of(key, request.url.path, await request.body())
+def keyed_request(request: Request, key: str | None) -> KeyedRequest | None:
+    """Return *request*, whose body was read, with its key, None if it has none."""
+    return None if key is None else KeyedRequest.of(key, request.url.path, request.scope[BODY])
 
 
-@route(router, "POST /jobs/{name}/retry-spec", answer=JobSpec, body=RetryRequest)
-async def retry_spec(request: Request, name: str) -> Response:
+@operation(router, "POST /jobs/{name}/retry-spec")
+def retry_spec(call: Call, name: str, body: RetryRequest) -> JobSpec:
     """Return what a retry would submit. Nothing is submitted."""
-    wanted = await body_of(request, RetryRequest)
-
-    def work(call: Call) -> Response:
-        warnings: list[str] = []
-        spec = spec_of_retry(call, name, wanted, warnings.append)
-        call.note_read(Action.SEE_ENVIRONMENT, call.owner_of(name), name)
-        own = {**travelling(wanted.fallback_env), **wanted.env}
-        shown = {
-            each: own[each] if is_secret(each) else value
-            for each, value in spec.env.items()
-            if not is_secret(each) or each in own
-        }
-        missing = [plain(each) for each in spec.env if each not in shown]
-        if missing:
-            warnings.append(f"the service shows no secrets of job {name}: give with --env: {', '.join(missing)}")
-        return with_warnings(answered(replace(spec, env=shown, ticket=None)), warnings)
-
-    return await site_of(request).answer(request, work)
-
-
-def with_warnings(answer: Response, warnings: list[str]) -> Response:
-    """Return *answer* with the header for *warnings*, if there are any."""
-    if warnings:
-        answer.headers[WARNING] = header("; ".join(warnings))
-    return answer
+    spec = spec_of_retry(call, name, body, call.warnings.append)
+    call.note_read(Action.SEE_ENVIRONMENT, call.owner_of(name), name)
+    own = {**travelling(body.fallback_env), **body.env}
+    shown = {
+        each: own[each] if is_secret(each) else value
+        for each, value in spec.env.items()
+        if not is_secret(each) or each in own
+    }
+    missing = [plain(each) for each in spec.env if each not in shown]
+    if missing:
+        call.warnings.append(f"the service shows no secrets of job {name}: give with --env: {', '.join(missing)}")
+    return replace(spec, env=shown, ticket=None)
 
 
 def new_job_answer(call: Call, job: Job, is_new: bool) -> Response:  # noqa: FBT001 - the second part of a pair
@@ -148,22 +121,15 @@ def get_job(call: Call, name: str) -> Job:
     return call.job(call.client.jobs.get(name), whole=True)
 
 
-@route(router, "GET /jobs/{name}/record", answer=Record)
-async def show_job(request: Request, name: str, *, tolerant: bool = False) -> Response:
+@operation(router, "GET /jobs/{name}/record", answer=Record)
+def show_job(call: Call, name: str, *, tolerant: bool = False) -> Response:
     """Return the job with all its runs. If *tolerant*, the history answers alone while the store is away."""
-
-    def work(call: Call) -> Response:
-        absences: list[Unreachable] = []
-        record = call.client.jobs.show(name, away=absences.append if tolerant else None)
-        answer = answered(call.record(record, whole=True))
-        for each in absences:
-            answer.headers[PARTIAL_ERROR], answer.headers[PARTIAL_ERROR_DETAIL] = (
-                problem_of(each).error,
-                header(str(each)),
-            )
-        return answer
-
-    return await site_of(request).answer(request, work)
+    absences: list[Unreachable] = []
+    record = call.client.jobs.show(name, away=absences.append if tolerant else None)
+    answer = answered(call.record(record, whole=True))
+    for each in absences:
+        answer.headers[PARTIAL_ERROR], answer.headers[PARTIAL_ERROR_DETAIL] = problem_of(each).error, header(str(each))
+    return answer
 
 
 @operation(router, "jobs.newest")

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from gpuqueue.errors import Refused
 from gpuqueue.model.access import Action
 from gpuqueue.model.joining import SHARED, HostSettings, Joined, JoinRequest, fit
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Operations, route
-from gpuqueue.service.site import body_of, site_of
+from gpuqueue.service.routes.described import Operations, operation
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import users_group
 from gpuqueue.text.sanitize import brief
@@ -21,31 +17,21 @@ from gpuqueue.version import VERSION
 router = Operations("hosts")
 
 
-@route(router, "GET /host/settings", answer=HostSettings)
-async def get_host_settings(request: Request) -> Response:
+@operation(router, "GET /host/settings", may=Action.SERVE_JOBS)
+def get_host_settings(call: Call) -> HostSettings:
     """Return the settings that a worker host must have in common with its site, and the time. It has no password."""
-
-    def work(call: Call) -> HostSettings:
-        call.must(Action.SERVE_JOBS)
-        return _settings_of(call)
-
-    return await site_of(request).answer(request, work)
+    return _settings_of(call)
 
 
-@route(router, "POST /host/join", answer=Joined, body=JoinRequest)
-async def join_site(request: Request) -> Response:
+@operation(router, "POST /host/join")
+def join_site(call: Call, body: JoinRequest) -> Joined:
     """Let a worker host join this site. The answer has the password of the store."""
-    wanted = await body_of(request, JoinRequest)
-
-    def work(call: Call) -> Joined:
-        if wanted.dry_run:
-            call.must(Action.SERVE_JOBS)
-            return _joined(call, wanted)
-        asked = {"host": call.caller.account, "version": wanted.version}
-        with call.change(Action.SERVE_JOBS, "join", detail=asked):
-            return _joined(call, wanted)
-
-    return await site_of(request).answer(request, work)
+    if body.dry_run:
+        call.must(Action.SERVE_JOBS)
+        return _joined(call, body)
+    asked = {"host": call.caller.account, "version": body.version}
+    with call.change(Action.SERVE_JOBS, "join", detail=asked):
+        return _joined(call, body)
 
 
 def _joined(call: Call, wanted: JoinRequest) -> Joined:

@@ -35,6 +35,8 @@ router = Operations("logs")
 #: Most bytes of a log in one answer.
 MOST_BYTES = 1024 * 1024
 
+RunNumber = Annotated[int | None, Query(ge=1, description="The run; by default the newest.")]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
@@ -54,7 +56,7 @@ async def read_log(  # noqa: PLR0913 - one parameter for each way to choose a pa
     request: Request,
     name: str,
     *,
-    attempt: Annotated[int | None, Query(ge=1, description="The run; by default the newest.")] = None,
+    attempt: RunNumber = None,
     stream: LogStream = LogStream.LOG,
     offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
     most: Annotated[int, Query(ge=0, le=MOST_BYTES)] = MOST_BYTES,
@@ -71,7 +73,7 @@ async def read_log(  # noqa: PLR0913 - one parameter for each way to choose a pa
 async def download_log(
     request: Request,
     name: str,
-    attempt: Annotated[int | None, Query(ge=1, description="The run; by default the newest.")] = None,
+    attempt: RunNumber = None,
     stream: LogStream = LogStream.LOG,
     _download: Download = None,
 ) -> Response:

@@ -11,23 +11,18 @@ from gpuqueue.model.api import DownloadCode, DownloadRequest, SignedIn, SignIn, 
 from gpuqueue.model.caller import Via
 from gpuqueue.service.call import Call
 from gpuqueue.service.identity.browser_sessions import CODE_S, LONGEST_S
-from gpuqueue.service.routes.described import Operations, route
+from gpuqueue.service.routes.described import Operations, operation, route
 from gpuqueue.service.site import answered, body_of, credentials_of, is_tls, site_of
 from gpuqueue.service.web.cookie import check_own_page, cookie_name, session_of, set_cookie
 
 router = Operations("page")
 
 
-@route(router, "access.sign_in_code", answer=SignInCode)
-async def make_sign_in_code(request: Request) -> Response:
+@operation(router, "access.sign_in_code", may=Action.SEE_SITE)
+def make_sign_in_code(call: Call, request: Request) -> SignInCode:
     """Make a one-time code with which a browser signs in as the caller within a minute."""
-    site = site_of(request)
-
-    def work(call: Call) -> SignInCode:  # the sign-in is recorded, with the same account
-        call.must(Action.SEE_SITE)
-        return SignInCode(code=site.identity.new_code(call.caller), url=site.page_url, valid_s=CODE_S)
-
-    return await site.answer(request, work)
+    site = site_of(request)  # the sign-in is recorded, with the same account
+    return SignInCode(code=site.identity.new_code(call.caller), url=site.page_url, valid_s=CODE_S)
 
 
 @route(router, "POST /web/session", answer=SignedIn, body=SignIn)
@@ -57,18 +52,13 @@ async def sign_out(request: Request) -> Response:
     return _with_cookie(request, answered(None), "", 0)
 
 
-@route(router, "POST /web/downloads", answer=DownloadCode, body=DownloadRequest)
-async def make_download_code(request: Request) -> Response:
+@operation(router, "POST /web/downloads")
+def make_download_code(call: Call, request: Request, body: DownloadRequest) -> DownloadCode:
     """Make a one-time code with which a browser downloads a file, for it sends no header then."""
-    wanted = await body_of(request, DownloadRequest)
+    if call.caller.via not in {Via.SESSION, Via.ANONYMOUS}:
+        raise Forbidden("only a browser needs a code for a download: programs use an access token")
     session = credentials_of(request).session or ""
-
-    def work(call: Call) -> DownloadCode:
-        if call.caller.via not in {Via.SESSION, Via.ANONYMOUS}:
-            raise Forbidden("only a browser needs a code for a download: programs use an access token")
-        return DownloadCode(code=site_of(request).identity.new_download(session, wanted.path), valid_s=CODE_S)
-
-    return await site_of(request).answer(request, work)
+    return DownloadCode(code=site_of(request).identity.new_download(session, body.path), valid_s=CODE_S)
 
 
 def _with_cookie(request: Request, answer: Response, secret: str, age_s: float) -> Response:

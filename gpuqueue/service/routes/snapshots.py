@@ -12,8 +12,8 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.api import ContentParts, NewSnapshot, SnapshotLimits, SnapshotState
 from gpuqueue.model.code_snapshot import DeletedSnapshot, StoredSnapshot
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Operations, operation, route
-from gpuqueue.service.site import body_of, site_of
+from gpuqueue.service.routes.described import OCTETS, Operations, operation
+from gpuqueue.service.site import site_of
 
 router = Operations("snapshots")
 
@@ -29,28 +29,16 @@ def get_snapshot_limits(call: Call) -> SnapshotLimits:
     )
 
 
-@route(router, "POST /snapshots", answer=SnapshotState, body=NewSnapshot)
-async def offer_snapshot(request: Request) -> Response:
+@operation(router, "POST /snapshots", may=Action.SUBMIT)
+def offer_snapshot(call: Call, request: Request, body: NewSnapshot) -> SnapshotState:
     """Offer a snapshot. Jobs can use it once nothing is missing: send the missing blobs, and offer it again."""
-    wanted = await body_of(request, NewSnapshot)
-
-    def work(call: Call) -> SnapshotState:
-        call.must(Action.SUBMIT)
-        return site_of(request).uploads.offered(call, wanted)
-
-    return await site_of(request).answer(request, work)
+    return site_of(request).uploads.offered(call, body)
 
 
-@route(router, "POST /snapshots/contents", body=ContentParts)
-async def send_contents(request: Request) -> Response:
+@operation(router, "POST /snapshots/contents", may=Action.SUBMIT)
+def send_contents(call: Call, request: Request, body: ContentParts) -> None:
     """Send blobs of a snapshot. Blobs that no job uses are deleted after a time (setting ``keep_snapshots``)."""
-    wanted = await body_of(request, ContentParts)
-
-    def work(call: Call) -> None:
-        call.must(Action.SUBMIT)
-        site_of(request).uploads.received(call, wanted.parts)
-
-    return await site_of(request).answer(request, work)
+    site_of(request).uploads.received(call, body.parts)
 
 
 @operation(router, "snapshots.list")
@@ -60,23 +48,15 @@ def list_snapshots(call: Call) -> tuple[StoredSnapshot, ...]:
     return tuple(call.client.snapshots.list())
 
 
-@route(router, "snapshots.delete", answer=DeletedSnapshot)
-async def delete_snapshot(request: Request, address: str) -> Response:
+@operation(router, "snapshots.delete")
+def delete_snapshot(call: Call, request: Request, address: str) -> DeletedSnapshot:
     """Delete a snapshot of the caller that no job needs. The first digits of its address are enough."""
-
-    def work(call: Call) -> DeletedSnapshot:
-        with call.change(Action.SUBMIT, "snapshot-delete", detail={"snapshot": address}):
-            return site_of(request).uploads.deleted(call, address)
-
-    return await site_of(request).answer(request, work)
+    with call.change(Action.SUBMIT, "snapshot-delete", detail={"snapshot": address}):
+        return site_of(request).uploads.deleted(call, address)
 
 
-@route(router, "snapshots.diff", answer=bytes, media_type="application/octet-stream")
-async def job_diff(request: Request, name: str) -> Response:
+@operation(router, "snapshots.diff", answer=bytes, media_type=OCTETS)
+def job_diff(call: Call, name: str) -> Response:
     """Return how the code of a job differs from the commit that it was taken from: a list, and a unified diff."""
-
-    def work(call: Call) -> Response:
-        call.must(Action.SEE_ARGUMENTS, call.owner_of(name))
-        return Response(call.client.snapshots.diff(name), media_type="application/octet-stream")
-
-    return await site_of(request).answer(request, work)
+    call.must(Action.SEE_ARGUMENTS, call.owner_of(name))
+    return Response(call.client.snapshots.diff(name), media_type=OCTETS)

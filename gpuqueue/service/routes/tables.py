@@ -14,7 +14,7 @@ from gpuqueue.model.page import JobPlace, Overview, QueueTable
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.queue_query import PARAMETERS
 from gpuqueue.service.call import Call
-from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, route
+from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, operation, route
 from gpuqueue.service.routes.logs import progress_of
 from gpuqueue.service.site import answered, site_of
 from gpuqueue.service.web.queue_reader import QueueState
@@ -33,8 +33,9 @@ _filters = of_fields(
 )
 
 
-@route(router, "GET /queue-table", answer=QueueTable)
-async def queue_table(
+@operation(router, "GET /queue-table", answer=QueueTable)
+def queue_table(
+    call: Call,
     request: Request,
     filters: Annotated[Filters, Depends(_filters)],
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
@@ -44,17 +45,13 @@ async def queue_table(
 
     With the ``ETag`` of an earlier answer as ``If-None-Match``, the answer is empty while nothing has changed (304).
     """
-
-    def work(call: Call) -> Response:
-        call.must_see_jobs()
-        site, seen = site_of(request), _seen(call)
-        state = site.queue_copy.state()
-        key = ("queue", state.rows_version, state.complete, filters, seen.key, offset, limit)
-        return site.answers.sent(
-            request, key, lambda: site.tables.table(state, filters, seen, offset=offset, limit=limit), state.at
-        )
-
-    return await site_of(request).answer(request, work)
+    call.must_see_jobs()
+    site, seen = site_of(request), _seen(call)
+    state = site.queue_copy.state()
+    key = ("queue", state.rows_version, state.complete, filters, seen.key, offset, limit)
+    return site.answers.sent(
+        request, key, lambda: site.tables.table(state, filters, seen, offset=offset, limit=limit), state.at
+    )
 
 
 @route(router, "GET /overview", answer=Overview)
@@ -89,25 +86,17 @@ def _overview(call: Call, state: QueueState, seen: Seen, *, is_away: bool) -> Ov
     )
 
 
-@route(router, "GET /job-places", answer=dict[int, JobPlace])
-async def job_places(
-    request: Request, ids: Annotated[list[int], Query(alias="id", max_length=MOST_PLACES)]
-) -> Response:
+@operation(router, "GET /job-places")
+def job_places(
+    call: Call, request: Request, ids: Annotated[list[int], Query(alias="id", max_length=MOST_PLACES)]
+) -> dict[int, JobPlace]:
     """Return the places of waiting jobs in the queue, and when they may start, as far as it is known."""
-
-    def work(call: Call) -> dict[int, JobPlace]:
-        call.must_see_jobs()
-        site = site_of(request)
-        seen = _seen(call).of(site.queue_copy.state())
-        wanted = [each for each in ids if each in seen and seen[each].state is JobState.QUEUED]
-        found: dict[int, JobPlace] = {}
-        for each in wanted:
-            place = site.places.get(each, call.connection.queue.jobs.why)
-            if place is not None:
-                found[each] = place
-        return found
-
-    return await site_of(request).answer(request, work)
+    call.must_see_jobs()
+    site = site_of(request)
+    seen = _seen(call).of(site.queue_copy.state())
+    waiting = [each for each in ids if each in seen and seen[each].state is JobState.QUEUED]
+    places = {each: site.places.get(each, call.connection.queue.jobs.why) for each in waiting}
+    return {each: place for each, place in places.items() if place is not None}
 
 
 @route(router, "GET /job-progress", answer=dict[int, Progress])
