@@ -11,13 +11,10 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, JobState
 
 if TYPE_CHECKING:
-    import fnmatch
-
     from gpuqueue.client import array_state
     from gpuqueue.model.queue_query import QueueQuery
     from gpuqueue.model.run import Listing
 else:
-    fnmatch = later("fnmatch")
     array_state = later("gpuqueue.client.array_state")
 
 #: Largest number of jobs in one request. The store serves other clients too, and one request blocks it.
@@ -59,12 +56,7 @@ def _filter(query: QueueQuery) -> Callable[[Job], bool] | None:
     """Return the condition that the filters of *query* make, less its states, or None without filters."""
     if query.user is None and query.name is None and query.pool is None and not query.tags:
         return None
-    return lambda job: (
-        query.user in {None, job.spec.account.name}
-        and (query.name is None or fnmatch.fnmatchcase(job.spec.name, query.name))
-        and {*query.tags} <= {*job.tags}
-        and query.pool in {None, job.spec.pool}
-    )
+    return lambda job: query.fits(job.spec.account.name, job.spec.name, job.tags, job.spec.pool)
 
 
 def _wanted(page: Listing, wanted: Callable[[Job], bool] | None) -> list[Job]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import tags_of
+
+if TYPE_CHECKING:
+    import fnmatch
+else:
+    fnmatch = later("fnmatch")
 
 #: Parameters of the API, by the field of :class:`QueueQuery`, where they have another name.
 PARAMETERS: Mapping[str, str] = {"states": "state", "tags": "tag"}
@@ -65,6 +71,15 @@ class QueueQuery:
             tags=tags_of(validation.words("tags", tags)),
             pool=validation.text_or_none("pool", pool),
             after=after,
+        )
+
+    def fits(self, user: str, name: str, tags: Collection[str], pool: str) -> bool:
+        """Return whether a job with these values passes all filters but the states."""
+        return (
+            self.user in {None, user}
+            and (self.name is None or fnmatch.fnmatchcase(name, self.name))
+            and {*self.tags} <= {*tags}
+            and self.pool in {None, pool}
         )
 
     def parameters(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Annotated
 
 from starlette.requests import Request
@@ -12,7 +13,7 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.job import JobState
 from gpuqueue.model.page import JobPlace, Overview, QueueTable
 from gpuqueue.model.progress import Progress
-from gpuqueue.model.queue_query import PARAMETERS
+from gpuqueue.model.queue_query import PARAMETERS, QueueQuery
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, operation, route
 from gpuqueue.service.routes.logs import progress_of
@@ -26,10 +27,11 @@ router = Operations("page")
 MOST_ROWS, MOST_PLACES = 500, 60
 
 
+_query = of_fields(QueueQuery, {}, names=PARAMETERS, without={"after", "limit"})
 _filters = of_fields(
     Filters,
     {"text": Query(max_length=200), "idle": Query(description="Only jobs that are marked as idle.")},
-    names=PARAMETERS,
+    without={"query"},
 )
 
 
@@ -37,6 +39,7 @@ _filters = of_fields(
 def queue_table(
     call: Call,
     request: Request,
+    query: Annotated[QueueQuery, Depends(_query)],
     filters: Annotated[Filters, Depends(_filters)],
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=0, le=MOST_ROWS)] = 100,
@@ -46,7 +49,7 @@ def queue_table(
     With the ``ETag`` of an earlier answer as ``If-None-Match``, the answer is empty while nothing has changed (304).
     """
     call.must_see_jobs()
-    site, seen = site_of(request), _seen(call)
+    site, seen, filters = site_of(request), _seen(call), replace(filters, query=query)
     state = site.queue_copy.state()
     key = ("queue", state.rows_version, state.complete, filters, seen.key, offset, limit)
     return site.answers.sent(

@@ -6,12 +6,12 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState
 from gpuqueue.model.page import QueueRow, QueueTable, RowSort
+from gpuqueue.model.queue_query import QueueQuery
 from gpuqueue.service.web.queue_reader import QueueState
 from gpuqueue.words.waiting import waits_because
 
@@ -37,16 +37,12 @@ _KEYS: dict[RowSort, Callable[[QueueRow], Any]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filters:
-    """What the rows are chosen and sorted by. ``text`` is a part of the name, user, label, tags or note of a job.
+    """What the rows are chosen and sorted by: the filters of *query*, and what only the page has.
 
-    ``idle``: only those that are marked as idle.
+    ``text`` is a part of the name, user, label, tags or note of a job. ``idle``: only those that are marked as idle.
     """
 
-    user: str | None = None
-    states: tuple[JobState, ...] = ()
-    name: str | None = None
-    tags: tuple[str, ...] = ()
-    pool: str | None = None
+    query: QueueQuery = QueueQuery()
     text: str = ""
     idle: bool = False
     sort: RowSort = RowSort.ID
@@ -142,11 +138,8 @@ def chosen_of(rows: dict[int, QueueRow], filters: Filters) -> Chosen:
 
 def _matches(row: QueueRow, filters: Filters) -> bool:
     return (
-        filters.user in {None, row.user}
-        and (not filters.states or row.state in filters.states)
-        and (filters.name is None or fnmatchcase(row.name, filters.name))
-        and (not filters.tags or {*filters.tags} <= {*row.tags})
-        and filters.pool in {None, row.pool}
+        filters.query.fits(row.user, row.name, row.tags, row.pool)
+        and (not filters.query.states or row.state in filters.query.states)
         and (not filters.idle or row.idle_since is not None)
         and (not filters.text or _has(row, filters.text.lower()))
     )

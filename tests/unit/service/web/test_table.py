@@ -11,6 +11,7 @@ import pytest
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.page import Members, QueueRow, RowSort
+from gpuqueue.model.queue_query import QueueQuery
 from gpuqueue.service.web.queue_reader import NOTHING, QueueState
 from gpuqueue.service.web.rows import with_array_states
 from gpuqueue.service.web.table import Filters, Seen, Tables
@@ -61,12 +62,12 @@ def ids(filters: Filters, seen: Seen = ALL, state: QueueState = STATE) -> list[i
     ("filters", "expected"),
     [
         (Filters(), [1, 2, 3, 4]),
-        (Filters(user="bob"), [2]),
-        (Filters(states=(JobState.HELD, JobState.RUNNING)), [1, 3]),
-        (Filters(name="train*"), [1, 3, 4]),
-        (Filters(tags=("night",)), [1, 3]),
-        (Filters(tags=("night", "big")), [1]),
-        (Filters(pool="big"), [1]),
+        (Filters(query=QueueQuery(user="bob")), [2]),
+        (Filters(query=QueueQuery(states=(JobState.HELD, JobState.RUNNING))), [1, 3]),
+        (Filters(query=QueueQuery(name="train*")), [1, 3, 4]),
+        (Filters(query=QueueQuery(tags=("night",))), [1, 3]),
+        (Filters(query=QueueQuery(tags=("night", "big"))), [1]),
+        (Filters(query=QueueQuery(pool="big")), [1]),
         (Filters(idle=True), [1]),
         (Filters(text="EVAL"), [2]),
         (Filters(text="the data"), [3]),
