@@ -16,13 +16,15 @@ from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.fetching import RunArchive, RunFiles
 from gpuqueue.client.log_places import with_run
+from gpuqueue.client.run_logs import own_log
 from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import file_patterns, from_directory
 from gpuqueue.results.kept import absence, kept_files, noted
 from gpuqueue.results.pack_request import NO_COPY, PackRequest, pack_command, reason_in
 from gpuqueue.snapshot.errors import ArchiveCutShort
-from gpuqueue.system.delivered_layout import RESULTS
+from gpuqueue.system.delivered_layout import RESULTS, TOKEN
 from gpuqueue.system.safe_open import is_regular
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.job import Job
     from gpuqueue.model.run import Record, Run
     from gpuqueue.model.run_files import KeptFiles
+    from gpuqueue.settings.settings import Settings
 
 _FIRST_BYTES, _MOST_ERRORS_BYTES = 512, 2**16
 
@@ -51,51 +54,33 @@ class Files(RunFiles):
         *,
         kept: bool,
     ) -> Iterator[RunArchive]:
-        wanted = file_patterns("patterns", patterns)
-        record, run, directory = self._found(job, number)
-        packed, source = self._packed(record.job, run, directory, wanted, only_kept=kept)
+        wanted, place = file_patterns("patterns", patterns), self._place(job, number)
+        packed, source = self._packed(place, wanted, only_kept=kept)
         with closing(packed):
-            yield RunArchive(label=record.job.label, patterns=wanted, source=source, content=packed, run=run.attempt)
+            yield RunArchive(
+                label=place.job.label, patterns=wanted, source=source, content=packed, run=place.run.attempt
+            )
 
     def kept(self, job: int | str, *, run: int | None = None) -> KeptFiles:
         """Return what is there of the files that a job asked to keep of a run, by default of its newest."""
-        record, of, directory = self._found(job, run)
-        return kept_files(self._connection.settings, record.job, of, [directory])
+        place = self._place(job, run)
+        return kept_files(self._connection.settings, place.job, place.run, place.kept)
 
-    def _found(self, job: int | str, number: int | None) -> tuple[Record, Run, Path]:
-        """Return the job, the run *number* or the newest one, and its directory."""
-        record = reads.newest(self._connection, job) if number is None else reads.show(self._connection, job)
-        return (record, *self._run_of(record, number))
-
-    def _run_of(self, record: Record, number: int | None) -> tuple[Run, Path]:
-        """Return the run whose files are meant, and its directory.
+    def _place(self, job: int | str, number: int | None) -> Place:
+        """Return where the files of the run *number*, or of the newest one, are on this host.
 
         Raises:
-            Refused: the job is an array or has no such run or no copy of its code, or the run was on another host.
+            Refused: the job has no such run, or it was on another host.
 
         """
-        job = record.job
-        if job.spec.array is not None:
-            one = f"{job.id}_{next(iter(job.spec.array.indexes))}"
-            raise Refused(f"array {job.id} has no files of its own: name a member, such as {one}")
-        runs = record.runs if number is None else with_run(record, number).runs
-        run = next((run for run in reversed(runs) if run.log_path), None)
-        if run is None:
-            raise Refused(f"job {job.label} ({job.state}) has no files yet: it has not run")
-        if job.spec.snapshot is None:
-            raise Refused(
-                f"job {job.label} ran in {plain(job.spec.cwd)} on {run.host}: its code did not travel, copy files "
-                "from there"
-            )
-        directory = Path(run.log_path or "").parent
-        settings = self._connection.settings
-        if run.host != settings.own_host and not (settings.runs_dir in directory.parents and directory.exists()):
-            raise Refused(f"the files of job {job.label} are on host {run.host}, in {directory}: fetch them there")
-        return run, directory
+        record = reads.newest(self._connection, job) if number is None else reads.show(self._connection, job)
+        place = Place.of(self._connection.settings, record, number)
+        if place.directory is None:
+            where = f"on host {place.run.host}, in {Path(place.run.log_path or '').parent}"
+            raise Refused(f"the files of job {place.job.label} are {where}: fetch them there")
+        return place
 
-    def _packed(
-        self, job: Job, run: Run, directory: Path, patterns: Sequence[str], *, only_kept: bool
-    ) -> tuple[PackedRun, str]:
+    def _packed(self, place: Place, patterns: Sequence[str], *, only_kept: bool) -> tuple[PackedRun, str]:
         """Return the archive of the run's files, and its source.
 
         Raises:
@@ -103,24 +88,77 @@ class Files(RunFiles):
             GpuQueueError: they cannot be read.
 
         """
-        from_top = from_directory(patterns, CodeSnapshot.parse(job.spec.snapshot or "").directory)
+        settings, directory = self._connection.settings, str(place.directory)
+        from_top = from_directory(patterns, place.code.directory)
         if not only_kept:
             with suppress(NoCopy):
-                return PackedRun(PackRequest(directory=str(directory), patterns=from_top)), "directory"
-        if is_regular(directory / RESULTS):
-            return PackedRun(PackRequest(directory=str(directory), patterns=from_top, source=RESULTS)), "kept"
+                return PackedRun(PackRequest(directory=directory, patterns=from_top)), "directory"
+        if is_regular(Path(directory, RESULTS)):
+            return PackedRun(PackRequest(directory=directory, patterns=from_top, source=RESULTS)), "kept"
         if only_kept:
-            raise absence(kept_files(self._connection.settings, job, run, [directory]), job.label)
-        note = noted([directory])
-        raise absence(note, job.label) if note is not None else Refused(self._why_gone(job, run))
+            raise absence(kept_files(settings, place.job, place.run, place.kept), place.job.label)
+        raise Refused(place.why_empty(settings))
 
-    def _why_gone(self, job: Job, run: Run) -> str:
-        """Return why the run has no files, neither in its directory nor kept ones."""
-        if job.state.is_active and run.attempt == job.attempt:
-            return f"the code of job {job.label} is not unpacked yet: try again in a moment"
-        keep_s = self._connection.settings.keep_code_s
-        kept = f"; it is kept for {format_duration(keep_s)} after the run (setting keep_code)" if keep_s else ""
-        return f"the copy of the code of job {job.label} is not there any more{kept}"
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where the files of a run are. ``directory`` is its run directory, None if that is not on this host.
+
+    ``kept`` are the directories that may have an archive of kept files, or the reason why there is none.
+    """
+
+    job: Job
+    code: CodeSnapshot
+    run: Run
+    directory: Path | None
+    kept: tuple[Path, ...]
+
+    @classmethod
+    def of(
+        cls, settings: Settings, record: Record, number: int | None = None, *, none: type[Refused] = Refused
+    ) -> Place:
+        """Return where the files of the run *number* of *record*, by default of its newest, are.
+
+        Raises:
+            Refused: the job is an array, or has no such run.
+            none: it has not run yet, or its code did not travel.
+
+        """
+        job = record.job
+        if job.spec.array is not None:
+            one = f"{job.id}_{next(iter(job.spec.array.indexes))}"
+            raise Refused(f"array {job.id} has no files of its own: name a member, such as {one}")
+        run = (record if number is None else with_run(record, number)).last_run
+        if run is None:
+            raise none(f"job {job.label} ({job.state}) has no files yet: it has not run")
+        if job.spec.snapshot is None:
+            where = f"in {plain(job.spec.cwd)} on {run.host}"
+            raise none(f"job {job.label} ran {where}: its code did not travel, copy files from there")
+        code, directory = CodeSnapshot.parse(job.spec.snapshot), _directory(settings, run)
+        return cls(job=job, code=code, run=run, directory=directory, kept=() if directory is None else (directory,))
+
+    def why_empty(self, settings: Settings, trouble: str = "") -> str:
+        """Return why there are no files: none in the directory, because of *trouble*, and no kept ones."""
+        label, note = self.job.label, noted(self.kept)
+        if note is not None:
+            return str(absence(note, label))
+        if self.directory is None:
+            return f"the files of job {label} cannot be had from host {self.run.host}: {trouble}"
+        if self.job.state.is_active and self.run.attempt == self.job.attempt:
+            return f"the code of job {label} is not unpacked yet: try again in a moment"
+        gone, keep_s = f"the copy of the code of job {label} is not there any more", settings.keep_code_s
+        if keep_s is None:
+            return gone
+        return f"{gone}; it is kept for {format_duration(keep_s)} after the run (setting keep_code)"
+
+
+def _directory(settings: Settings, run: Run) -> Path | None:
+    """Return the directory of *run* if it is on this host."""
+    if run.log_path:
+        path = own_log(settings, run)
+        return None if path is None else path.parent
+    is_here = run.host == settings.own_host and TOKEN.fullmatch(run.token) is not None
+    return settings.runs_dir / str(run.job_id) / run.token if is_here else None
 
 
 class NoCopy(GpuQueueError):

@@ -8,23 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gpuqueue.client.run_logs import own_log
-from gpuqueue.errors import GpuQueueError, Refused
-from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.client.files import Place
+from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.access import Action
-from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import file_patterns, from_directory
-from gpuqueue.model.job import Job
-from gpuqueue.model.run import Run
 from gpuqueue.model.run_files import FILES_RUN, FILES_SOURCE, FilesSource, KeptFiles
-from gpuqueue.results.kept import absence, kept_files, noted
+from gpuqueue.results.kept import absence, kept_files
 from gpuqueue.results.pack_request import NO_COPY, PackRequest, pack_command
 from gpuqueue.service.call import Call
 from gpuqueue.service.problems import NotHere
@@ -34,11 +30,9 @@ from gpuqueue.service.routes.described import Operations, Query, operation, rout
 from gpuqueue.service.routes.logs import RunNumber, run_record
 from gpuqueue.service.site import Site, site_of
 from gpuqueue.service.transfers import SEARCH_S, SILENCE_S
-from gpuqueue.settings.settings import Settings
 from gpuqueue.system.delivered_layout import RESULTS, TOKEN
 from gpuqueue.system.safe_open import is_regular
-from gpuqueue.text.sanitize import in_one_line, plain
-from gpuqueue.text.units import format_duration
+from gpuqueue.text.sanitize import in_one_line
 
 router = Operations("files")
 TAR = "application/x-tar"
@@ -46,19 +40,6 @@ TAR = "application/x-tar"
 PROGRAM = ""
 #: Most bytes that are read at once, and most of the program's error output that is kept.
 PART_BYTES, MOST_ERROR_BYTES = 256 * 1024, 4096
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
-    """Where the files of a run are. ``directory`` is its run directory, if that is on this host."""
-
-    account: str
-    job: Job
-    code: CodeSnapshot
-    run: Run
-    directory: Path | None
-    #: The directories that may have an archive of kept files, or the reason why there is none.
-    kept: tuple[Path, ...]
 
 
 @route(router, "GET /jobs/{name}/files", answer=bytes, media_type=TAR)
@@ -81,8 +62,9 @@ async def fetch_files(
     """
     wanted = file_patterns("pattern", patterns or [])
     site = site_of(request)
-    place = await site.work(request, lambda call: _place(call, name, run))
-    archive, source = await _found(site, place, from_directory(wanted, place.code.directory), only_kept=kept)
+    account, place = await site.work(request, lambda call: (call.caller.account, _place(call, name, run)))
+    from_top = from_directory(wanted, place.code.directory)
+    archive, source = await _found(site, account, place, from_top, only_kept=kept)
     headers = {FILES_RUN: str(place.run.attempt), FILES_SOURCE: str(source), "X-Accel-Buffering": "no"}
     return _ArchiveResponse(archive, headers, place.job.label)
 
@@ -94,7 +76,7 @@ def kept_files_of(call: Call, name: str, run: RunNumber = None) -> KeptFiles:
     return kept_files(call.connection.settings, place.job, place.run, place.kept)
 
 
-def _place(call: Call, name: str, attempt: int | None) -> _Place:
+def _place(call: Call, name: str, attempt: int | None) -> Place:
     """Return where the files of a run are, for a caller who may read its output and its code.
 
     Raises:
@@ -105,39 +87,15 @@ def _place(call: Call, name: str, attempt: int | None) -> _Place:
     """
     record = run_record(call, name, attempt)
     call.must(Action.SEE_ARGUMENTS, record.job.spec.account)  # patterns can name any file of the code
-    job, run, settings = record.job, record.last_run, call.connection.settings
-    if job.spec.array is not None:
-        one = f"{job.id}_{next(iter(job.spec.array.indexes))}"
-        raise Refused(f"array {job.id} has no files of its own: name a member, such as {one}")
-    if run is None:
-        raise NotHere(f"job {job.label} ({job.state}) has no files yet: it has not run")
-    if job.spec.snapshot is None:
-        where = f"in {plain(job.spec.cwd)} on {run.host}"
-        raise NotHere(f"job {job.label} ran {where}: its code did not travel, copy files from there")
-    directory = _run_directory(settings, run)
-    here = [] if directory is None else [directory]
-    there = [settings.delivered_dir / str(run.job_id) / run.token] if TOKEN.fullmatch(run.token) else []
-    return _Place(
-        account=call.caller.account,
-        job=job,
-        code=CodeSnapshot.parse(job.spec.snapshot),
-        run=run,
-        directory=directory,
-        kept=(*here, *there),
-    )
-
-
-def _run_directory(settings: Settings, run: Run) -> Path | None:
-    """Return the directory of *run* if it is on this host."""
-    if run.log_path:
-        path = own_log(settings, run)
-        return None if path is None else path.parent
-    is_here = run.host == settings.own_host and TOKEN.fullmatch(run.token) is not None
-    return settings.runs_dir / str(run.job_id) / run.token if is_here else None
+    settings = call.connection.settings
+    place = Place.of(settings, record, none=NotHere)
+    if not TOKEN.fullmatch(place.run.token):
+        return place
+    return replace(place, kept=(*place.kept, settings.delivered_dir / str(place.run.job_id) / place.run.token))
 
 
 async def _found(
-    site: Site, place: _Place, patterns: tuple[str, ...], *, only_kept: bool
+    site: Site, account: str, place: Place, patterns: tuple[str, ...], *, only_kept: bool
 ) -> tuple[Archive, FilesSource]:
     """Return the archive, and where its files come from.
 
@@ -146,7 +104,7 @@ async def _found(
         TooManyRequests: too many archives are sent.
 
     """
-    give_back = site.archives.take(place.account)
+    give_back = site.archives.take(account)
     try:
         if only_kept:
             return await _only_kept(site, place, patterns, give_back), FilesSource.KEPT
@@ -157,7 +115,7 @@ async def _found(
 
 
 async def _live_or_kept(
-    site: Site, place: _Place, patterns: tuple[str, ...], at_end: Callable[[], None]
+    site: Site, place: Place, patterns: tuple[str, ...], at_end: Callable[[], None]
 ) -> tuple[Archive, FilesSource]:
     try:
         return await begun_archive(await _live(site, place, patterns), at_end), FilesSource.DIRECTORY
@@ -168,17 +126,17 @@ async def _live_or_kept(
         return found, FilesSource.KEPT
     if isinstance(failure, CutShort):
         raise failure
-    raise _absent(site.settings, place, str(failure))
+    raise NotHere(place.why_empty(site.settings, str(failure)))
 
 
-async def _only_kept(site: Site, place: _Place, patterns: tuple[str, ...], at_end: Callable[[], None]) -> Archive:
+async def _only_kept(site: Site, place: Place, patterns: tuple[str, ...], at_end: Callable[[], None]) -> Archive:
     found = await _kept(place, patterns, at_end)
     if found is None:
         raise NotHere(str(absence(kept_files(site.settings, place.job, place.run, place.kept), place.job.label)))
     return found
 
 
-async def _kept(place: _Place, patterns: tuple[str, ...], at_end: Callable[[], None]) -> Archive | None:
+async def _kept(place: Place, patterns: tuple[str, ...], at_end: Callable[[], None]) -> Archive | None:
     """Return an archive of the kept files, or None if there are none."""
     for each in place.kept:
         if is_regular(each / RESULTS):
@@ -187,25 +145,10 @@ async def _kept(place: _Place, patterns: tuple[str, ...], at_end: Callable[[], N
     return None
 
 
-async def _live(site: Site, place: _Place, patterns: tuple[str, ...]) -> Source:
+async def _live(site: Site, place: Place, patterns: tuple[str, ...]) -> Source:
     if place.directory is None:
         return site.relays.files(HostRun.of(place.run), patterns)
     return await Packed.start(PackRequest(directory=str(place.directory), patterns=patterns))
-
-
-def _absent(settings: Settings, place: _Place, why: str) -> NotHere:
-    """Return the error that there are no files of a run, neither in its directory, because of *why*, nor kept."""
-    label = place.job.label
-    note = noted(place.kept)
-    if note is not None:
-        return NotHere(str(absence(note, label)))
-    if place.directory is None:
-        return NotHere(f"the files of job {label} cannot be had from host {place.run.host}: {why}")
-    if place.job.state.is_active and place.run.attempt == place.job.attempt:
-        return NotHere(f"the code of job {label} is not unpacked yet: try again in a moment")
-    keep_s = settings.keep_code_s
-    kept = f"; it is kept for {format_duration(keep_s)} after the run (setting keep_code)" if keep_s is not None else ""
-    return NotHere(f"the copy of the code of job {label} is not there any more{kept}")
 
 
 class _ArchiveResponse(StreamedFile):

@@ -226,6 +226,7 @@ def test_a_job_without_files_is_refused(
 def test_a_run_of_another_host_is_refused_unless_its_directory_is_here(host: Host, files: Files) -> None:
     """Another host may share the directory of the runs, as containers do."""
     host.record = replace(host.record, runs=(replace(host.run, host="gpu2"),))
+    (host.run_dir / "log").touch()
     assert 2 == files.fetch(81).files
 
     host.record = replace(host.record, runs=(replace(host.run, host="gpu2", log_path="/x/runs/81/1.abc/log"),))
