@@ -1,9 +1,11 @@
-"""Routes with the compact tables of the web page: the queue, the devices, and the places of waiting jobs."""
+"""Routes with what the web page shows: the queue, the devices, the places of waiting jobs, and all of one job."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
 from typing import Annotated
 
 from starlette.requests import Request
@@ -11,13 +13,15 @@ from starlette.responses import Response
 
 from gpuqueue.model.access import Action
 from gpuqueue.model.job import JobState
-from gpuqueue.model.page import JobPlace, Overview, QueueTable
+from gpuqueue.model.page import JobPlace, JobView, LiveJob, MemberTable, Overview, QueueTable
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.queue_query import PARAMETERS, QueueQuery
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, operation, route
 from gpuqueue.service.routes.logs import progress_of
 from gpuqueue.service.site import answered, site_of
+from gpuqueue.service.web.job_view import live_of, view_of
+from gpuqueue.service.web.members import MemberQuery, Members
 from gpuqueue.service.web.queue_reader import QueueState
 from gpuqueue.service.web.rows import device_view, without_hidden
 from gpuqueue.service.web.table import Filters, Seen
@@ -115,3 +119,51 @@ def _seen(call: Call) -> Seen:
     caller = call.caller
     account = None if caller.uid is None else (caller.account, caller.uid)
     return Seen(account, call.may(Action.SEE_JOBS))
+
+
+_member_query = of_fields(
+    MemberQuery,
+    {
+        "axis": Query(description="A value of the sweep, for the order by value."),
+        "offset": Query(ge=0, le=2**53),
+        "limit": Query(ge=0, le=MOST_ROWS),
+    },
+)
+
+
+@operation(router, "GET /jobs/{name}/view", answer=JobView)
+def view_job(call: Call, request: Request, name: str) -> Response:
+    """Return the job with all its runs, its dependencies, what the caller may do, and a verdict on its memory.
+
+    ``If-None-Match`` works as for ``/queue-table``.
+    """
+    site, view = site_of(request), view_of(call, name, datetime.now(timezone.utc))
+    return site.answers.once(request, replace(view, away=view.away and site.without_places(view.away)))
+
+
+@operation(router, "GET /jobs/{name}/live", answer=LiveJob)
+def live_job(call: Call, request: Request, name: str) -> Response:
+    """Return what a job does now: its state, its place in the queue, and its use of devices. It may be a second old.
+
+    ``If-None-Match`` works as for ``/queue-table``.
+    """
+    call.must_see_jobs()
+    site = site_of(request)
+    return site.answers.once(request, live_of(call, name, site.queue_copy.state(), site.places))
+
+
+@operation(router, "GET /jobs/{name}/members", answer=MemberTable)
+def array_members(
+    call: Call, request: Request, name: str, query: Annotated[MemberQuery, Depends(_member_query)]
+) -> Response:
+    """Return a part of the members of an array, sorted, with the values of their sweep.
+
+    ``If-None-Match`` works as for ``/queue-table``.
+    """
+    call.must_see_jobs()
+    site = site_of(request)
+    job = call.job(call.client.jobs.get(name))
+    state = site.queue_copy.state()  # before the history, which gets a member before the queue deletes it
+    live = {each.id - job.id - 1: each for each in state.rows.values() if each.array_id == job.id}
+    members = Members(job=job, live=live, recorded=partial(call.connection.database.recorded_members, job.id))
+    return site.answers.once(request, members.table(query, state.at))

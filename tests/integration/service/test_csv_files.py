@@ -26,7 +26,7 @@ MOST, MOST_LINES = 2, 6
 @pytest.fixture(scope="module")
 def served() -> Iterator[ServedSite]:
     """Return a site whose service reads two jobs at a time, and sends six."""
-    where = "gpuqueue.service.routes.csv_files"
+    where = "gpuqueue.service.routes.history"
     with serving({f"{where}:MOST": MOST, f"{where}:MOST_LINES": MOST_LINES}) as site:
         yield site
 
