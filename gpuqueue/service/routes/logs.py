@@ -27,7 +27,7 @@ from gpuqueue.service.call import Call
 from gpuqueue.service.host_logs import Wanted, wanted, warning
 from gpuqueue.service.problems import header
 from gpuqueue.service.responses import StreamedFile
-from gpuqueue.service.routes.described import OCTETS, Download, Operations, Query, route
+from gpuqueue.service.routes.described import OCTETS, Depends, Download, Operations, Query, of_fields, route
 from gpuqueue.service.site import answered, body_of, site_of
 from gpuqueue.system.logs import LogTail, last_bytes
 
@@ -35,37 +35,39 @@ router = Operations("logs")
 #: Most bytes of a log in one answer.
 MOST_BYTES = 1024 * 1024
 
-RunNumber = Annotated[int | None, Query(ge=1, description="The run; by default the newest.")]
+RUN = Query(ge=1, description="The run; by default the newest.")
+RunNumber = Annotated[int | None, RUN]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
     """The part of a log that a request asks for."""
 
-    stream: str
-    attempt: int | None
-    offset: int
-    most: int
-    lines: int | None
-    since: datetime | None
-    last: int | None
+    attempt: int | None = None
+    stream: LogStream = LogStream.LOG
+    offset: int = 0
+    most: int = MOST_BYTES
+    lines: int | None = None
+    since: datetime | None = None
+    last: int | None = None
 
 
-@route(router, "GET /jobs/{name}/log", answer=bytes, media_type="application/octet-stream")
-async def read_log(  # noqa: PLR0913 - one parameter for each way to choose a part
-    request: Request,
-    name: str,
-    *,
-    attempt: RunNumber = None,
-    stream: LogStream = LogStream.LOG,
-    offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
-    most: Annotated[int, Query(ge=0, le=MOST_BYTES)] = MOST_BYTES,
-    lines: Annotated[int | None, Query(ge=0, description="Begin with the last lines.")] = None,
-    since: Annotated[datetime | None, Query(description="Begin with the output of this time.")] = None,
-    last: Annotated[int | None, Query(ge=0, le=MOST_BYTES, description="Return only the last bytes.")] = None,
-) -> Response:
+_part_of = of_fields(
+    Part,
+    {
+        "attempt": RUN,
+        "offset": Query(ge=0, le=2**62),
+        "most": Query(ge=0, le=MOST_BYTES),
+        "lines": Query(ge=0, description="Begin with the last lines."),
+        "since": Query(description="Begin with the output of this time."),
+        "last": Query(ge=0, le=MOST_BYTES, description="Return only the last bytes."),
+    },
+)
+
+
+@route(router, "GET /jobs/{name}/log", answer=bytes, media_type=OCTETS)
+async def read_log(request: Request, name: str, part: Annotated[Part, Depends(_part_of)]) -> Response:
     """Return a part of a run's output. The header ``Gpuqueue-Next-Offset`` says where the next part begins."""
-    part = Part(stream=str(stream), attempt=attempt, offset=offset, most=most, lines=lines, since=since, last=last)
     return await _read(request, name, part)
 
 
@@ -84,7 +86,7 @@ async def download_log(
         return record.job.label, record.last_run.attempt if record.last_run is not None else None
 
     label, run = await site_of(request).work(request, chosen)
-    part = Part(stream=str(stream), attempt=run, offset=0, most=MOST_BYTES, lines=None, since=None, last=None)
+    part = Part(stream=stream, attempt=run)
     first = await _read(request, name, part, is_first=False)
     headers = {
         "Content-Disposition": f'attachment; filename="job-{label}-run-{run}.{stream}.txt"',
@@ -136,7 +138,7 @@ def _delivered_part(call: Call, name: str, part: Part, trouble: str | None) -> R
 
 
 def _part(path: Path, part: Part) -> Response:
-    stream = part.stream
+    stream = str(part.stream)
     tail = LogTail(stream)
     tail.resume(path, part.offset)
     known = True
@@ -158,7 +160,7 @@ def _part(path: Path, part: Part) -> Response:
 
 
 def _bytes(content: bytes, headers: dict[str, str]) -> Response:
-    return Response(content, media_type="application/octet-stream", headers=headers)
+    return Response(content, media_type=OCTETS, headers=headers)
 
 
 def run_record(call: Call, name: str, attempt: int | None) -> Record:
