@@ -149,9 +149,7 @@ class Client:
         """The account of this process; through a service, the one that the service sees."""
         if self._link is None or self._link.url.startswith("unix:"):
             return self._connection.account
-        from gpuqueue.model.access import Me  # noqa: PLC0415 - lazy import for startup time
-
-        me = self._link.get(Me, "/me")
+        me = self.access.whoami()
         return Account(name=me.account, uid=-1 if me.uid is None else me.uid, host=self.settings.host)
 
     @property

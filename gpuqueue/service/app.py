@@ -29,7 +29,7 @@ from gpuqueue.service.routes import (
     tables,
     terminal,
 )
-from gpuqueue.service.routes.described import SCHEMAS, Operation, refuse_unknown, route_of
+from gpuqueue.service.routes.described import SCHEMAS, ServedOperation, refuse_unknown, route_of
 from gpuqueue.service.site import PREFIX, Site
 from gpuqueue.version import VERSION
 
@@ -52,7 +52,7 @@ _MODULES = (
     form,
 )
 #: All operations of the API. The first one that fits a request serves it.
-OPERATIONS: tuple[Operation, ...] = tuple(each for module in _MODULES for each in module.router.operations)
+OPERATIONS: tuple[ServedOperation, ...] = tuple(each for module in _MODULES for each in module.router.operations)
 
 
 def application(site: Site) -> Starlette:

@@ -62,11 +62,9 @@ class Link:
 
         return current_account(self.settings.host)
 
-    def get(
-        self, kind: type[T], path: str, query: Mapping[str, Any] | None = None, *, timeout_s: float = ANSWER_S
-    ) -> T:
+    def get(self, kind: type[T], path: str, query: Mapping[str, Any] | None = None) -> T:
         """Return the value of the type *kind* at *path*. Names of *query* whose value is None are left out."""
-        return self.send("GET", path, kind=kind, query=query, timeout_s=timeout_s)
+        return self.send("GET", path, kind=kind, query=query)
 
     def send(
         self,
@@ -76,7 +74,6 @@ class Link:
         *,
         kind: type[T] = NOTHING,
         query: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
         timeout_s: float = ANSWER_S,
     ) -> T:
         """Send a request and return the answer as *kind*; None without one.
@@ -84,7 +81,7 @@ class Link:
         A request whose answer was lost is sent again. This is safe: a request that makes a job carries an idempotency
         key, and repeating any other request changes nothing more.
         """
-        return self.answered(method, path, body, kind=kind, query=query, headers=headers, timeout_s=timeout_s)[0]
+        return self.answered(method, path, body, kind=kind, query=query, timeout_s=timeout_s)[0]
 
     def answered(
         self,

@@ -261,7 +261,7 @@ class _Arguments:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class ServedOperation:
     """One thing that a request can ask for. *answer* and *body* are types; None means nothing."""
 
     method: str
@@ -313,7 +313,7 @@ class Operations:
 
     tag: str
     prefix: str = ""
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[ServedOperation] = field(default_factory=list)
 
 
 def route(
@@ -337,7 +337,7 @@ def route(
 
     def decorate(function: Function) -> Function:
         operations.operations.append(
-            Operation(
+            ServedOperation(
                 method=method,
                 path=operations.prefix + path,
                 function=function,
