@@ -31,10 +31,15 @@ def why_text(found: Why, width: int | None = None) -> str:
     parts = (
         _fitted([f"start  {each}" for each in words.start], width),
         _fitted([words.asked, *words.obstacles], width),
-        "\n".join(filter(None, [table(words.devices, width), _fitted(words.rest, width)])),
+        "\n".join(filter(None, [table(words.devices, width), _fitted(_rest(words.rest), width)])),
         _fitted([f"order  {words.order}"], width),
     )
     return "\n\n".join(parts)
+
+
+def _rest(lines: Sequence[str]) -> list[str]:
+    """Return *lines* about the devices that the table leaves out; the first one, which counts them, with a hint."""
+    return [f"{lines[0]} (--json lists all)", *lines[1:]] if lines else []
 
 
 def _fitted(lines: Sequence[str], width: int | None) -> str:

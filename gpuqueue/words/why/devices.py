@@ -61,7 +61,7 @@ def rest_line(explanation: Explanation, shown: Sequence[Verdict]) -> list[str]:
     counts = ", ".join(f"{number} {words}" for words, number in kinds)
     reasons = {each.host: each.cannot_start for each in others if each.obstacle is Obstacle.EXCLUDED}
     return [
-        f"and {len(others)} other device{'s' if len(others) > 1 else ''}: {counts} (--json lists all)",
+        f"and {len(others)} other device{'s' if len(others) > 1 else ''}: {counts}",
         *(
             f"{plain(host)} could not start the job: {plain(reason or 'no reason is known')}"
             for host, reason in sorted(reasons.items())[:MOST]
