@@ -48,6 +48,8 @@ COMMIT = pattern(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 ASKED = "asked"
 #: The word of ``--mem`` that asks for what earlier runs needed.
 AUTO = "auto"
+#: The directory of a job that was submitted in a browser, which has none. The job runs in a copy of its code.
+NOWHERE = "/"
 #: Longest job name, in characters.
 MAX_NAME = 128
 #: Most tags of one job. ``gpuqueue/queue/lua/acts/set_tags.lua`` has the same limit.
@@ -79,8 +81,7 @@ class EarlySignal:
         if self.number not in signal.valid_signals():
             raise BadRequest(f"{brief(self.number)} is no signal number")
         if self.number in _UNCATCHABLE:
-            name = _signal_name(self.number)
-            raise BadRequest(f"{name} cannot be caught, so it cannot warn: choose another, such as USR1")
+            raise BadRequest(f"{self.name} cannot be caught, so it cannot warn: choose another, such as USR1")
         if not 0 < self.before_s <= MAX_S:
             raise BadRequest("a warning signal must come before the time limit, by at most ten years")
 
@@ -111,18 +112,21 @@ class EarlySignal:
 
         """
         if time_limit_s is None:
-            raise BadRequest(
-                f"{_signal_name(self.number)} is to come before the time limit, and there is none: give one (--time)"
-            )
+            raise BadRequest(f"{self.name} is to come before the time limit, and there is none: give one (--time)")
         if self.before_s >= time_limit_s:
             raise BadRequest(
-                f"{_signal_name(self.number)} is to come {format_duration(self.before_s)} before a time limit of "
+                f"{self.name} is to come {format_duration(self.before_s)} before a time limit of "
                 f"{format_duration(time_limit_s)}: give a shorter time after the @"
             )
 
+    @property
+    def name(self) -> str:
+        """Return the name of the signal, or its number if it has none."""
+        return signal_name(self.number) or str(self.number)
+
     def __str__(self) -> str:
         """Return the text that :meth:`parse` accepts, such as ``USR1@120``."""
-        return f"{_signal_name(self.number).removeprefix('SIG')}@{self.before_s:g}"
+        return f"{self.name.removeprefix('SIG')}@{self.before_s:g}"
 
 
 def _signal_number(word: str) -> int:
@@ -134,11 +138,12 @@ def _signal_number(word: str) -> int:
         raise BadRequest(f"{brief(word)} is no signal name: kill -l lists them") from None
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str | None:
+    """Return the name of a signal, None if it has none, as most real-time signals."""
     try:
         return signal.Signals(number).name
-    except ValueError:  # most real-time signals have no name
-        return str(number)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -398,6 +403,11 @@ class JobSpec:
     def command(self) -> str:
         """Return the command line, quoted for a shell."""
         return shlex.join(self.argv)
+
+    @property
+    def is_from_page(self) -> bool:
+        """Return whether the web page submitted the job: its code travelled, and it has no directory."""
+        return self.cwd == NOWHERE and self.snapshot is not None
 
     def of_member(self, member: Member) -> JobSpec:
         """Return the spec of *member*, with its own values in the arguments and the environment.

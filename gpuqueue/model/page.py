@@ -282,23 +282,57 @@ class Rights:
 class JobView:
     """A job with its runs, and what the page says about it.
 
-    ``verdict`` compares the memory that it asked for with what it used; None while no run has ended. ``after`` are the
-    jobs that it waits for or has waited for, ``before`` those that wait for it, ``retries`` the newest ones that run it
-    again. ``values`` are those of its sweep, if it is a member of one. ``idle`` is the last message to the owner about
-    a run that is marked as idle, such as what happens next. ``away`` is why the store or the history does not answer:
-    then a part is missing.
+    ``verdict`` compares the memory that it asked for with what it used; None while no run has ended. ``failures`` says
+    of each failed run, by its attempt, what its ending means and what helps. ``after`` are the jobs that it waits for
+    or has waited for, ``before`` those that wait for it, ``retries`` the newest ones that run it again. ``values`` are
+    those of its sweep, if it is a member of one. ``idle`` is the last message to the owner about a run that is marked
+    as idle, such as what happens next. ``away`` is why the store or the history does not answer: then a part is
+    missing.
     """
 
     at: datetime
     record: Record
     rights: Rights
     verdict: str | None = None
+    failures: Mapping[int, str] = field(default_factory=dict)
     after: tuple[Related, ...] = ()
     before: tuple[Related, ...] = ()
     retries: tuple[Related, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
     idle: Note | None = None
     away: str | None = None
+
+
+class StepKind(str, Enum):
+    """What a step of a story is: a change, a wait, the course of a run, a good or a bad end, or a note."""
+
+    STEP = "step"
+    WAIT = "wait"
+    RUN = "run"
+    GOOD = "good"
+    BAD = "bad"
+    NOTE = "note"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoryStep:
+    """One step in the story of a job, in words. The reader adds the figures, in the reader's own form.
+
+    ``words`` of a wait are what the job waited for; its ``duration_s`` is None while it goes on. ``duration_s`` of the
+    end of a run is how long that took. ``until`` is a time at the end of ``detail``, ``for_job`` the job that the step
+    was for.
+    """
+
+    at: datetime
+    kind: StepKind
+    words: str
+    detail: str = ""
+    duration_s: float | None = None
+    until: datetime | None = None
+    for_job: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

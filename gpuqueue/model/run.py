@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from datetime import datetime
@@ -13,6 +12,7 @@ from typing import Any
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import Activity, DeviceFilter, DeviceKind, Peak, Timeline
 from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_spec import signal_name
 from gpuqueue.model.notification import Delivery
 from gpuqueue.model.placement import Shape
 
@@ -106,7 +106,7 @@ class Ending:
         if self.kind is EndingKind.EXITED:
             words = f"exit {self.exit_code}"
         elif self.kind is EndingKind.SIGNALLED:
-            words = f"killed by {_signal_name(self.signal)}"
+            words = f"killed by {signal_name(self.signal or 0) or f'signal {self.signal}'}"
         return f"{words}: {self.detail}" if self.detail else words
 
     @property
@@ -124,13 +124,6 @@ class Ending:
             return 128 + self.signal
         own = self.kind in {EndingKind.EXITED, EndingKind.OUT_OF_MEMORY}
         return self.exit_code if own and self.exit_code is not None else 1
-
-
-def _signal_name(number: int | None) -> str:
-    try:
-        return signal.Signals(number or 0).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def state_after(ending: Ending, *, is_probe: bool = False) -> JobState:

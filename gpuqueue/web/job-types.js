@@ -98,6 +98,7 @@
  * @property {Record_} record
  * @property {Rights} rights
  * @property {string | null} verdict
+ * @property {Record<number, string>} failures
  * @property {Related[]} after
  * @property {Related[]} before
  * @property {Related[]} retries
@@ -131,14 +132,14 @@
  */
 
 /**
- * @typedef {object} JobEvent
- * @property {string} id
- * @property {string} act
- * @property {string} state
+ * @typedef {object} StoryStep
  * @property {string} at
- * @property {number} attempt
- * @property {string | null} reason
- * @property {Record<string, string>} fields
+ * @property {"step" | "wait" | "run" | "good" | "bad" | "note"} kind
+ * @property {string} words
+ * @property {string} detail
+ * @property {number | null} duration_s
+ * @property {string | null} until
+ * @property {number | null} for_job
  */
 
 /**

@@ -1,12 +1,36 @@
-"""Why a job of the queue waits, in one sentence for each reason."""
+"""Why a job waits, in a sentence and in a phrase for each reason."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuqueue.model.job import JobState, WaitReason
-from gpuqueue.model.page import QueueRow
 from gpuqueue.text.units import format_bytes
 
-#: Each reason but that of memory, which depends on what the job asks for.
+if TYPE_CHECKING:
+    from gpuqueue.model.page import QueueRow
+
+#: What a job with each reason waits for: it waits ``for memory``.
+GOALS = {
+    WaitReason.MEMORY: "for memory",
+    WaitReason.DEVICE: "for a device that serves it",
+    WaitReason.SLOTS: "for a free slot on a device",
+    WaitReason.RESERVATION: "for a device that is reserved for another job",
+    WaitReason.DRAINED: "for a device that is not drained",
+    WaitReason.SILENT: "for a worker that has been silent for a while",
+    WaitReason.LIMIT: "for room under a limit",
+    WaitReason.DEPENDENCY: "for other jobs to end",
+    WaitReason.BEGIN: "for its start time",
+    WaitReason.ARRAY_LIMIT: "for another member to end",
+    WaitReason.RETRY: "for its retry",
+    WaitReason.REQUEUE: "to run again, as its last run asked",
+    WaitReason.PAUSE: "for the queue, which was rebuilt",
+    WaitReason.HELD: "for its release",
+    WaitReason.LOST_TOO_OFTEN: "for its release",
+    WaitReason.REQUEUED_TOO_OFTEN: "for its release",
+    WaitReason.CANNOT_START: "for its release",
+}
+#: Each reason but that of memory, which depends on what the job asks for. Readers put the time behind those with one.
 _SENTENCES = {
     WaitReason.DEVICE: "no device here may run it: see its kind, pool and placement",
     WaitReason.SLOTS: "the devices that have the memory run their maximum number of jobs",
@@ -20,7 +44,7 @@ _SENTENCES = {
     WaitReason.REQUEUED_TOO_OFTEN: "its runs asked for a requeue too often: release it to try again",
     WaitReason.CANNOT_START: "no host can start it: its directory or program is missing",
     WaitReason.DEPENDENCY: "waits for other jobs to end",
-    WaitReason.BEGIN: "its start time is later",
+    WaitReason.BEGIN: "it has a start time",
     WaitReason.RETRY: "the last run failed: it is retried after a pause",
     WaitReason.REQUEUE: "the last run asked for a requeue: it goes on after a pause",
     WaitReason.ARRAY_LIMIT: "the array has reached its concurrency limit",

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 #: What is shown -> what is there once it is complete, and what the page has asked for then.
 SHOWN = {
-    "ended": (".memory path.series", ("/view", "/events", "/log")),
-    "running": (".memory path.series", ("/view", "/events", "/live", "/log", "/job-progress")),
+    "ended": (".memory path.series", ("/view", "/story", "/log")),
+    "running": (".memory path.series", ("/view", "/story", "/live", "/log", "/job-progress")),
     "after": (".why li", ("/view", "/why")),
     "sweep": (".cells .cell", ("/view", "/members")),
 }

@@ -12,9 +12,10 @@ from gpuqueue.cli.output.terminal_width import is_dumb
 from gpuqueue.client import Client
 from gpuqueue.console import print_message
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.text.sanitize import in_words
 from gpuqueue.text.units import format_duration
+from gpuqueue.words.waiting import GOALS
 
 #: Shortest wait that is reported, in seconds.
 PATIENCE_S = 1.0
@@ -26,26 +27,6 @@ WRITE_S = 1.0
 BESIDE = 3
 #: Returns to the beginning of the line and clears it.
 CLEAR = "\r\x1b[K"
-
-WORDS = {
-    WaitReason.MEMORY: "for memory",
-    WaitReason.DEVICE: "for a device that serves it",
-    WaitReason.SLOTS: "for a free slot on a device",
-    WaitReason.RESERVATION: "for a device that is reserved for another job",
-    WaitReason.DRAINED: "for a device that is not drained",
-    WaitReason.SILENT: "for a worker that has been silent for a while",
-    WaitReason.LIMIT: "for room under a limit",
-    WaitReason.DEPENDENCY: "for other jobs to end",
-    WaitReason.BEGIN: "for its start time",
-    WaitReason.ARRAY_LIMIT: "for another member to end",
-    WaitReason.RETRY: "for its retry",
-    WaitReason.REQUEUE: "to run again, as its last run asked",
-    WaitReason.PAUSE: "for the queue, which was rebuilt",
-    WaitReason.HELD: "for its release",
-    WaitReason.LOST_TOO_OFTEN: "for its release",
-    WaitReason.REQUEUED_TOO_OFTEN: "for its release",
-    WaitReason.CANNOT_START: "for its release",
-}
 
 
 class WaitLine:
@@ -77,7 +58,7 @@ class WaitLine:
             self._is_shown = False
 
     def _write(self, job: Job, now: float) -> None:
-        reason = f"job {job.label} waits {WORDS[job.reason] if job.reason else ''}".rstrip()
+        reason = f"job {job.label} waits {GOALS[job.reason] if job.reason else ''}".rstrip()
         if not self._is_terminal:
             if reason != self._reported:
                 self._reported = reason

@@ -13,14 +13,14 @@ from starlette.responses import Response
 
 from gpuqueue.model.access import Action
 from gpuqueue.model.job import JobState
-from gpuqueue.model.page import JobPlace, JobView, LiveJob, MemberTable, Overview, QueueTable
+from gpuqueue.model.page import JobPlace, JobView, LiveJob, MemberTable, Overview, QueueTable, StoryStep
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.queue_query import PARAMETERS, QueueQuery
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import Depends, Operations, Query, of_fields, operation, route
 from gpuqueue.service.routes.logs import progress_of
 from gpuqueue.service.site import answered, site_of
-from gpuqueue.service.web.job_view import live_of, view_of
+from gpuqueue.service.web.job_view import live_of, story_for, view_of
 from gpuqueue.service.web.members import MemberQuery, Members
 from gpuqueue.service.web.queue_reader import QueueState
 from gpuqueue.service.web.rows import device_view, without_hidden
@@ -150,6 +150,12 @@ def live_job(call: Call, request: Request, name: str) -> Response:
     call.must_see_jobs()
     site = site_of(request)
     return site.answers.once(request, live_of(call, name, site.queue_copy.state(), site.places))
+
+
+@operation(router, "GET /jobs/{name}/story")
+def job_story(call: Call, name: str) -> tuple[StoryStep, ...]:
+    """Return what happened to a job, and what it waited for, in words. Without the right to its events: by its runs."""
+    return story_for(call, name)
 
 
 @operation(router, "GET /jobs/{name}/members", answer=MemberTable)

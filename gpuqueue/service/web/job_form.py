@@ -17,15 +17,13 @@ from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job_edit import JobEdit
 from gpuqueue.model.job_request import JobRequest
-from gpuqueue.model.job_spec import AUTO, JobSpec, tags_of
+from gpuqueue.model.job_spec import AUTO, NOWHERE, JobSpec, tags_of
 from gpuqueue.model.page import JobForm
 from gpuqueue.model.script_args import words_before_args
 from gpuqueue.system.command_line import FAR_PYTHON
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import GIB, KIB, MIB, TIB, format_duration
 
-#: The directory of a job that was submitted in a browser, which has none. The job runs in a copy of its code.
-NOWHERE = "/"
 #: The environment of such a job, beside what its host adds: texts are UTF-8. An empty one would mean a damaged request.
 ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8"}
 _SIZES = ((TIB, "T"), (GIB, "G"), (MIB, "M"), (KIB, "K"))

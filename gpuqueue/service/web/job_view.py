@@ -14,13 +14,15 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.dependencies import Condition
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Account
-from gpuqueue.model.page import DeviceUse, JobView, LiveJob, QueueRow, Related, Rights
+from gpuqueue.model.page import DeviceUse, JobView, LiveJob, QueueRow, Related, Rights, StoryStep
 from gpuqueue.model.run import NO_USE, Note, Record
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
 from gpuqueue.service.web.places import Places
 from gpuqueue.service.web.queue_reader import QueueState
 from gpuqueue.service.web.rows import rows_of
+from gpuqueue.words.failures import meaning_of
+from gpuqueue.words.story import story_of
 from gpuqueue.words.waiting import waits_because
 
 #: Most jobs in each direction that are named as dependencies, and most retries.
@@ -51,6 +53,11 @@ def view_of(call: Call, name: str, at: datetime) -> JobView:
             arguments=call.may(Action.SEE_ARGUMENTS, owner),
         ),
         verdict=asked_and_used(record),
+        failures={
+            run.attempt: meaning
+            for run in record.runs
+            if run.ending and (meaning := meaning_of(run.ending)) is not None
+        },
         after=_related(call, after),
         before=_related(call, dict.fromkeys(before)),
         retries=_related(call, dict.fromkeys(_retries(call, record.job))),
@@ -58,6 +65,25 @@ def view_of(call: Call, name: str, at: datetime) -> JobView:
         idle=_idle_message(shown),
         away=away or lost,
     )
+
+
+def story_for(call: Call, name: str) -> tuple[StoryStep, ...]:
+    """Return the story of the job *name*; by its runs alone if the caller may not see its events.
+
+    Raises:
+        JobNotFound: the job does not exist.
+        Forbidden: the caller may not see it.
+
+    """
+    record, _ = _record(call, name)
+    shown = call.record(record)
+    if not call.may(Action.SEE_ARGUMENTS, record.job.spec.account):
+        return tuple(story_of(replace(shown, notes=()), ()))
+    try:
+        events = call.client.jobs.events(name)
+    except Unreachable:
+        events = ()
+    return tuple(story_of(shown, events))
 
 
 def _idle_message(record: Record) -> Note | None:

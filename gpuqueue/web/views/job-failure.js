@@ -1,6 +1,5 @@
 // Why a run failed: what its ending means, the last lines that it wrote, and what can be done.
 import { readBytes } from "../api.js";
-import { failureWords } from "../failure-words.js";
 import { html, useEffect, useState } from "../lib.js";
 import { LogText, textOf } from "../log-text.js";
 import { Panel } from "../parts/panel.js";
@@ -36,8 +35,8 @@ function Last({ path, run, stream }) {
 /** @param {{view: import("../job-types.js").JobView, run: Run, path: string, onAgain: () => void}} props */
 export function Failure({ view, run, path, onAgain }) {
   const { job } = view.record;
-  const words = failureWords(run.ending, job.spec);
-  if (words === null || run.ending === null) return null;
+  const words = view.failures[run.attempt];
+  if (!words || run.ending === null) return null;
   const isMore = view.rights.logs && run.log_path;
   const toOutput = () => document.getElementById("panel-log")?.scrollIntoView();
   return html`

@@ -1,11 +1,8 @@
 // The timeline of a job: what happened to it and when, and what it waited for in between.
-import { address, read } from "../api.js";
-import { waitWords } from "../job-words.js";
-import { html, useEffect, useMemo, useState } from "../lib.js";
+import { read } from "../api.js";
+import { html, useEffect, useState } from "../lib.js";
 import { Panel } from "../parts/panel.js";
-import { lastRun } from "../record.js";
 import { jobLink } from "../route.js";
-import { storyOf } from "../story.js";
 import { between, clock, duration, fullTime } from "../words.js";
 
 /** Steps that are shown at first. The others are one click away. */
@@ -15,38 +12,41 @@ const EXACT = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-d
 /** The time of a step: of today to the second. @param {string} iso */
 const stepClock = (iso) => (new Date(iso).toDateString() === new Date().toDateString() ? EXACT.format(new Date(iso)) : clock(iso));
 
-/** @typedef {import("../job-types.js").JobView} JobView */
-/** @typedef {import("../job-types.js").JobEvent} JobEvent */
+/** @typedef {import("../job-types.js").StoryStep} StoryStep */
 
-/** Since when a job that waits has done so. @param {JobView} view @param {JobEvent[] | null} events */
-function waitsSince(view, events) {
-  const last = events?.findLast((each) => ["submit", "finish", "hold", "release", "ready", "lose", "release_claim", "restore"].includes(each.act));
-  return last?.at ?? lastRun(view.record)?.ended_at ?? view.record.job.submitted_at;
+/** The words of a step with its figures. @param {StoryStep} step @param {number} now */
+function wordsOf({ at, kind, words, duration_s: took }, now) {
+  if (kind !== "wait") return words;
+  return took === null ? `waits ${words}, for ${duration(between(at, now))} so far` : `waited ${duration(took)} ${words}`;
 }
 
-/** @param {{view: JobView, path: string, state: string, row: import("../types.js").QueueRow | null, now: number}} props */
-export function Story({ view, path, state, row, now }) {
-  const [events, setEvents] = useState(/** @type {JobEvent[] | null} */ (null));
+/** @param {StoryStep} step */
+function detailOf({ kind, detail, duration_s: took, until }) {
+  const after = kind === "wait" || took === null ? "" : `after ${duration(took)}`;
+  return [after, until ? `${detail} ${clock(until)}` : detail].filter(Boolean).join(", ");
+}
+
+/** @param {{view: import("../job-types.js").JobView, path: string, now: number}} props the story is read again with each *view* */
+export function Story({ view, path, now }) {
+  const [steps, setSteps] = useState(/** @type {StoryStep[]} */ ([]));
   const [isWhole, setWhole] = useState(false);
   useEffect(() => {
-    if (!view.rights.arguments) return;
-    // Without the history there are the runs alone.
-    read(`${path}/events`).then(setEvents, () => null);
+    read(`${path}/story`).then(setSteps, () => null);
   }, [view]);
-  const entries = useMemo(() => storyOf(view, events), [view, events]);
-  const shown = isWhole ? entries : entries.slice(-MOST);
-  const isWaiting = state === "queued" || state === "held";
-  const since = isWaiting ? waitsSince(view, events) : null;
+  const shown = isWhole ? steps : steps.slice(-MOST);
   return html`
     <${Panel} name="story" title="Story">
-      ${entries.length > shown.length ? html`<button type="button" class="plain" onClick=${() => setWhole(true)}>Show ${entries.length - shown.length} earlier steps</button>` : null}
+      ${steps.length > shown.length ? html`<button type="button" class="plain" onClick=${() => setWhole(true)}>Show ${steps.length - shown.length} earlier steps</button>` : null}
       <ol class="timeline">
-        ${shown.map((each, place) => html`
-          <li key=${place} class=${`entry k-${each.kind}`}>
-            <time datetime=${each.at} title=${fullTime(each.at)}>${stepClock(each.at)}</time>
-            <span><bdi>${each.words}</bdi>${each.job ? html` for <a href=${jobLink(each.job)}>job ${each.job}</a>` : null}${each.detail ? html` <small><bdi>${each.detail}</bdi></small>` : null}</span>
-          </li>`)}
-        ${since ? html`<li key="now" class="entry k-wait"><time datetime=${since}>now</time><span>waits ${waitWords(row?.reason ?? view.record.job.reason)}, for ${duration(between(since, now))} so far</span></li>` : null}
+        ${shown.map((step, place) => {
+          const isNow = step.kind === "wait" && step.duration_s === null;
+          const detail = detailOf(step);
+          return html`
+          <li key=${isNow ? "now" : place} class=${`entry k-${step.kind}`}>
+            <time datetime=${step.at} title=${fullTime(step.at)}>${isNow ? "now" : stepClock(step.at)}</time>
+            <span><bdi>${wordsOf(step, now)}</bdi>${step.for_job ? html` for <a href=${jobLink(step.for_job)}>job ${step.for_job}</a>` : null}${detail ? html` <small><bdi>${detail}</bdi></small>` : null}</span>
+          </li>`;
+        })}
       </ol>
     <//>
   `;

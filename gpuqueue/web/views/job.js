@@ -98,7 +98,7 @@ function Page({ me, id }) {
       ${run ? html`<${Failure} view=${view} run=${run} path=${path} onAgain=${() => setAsks("again")} />` : null}
       ${isArray ? html`<${Members} id=${id} path=${path} state=${state} />` : null}
       ${run ? html`<${Memory} view=${view} run=${run} live=${isNow ? live : null} now=${now} />` : null}
-      <${Story} view=${view} path=${path} state=${state} row=${row} now=${now} />
+      <${Story} view=${view} path=${path} now=${now} />
       ${run ? html`<${Log} key=${run.attempt} view=${view} run=${run} path=${path} isNow=${isNow} />` : null}
       <${Request} view=${view} path=${path} />
       <${Dependencies} view=${view} />

@@ -9,7 +9,7 @@ from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.page import QueueRow
 from gpuqueue.text.units import GIB
-from gpuqueue.words.waiting import waits_because
+from gpuqueue.words.waiting import GOALS, waits_because
 
 ROW = QueueRow(
     id=7, label="7", name="train", user="ada", uid=1, state=JobState.QUEUED, priority=Priority.NORMAL,
@@ -18,9 +18,13 @@ ROW = QueueRow(
 )  # fmt: skip
 
 
-def test_each_reason_has_a_sentence() -> None:
-    """A new reason must not reach people as a word of the program."""
+def test_each_reason_has_a_sentence_and_a_goal() -> None:
+    """A new reason must not reach people as a word of the program.
+
+    Regression: `run --after 12` said only `job 13 waits; nobody before it`, because six reasons had no words.
+    """
     for reason in WaitReason:
+        assert GOALS[reason].startswith(("for ", "to "))
         words = waits_because(replace(ROW, reason=reason))
         assert words is not None
         assert "_" not in words

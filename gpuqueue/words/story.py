@@ -1,0 +1,194 @@
+"""The story of a job for the page: each step, and each wait between two steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.model.event import Act, Event
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.page import StepKind, StoryStep
+from gpuqueue.model.run import Record, Run, StartKind, state_after
+from gpuqueue.text.units import format_bytes
+from gpuqueue.words.values import devices_of
+from gpuqueue.words.waiting import GOALS
+
+#: Waits that are shorter are no part of the story, in seconds.
+SHORT_S = 1.0
+#: Kind, words and detail of the step for each act that is one step. What stands in braces is from :func:`_values`.
+_STEPS = {
+    Act.SUBMIT: (StepKind.STEP, "submitted by {user}", "{page}on {from}"),
+    Act.CLAIM: (StepKind.RUN, "run {attempt} claimed by {host}", "{why}"),
+    Act.STARTED: (StepKind.RUN, "run {attempt} started", "{devices}"),
+    Act.NOTE: (StepKind.NOTE, "{detail}", ""),
+    Act.IDLE: (StepKind.NOTE, "{detail}", ""),
+    Act.RELEASE_CLAIM: (StepKind.BAD, "the worker released the claim", "{detail}"),
+    Act.LOSE: (StepKind.BAD, "run {attempt} was lost", "{detail}"),
+    Act.PROMOTE: (StepKind.NOTE, "{noted}", ""),
+    Act.PREEMPT: (StepKind.BAD, "preempted", ""),
+    Act.CANCEL: (StepKind.BAD, "{end}", "{because}"),
+    Act.HOLD: (StepKind.STEP, "held", ""),
+    Act.RELEASE: (StepKind.STEP, "released", ""),
+    Act.RESTORE: (StepKind.STEP, "restored, because the store or the history had lost it", ""),
+    Act.ADOPT: (StepKind.STEP, "another worker took over the run", ""),
+    Act.PARK: (StepKind.STEP, "the worker went down, and the run goes on without it", ""),
+    Act.READY: (StepKind.STEP, "what it waited for is over", ""),
+    Act.EDIT: (StepKind.STEP, "the request was changed", ""),
+    Act.MOVE: (StepKind.STEP, "moved {place}", ""),
+}
+#: Acts after which a waiting job waits for something else.
+_WAITS_ANEW = {Act.HOLD, Act.RELEASE, Act.READY, Act.EDIT, Act.RESTORE}
+_WAITING = {JobState.QUEUED, JobState.HELD}
+_STARTS = {
+    StartKind.IMMEDIATE: "nobody was ahead of it",
+    StartKind.BACKFILL: "it fitted where jobs ahead of it did not",
+    StartKind.RESERVED: "the devices had been reserved for it",
+}
+#: Why a job is queued or held after a run.
+_AGAIN = {
+    WaitReason.RETRY: "it is retried after a pause",
+    WaitReason.REQUEUE: "it asked to be run again",
+    WaitReason.LOST_TOO_OFTEN: "its runs were lost too often",
+    WaitReason.REQUEUED_TOO_OFTEN: "it asked for that too often",
+}
+
+
+def story_of(record: Record, events: Sequence[Event]) -> Iterator[StoryStep]:
+    """Yield the story of a job by its *events*, the oldest step first; by its runs alone if there are none."""
+    runs = {run.attempt: run for run in record.runs}
+    since: datetime | None = None
+    reason: WaitReason | None = None
+    for event in events or _events_of(record):
+        is_anew = event.act in _WAITS_ANEW
+        if since is not None and (is_anew or event.act is Act.CLAIM or event.state.is_end):
+            waited_s = (event.at - since).total_seconds()
+            if waited_s >= SHORT_S:
+                yield _wait(since, reason, waited_s)
+            since = None
+        yield from _steps(event, runs.get(event.attempt), record)
+        if event.state in _WAITING and (since is None or is_anew):
+            since, reason = event.at, event.reason or (WaitReason.HELD if event.state is JobState.HELD else None)
+    if since is not None and record.job.state in _WAITING:
+        yield _wait(since, record.job.reason, None)
+
+
+def _wait(since: datetime, reason: WaitReason | None, duration_s: float | None) -> StoryStep:
+    goal = "for its turn" if reason is None else GOALS[reason]
+    return StoryStep(at=since, kind=StepKind.WAIT, words=goal, duration_s=duration_s)
+
+
+def _events_of(record: Record) -> Iterator[Event]:
+    """Yield the events that a job must have had by its runs, for a reader who may not see the real ones."""
+    job = record.job
+
+    def event(at: datetime, act: Act, state: JobState, attempt: int = 0, **fields: str) -> Event:
+        return Event(id="", job_id=job.id, act=act, state=state, at=at, attempt=attempt, fields=fields)
+
+    yield event(job.submitted_at, Act.SUBMIT, JobState.QUEUED)
+    for run in record.runs:
+        start = {"start": str(run.start_kind)} if run.start_kind is not None else {}
+        yield event(run.claimed_at, Act.CLAIM, JobState.STARTING, run.attempt, host=run.host, **start)
+        if run.started_at is not None:
+            yield event(run.started_at, Act.STARTED, JobState.RUNNING, run.attempt)
+        if run.ended_at is not None:
+            state = job.state if run is record.last_run and job.state.is_end else JobState.QUEUED
+            yield event(run.ended_at, Act.FINISH, state, run.attempt)
+    if job.ended_at is not None and all(run.ended_at != job.ended_at for run in record.runs):
+        act = Act.CANCEL if job.spec.array is None else Act.ARRAY
+        yield event(job.ended_at, act, job.state, because=job.because or "")
+
+
+def _steps(event: Event, run: Run | None, record: Record) -> Iterator[StoryStep]:
+    if event.act is Act.FINISH:
+        yield from _finished(event, run, record)
+    elif event.act is Act.MARK:
+        yield from _marked(event)
+    elif event.act is Act.ARRAY:
+        yield from _members(event)
+    elif event.act in _STEPS:
+        kind, words, detail = _STEPS[event.act]
+        values = _values(event, run, record)
+        step = StoryStep(at=event.at, kind=kind, words=words.format_map(values), detail=detail.format_map(values))
+        yield _preempted(step, event) if event.act is Act.PREEMPT else step
+
+
+def _values(event: Event, run: Run | None, record: Record) -> defaultdict[str, object]:
+    spec, start = record.job.spec, StartKind.known(event.fields.get("start"))
+    is_end = event.state.is_end or event.state is JobState.CANCELLING
+    of_event = {
+        "user": spec.account.name,
+        "from": spec.account.host,
+        "page": "from the web page " if spec.is_from_page else "",
+        "host": "a worker",
+        "why": "" if start is None else _STARTS[start],
+        "devices": devices_of(run) if run is not None else "",
+        "end": str(event.state) if is_end else "cancelled",  # a part of an array
+        "noted": _note_at(event, record) or "promoted to a higher priority, because it has waited long",
+        "place": "to the front of its user's jobs" if event.fields.get("front") else "back to its place",
+    }
+    return defaultdict(str, {**of_event, **event.fields, "attempt": event.attempt})
+
+
+def _preempted(step: StoryStep, event: Event) -> StoryStep:
+    by, deadline = event.fields.get("by"), event.fields.get("deadline")
+    return replace(
+        step,
+        detail="it must end by" if deadline else "",
+        until=from_epoch_ms(int(deadline)) if deadline else None,
+        for_job=int(by) if by else None,
+    )
+
+
+def _finished(event: Event, run: Run | None, record: Record) -> Iterator[StoryStep]:
+    """Yield the end of a run, what the history notes of it, and why the job waits again if it does."""
+    ending = run.ending if run is not None else None
+    is_good = (event.state if ending is None else state_after(ending)) is JobState.SUCCEEDED
+    yield StoryStep(
+        at=event.at,
+        kind=StepKind.GOOD if is_good else StepKind.BAD,
+        words=f"run {event.attempt} ended" + (f": {ending}" if ending is not None else ""),
+        detail=_peak(run) if run is not None else "",
+        duration_s=run.duration_s if run is not None else None,
+    )
+    note = _note_at(event, record)
+    if note is not None:
+        yield StoryStep(at=event.at, kind=StepKind.NOTE, words=note)
+    if not event.state.is_end:
+        words = "held" if event.state is JobState.HELD else "queued again"
+        why = _AGAIN.get(event.reason, "") if event.reason is not None else ""
+        yield StoryStep(at=event.at, kind=StepKind.STEP, words=words, detail=why)
+
+
+def _note_at(event: Event, record: Record) -> str | None:
+    """Return what the history notes at the time of an event."""
+    notes = (each.text for each in record.notes if (each.at, each.attempt) == (event.at, event.attempt))
+    return next(notes, None)
+
+
+def _peak(run: Run) -> str:
+    peaks = [device.peak.bytes for device in run.devices if device.peak.bytes is not None]
+    if not peaks or len(peaks) < len(run.devices):
+        return ""
+    return f"peak {format_bytes(max(peaks))}" + (" on one device" if len(peaks) > 1 else "")
+
+
+def _marked(event: Event) -> Iterator[StoryStep]:
+    words = [
+        f"{verb} {event.fields[name].replace(',', ', ')}"
+        for name, verb in (("add", "tagged"), ("remove", "no longer tagged"))
+        if event.fields.get(name)
+    ]
+    if "note" in event.fields:
+        words.append("a note was written" if event.fields["note"] else "the note was removed")
+    yield from (StoryStep(at=event.at, kind=StepKind.NOTE, words=each) for each in words)
+
+
+def _members(event: Event) -> Iterator[StoryStep]:
+    if "began" in event.fields:
+        yield StoryStep(at=event.at, kind=StepKind.RUN, words="the first member began")
+    elif event.state.is_end:
+        kind = StepKind.GOOD if event.state is JobState.SUCCEEDED else StepKind.BAD
+        yield StoryStep(at=event.at, kind=kind, words=f"all members have ended: {event.state}")
