@@ -57,21 +57,21 @@ def _not_enough(record: Record, run: Run, each: str) -> str:
     sizes = [device.total_bytes for device in run.devices if device.total_bytes is not None]
     if len(spec.placement.devices) == spec.gpus and sizes and wanted_bytes > min(sizes):
         return f"{asked}: name a larger device than {format_bytes(min(sizes))}"
-    return f"{asked}: try --mem {format_bytes(wanted_bytes)}"
+    return f"{asked}: try {format_bytes(wanted_bytes)}"
 
 
 def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:
     enough = rounded_up(with_margin([peak_bytes]))
     if peak_bytes > spec.mem_bytes and not spec.placement.exclusive:
-        return f"more than it asked for, --mem {format_bytes(enough)} would have been enough"
+        return f"more than it asked for, {format_bytes(enough)} would have been enough"
     is_whole = spec.probe is None if ending.kind is EndingKind.TIMED_OUT else ending.shell_code == 0
     if not is_whole:
         return "a complete run may need more"
     if not _is_seen_well(run):
         return "sampled too rarely for advice"
     if spec.placement.whole:
-        return f"--mem {format_bytes(enough)} would do, if other jobs may share the device"
-    return f"--mem {format_bytes(enough)} would do" if enough < spec.mem_bytes else "as it should be"
+        return f"{format_bytes(enough)} would do, if other jobs may share the device"
+    return f"{format_bytes(enough)} would do" if enough < spec.mem_bytes else "as it should be"
 
 
 def _is_seen_well(run: Run) -> bool:

@@ -59,8 +59,8 @@ def check(cpus: float | None, cpu_mem_bytes: int | None) -> None:
         raise BadRequest(f"--cpu-mem must be from 1M to 1024T, not {brief(cpu_mem_bytes)} bytes")
 
 
-def words(cpus: float | None, cpu_mem_bytes: int | None) -> str:
-    """Return the limits in words, such as ``at most 4 processors, 32G of host memory``."""
+def words(cpus: float | None, cpu_mem_bytes: int | None) -> str | None:
+    """Return the limits in words, such as ``at most 4 processors, 32G of host memory``; None without a limit."""
     parts = [f"{cpus:g} processor{'' if cpus == 1 else 's'}"] if cpus is not None else []
     parts += [f"{format_bytes(cpu_mem_bytes)} of host memory"] if cpu_mem_bytes is not None else []
-    return f"at most {', '.join(parts)}"
+    return f"at most {', '.join(parts)}" if parts else None

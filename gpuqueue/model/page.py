@@ -288,11 +288,19 @@ class JobView:
     those of its sweep, if it is a member of one. ``idle`` is the last message to the owner about a run that is marked
     as idle, such as what happens next. ``away`` is why the store or the history does not answer: then a part is
     missing.
+
+    ``asked`` is what it asks for, ``limits`` the most that it may use of its host, ``git`` the checkout of its code,
+    ``command`` its command line as for a shell, and ``again`` which code a retry of it runs.
     """
 
     at: datetime
     record: Record
     rights: Rights
+    asked: str
+    command: str
+    again: str
+    limits: str | None = None
+    git: str | None = None
     verdict: str | None = None
     failures: Mapping[int, str] = field(default_factory=dict)
     after: tuple[Related, ...] = ()
@@ -413,18 +421,16 @@ class JobForm:
 class FormStart:
     """What the form begins with, and what its fields can choose.
 
-    For a job to run again, ``form`` has its values, ``label`` its name, ``command`` its command line, ``cwd`` its
-    directory, and ``snapshot`` the copy of its code if there is one. ``has_script`` says whether its arguments can
-    change, and ``warnings`` what the new job will not have. ``devices`` are names such as ``nodeA:0``. A script may
-    have ``file_bytes``.
+    For a job to run again, ``form`` has its values, ``label`` its name, ``command`` its command line, and ``again``
+    says which code the new job runs. ``has_script`` says whether its arguments can change, and ``warnings`` what the
+    new job will not have. ``devices`` are names such as ``nodeA:0``. A script may have ``file_bytes``.
     """
 
     form: JobForm
     file_bytes: int
     label: str | None = None
     command: str | None = None
-    cwd: str = ""
-    snapshot: str | None = None
+    again: str | None = None
     has_script: bool = True
     warnings: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()

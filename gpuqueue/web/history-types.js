@@ -59,8 +59,7 @@
  * @property {number} file_bytes
  * @property {string | null} label
  * @property {string | null} command
- * @property {string} cwd
- * @property {string | null} snapshot
+ * @property {string | null} again
  * @property {boolean} has_script
  * @property {string[]} warnings
  * @property {string[]} devices

@@ -97,6 +97,11 @@
  * @property {string} at
  * @property {Record_} record
  * @property {Rights} rights
+ * @property {string} asked
+ * @property {string} command
+ * @property {string} again
+ * @property {string | null} limits
+ * @property {string | null} git
  * @property {string | null} verdict
  * @property {Record<number, string>} failures
  * @property {Related[]} after

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Activity, Device, DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, WaitReason
-from gpuqueue.model.job_spec import ASKED, JobSpec
+from gpuqueue.model.job_spec import ASKED, Checkout, JobSpec
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Run, RunDevice
 from gpuqueue.text.sanitize import plain, short
@@ -69,6 +69,16 @@ def size_of(spec: JobSpec) -> str:
     return "all" if spec.placement.whole else format_bytes(spec.mem_bytes)
 
 
+def asked_in_words(spec: JobSpec) -> str:
+    """Return the memory and the devices that a job requests: ``6G on each of 2 GPUs, alone there, in pool big``."""
+    where = f"{'each of ' if spec.gpus > 1 else ''}{places_of(spec)}{put_of(spec.placement)}"
+    pool = f", in pool {plain(spec.pool)}" if spec.pool else ""
+    cap = "" if spec.cap else ", and it may use more"
+    expected = spec.expected_utilisation
+    busy = "" if expected is None else f", expected to be busy {percent(expected)} of the time"
+    return f"{size_of(spec)}{source_of(spec)} on {where}{pool}{cap}{busy}"
+
+
 def source_of(spec: JobSpec) -> str:
     """Return where the memory came from, to follow `size_of`: `` (learned from 12 runs …)``; empty if it was asked."""
     source = mem_source.MemSource.known(spec.mem_source) if spec.mem_source not in {None, ASKED} else None
@@ -96,12 +106,6 @@ def put_of(placement: Placement) -> str:
     return plain("".join(f", {each}" for each in words))
 
 
-def use_of(spec: JobSpec) -> str:
-    """Return how much the job is expected to use its devices, to follow `put_of`; empty if that is unknown."""
-    expected = spec.expected_utilisation
-    return "" if expected is None else f", expected to be busy {percent(expected)} of the time"
-
-
 def places_of(spec: JobSpec) -> str:
     """Return the requested number and kind of devices: ``2 GPUs``, ``the CPU``, ``1 device, GPU or CPU``."""
     if spec.device is DeviceFilter.CPU:
@@ -109,6 +113,25 @@ def places_of(spec: JobSpec) -> str:
     noun = "GPU" if spec.device is DeviceFilter.GPU else "device"
     either = spec.device is DeviceFilter.ANY and not spec.placement.devices  # a named device has one kind
     return f"{spec.gpus} {noun}{'s' if spec.gpus > 1 else ''}" + (", GPU or CPU" if either else "")
+
+
+def checkout_of(git: Checkout) -> str:
+    """Return commit, branch and state of a git checkout: ``3442fefc16a1 on main, nothing changed``."""
+    changes = {True: "with changes that are not committed", False: "nothing changed", None: "changes not known"}
+    return f"{git.commit[:12]}" + (f" on {plain(git.branch)}" if git.branch else "") + f", {changes[git.dirty]}"
+
+
+def code_of_retry(spec: JobSpec) -> str:
+    """Return which code a job runs that runs the job of *spec* again."""
+    if spec.snapshot is None:
+        return (
+            f"It runs the files in {plain(spec.cwd)} as they are when it starts, so what you have changed there counts."
+        )
+    newer = "submit it as a new script" if spec.is_from_page else "type gpuqueue submit in its directory"
+    return (
+        "It runs the copy of the code that was made at the first submission. What was changed since then does not "
+        f"count: to run changed code, {newer}."
+    )
 
 
 def peak_of(run: Run | None) -> str:

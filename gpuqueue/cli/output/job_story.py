@@ -12,7 +12,7 @@ from gpuqueue.cli.output.terminal_width import TINY, hanging
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.job_spec import Checkout, JobSpec
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Outcome
 from gpuqueue.model.run import Note, Record, Run, RunDevice
 from gpuqueue.text.sanitize import cells, plain, short, wrapped
@@ -20,14 +20,11 @@ from gpuqueue.text.units import format_bytes, format_duration
 from gpuqueue.words.times import when
 from gpuqueue.words.values import (
     activity_lines,
+    asked_in_words,
     asked_of,
+    checkout_of,
     device_label,
-    places_of,
     priority_of,
-    put_of,
-    size_of,
-    source_of,
-    use_of,
     waits_for,
 )
 
@@ -84,6 +81,8 @@ def _lines(record: Record, live: Live | None, width: int | None, kept: str | Non
 def _request_lines(record: Record) -> list[str]:
     """Return the state of a job and what was asked for."""
     job, spec = record.job, record.job.spec
+    has_limits = (spec.cpus, spec.cpu_mem_bytes) != (None, None)  # most jobs have none, and need no module for them
+    limits = host_limits.words(spec.cpus, spec.cpu_mem_bytes) if has_limits else None
     return [
         f"job {job.label}  {plain(spec.name)}",
         f"  state      {state(job)}{_why(job)}",
@@ -91,11 +90,11 @@ def _request_lines(record: Record) -> list[str]:
         f"  command    {plain(spec.command)}",
         f"  directory  {plain(spec.cwd)}",
         *code_lines(spec),
-        f"  asked      {size_of(spec)}{source_of(spec)} on {places_of(spec)}{put_of(spec.placement)}{use_of(spec)}"
+        f"  asked      {asked_in_words(spec)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
         + f", {priority_of(job)}",
-        *_host_limit_lines(spec),
+        *([f"  limits     {limits}"] if limits is not None else []),
         *_wait_lines(job),
         *_array_lines(job),
         *([f"  tags       {' '.join(job.tags)}"] if job.tags else []),
@@ -138,12 +137,6 @@ def _verdict(record: Record) -> str | None:
     from gpuqueue.estimate.verdict import asked_and_used  # noqa: PLC0415 - lazy import: tables do not need it
 
     return asked_and_used(record)
-
-
-def _host_limit_lines(spec: JobSpec) -> list[str]:
-    if (spec.cpus, spec.cpu_mem_bytes) == (None, None):
-        return []
-    return [f"  limits     {host_limits.words(spec.cpus, spec.cpu_mem_bytes)}"]
 
 
 def _wait_lines(job: Job) -> list[str]:
@@ -299,7 +292,7 @@ def _between_samples(line: Timeline) -> list[int | None]:
 def code_lines(spec: JobSpec) -> list[str]:
     """Return the lines about the code of a job, each only if there is something to say."""
     return [
-        *([f"  git        {_checkout_of(spec.git)}"] if spec.git else []),
+        *([f"  git        {checkout_of(spec.git)}"] if spec.git else []),
         *([f"  python     environment {plain(spec.environment)}"] if spec.environment is not None else []),
         *([f"  code       {_code_of(spec.snapshot)}"] if spec.snapshot else []),
         *([f"  keep       {plain('  '.join(spec.keep))}"] if spec.keep else []),
@@ -311,9 +304,3 @@ def _code_of(text: str) -> str:
     snapshot = code_snapshot.CodeSnapshot.parse(text)
     below = "" if snapshot.directory == "." else f", in {plain(snapshot.directory)}"
     return f"a copy of its own, snapshot {snapshot.address[:12]}{below}"
-
-
-def _checkout_of(git: Checkout) -> str:
-    """Return commit, branch and state of a git checkout: ``3442fefc16a1 on main, nothing changed``."""
-    changes = {True: "with changes that are not committed", False: "nothing changed", None: "changes not known"}
-    return f"{git.commit[:12]}" + (f" on {plain(git.branch)}" if git.branch else "") + f", {changes[git.dirty]}"

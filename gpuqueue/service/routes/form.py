@@ -20,6 +20,7 @@ from gpuqueue.service.new_jobs import retried, spec_of_retry, submitted
 from gpuqueue.service.routes.described import Operations, operation
 from gpuqueue.service.routes.jobs import Key, keyed_request, new_job_answer
 from gpuqueue.service.web.job_form import form_of, new_job_of, retry_of, tags_in
+from gpuqueue.words.values import code_of_retry
 
 router = Operations("page")
 
@@ -52,8 +53,7 @@ def _with_job(call: Call, start: FormStart, name: str, devices: Sequence[DeviceS
         form=_form(job, devices),
         label=job.label,
         command=job.spec.command,
-        cwd=job.spec.cwd,
-        snapshot=job.spec.snapshot,
+        again=code_of_retry(job.spec),
         has_script=job.spec.script is not None,
         warnings=tuple(warnings),
     )

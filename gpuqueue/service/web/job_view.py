@@ -9,7 +9,7 @@ from datetime import datetime
 from gpuqueue.client import reads
 from gpuqueue.errors import HistoryUnreachable, Unreachable
 from gpuqueue.estimate.verdict import asked_and_used
-from gpuqueue.model import job_ref
+from gpuqueue.model import host_limits, job_ref
 from gpuqueue.model.access import Action
 from gpuqueue.model.dependencies import Condition
 from gpuqueue.model.job import Job, JobState
@@ -23,6 +23,7 @@ from gpuqueue.service.web.queue_reader import QueueState
 from gpuqueue.service.web.rows import rows_of
 from gpuqueue.words.failures import meaning_of
 from gpuqueue.words.story import story_of
+from gpuqueue.words.values import asked_in_words, checkout_of, code_of_retry
 from gpuqueue.words.waiting import waits_because
 
 #: Most jobs in each direction that are named as dependencies, and most retries.
@@ -40,7 +41,7 @@ def view_of(call: Call, name: str, at: datetime) -> JobView:
     """
     record, away = _record(call, name)
     shown = call.record(record, whole=True)
-    owner = record.job.spec.account
+    spec, owner = shown.job.spec, record.job.spec.account
     after = {each.job_id: each.condition for each in record.job.spec.waits.after[:MOST_RELATED]}
     before, values, lost = _around(call, record)
     return JobView(
@@ -52,6 +53,11 @@ def view_of(call: Call, name: str, at: datetime) -> JobView:
             logs=call.may(Action.SEE_LOGS, owner),
             arguments=call.may(Action.SEE_ARGUMENTS, owner),
         ),
+        asked=asked_in_words(spec),
+        command=spec.command,
+        again=code_of_retry(spec),
+        limits=host_limits.words(spec.cpus, spec.cpu_mem_bytes),
+        git=checkout_of(spec.git) if spec.git is not None else None,
         verdict=asked_and_used(record),
         failures={
             run.attempt: meaning

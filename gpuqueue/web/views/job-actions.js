@@ -104,7 +104,7 @@ export function JobActions({ me, view, state, label, path, asks, onAsk, onChange
       ${asks === "cancel" ? html`<${ConfirmCancel} label=${label} name=${spec.name} state=${state} isArray=${spec.array !== null} fault=${fault} onYes=${cancel} onNo=${stop} />` : null}
       ${asks === "note" ? html`<${WriteNote} label=${label} text=${note ?? ""} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveNote(path, text))} onNo=${stop} />` : null}
       ${asks === "tags" ? html`<${EditTags} label=${label} text=${tags.join(" ")} fault=${fault} onYes=${(/** @type {string} */ text) => act(() => saveTags(path, tags, text))} onNo=${stop} />` : null}
-      ${asks === "again" ? html`<${RunAgain} label=${label} spec=${spec} verdict=${view.verdict} fault=${fault} onYes=${again} onNo=${stop} />` : null}
+      ${asks === "again" ? html`<${RunAgain} label=${label} view=${view} fault=${fault} onYes=${again} onNo=${stop} />` : null}
     </div>
   `;
 }

@@ -1,7 +1,5 @@
 // The dialog that runs a job again: with the same request, or with another memory.
-import { codeOfRetry } from "../again-words.js";
 import { fieldFault } from "../form-faults.js";
-import { verdictWords } from "../job-words.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";
 import { Fault, described } from "../parts/field.js";
@@ -11,13 +9,13 @@ import { size } from "../words.js";
 /**
  * @param {object} props
  * @param {string} props.label
- * @param {import("../job-types.js").Spec} props.spec
- * @param {string | null} props.verdict
+ * @param {import("../job-types.js").JobView} props.view
  * @param {string | null} props.fault why the service refused
  * @param {(mem: string) => void} props.onYes
  * @param {() => void} props.onNo
  */
-export function RunAgain({ label, spec, verdict, fault, onYes, onNo }) {
+export function RunAgain({ label, view, fault, onYes, onNo }) {
+  const { spec } = view.record.job;
   const [mem, setMem] = useState("");
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
   const found = fault === null ? null : fieldFault(fault);
@@ -33,8 +31,8 @@ export function RunAgain({ label, spec, verdict, fault, onYes, onNo }) {
   return html`
     <${Dialog} title=${`Run ${label} again?`} onClose=${onNo}>
       <form onSubmit=${submitted} novalidate>
-        <p>The same command with the same variables becomes a new job of yours.${spec.array ? " Of an array, the members that failed run again." : ""} ${codeOfRetry(spec)}</p>
-        ${verdict ? html`<p>Memory of the last run: ${verdictWords(verdict)}.</p>` : null}
+        <p>The same command with the same variables becomes a new job of yours.${spec.array ? " Of an array, the members that failed run again." : ""} ${view.again}</p>
+        ${view.verdict ? html`<p>Memory of the last run: ${view.verdict}.</p>` : null}
         ${spec.placement.whole ? null : html`
           <p class="choice"><label for="again-mem">Memory</label>
             <input id="again-mem" ref=${field} class="short" value=${mem} onInput=${(/** @type {any} */ event) => setMem(event.currentTarget.value)} placeholder=${size(spec.mem_bytes)} autocomplete="off" maxlength="20" ...${described("again-mem", ofMemory)} /></p>

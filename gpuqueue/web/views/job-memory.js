@@ -1,5 +1,4 @@
 // What a run used of what it asked for: over time, in figures, and in words.
-import { verdictWords } from "../job-words.js";
 import { html } from "../lib.js";
 import { LineChart } from "../parts/line-chart.js";
 import { Panel } from "../parts/panel.js";
@@ -101,7 +100,7 @@ export function Memory({ view, run, live, now }) {
   const missing = isLive ? "No sample yet." : "There is no course of the memory: the run was too short, or it was not measured.";
   return html`
     <${Panel} name="memory" title="Memory">
-      ${view.verdict && isLast && run.ending ? html`<p class="verdict">${view.verdict[0].toUpperCase()}${verdictWords(view.verdict.slice(1))}.</p>` : null}
+      ${view.verdict && isLast && run.ending ? html`<p class="verdict">${view.verdict[0].toUpperCase()}${view.verdict.slice(1)}.</p>` : null}
       ${series.length && !isEmpty(series) ? html`<${Chart} view=${view} run=${run} series=${series} />` : html`<p class="none">${missing}</p>`}
       ${load.length && !isEmpty(load) ? html`
         <h3>Load of the whole device</h3>

@@ -1,14 +1,13 @@
 // What was asked for: the command, the code with its difference from a commit, and the environment.
 import { readBytes } from "../api.js";
-import { askedWords, commandOf, isFromPage, limitWords } from "../job-words.js";
+import { isFromPage } from "../job-words.js";
 import { html, useState } from "../lib.js";
 import { Panel } from "../parts/panel.js";
 import { labelOf } from "../record.js";
-import { clock, fullTime, plural } from "../words.js";
+import { clock, duration, fullTime, plural } from "../words.js";
 
 /** Most lines of a difference that are shown. */
 const MOST_LINES = 5000;
-const STATES = /** @type {Record<string, string>} */ ({ true: "with changes that are not committed", false: "nothing changed", null: "changes not known" });
 
 /** @param {string} line */
 function kindOf(line) {
@@ -58,19 +57,19 @@ export function Request({ view, path }) {
   const { job } = view.record;
   const { spec } = job;
   const { git, snapshot } = spec;
-  const limits = limitWords(spec);
   const retries = spec.retries.times ? `at most ${spec.retries.times}, after ${spec.retries.on.join(", ").replaceAll("_", " ")}` : "";
   return html`
     <${Panel} name="request" title="What was asked for">
       <dl class="facts">
-        <${Fact} label="Asked">${askedWords(spec)}<//>
-        ${limits ? html`<${Fact} label="Limits">${limits}<//>` : null}
+        <${Fact} label="Asked">${view.asked}<//>
+        <${Fact} label="Time limit">${spec.time_limit_s === null ? "none" : duration(spec.time_limit_s)}<//>
+        ${view.limits ? html`<${Fact} label="Limits">${view.limits}<//>` : null}
         ${retries ? html`<${Fact} label="Retries">${retries}<//>` : null}
         ${spec.waits.begin_at ? html`<${Fact} label="Begins"><time datetime=${spec.waits.begin_at} title=${fullTime(spec.waits.begin_at)}>${clock(spec.waits.begin_at)}</time><//>` : null}
         ${view.rights.arguments ? html`
-          <${Fact} label="Command"><pre class="command">${commandOf(spec.argv)}</pre><//>
+          <${Fact} label="Command"><pre class="command">${view.command}</pre><//>
           <${Fact} label="Directory">${isFromPage(spec) ? html`none: it was submitted from the web page <small>on <bdi>${spec.account.host}</bdi></small>` : html`<code>${spec.cwd}</code> <small>on <bdi>${spec.account.host}</bdi></small>`}<//>
-          ${git ? html`<${Fact} label="Git"><code>${git.commit.slice(0, 12)}</code>${git.branch ? html` on <bdi>${git.branch}</bdi>` : null}, ${STATES[String(git.dirty)]}<//>` : null}
+          ${git ? html`<${Fact} label="Git"><bdi>${view.git}</bdi><//>` : null}
           ${snapshot ? html`<${Fact} label="Code">a copy of its own, snapshot <code>${snapshot.slice(0, 12)}</code>${spec.keep.length ? html`, keeps <code>${spec.keep.join(" ")}</code>` : null}. Its files: <code>gpuqueue fetch ${labelOf(job)}</code><//>
             ${git ? html`<${Fact} label="Changes"><${Diff} path=${path} /><//>` : null}` : null}
           ${spec.environment ? html`<${Fact} label="Python">environment <bdi>${spec.environment}</bdi><//>` : spec.interpreter ? html`<${Fact} label="Python"><code>${spec.interpreter}</code><//>` : null}

@@ -1,5 +1,4 @@
 // What the new job runs: a script from this machine, or what an earlier job ran.
-import { codeOfRetry } from "../again-words.js";
 import { address } from "../api.js";
 import { isEnd } from "../job-words.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
@@ -56,7 +55,7 @@ export function EarlierJob({ me, again, start }) {
       <input id="job-again" class="short" value=${text} onInput=${typed} list="earlier-jobs" placeholder=${jobs.length ? labelOf(jobs[0].job) : "17"} autocomplete="off" inputmode="numeric" required aria-describedby="job-again-hint" />
       <datalist id="earlier-jobs">${jobs.map((each) => html`<option key=${each.job.id} value=${labelOf(each.job)}>${each.job.spec.name}, ${each.job.state}</option>`)}</datalist>
     <//>
-    ${start?.label ? html`<p class="field whole">Runs again: <code class="command-line">${start.command}</code></p><p class="field whole">${codeOfRetry(start)} The variables are those of job ${start.label}.</p>` : null}
+    ${start?.label ? html`<p class="field whole">Runs again: <code class="command-line">${start.command}</code></p><p class="field whole">${start.again} The variables are those of job ${start.label}.</p>` : null}
     ${!again && page ? html`<${Suggestions} jobs=${jobs} />` : null}
   `;
 }

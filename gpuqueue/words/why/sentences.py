@@ -53,9 +53,7 @@ def _device(found: Why, verdict: Verdict) -> DeviceSentence:
 
 def _asked(job: Job) -> str:
     spec = job.spec
-    where = f"{'each of ' if spec.gpus > 1 else ''}{values.places_of(spec)}{values.put_of(spec.placement)}"
-    size = f"{values.size_of(spec)}{values.source_of(spec)}"
-    return f"job {job.label}  {plain(spec.name)} ({plain(spec.account.name)}), {size} on {where}"
+    return f"job {job.label}  {plain(spec.name)} ({plain(spec.account.name)}), {values.asked_in_words(spec)}"
 
 
 def _obstacles(found: Why, explanation: Explanation) -> Iterator[str]:

@@ -52,19 +52,19 @@ def record(
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (record(5222 * MIB), "asked 24G, used 5.1G at most: --mem 6.7G would do"),
+        (record(5222 * MIB), "asked 24G, used 5.1G at most: 6.7G would do"),
         (record(5222 * MIB, asked_bytes=6 * GIB), "asked 6G, used 5.1G at most: as it should be"),
         (
             record(7 * GIB, asked_bytes=6 * GIB),
-            "asked 6G, used 7G at most: more than it asked for, --mem 9.2G would have been enough",
+            "asked 6G, used 7G at most: more than it asked for, 9.2G would have been enough",
         ),
         (
             record(None, asked_bytes=6 * GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1)),
-            "asked 6G and it was not enough: try --mem 12G",
+            "asked 6G and it was not enough: try 12G",
         ),
         (
             record(7 * GIB, asked_bytes=6 * GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1)),
-            "asked 6G and it was not enough: try --mem 14G",
+            "asked 6G and it was not enough: try 14G",
         ),
         (
             record(
@@ -77,10 +77,10 @@ def record(
         (record(None), "asked 24G, use unknown: it could not be measured"),
         (record(GIB, ending=Ending.from_status(1)), "asked 24G, used 1G at most: a complete run may need more"),
         (record(GIB, samples=3), "asked 24G, used 1G at most: sampled too rarely for advice"),
-        (record(GIB, devices=2), "asked 24G on each device, used 1G at most: --mem 1.4G would do"),
+        (record(GIB, devices=2), "asked 24G on each device, used 1G at most: 1.4G would do"),
         (
             record(5222 * MIB, placement=Placement(exclusive=True, whole=True), asked_bytes=MIB),
-            "asked all of the device, used 5.1G at most: --mem 6.7G would do, if other jobs may share the device",
+            "asked all of the device, used 5.1G at most: 6.7G would do, if other jobs may share the device",
         ),
         (record(GIB, ending=None), None),
     ],

@@ -23,16 +23,19 @@ HERE = Path(__file__).parent
 FORM = JobForm(script="train.py", snapshot="0" * 64, mem="6G", python="python3")
 
 
-def of_page(messages: list[str], codes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the page makes of *messages*, and which code it says that a retry runs."""
+def of_page(messages: list[str]) -> list[dict[str, Any]]:
+    """Return what the page makes of *messages*."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("no Node.js to run the page's modules with")
-    text = json.dumps({"messages": messages, "codes": codes})
     done = subprocess.run(
-        [node, HERE / "faults_of_the_page.mjs"], input=text, capture_output=True, text=True, check=True
+        [node, HERE / "faults_of_the_page.mjs"],
+        input=json.dumps(messages),
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
 
 
@@ -85,7 +88,7 @@ def test_each_refusal_marks_its_field() -> None:
         ("args", refused(args="'open")),
         ("python", refused(python="python3", environment="torch")),
     )
-    found = of_page([message for _, message in cases], [])["faults"]
+    found = of_page([message for _, message in cases])
     assert [field for field, _ in cases] == [each["field"] for each in found]
     assert [] == [each["words"] for each in found if "--" in each["words"] or "headroom" in each["words"]]
     assert {field for field, _ in cases} <= {each.name for each in fields(JobForm)}
@@ -95,17 +98,4 @@ def test_each_refusal_marks_its_field() -> None:
 def test_other_messages_mark_nothing() -> None:
     """They stay as they are, below the form."""
     message = "the store does not answer"
-    assert [{"field": None, "words": message}] == of_page([message], [])["faults"]
-
-
-def test_a_retry_says_which_code_it_runs() -> None:
-    """The directory as it is now, or the copy that was kept, and how changed code is run."""
-    codes = [
-        {"cwd": "/home/ada/vit", "snapshot": None},
-        {"cwd": "/home/ada/vit", "snapshot": "c1-0"},
-        {"cwd": "/", "snapshot": "c1-0"},
-    ]
-    here, kept, sent = of_page([], codes)["codes"]
-    assert here.startswith("It runs the files in /home/ada/vit as they are when it starts")
-    assert kept.endswith("to run changed code, type gpuqueue submit in its directory.")
-    assert sent.endswith("to run changed code, submit it as a new script.")
+    assert [{"field": None, "words": message}] == of_page([message])

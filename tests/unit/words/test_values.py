@@ -1,0 +1,40 @@
+"""What a job asks for, and which code a retry runs, in words."""
+
+from __future__ import annotations
+
+from factories import make_spec
+
+from gpuqueue.model.device import DeviceFilter
+from gpuqueue.model.job_spec import Checkout
+from gpuqueue.model.placement import Placement
+from gpuqueue.text.units import GIB
+from gpuqueue.words.values import asked_in_words, checkout_of, code_of_retry
+
+SNAPSHOT = f"{'ab' * 32}:."
+
+
+def test_what_a_job_asks_for_is_one_sentence() -> None:
+    """The memory and the devices, and what is unusual: the pool, a memory that is no limit."""
+    assert "1G on 1 device" == asked_in_words(make_spec(mem_bytes=GIB))
+    placement = Placement(exclusive=True, models=("A100", "H100"))
+    large = make_spec(mem_bytes=20 * GIB, gpus=2, device=DeviceFilter.GPU, placement=placement, pool="big", cap=False)
+    words = "20G on each of 2 GPUs, alone there, of type A100 or H100, in pool big, and it may use more"
+    assert words == asked_in_words(large)
+
+
+def test_a_checkout_has_its_branch_and_its_state() -> None:
+    """Also without a branch, or if git did not answer in time."""
+    commit = "3442fefc16a1" + "0" * 28
+    assert "3442fefc16a1 on main, nothing changed" == checkout_of(Checkout(commit=commit, branch="main", dirty=False))
+    assert "3442fefc16a1, changes not known" == checkout_of(Checkout(commit=commit))
+
+
+def test_a_retry_says_which_code_it_runs() -> None:
+    """The directory as it is now, or the copy that was kept, and how changed code is run."""
+    here, kept, sent = (
+        code_of_retry(make_spec(cwd=cwd, snapshot=snapshot))
+        for cwd, snapshot in (("/home/ada/vit", None), ("/home/ada/vit", SNAPSHOT), ("/", SNAPSHOT))
+    )
+    assert here.startswith("It runs the files in /home/ada/vit as they are when it starts")
+    assert kept.endswith("to run changed code, type gpuqueue submit in its directory.")
+    assert sent.endswith("to run changed code, submit it as a new script.")
