@@ -34,6 +34,11 @@ class Condition(str, Enum):
     def __str__(self) -> str:
         return self.value
 
+    @property
+    def ended(self) -> str:
+        """Return how the job must have ended, as a participle: it has ``succeeded``."""
+        return {Condition.OK: "succeeded", Condition.ANY: "ended", Condition.FAIL: "failed"}[self]
+
 
 @dataclass(frozen=True, slots=True)
 class Dependency:

@@ -212,3 +212,12 @@ class FoldedRow:
     record: Record
     last_id: int
     members: Mapping[JobState, int] = field(default_factory=dict)
+
+    #: What the API sends beside the fields.
+    DERIVED = ("words",)
+
+    @property
+    def words(self) -> str:
+        """The numbers of the members, in words, those that succeeded last; empty for a job."""
+        good_last = sorted(self.members, key=lambda state: state is JobState.SUCCEEDED)
+        return ", ".join(f"{self.members[state]} {state}" for state in good_last)

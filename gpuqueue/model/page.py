@@ -12,7 +12,7 @@ from gpuqueue.model.dependencies import Condition
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Account, Priority
-from gpuqueue.model.run import EndingKind, Note, Record
+from gpuqueue.model.run import Ending, EndingKind, Note, Record
 
 
 class RowSort(str, Enum):
@@ -41,6 +41,15 @@ class Members:
     held: int
     ended: int
     failed: int
+
+    #: What the API sends beside the fields.
+    DERIVED = ("words",)
+
+    @property
+    def words(self) -> str:
+        """How far the array has come, in words."""
+        rest = ((self.failed, "failed"), (self.waiting, "wait"), (self.held, "held"))
+        return ", ".join([f"{self.ended} of {self.total} members ended", *(f"{n} {what}" for n, what in rest if n)])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,10 +119,11 @@ class JobPlace:
 
     ``start_at`` is known only if no other job may take the room. ``room_at`` is when there is room at the latest, for
     it or for a job before it; each is None if a run in the way has no time limit. ``reserved``: devices are reserved
-    for the job. ``never``: no device can run it as the site is now.
+    for the job. ``never``: no device can run it as the site is now. ``words`` say this, but for the times.
     """
 
     ahead: int
+    words: str
     start_at: datetime | None = None
     room_at: datetime | None = None
     reserved: bool = False
@@ -267,6 +277,14 @@ class Related:
     name: str | None = None
     state: JobState | None = None
 
+    #: What the API sends beside the fields.
+    DERIVED = ("must",)
+
+    @property
+    def must(self) -> str:
+        """What the condition demands of the job, in words; empty without one."""
+        return "" if self.condition is None else f"must have {self.condition.ended}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rights:
@@ -364,6 +382,9 @@ class MemberRow:
     ``used_bytes`` is what its run used in the last sample.
     """
 
+    #: What the API sends beside the fields.
+    DERIVED = ("ended",)
+
     index: int
     state: JobState | None
     values: tuple[str, ...] = ()
@@ -374,6 +395,11 @@ class MemberRow:
     used_bytes: int | None = None
     exit_code: int | None = None
     ending: EndingKind | None = None
+
+    @property
+    def ended(self) -> str:
+        """How its last run ended, in a few words; empty if it has not."""
+        return "" if self.ending is None else Ending(kind=self.ending, exit_code=self.exit_code).brief
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

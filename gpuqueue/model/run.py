@@ -74,7 +74,8 @@ class Ending:
     signal: int | None = None
     detail: str = ""
 
-    DERIVED = ("words",)
+    #: What the API sends beside the fields.
+    DERIVED = ("words", "brief")
 
     @classmethod
     def from_status(cls, status: int, detail: str = "") -> Ending:
@@ -102,17 +103,21 @@ class Ending:
 
     def __str__(self) -> str:
         """Return the ending in words, such as ``exit 1``, ``killed by SIGSEGV`` or ``timed out``."""
-        words = self.kind.value.replace("_", " ")
-        if self.kind is EndingKind.EXITED:
-            words = f"exit {self.exit_code}"
-        elif self.kind is EndingKind.SIGNALLED:
-            words = f"killed by {signal_name(self.signal or 0) or f'signal {self.signal}'}"
-        return f"{words}: {self.detail}" if self.detail else words
+        return f"{self.brief}: {self.detail}" if self.detail else self.brief
 
     @property
     def words(self) -> str:
         """The ending in words, as ``str`` returns it."""
         return str(self)
+
+    @property
+    def brief(self) -> str:
+        """The ending in words, without its detail."""
+        if self.kind is EndingKind.EXITED:
+            return f"exit {self.exit_code}"
+        if self.kind is EndingKind.SIGNALLED and self.signal is not None:
+            return f"killed by {signal_name(self.signal) or f'signal {self.signal}'}"
+        return str(self.kind).replace("_", " ")
 
     @property
     def shell_code(self) -> int:

@@ -209,6 +209,11 @@ class Explanation:
         return replace(self, own_before=self.own_before + members, start=start)
 
     @property
+    def before(self) -> int:
+        """The number of jobs before it."""
+        return self.higher + self.theirs + self.own_before
+
+    @property
     def limit(self) -> LimitReached | None:
         """The first limit that blocks the job."""
         return self.limits[0] if self.limits else None

@@ -5,7 +5,7 @@
 
 /** @typedef {{job: HistoryJob, runs: HistoryRun[]}} HistoryRecord */
 
-/** @typedef {{record: HistoryRecord, members: Record<string, number>}} HistoryRow */
+/** @typedef {{record: HistoryRecord, words: string}} HistoryRow */
 
 /** @typedef {{rows?: HistoryRow[], records?: HistoryRecord[], after_id: number | null}} HistoryPage */
 

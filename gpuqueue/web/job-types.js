@@ -16,7 +16,7 @@
  * @property {Timeline | null} timeline
  */
 
-/** @typedef {{kind: string, exit_code: number | null, signal: number | null, detail: string, words: string}} Ending */
+/** @typedef {{kind: string, exit_code: number | null, signal: number | null, detail: string, words: string, brief: string}} Ending */
 
 /**
  * @typedef {object} Run
@@ -89,7 +89,7 @@
 
 /** @typedef {{at: string, attempt: number, text: string}} Note */
 /** @typedef {{job: Job, runs: Run[], notes: Note[]}} Record_ */
-/** @typedef {{id: number, condition: string | null, name: string | null, state: string | null}} Related */
+/** @typedef {{id: number, condition: string | null, name: string | null, state: string | null, must: string}} Related */
 /** @typedef {{change: boolean, retry: boolean, logs: boolean, arguments: boolean}} Rights */
 
 /**
@@ -157,8 +157,7 @@
  * @property {number | null} duration_s
  * @property {number | null} peak_bytes
  * @property {number | null} used_bytes
- * @property {number | null} exit_code
- * @property {string | null} ending
+ * @property {string} ended
  */
 
 /** @typedef {{at: string, total: number, offset: number, rows: MemberRow[], axes: string[], sortable: boolean}} MemberTable */

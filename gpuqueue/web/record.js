@@ -1,22 +1,9 @@
 // A recorded job in words: its name, how it ended, where it ran, and what it used.
-import { isEnd } from "./job-words.js";
+import { isEnd } from "./job-states.js";
 import { between, deviceLabel, plural } from "./words.js";
 
 /** @typedef {import("./history-types.js").HistoryRecord} HistoryRecord */
 /** @typedef {import("./history-types.js").HistoryRun} HistoryRun */
-
-/** @type {Record<string, string>} */
-export const ENDINGS = {
-  exited: "exited",
-  signalled: "killed by a signal",
-  out_of_memory: "out of memory",
-  timed_out: "reached its time limit",
-  cancelled: "cancelled",
-  preempted: "preempted",
-  refused: "could not start",
-  idle: "ended, as it did not use its devices",
-  lost: "lost",
-};
 
 /** @param {{id: number, member: {array_id: number, index: number} | null}} job */
 export const labelOf = (job) => (job.member ? `${job.member.array_id}_${job.member.index}` : String(job.id));
@@ -28,15 +15,7 @@ export const lastRun = (record) => record.runs.at(-1) ?? null;
 export function endingOf(record) {
   const ending = lastRun(record)?.ending;
   if (!isEnd(record.job.state) || !ending) return record.job.because ?? "";
-  if (ending.kind === "exited" && ending.exit_code === 0) return "";
-  if (ending.kind === "exited" || ending.kind === "signalled") return ending.words;
-  return ending.kind === record.job.state ? "" : (ENDINGS[ending.kind] ?? ending.kind);
-}
-
-/** The members of an array by state, the good ones last. @param {Record<string, number>} members */
-export function membersOf(members) {
-  const states = Object.keys(members).sort((one, other) => Number(one === "succeeded") - Number(other === "succeeded"));
-  return states.map((each) => `${members[each].toLocaleString()} ${each}`).join(", ");
+  return (ending.kind === "exited" && ending.exit_code === 0) || ending.kind === record.job.state ? "" : ending.brief;
 }
 
 /** @param {HistoryRun | null} run */

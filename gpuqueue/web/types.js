@@ -2,7 +2,7 @@
 
 /** @typedef {{account: string, uid: number | null, via: string, scopes: string[], admin: boolean}} Me */
 
-/** @typedef {{total: number, waiting: number, held: number, ended: number, failed: number}} Members */
+/** @typedef {{total: number, waiting: number, held: number, ended: number, failed: number, words: string}} Members */
 
 /**
  * @typedef {object} QueueRow
@@ -50,7 +50,7 @@
  * @property {boolean} left_out
  */
 
-/** @typedef {{ahead: number, start_at: string | null, room_at: string | null, reserved: boolean, never: boolean}} JobPlace */
+/** @typedef {{ahead: number, words: string, start_at: string | null, room_at: string | null, reserved: boolean, never: boolean}} JobPlace */
 
 /** @typedef {{share: number, words: string}} Progress */
 

@@ -1,4 +1,4 @@
-// Values in words: sizes, durations, times, states and reasons.
+// Values in words: sizes, durations and times.
 
 const UNITS = ["B", "K", "M", "G", "T"];
 
@@ -60,40 +60,23 @@ export const fullTime = (iso) => FULL.format(new Date(iso));
 /** Seconds from a moment until another. @param {string} from @param {string | number | Date} until */
 export const between = (from, until) => (new Date(until).getTime() - new Date(from).getTime()) / 1000;
 
-/** @type {Record<string, string>} */
-export const STATES = {
-  running: "running",
-  starting: "starting",
-  cancelling: "being cancelled",
-  queued: "waiting",
-  held: "held",
-};
-
 /** As people type them, the lowest first. */
 export const PRIORITIES = ["low", "normal", "high", "urgent"];
 
 /** Why a job does not run, in words. @param {import("./types.js").QueueRow} row */
-export const reasonOf = (row) => (row.reason === "begin" && row.begins_at ? `starts after ${clock(row.begins_at)}` : (row.waits ?? ""));
+export const reasonOf = ({ waits, begins_at: begins }) => (waits && begins ? `${waits}, not before ${clock(begins)}` : (waits ?? ""));
 
 /** A time that is nearer than this says no more than the place, in seconds. */
 const SOON_S = 60;
 
 /** Where a waiting job is in line. @param {import("./types.js").JobPlace} place */
-export function placeOf(place) {
-  if (place.never) return "no device here can ever run it";
-  const ahead = place.ahead === 0 ? "first in line" : `${place.ahead} ahead`;
-  const words = place.reserved ? "a device is reserved for it" : ahead;
-  if (place.start_at) return `${words}; starts by ${clock(place.start_at)}`;
-  if (place.room_at && between(new Date().toISOString(), place.room_at) > SOON_S) return `${words}; room by ${clock(place.room_at)}`;
-  return words;
+export function placeOf({ words, start_at: start, room_at: room }) {
+  if (start) return `${words}; starts by ${clock(start)}`;
+  return room && between(new Date().toISOString(), room) > SOON_S ? `${words}; room by ${clock(room)}` : words;
 }
 
 /** For how long a run has used none of its devices. @param {string} since @param {number} now in milliseconds */
 export const idleWords = (since, now) => `idle for ${duration(between(since, now))}`;
-
-/** How far an array has come. @param {import("./types.js").Members} members */
-export const arrayWords = ({ total, ended, failed, waiting, held }) =>
-  `${ended} of ${total} members ended${failed ? `, ${failed} failed` : ""}${waiting ? `, ${waiting} wait` : ""}${held ? `, ${held} held` : ""}`;
 
 /** @param {number} count @param {string} one @param {string} [many] */
 export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString()} ${count === 1 ? one : many}`;

@@ -187,7 +187,7 @@ def test_a_waiting_job_says_why_and_is_changed(played: tuple[ServedSite, JobScen
     page.get_by_role("button", name="Hold").click()
     page.locator(".job-state", has_text="held").wait_for()
     page.get_by_role("button", name="Release").click()
-    page.locator(".job-state", has_text="waiting").wait_for()
+    page.locator(".job-state", has_text="queued").wait_for()
     page.get_by_label("Priority").select_option("low")
     page.get_by_text("Its priority is low now.").wait_for()
     page.keyboard.press("Escape")

@@ -53,7 +53,7 @@ def test_filters_are_in_the_address(lively: ServedSite, open_page: Open) -> None
     """A link and a reload show the same jobs, in the same order."""
     page = open_page(lively, "queue")
     page.locator("tr.job").first.wait_for()
-    page.get_by_role("button", name=re.compile("^Waiting")).click()
+    page.get_by_role("button", name=re.compile("^Queued")).click()
     page.get_by_label("User").select_option("eve")
     page.get_by_role("button", name="Memory").click()
     page.get_by_role("button", name="Memory").click()

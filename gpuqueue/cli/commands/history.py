@@ -196,7 +196,7 @@ def history(*, limit: int, **asked: Any) -> None:
     elif how.as_csv:
         click.echo(_csv(records, names or CSV_COLUMNS, {**COLUMNS, **others}), nl=False)
     else:
-        others["ending"] = all_columns.folded({row.record.job.id: row.members for row in rows})
+        others["ending"] = all_columns.folded(rows)
         if records:
             click.echo(all_columns.rows(records[:limit], names, terminal_width(), others=others))
         if explained := all_columns.peak_note(records[:limit], names):

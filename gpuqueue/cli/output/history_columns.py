@@ -12,7 +12,7 @@ import click
 from gpuqueue.cli.output import render, terminal_width
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.job import JobState
+from gpuqueue.model.history_query import FoldedRow
 from gpuqueue.model.run import VALUES, Record, Run
 from gpuqueue.text.sanitize import brief, cells, plain, short
 from gpuqueue.text.units import format_duration
@@ -98,7 +98,7 @@ COLUMNS: dict[str, Column] = {
     "ending": Column(
         head="ENDING",
         value=VALUES["ending"],
-        shown=lambda record: _ending(record.last_run) or plain(record.job.because or ""),
+        shown=lambda record: _ending(record) or plain(record.job.because or ""),
         narrows=_ENDING,
         least=len("out of memory"),
     ),
@@ -162,8 +162,9 @@ USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "dura
 LEFT_OUT = ("started_at", "devices", "user", "mem_bytes", "duration_s", "ending", "peak_bytes")
 
 
-def _ending(run: Run | None) -> str:
-    return str(run.ending).split(":", 1)[0] if run and run.ending else ""
+def _ending(record: Record) -> str:
+    run = record.last_run
+    return run.ending.brief if run is not None and run.ending is not None else ""
 
 
 def _peak(run: Run | None) -> str:
@@ -221,17 +222,10 @@ def param(head: str, name: str, params: Mapping[int, Mapping[str, str]]) -> Colu
     return _text(head, lambda record: params.get(record.job.id, {}).get(name))
 
 
-def folded(members: Mapping[int, Mapping[JobState, int]]) -> Column:
-    """Return the column of endings that shows for an array how many of its *members* are in each state."""
-
-    def shown(record: Record) -> str:
-        states = members.get(record.job.id)
-        if not states:
-            return COLUMNS["ending"].shown(record)
-        good_last = sorted(states, key=lambda state: state is JobState.SUCCEEDED)
-        return ", ".join(f"{states[state]} {state}" for state in good_last)
-
-    return replace(COLUMNS["ending"], shown=shown)
+def folded(rows: Sequence[FoldedRow]) -> Column:
+    """Return the column of endings that shows for an array how many of its members are in each state."""
+    words = {row.record.job.id: row.words for row in rows}
+    return replace(COLUMNS["ending"], shown=lambda record: words[record.job.id] or COLUMNS["ending"].shown(record))
 
 
 def _without_unit(name: str) -> str:

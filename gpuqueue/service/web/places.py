@@ -11,6 +11,7 @@ from datetime import datetime
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.model.page import JobPlace
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation
+from gpuqueue.words.why.sentences import place_in_brief
 
 #: How long a place is remembered, in seconds, and most places.
 PLACE_S, MOST = 5.0, 5000
@@ -45,12 +46,16 @@ def place_of(found: Explanation) -> JobPlace:
     start = found.start
     if start is not None and start.behind is not None:  # its times are those of the reserved job, which takes the room
         start = None
+    never = bool(found.devices) and all(each.obstacle in NEVER_THERE for each in found.devices)
+    reserved = any(each.reserved_for == found.job_id for each in found.devices)
+    words = "a device is reserved for it" if reserved else place_in_brief(found)
     return JobPlace(
-        ahead=found.higher + found.theirs + found.own_before,
+        ahead=found.before,
+        words="no device here can ever run it" if never else words,
         start_at=_moment(start.at_ms) if start is not None else None,
         room_at=_moment(start.room_ms) if start is not None else None,
-        reserved=any(each.reserved_for == found.job_id for each in found.devices),
-        never=bool(found.devices) and all(each.obstacle in NEVER_THERE for each in found.devices),
+        reserved=reserved,
+        never=never,
     )
 
 

@@ -5,10 +5,10 @@ import { FlagFilter, SelectFilter, TextFilter, filter } from "../parts/filter-fi
 import { PeriodChoice } from "../parts/period-choice.js";
 import { Tabs } from "../parts/tabs.js";
 import { secondsOf } from "../period.js";
-import { ENDINGS } from "../record.js";
 import { bytesOf } from "../words.js";
 
 const STATES = [["", "All"], ["succeeded", "Succeeded"], ["failed,lost", "Failed"], ["cancelled", "Cancelled"], ["queued,held,starting,running,cancelling", "Not ended"]];
+const ENDINGS = ["exited", "signalled", "out_of_memory", "timed_out", "cancelled", "preempted", "idle", "refused", "lost"];
 /** The filters that are shown on demand only. */
 export const FURTHER = ["ending", "exit_code", "device", "model", "host", "min_peak", "min_duration", "max_duration", "text"];
 
@@ -26,7 +26,7 @@ function Further({ query }) {
     <details class="further" open=${isUsed}>
       <summary>More filters</summary>
       <div class="filters">
-        <${SelectFilter} name="ending" label="Ending" value=${query.ending} choices=${Object.entries(ENDINGS)} />
+        <${SelectFilter} name="ending" label="Ending" value=${query.ending} choices=${ENDINGS.map((each) => [each, each.replaceAll("_", " ")])} />
         <${TextFilter} name="exit_code" label="Exit code" value=${query.exit_code} placeholder="137" check=${codeFault} />
         <${TextFilter} name="device" label="Device" value=${query.device} placeholder="nodeA:0" />
         <${TextFilter} name="model" label="Model" value=${query.model} placeholder="A100" />

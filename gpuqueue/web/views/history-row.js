@@ -1,9 +1,9 @@
 // One job in the table of the history.
-import { isActive, isEnd, stateWords } from "../job-words.js";
+import { isActive, isEnd } from "../job-states.js";
 import { html } from "../lib.js";
 import { Meter } from "../parts/meter.js";
 import { none } from "../parts/none.js";
-import { allocatedOf, endingOf, labelOf, lastRun, membersOf, peakOf, placeOf, waitOf } from "../record.js";
+import { allocatedOf, endingOf, labelOf, lastRun, peakOf, placeOf, waitOf } from "../record.js";
 import { jobLink, link } from "../route.js";
 import { between, clock, duration, fullTime, size } from "../words.js";
 
@@ -13,9 +13,9 @@ import { between, clock, duration, fullTime, size } from "../words.js";
 /** @param {{row: HistoryRow}} props */
 function Result({ row }) {
   const { job } = row.record;
-  if (Object.keys(row.members).length) return html`${membersOf(row.members)} <a class="tag" href=${link("history", { array: String(job.id) })}>members</a>`;
+  if (row.words) return html`${row.words} <a class="tag" href=${link("history", { array: String(job.id) })}>members</a>`;
   const ending = endingOf(row.record);
-  return html`<span class=${`dot ${job.state}`} aria-hidden="true"></span><span class=${["failed", "lost"].includes(job.state) ? "bad-text" : ""}>${stateWords(job.state)}</span>${ending ? html`<small class="ending"><bdi>${ending}</bdi></small>` : null}`;
+  return html`<span class=${`dot ${job.state}`} aria-hidden="true"></span><span class=${["failed", "lost"].includes(job.state) ? "bad-text" : ""}>${job.state}</span>${ending ? html`<small class="ending"><bdi>${ending}</bdi></small>` : null}`;
 }
 
 /** @param {{record: HistoryRecord}} props */

@@ -60,7 +60,7 @@ export function questionOf(query, me) {
 const folds = (query) => !query.array && !query.sort;
 
 /** @param {HistoryPage | null} page @returns {HistoryRow[]} */
-const rowsOf = (page) => page?.rows ?? (page?.records ?? []).map((record) => ({ record, members: {} }));
+const rowsOf = (page) => page?.rows ?? (page?.records ?? []).map((record) => ({ record, words: "" }));
 
 /** @param {{query: Record<string, string>}} props */
 function NoRows({ query }) {

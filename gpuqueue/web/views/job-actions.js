@@ -1,6 +1,6 @@
 // The buttons of a job, as far as the caller may change it. The service refuses the rest, and the page says so.
 import { change, noted } from "../api.js";
-import { isActive, isEnd } from "../job-words.js";
+import { isActive, isEnd } from "../job-states.js";
 import { useKeys } from "../keys.js";
 import { html, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";

@@ -1,19 +1,15 @@
 // The jobs around a job: those that it waits for, and those that wait for it, from left to right.
-import { stateWords } from "../job-words.js";
 import { html } from "../lib.js";
 import { Panel } from "../parts/panel.js";
 import { jobLink } from "../route.js";
 
 /** @typedef {import("../job-types.js").Related} Related */
 
-/** How a job must have ended. @type {Record<string, string>} */
-const CONDITIONS = { ok: "must succeed", any: "must end", fail: "must fail" };
-
 /** @param {{each: Related}} props */
 function Node({ each }) {
   return html`
     <li><a href=${jobLink(each.id)}>${each.id}</a> <bdi>${each.name ?? ""}</bdi>${" "}
-      <small>${each.state ? html`<span class=${`dot ${each.state}`} aria-hidden="true"></span>${stateWords(each.state)}` : "not known"}${each.condition ? `, ${CONDITIONS[each.condition] ?? each.condition}` : ""}</small></li>
+      <small>${each.state ? html`<span class=${`dot ${each.state}`} aria-hidden="true"></span>${each.state}` : "not known"}${each.must ? `, ${each.must}` : ""}</small></li>
   `;
 }
 

@@ -1,10 +1,10 @@
 // What a job is and does, in a few words, and the buttons to change it.
 import { address, usePolled } from "../api.js";
-import { isActive, isEnd, stateWords } from "../job-words.js";
+import { isActive, isEnd } from "../job-states.js";
 import { html } from "../lib.js";
 import { labelOf, lastRun } from "../record.js";
 import { jobLink, link } from "../route.js";
-import { arrayWords, clock, deviceLabel, duration, fullTime, placeOf, reasonOf } from "../words.js";
+import { clock, deviceLabel, duration, fullTime, placeOf, reasonOf } from "../words.js";
 import { JobActions } from "./job-actions.js";
 import { ProgressBar } from "./queue-row.js";
 
@@ -20,7 +20,7 @@ function Course({ view, live, state, now }) {
   const { job } = view.record;
   const row = live?.row ?? null;
   const run = lastRun(view.record);
-  if (row?.members) return arrayWords(row.members);
+  if (row?.members) return row.members.words;
   if (isActive(state)) {
     const since = row?.started_at ?? job.started_at;
     const ran = since ? `for ${duration((now - new Date(since).getTime()) / 1000)}` : "";
@@ -48,7 +48,7 @@ function Again({ view }) {
   const { retry_of: first } = view.record.job.spec;
   return html`
     ${first === null ? null : html`<p class="job-again">It runs <a href=${jobLink(first)}>job ${first}</a> again.</p>`}
-    ${view.retries.length ? html`<p class="job-again">It was run again as ${view.retries.map((each, place) => html`${place ? ", " : ""}<a key=${each.id} href=${jobLink(each.id)}>job ${each.id}</a>${each.state ? html` <small>${stateWords(each.state)}</small>` : null}`)}.</p>` : null}
+    ${view.retries.length ? html`<p class="job-again">It was run again as ${view.retries.map((each, place) => html`${place ? ", " : ""}<a key=${each.id} href=${jobLink(each.id)}>job ${each.id}</a>${each.state ? html` <small>${each.state}</small>` : null}`)}.</p>` : null}
   `;
 }
 
@@ -75,7 +75,7 @@ export function JobHead({ me, view, live, state, now, path, asks, onAsk, onChang
       <div class="job-title">
         <h1>${spec.array ? "Array" : "Job"} ${label} <bdi>${spec.name}</bdi></h1>
         <p class="job-state">
-          <span class=${`dot ${state}`} aria-hidden="true"></span><strong class=${isGood ? "good-text" : ["failed", "lost"].includes(state) ? "bad-text" : ""}>${stateWords(state)}</strong>
+          <span class=${`dot ${state}`} aria-hidden="true"></span><strong class=${isGood ? "good-text" : ["failed", "lost"].includes(state) ? "bad-text" : ""}>${state}</strong>
           <span class="course"><${Course} view=${view} live=${live} state=${state} now=${now} /></span>
         </p>
         <p class="job-facts"><bdi>${spec.account.name}</bdi>

@@ -1,6 +1,6 @@
 // The members of an array: a cell for each by its state, and a table with the values of their sweep.
 import { address, usePolled } from "../api.js";
-import { isEnd, stateWords } from "../job-words.js";
+import { isEnd } from "../job-states.js";
 import { html, useMemo, useState } from "../lib.js";
 import { Panel } from "../parts/panel.js";
 import { Trouble } from "../parts/trouble.js";
@@ -16,11 +16,8 @@ const PAGE = 500;
 /** @typedef {import("../job-types.js").MemberTable} MemberTable */
 /** @typedef {{sort: string, axis: string | null, reverse: boolean}} Order */
 
-/** How a member ended, in a few words. @param {MemberRow} row */
-function endWords(row) {
-  if (!row.ending) return "";
-  return row.ending === "exited" ? `exit ${row.exit_code}` : row.ending.replaceAll("_", " ");
-}
+/** A member has no state for a moment after its end. @param {string | null} state */
+const stateWords = (state) => state ?? "just ended";
 
 /** @param {{id: string, row: MemberRow, axes: string[]}} props */
 function Cell({ id, row, axes }) {
@@ -35,7 +32,7 @@ function Row({ id, row }) {
   return html`
     <tr>
       <th scope="row"><a href=${jobLink(`${id}_${row.index}`)}>${row.index}</a></th>
-      <td><span class=${`dot ${row.state ?? "gone"}`} aria-hidden="true"></span>${stateWords(row.state)} <small>${endWords(row)}</small></td>
+      <td><span class=${`dot ${row.state ?? "gone"}`} aria-hidden="true"></span>${stateWords(row.state)} <small>${row.ended}</small></td>
       ${row.values.map((each, place) => html`<td key=${place}><bdi>${each}</bdi></td>`)}
       <td class="figure">${row.duration_s === null ? "" : duration(row.duration_s)}</td>
       <td class="figure">${memory === null ? "" : size(memory)}${row.used_bytes === null ? null : html` <small>now</small>`}</td>

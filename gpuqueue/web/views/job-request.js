@@ -1,6 +1,5 @@
 // What was asked for: the command, the code with its difference from a commit, and the environment.
 import { readBytes } from "../api.js";
-import { isFromPage } from "../job-words.js";
 import { html, useState } from "../lib.js";
 import { Panel } from "../parts/panel.js";
 import { labelOf } from "../record.js";
@@ -57,6 +56,7 @@ export function Request({ view, path }) {
   const { job } = view.record;
   const { spec } = job;
   const { git, snapshot } = spec;
+  const isFromPage = spec.cwd === "/" && snapshot; // such a job has its code, and no directory
   const retries = spec.retries.times ? `at most ${spec.retries.times}, after ${spec.retries.on.join(", ").replaceAll("_", " ")}` : "";
   return html`
     <${Panel} name="request" title="What was asked for">
@@ -68,7 +68,7 @@ export function Request({ view, path }) {
         ${spec.waits.begin_at ? html`<${Fact} label="Begins"><time datetime=${spec.waits.begin_at} title=${fullTime(spec.waits.begin_at)}>${clock(spec.waits.begin_at)}</time><//>` : null}
         ${view.rights.arguments ? html`
           <${Fact} label="Command"><pre class="command">${view.command}</pre><//>
-          <${Fact} label="Directory">${isFromPage(spec) ? html`none: it was submitted from the web page <small>on <bdi>${spec.account.host}</bdi></small>` : html`<code>${spec.cwd}</code> <small>on <bdi>${spec.account.host}</bdi></small>`}<//>
+          <${Fact} label="Directory">${isFromPage ? html`none: it was submitted from the web page <small>on <bdi>${spec.account.host}</bdi></small>` : html`<code>${spec.cwd}</code> <small>on <bdi>${spec.account.host}</bdi></small>`}<//>
           ${git ? html`<${Fact} label="Git"><bdi>${view.git}</bdi><//>` : null}
           ${snapshot ? html`<${Fact} label="Code">a copy of its own, snapshot <code>${snapshot.slice(0, 12)}</code>${spec.keep.length ? html`, keeps <code>${spec.keep.join(" ")}</code>` : null}. Its files: <code>gpuqueue fetch ${labelOf(job)}</code><//>
             ${git ? html`<${Fact} label="Changes"><${Diff} path=${path} /><//>` : null}` : null}

@@ -1,6 +1,6 @@
 // One job: its whole story, its memory, its output, what it asked for, and what can be done with it.
 import { address, usePolled } from "../api.js";
-import { isActive, isEnd } from "../job-words.js";
+import { isActive, isEnd } from "../job-states.js";
 import { html, useEffect, useRef, useState, visible } from "../lib.js";
 import { useNow } from "../now.js";
 import { Tabs } from "../parts/tabs.js";

@@ -3,14 +3,14 @@ import { html } from "../lib.js";
 import { FlagFilter, SelectFilter, TextFilter, filter } from "../parts/filter-fields.js";
 import { Tabs } from "../parts/tabs.js";
 import { link } from "../route.js";
-import { STATES, plural } from "../words.js";
+import { plural } from "../words.js";
 import { toRows } from "./queue-rows.js";
 
 /** @type {[string, string, string[]][]} */
 const GROUPS = [
-  ["", "All", Object.keys(STATES)],
+  ["", "All", ["running", "starting", "cancelling", "queued", "held"]],
   ["running,starting,cancelling", "Running", ["running", "starting", "cancelling"]],
-  ["queued", "Waiting", ["queued"]],
+  ["queued", "Queued", ["queued"]],
   ["held", "Held", ["held"]],
 ];
 

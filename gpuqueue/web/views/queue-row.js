@@ -1,7 +1,7 @@
 // One job in the table of the queue.
 import { html } from "../lib.js";
 import { jobLink, link } from "../route.js";
-import { STATES, arrayWords, clock, duration, fullTime, idleWords, placeOf, plural, reasonOf, size } from "../words.js";
+import { clock, duration, fullTime, idleWords, placeOf, plural, reasonOf, size } from "../words.js";
 
 /** @typedef {import("../types.js").QueueRow} QueueRow */
 
@@ -24,7 +24,7 @@ export function ProgressBar({ progress }) {
 
 /** @param {{row: QueueRow, now: number, progress?: import("../types.js").Progress}} props */
 function Running({ row, now, progress }) {
-  if (row.members) return arrayWords(row.members);
+  if (row.members) return row.members.words;
   const ran = row.started_at ? duration((now - new Date(row.started_at).getTime()) / 1000) : "";
   const limit = row.time_limit_s ? ` of ${duration(row.time_limit_s)}` : "";
   const idle = row.idle_since ? html`<span class="warn-text" title="It holds memory and does not use its device">${idleWords(row.idle_since, now)}</span><small> · </small>` : null;
@@ -75,7 +75,7 @@ export function QueueRowView({ row, place, now, may, isSelected, isFocused, jobP
       <th scope="row" class="id"><a href=${jobLink(row.label)}>${row.label}</a></th>
       <td class="name" title=${row.name}><${Name} row=${row} /></td>
       <td class="user"><bdi>${row.user}</bdi></td>
-      <td class="state"><span class=${`dot ${row.state}`} aria-hidden="true"></span>${STATES[row.state] ?? row.state}</td>
+      <td class="state"><span class=${`dot ${row.state}`} aria-hidden="true"></span>${row.state}</td>
       <td class="mem"><${Memory} row=${row} /></td>
       <td class="priority">${priority}</td>
       <td class="time"><time datetime=${row.submitted_at} title=${fullTime(row.submitted_at)}>${clock(row.submitted_at)}</time></td>

@@ -1,6 +1,6 @@
 // What the new job runs: a script from this machine, or what an earlier job ran.
 import { address } from "../api.js";
-import { isEnd } from "../job-words.js";
+import { isEnd } from "../job-states.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { Field, described } from "../parts/field.js";
 import { Tabs } from "../parts/tabs.js";

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock, from_epoch_ms
-from gpuqueue.model.dependencies import Condition
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.measures import Measure
 from gpuqueue.model.preemption import MOST
@@ -73,12 +72,16 @@ def in_brief(found: Why) -> str:
     explanation = found.explanation
     if explanation is None:
         return ""
-    before = explanation.higher + explanation.theirs + explanation.own_before
-    order = f"{count(before, 'job')} before it" if before else "nobody before it"
+    order = place_in_brief(explanation)
     start = explanation.start
     if start is None:
         return order
     return f"{_room_in_brief(found, explanation, start)}; {order}"
+
+
+def place_in_brief(explanation: Explanation) -> str:
+    """Return how many jobs go before a job that waits, in a few words."""
+    return f"{count(explanation.before, 'job')} before it" if explanation.before else "nobody before it"
 
 
 def _room_in_brief(found: Why, explanation: Explanation, start: Start) -> str:
@@ -167,8 +170,7 @@ def _not_yet(found: Why) -> Iterator[str]:
     for each in job.awaits:
         other = found.others.get(each.job_id)
         state = f"it is {other.state}" if other is not None else "it has ended, which the queue is about to report"
-        ended = {Condition.OK: "has succeeded", Condition.ANY: "has ended", Condition.FAIL: "has failed"}
-        yield f"not before job {each.job_id} {ended[each.condition]}: {state}"
+        yield f"not before job {each.job_id} has {each.condition.ended}: {state}"
     if job.begins_at is not None and (job.state is JobState.QUEUED or job.begins_at > SystemClock().now()):
         # The time of a held job may have passed, and its reason does not show it.
         yield f"not before {when(job.begins_at)}{_by_its_last_run(job)}"

@@ -1,7 +1,7 @@
 // Calls functions of the page's modules about the history and the statistics. Prints their results as JSON.
 import { decimal, failedOf, heightsOf, heldNow, measuredAskedBytes, peakBytes, unusedBytes, unusedGibHours, usedShare } from "../../../../gpuqueue/web/figures.js";
 import { dateOf, momentOf, secondsOf } from "../../../../gpuqueue/web/period.js";
-import { endingOf, labelOf, membersOf, peakOf, placeOf, waitOf } from "../../../../gpuqueue/web/record.js";
+import { endingOf, labelOf, peakOf, placeOf, waitOf } from "../../../../gpuqueue/web/record.js";
 import { stepsOf } from "../../../../gpuqueue/web/timeline.js";
 import { duration, percent } from "../../../../gpuqueue/web/words.js";
 
@@ -20,9 +20,7 @@ console.log(
     labels: [labelOf(job), labelOf({ ...job, member: { array_id: 17, index: 2 } })],
     endings: [
       ended("exited", { exit_code: 0 }, "succeeded"),
-      ended("exited", { exit_code: 3, words: "exit 3" }),
-      ended("signalled", { signal: 9, words: "killed by SIGKILL" }),
-      ended("out_of_memory"),
+      ended("exited", { exit_code: 3, brief: "exit 3" }),
       ended("lost", {}, "lost"),
       { job: { ...job, state: "cancelled", because: "a dependency failed" }, runs: [] },
       { job: { ...job, state: "running" }, runs: [run] },
@@ -30,7 +28,6 @@ console.log(
     places: [placeOf(run), placeOf({ ...run, devices: Array(8).fill(device) }), placeOf({ ...run, devices: [{ ...device, index: null }] }), placeOf(null)],
     peaks: [peakOf(run), peakOf({ ...run, devices: [device, { ...device, peak: { bytes: null } }] }), peakOf(null)],
     waits: [waitOf({ job, runs: [run] }), waitOf({ job, runs: [] })],
-    members: membersOf({ succeeded: 8, failed: 2 }),
     seconds: ["90s", "1h30m", " 2D ", "1.5h", "", "5", "x", "1h x"].map(secondsOf),
     moments: [momentOf("7d", NOW), momentOf("2026-11-01T09:00:00Z", NOW), momentOf("soon", NOW), momentOf("", NOW), momentOf(undefined, NOW)],
     isMidnight: new Date(momentOf("2026-11-01", NOW)).getHours() === 0 && dateOf(new Date(momentOf("2026-11-01", NOW))) === "2026-11-01",
