@@ -23,9 +23,9 @@ def cpus_of(value: object) -> float | None:
         try:
             return float(value)
         except ValueError:
-            raise BadRequest(f"--cpus must be a number such as 4 or 0.5, not {brief(value)}") from None
+            raise BadRequest(f"cpus must be a number such as 4 or 0.5, not {brief(value)}") from None
     if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
-        raise BadRequest(f"--cpus must be a number such as 4 or 0.5, not {brief(value)}")
+        raise BadRequest(f"cpus must be a number such as 4 or 0.5, not {brief(value)}")
     return value
 
 
@@ -40,9 +40,9 @@ def cpu_mem_of(value: object) -> int | None:
         try:
             return parse_bytes(value)
         except BadRequest as error:
-            raise BadRequest(f"--cpu-mem: {error}") from None
+            raise BadRequest(f"cpu_mem: {error}") from None
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise BadRequest(f"--cpu-mem must be a size in bytes or such as 32G, not {brief(value)}")
+        raise BadRequest(f"cpu_mem must be a size in bytes or such as 32G, not {brief(value)}")
     return value
 
 
@@ -54,9 +54,9 @@ def check(cpus: float | None, cpu_mem_bytes: int | None) -> None:
 
     """
     if cpus is not None and not LEAST_CPUS <= cpus <= MOST_CPUS:  # false for NaN, too
-        raise BadRequest(f"--cpus must be from {LEAST_CPUS} to {MOST_CPUS}, not {brief(cpus)}")
+        raise BadRequest(f"cpus must be from {LEAST_CPUS} to {MOST_CPUS}, not {brief(cpus)}")
     if cpu_mem_bytes is not None and not LEAST_BYTES <= cpu_mem_bytes <= MAX_BYTES:
-        raise BadRequest(f"--cpu-mem must be from 1M to 1024T, not {brief(cpu_mem_bytes)} bytes")
+        raise BadRequest(f"cpu_mem must be from 1M to 1024T, not {brief(cpu_mem_bytes)} bytes")
 
 
 def words(cpus: float | None, cpu_mem_bytes: int | None) -> str | None:

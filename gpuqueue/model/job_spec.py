@@ -331,7 +331,7 @@ class JobSpec:
         if self.retry_of is not None and not 0 < self.retry_of <= 2**53:
             raise BadRequest(f"retry_of must be the id of a job, not {brief(self.retry_of)}")
         if not self.name:
-            raise BadRequest("--name is empty: give a name, or leave out the option")
+            raise BadRequest("the name is empty: give a name, or none")
         if len(self.name) > MAX_NAME:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):
@@ -372,7 +372,7 @@ class JobSpec:
         if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - more than any host has
             raise BadRequest(f"a job cannot ask for {brief(self.gpus)} devices: give a number from 1 to 64")
         if self.device is DeviceFilter.CPU and self.gpus > 1:
-            raise BadRequest(f"a host serves its CPU as one device, not as {self.gpus}: leave out --gpus")
+            raise BadRequest(f"a host serves its CPU as one device, not as {self.gpus}: ask for one device")
         if self.placement.devices and len(self.placement.devices) < self.gpus:
             raise BadRequest(
                 f"{self.gpus} devices asked for, and {len(self.placement.devices)} named: name as many, or more"

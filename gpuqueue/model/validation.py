@@ -121,9 +121,9 @@ def name(value: object) -> str:
     if not isinstance(value, str):
         raise BadRequest(f"name must be text, not {brief(value)}")
     if not value.strip():
-        raise BadRequest("--name is empty: give a name, or leave out the option")
+        raise BadRequest("the name is empty: give a name, or none")
     if len(value.splitlines()) > 1 or any(char < " " or "\x7f" <= char <= "\x9f" for char in value):
-        raise BadRequest(f"--name must be one line of text without control characters, not {brief(value)}")
+        raise BadRequest(f"the name must be one line of text without control characters, not {brief(value)}")
     return value
 
 

@@ -40,25 +40,29 @@ def why_impossible(spec: JobSpec, why: str, figure: int, devices: Collection[tup
     where = f" in pool {spec.pool}" if spec.pool else ""
     _, several = _NOUNS[spec.device]
     lines = {
-        "pool": f"no device is in pool {spec.pool}: see the pools in gpuqueue gpus --json, or leave out --pool",
+        "pool": f"no device is in pool {spec.pool}: {_pools_in(devices)}choose another pool, or none",
         "model": (
             f"no device of type {plain(' or '.join(spec.placement.models))}{where}: there are "
             f"{_models_of(devices, spec.pool)}: give another --device-type, or none"
         ),
         "named": (
-            f"no device that was named{where} fits the rest of what was asked: leave out --device, --pool or "
-            "--device-type"
+            f"no device that was named{where} fits the rest of what was asked: choose another device, pool or type"
         ),
         "mig": (
             f"{spec.gpus} {several} asked for, but a program can use only one MIG instance, and no host has "
-            f"{spec.gpus} GPUs without MIG{where}: leave out --gpus"
+            f"{spec.gpus} GPUs without MIG{where}: ask for one device"
         ),
         "devices": (
             f"{spec.gpus} {several} asked for, but no host has more than {figure}{_of(spec)}{where}: ask for fewer "
-            "with --gpus"
+            "devices"
         ),
     }
     return lines.get(why) or _too_large(spec, figure, where)
+
+
+def _pools_in(devices: Collection[tuple[Device, str]]) -> str:
+    pools = sorted({pool for _, pool in devices if pool})
+    return f"the pools are {plain(', '.join(pools))}: " if pools else ""
 
 
 def _of(spec: JobSpec) -> str:
@@ -75,16 +79,20 @@ def _too_large(spec: JobSpec, figure: int, where: str) -> str:
     if spec.gpus > 1 and spec.mem_bytes <= figure:
         return (
             f"{asked} asked for{_of(spec)}{where}, but no host has that many devices that can give it, though "
-            f"the largest can give {largest}: ask for less with --mem, or for fewer with --gpus"
+            f"the largest can give {largest}: ask for less memory, or for fewer devices"
         )
     return (
         f"{asked} asked for, but the largest {one}{_of(spec)}{where} can give {largest} (its memory less the headroom)"
-        ": ask for less with --mem"
+        ": ask for less memory"
     )
 
 
-#: What each maximum of a pool limits, and the option for it.
-_OF_POOL = {"max_mem": ("on a device", "--mem"), "max_time": ("of time", "--time"), "max_gpus": ("devices", "--gpus")}
+#: What each maximum of a pool limits, and what to ask for instead.
+_OF_POOL = {
+    "max_mem": ("on a device", "less memory"),
+    "max_time": ("of time", "less time"),
+    "max_gpus": ("devices", "fewer devices"),
+}
 #: What each measure counts, singular and plural.
 _OF_USER = {
     Measure.RUNNING_JOBS: ("job", "jobs"),
@@ -159,13 +167,11 @@ def _beyond_pool(spec: JobSpec, name: str, most: int, asked: int) -> Refused:
         wanted, allowed = str(asked), str(most)
     where = f"pool {spec.pool}" if spec.pool else "a job without a pool"
     if name == "max_time" and not asked:
-        return Refused(f"{where} may have {allowed} and not more (limit {name}): give a time limit with --time")
+        return Refused(f"{where} may have {allowed} and not more (limit {name}): give a time limit")
     if name == "max_mem" and spec.placement.exclusive:
         return Refused(
             f"a job that is alone on its device gets all of it, here at least {wanted}, and {where} may have {allowed} "
             f"on a device (limit {name}): leave out --exclusive, or ask for a smaller device with --device-type"
         )
-    noun, option = _OF_POOL[name]
-    return Refused(
-        f"{wanted} {noun} asked for, and {where} may have {allowed} (limit {name}): ask for less with {option}"
-    )
+    noun, instead = _OF_POOL[name]
+    return Refused(f"{wanted} {noun} asked for, and {where} may have {allowed} (limit {name}): ask for {instead}")

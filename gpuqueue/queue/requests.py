@@ -225,7 +225,7 @@ def _refuse(
                 f"{plain(spec.account.name)} may not use the priority urgent here: use --priority high, or ask "
                 "an administrator of this site (setting urgent)"
             )
-        raise Impossible(refusals.why_impossible(spec, why, int(figure), known() if why == "model" else ()))
+        raise Impossible(refusals.why_impossible(spec, why, int(figure), known() if why in {"model", "pool"} else ()))
     if verdict == "expired":
         raise Refused("the store forgets the ids of new jobs: see gpuqueue doctor, and submit again")
     if verdict == "limited":

@@ -67,9 +67,9 @@ MISTAKES = {
     "history --columns id,colour": (2, "choose from id, name, user"),
     "top --interval 0": (2, "give a number from 0.2 to 3600"),
     # more than the site has
-    "submit train.py --mem 80G": (2, "ask for less with --mem"),
-    "submit train.py --mem 1G --gpus 3": (2, "ask for fewer with --gpus"),
-    "submit train.py --mem 1G --pool big": (2, "leave out --pool"),
+    "submit train.py --mem 80G": (2, "ask for less memory"),
+    "submit train.py --mem 1G --gpus 3": (2, "ask for fewer devices"),
+    "submit train.py --mem 1G --pool big": (2, "choose another pool, or none"),
     "submit train.py --mem 1G --device-type A100": (
         2,
         "there are 2 of Simulated 4G: give another --device-type, or none",

@@ -1,5 +1,5 @@
 // The dialog that runs a job again: with the same request, or with another memory.
-import { fieldFault } from "../form-faults.js";
+import { fieldOf } from "../form-faults.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { Dialog } from "../parts/dialog.js";
 import { Fault, described } from "../parts/field.js";
@@ -18,8 +18,7 @@ export function RunAgain({ label, view, fault, onYes, onNo }) {
   const { spec } = view.record.job;
   const [mem, setMem] = useState("");
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
-  const found = fault === null ? null : fieldFault(fault);
-  const ofMemory = found?.field === "mem" && !spec.placement.whole ? found.words : null;
+  const ofMemory = fault !== null && fieldOf(fault) === "mem" && !spec.placement.whole ? fault : null;
   useEffect(() => {
     if (ofMemory) field.current?.select();
   }, [ofMemory]);
@@ -37,7 +36,7 @@ export function RunAgain({ label, view, fault, onYes, onNo }) {
           <p class="choice"><label for="again-mem">Memory</label>
             <input id="again-mem" ref=${field} class="short" value=${mem} onInput=${(/** @type {any} */ event) => setMem(event.currentTarget.value)} placeholder=${size(spec.mem_bytes)} autocomplete="off" maxlength="20" ...${described("again-mem", ofMemory)} /></p>
           <${Fault} id="again-mem" words=${ofMemory} />`}
-        ${found && !ofMemory ? html`<${Fault} id="again" words=${found.words} />` : null}
+        ${ofMemory ? null : html`<${Fault} id="again" words=${fault} />`}
         <p class="actions">
           <button class="main">Run it again</button>
           <a class="button" href=${link("submit", { again: label, mem: mem.trim() })}>Change more…</a>

@@ -1,6 +1,6 @@
 // Submitting a job: a script from this machine, or an earlier job again with changes.
 import { ApiError, address, noted, send } from "../api.js";
-import { fieldFault } from "../form-faults.js";
+import { fieldOf } from "../form-faults.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { Trouble } from "../parts/trouble.js";
 import { useRead } from "../reading.js";
@@ -62,7 +62,7 @@ function Done({ label, warning, onNext }) {
 function JobFields({ start, wanted }) {
   const [form, setForm] = useState(/** @type {JobForm} */ ({ ...start.form, ...wanted }));
   const [file, setFile] = useState(/** @type {File | null} */ (null));
-  const [wrong, setWrong] = useState(/** @type {ReturnType<typeof fieldFault> | null} */ (null));
+  const [wrong, setWrong] = useState(/** @type {{field: string | null, words: string} | null} */ (null));
   const box = useRef(/** @type {HTMLFormElement | null} */ (null));
   const [isMarked, setMarked] = useState(false);
   const [isBusy, setBusy] = useState(false);
@@ -88,7 +88,7 @@ function JobFields({ start, wanted }) {
       else location.hash = jobLink(made.label);
     } catch (error) {
       const { message, kind } = noted(error);
-      setWrong(kind === OF_SCRIPT ? { field: "script", words: message } : fieldFault(message));
+      setWrong({ field: kind === OF_SCRIPT ? "script" : fieldOf(message), words: message });
     } finally {
       isSending.current = false;
       setBusy(false);

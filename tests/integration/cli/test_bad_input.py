@@ -114,7 +114,7 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
 @pytest.mark.parametrize(
     ("typed", "code", "line"),
     [
-        (["submit", "--mem", "1G", "--name", "\x1b]0;x\x07", "--", ""], 2, "--name must be one line of text"),
+        (["submit", "--mem", "1G", "--name", "\x1b]0;x\x07", "--", ""], 2, "the name must be one line of text"),
         (["submit", "a\x1b[2J\n.py", "--mem", "1G"], 2, "no such file: a\ufffd[2J"),
         (["submit", "--mem", "1G", "--cwd", "x" * 5000, "--", "true"], 2, "no such directory"),
         (["submit", "x" * 5000 + ".py", "--mem", "1G"], 2, "no such file"),

@@ -35,7 +35,7 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
         (["submit", "--mem", "1G", "--gpus", "9", "--", "true"], 2, "no host has more than 1"),
         (["submit", "--mem", "80G", "--device", "gpu", "--", "true"], 2, "the largest GPU can give 24G"),
         (["submit", "--mem", "1G", "--device", "tpu", "--", "true"], 2, "or write gpu, cpu or any"),
-        (["submit", "--mem", "1G", "--gpus", "2", "--device", "cpu", "--", "true"], 2, "leave out --gpus"),
+        (["submit", "--mem", "1G", "--gpus", "2", "--device", "cpu", "--", "true"], 2, "ask for one device"),
         (["submit", "--mem", "1G", "--time", "soon", "--", "true"], 2, "is not a duration"),
         (["submit", "--mem", "1G", "--env", "NOVALUE", "--", "true"], 2, "--env KEY=VALUE"),
         (["submit", "--mem", "1G", "--cwd", "/no/such", "--", "true"], 2, "no such directory"),

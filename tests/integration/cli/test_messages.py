@@ -23,7 +23,7 @@ def test_an_empty_name_is_refused(here: JobQueue) -> None:
     printed = speak(["submit", "--mem", "1G", "--name", "", "--", "true"])
 
     assert (2, b"") == (printed.code, printed.stdout)
-    assert "--name is empty" in printed.stderr
+    assert "the name is empty" in printed.stderr
     assert [] == here.jobs.live()
 
 

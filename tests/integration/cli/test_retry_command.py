@@ -86,7 +86,7 @@ def test_the_limits_of_the_host_are_kept_or_changed(site: Site) -> None:
     refused = site.cli("retry", str(job), "--cpus", "many", check=False)
 
     assert [(4, GIB), (None, 2 * GIB)] == [(each.cpus, each.cpu_mem_bytes) for each in again]
-    assert (2, True) == (refused.returncode, "--cpus must be a number such as 4 or 0.5" in refused.stderr)
+    assert (2, True) == (refused.returncode, "cpus must be a number such as 4 or 0.5" in refused.stderr)
 
 
 @pytest.mark.full

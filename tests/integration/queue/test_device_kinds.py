@@ -218,7 +218,7 @@ def test_what_only_mig_instances_could_make_up_is_refused(queue: JobQueue) -> No
     """A gang that only MIG instances could serve is refused with advice. Whole cards beside them change the answer."""
     serve(queue, *(offer_of(f"MIG-{i}", GPU, **MIG) for i in range(4)), make_offer("GPU-0"))
 
-    with pytest.raises(Impossible, match=r"a program can use only one MIG instance.*leave out --gpus"):
+    with pytest.raises(Impossible, match=r"a program can use only one MIG instance.*ask for one device"):
         queue.requests.submit(make_spec(gpus=2))
     assert JobState.QUEUED is queue.requests.submit(make_spec()).state
     serve(queue, make_offer("GPU-1"))

@@ -723,7 +723,7 @@ def test_a_pool_gives_defaults_and_refuses_excess(queue: JobQueue, store: redis.
     for changes, words in (
         (
             {"mem_bytes": 5 * GIB},
-            r"5G on a device asked for, and pool big may have 4G \(limit max_mem\): ask for less with --mem",
+            r"5G on a device asked for, and pool big may have 4G \(limit max_mem\): ask for less memory",
         ),
         ({"time_limit_s": 7201.0}, r"2:00:01 of time asked for, and pool big may have 2:00:00 \(limit max_time\)"),
         ({"gpus": 2}, r"2 devices asked for, and pool big may have 1 \(limit max_gpus\)"),

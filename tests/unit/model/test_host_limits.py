@@ -15,12 +15,12 @@ from gpuqueue.model.host_limits import cpu_mem_of, cpus_of, words
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
-        ({"cpus": 0.0}, "--cpus must be from 0.01 to 10000, not 0.0"),
-        ({"cpus": float("nan")}, "--cpus must be from 0.01 to 10000, not nan"),
-        ({"cpus": 10_001}, "--cpus must be from 0.01 to 10000, not 10001"),
+        ({"cpus": 0.0}, "cpus must be from 0.01 to 10000, not 0.0"),
+        ({"cpus": float("nan")}, "cpus must be from 0.01 to 10000, not nan"),
+        ({"cpus": 10_001}, "cpus must be from 0.01 to 10000, not 10001"),
         ({"cpus": True}, "cpus must be a number, not True"),
-        ({"cpu_mem_bytes": 0}, "--cpu-mem must be from 1M to 1024T, not 0 bytes"),
-        ({"cpu_mem_bytes": 2**60}, "--cpu-mem must be from 1M to 1024T"),
+        ({"cpu_mem_bytes": 0}, "cpu_mem must be from 1M to 1024T, not 0 bytes"),
+        ({"cpu_mem_bytes": 2**60}, "cpu_mem must be from 1M to 1024T"),
         ({"cpu_mem_bytes": 1e9}, "cpu_mem must be a whole number"),
     ],
 )
@@ -46,14 +46,14 @@ def test_limits_are_read_as_they_are_typed() -> None:
 @pytest.mark.parametrize(
     ("read", "value", "text"),
     [
-        (cpus_of, "many", "--cpus must be a number such as 4 or 0.5, not 'many'"),
-        (cpus_of, "", "--cpus must be a number such as 4 or 0.5, not ''"),
-        (cpus_of, True, "--cpus must be a number such as 4 or 0.5, not True"),
-        (cpus_of, [4], "--cpus must be a number such as 4 or 0.5, not [4]"),
-        (cpu_mem_of, "32", "--cpu-mem: '32' is not a size: add the unit: 32M or 32G"),
-        (cpu_mem_of, "much", "--cpu-mem: 'much' is not a size: write it like 6G or 512MiB"),
-        (cpu_mem_of, 1.5, "--cpu-mem must be a size in bytes or such as 32G, not 1.5"),
-        (cpu_mem_of, True, "--cpu-mem must be a size in bytes or such as 32G, not True"),
+        (cpus_of, "many", "cpus must be a number such as 4 or 0.5, not 'many'"),
+        (cpus_of, "", "cpus must be a number such as 4 or 0.5, not ''"),
+        (cpus_of, True, "cpus must be a number such as 4 or 0.5, not True"),
+        (cpus_of, [4], "cpus must be a number such as 4 or 0.5, not [4]"),
+        (cpu_mem_of, "32", "cpu_mem: '32' is not a size: add the unit: 32M or 32G"),
+        (cpu_mem_of, "much", "cpu_mem: 'much' is not a size: write it like 6G or 512MiB"),
+        (cpu_mem_of, 1.5, "cpu_mem must be a size in bytes or such as 32G, not 1.5"),
+        (cpu_mem_of, True, "cpu_mem must be a size in bytes or such as 32G, not True"),
     ],
 )
 def test_what_is_no_limit_is_refused_by_the_name_of_its_option(

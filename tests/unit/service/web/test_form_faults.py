@@ -1,4 +1,4 @@
-"""What the service refuses in a form, as the page says it: the field, and words without options of the command line."""
+"""What the service refuses in a form: the page marks its field, and the words name no option of the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import make_spec
+from factories import make_device, make_spec
 
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.page import JobForm
@@ -23,8 +23,8 @@ HERE = Path(__file__).parent
 FORM = JobForm(script="train.py", snapshot="0" * 64, mem="6G", python="python3")
 
 
-def of_page(messages: list[str]) -> list[dict[str, Any]]:
-    """Return what the page makes of *messages*."""
+def of_page(messages: list[str]) -> list[str | None]:
+    """Return the fields that *messages* are about, as the page finds them."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("no Node.js to run the page's modules with")
@@ -35,7 +35,7 @@ def of_page(messages: list[str]) -> list[dict[str, Any]]:
         text=True,
         check=True,
     )
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    found: list[str | None] = json.loads(done.stdout)
     return found
 
 
@@ -83,19 +83,18 @@ def test_each_refusal_marks_its_field() -> None:
         ("time_limit", limit("max_time", 1000, 2000)),
         ("time_limit", limit("max_time", 1000, 0)),
         ("pool", why_impossible(replace(big, pool="x"), "pool", 0)),
+        ("pool", why_impossible(replace(big, pool="x"), "pool", 0, [(make_device("GPU-0"), "lab")])),
         ("name", refused(name="two\nlines")),
         ("priority", refused(priority="first")),
         ("args", refused(args="'open")),
         ("python", refused(python="python3", environment="torch")),
     )
-    found = of_page([message for _, message in cases])
-    assert [field for field, _ in cases] == [each["field"] for each in found]
-    assert [] == [each["words"] for each in found if "--" in each["words"] or "headroom" in each["words"]]
+    assert [field for field, _ in cases] == of_page([message for _, message in cases])
+    assert [] == [message for _, message in cases if "--" in message]
+    assert "no device is in pool x: the pools are lab: choose another pool, or none" in {message for _, message in cases}
     assert {field for field, _ in cases} <= {each.name for each in fields(JobForm)}
-    assert "ask for less memory" in found[3]["words"]
 
 
 def test_other_messages_mark_nothing() -> None:
     """They stay as they are, below the form."""
-    message = "the store does not answer"
-    assert [{"field": None, "words": message}] == of_page([message])
+    assert [None] == of_page(["the store does not answer"])

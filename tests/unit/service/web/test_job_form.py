@@ -89,8 +89,8 @@ def test_memory_may_be_learned_and_a_device_named() -> None:
         ({"mem": "6"}, "add the unit: 6M or 6G"),
         ({"mem": "much"}, "is not a size: write it like 6G"),
         ({"time_limit": "2"}, "add the unit: 2s, 2m or 2h"),
-        ({"cpus": "many"}, "--cpus must be a number such as 4 or 0.5, not 'many'"),
-        ({"cpu_mem": "32"}, "--cpu-mem: '32' is not a size: add the unit"),
+        ({"cpus": "many"}, "cpus must be a number such as 4 or 0.5, not 'many'"),
+        ({"cpu_mem": "32"}, "cpu_mem: '32' is not a size: add the unit"),
         ({"args": "it's"}, "a quote or a backslash without its end"),
         ({"tags": "a b/c"}, "'b/c' is no tag"),
         ({"priority": "top"}, "priority must be one of low, normal, high, urgent"),
@@ -197,7 +197,7 @@ def test_only_what_was_changed_changes() -> None:
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"mem": " "}, "the memory is empty"), ({"name": ""}, "--name is empty"), ({"mem": "x"}, "is not a size")],
+    [({"mem": " "}, "the memory is empty"), ({"name": ""}, "the name is empty"), ({"mem": "x"}, "is not a size")],
 )
 def test_a_field_that_must_have_a_value_keeps_one(values: dict[str, object], message: str) -> None:
     """An empty field is no request to forget the value."""
