@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -46,9 +46,12 @@ def priority_of(job: Job) -> str:
 
 def devices_of(run: Run | None) -> str:
     """Return the host and the device indexes of a run: ``nodeA:0,1``; ``-`` if it has no devices."""
-    if run is None or not run.devices:
-        return "-"
-    return plain(f"{run.host}:{','.join(map(device_label, run.devices))}")
+    return "-" if run is None or not run.devices else place_of(run.host, run.devices)
+
+
+def place_of(host: str, devices: Iterable[Device | RunDevice]) -> str:
+    """Return the host and the indexes of *devices*, all of that host: ``nodeA:0,1``."""
+    return plain(f"{host}:{','.join(map(device_label, devices))}")
 
 
 def device_label(device: Device | RunDevice) -> str:

@@ -31,7 +31,7 @@ GOALS = {
     WaitReason.CANNOT_START: "for its release",
 }
 #: Each reason but that of memory, which depends on what the job asks for. Readers put the time behind those with one.
-_SENTENCES = {
+SENTENCES = {
     WaitReason.DEVICE: "no device here may run it: see its kind, pool and placement",
     WaitReason.SLOTS: "the devices that have the memory run their maximum number of jobs",
     WaitReason.RESERVATION: "the room is reserved for a job that has waited longer",
@@ -59,5 +59,5 @@ def waits_because(row: QueueRow) -> str | None:
         cards = f" on {row.gpus} devices of one host" if row.gpus > 1 else ""
         return f"needs {format_bytes(row.mem_bytes)}{cards}; no room now, or other jobs go first"
     if row.reason is not None:
-        return _SENTENCES[row.reason]
+        return SENTENCES[row.reason]
     return "its turn comes next" if row.state is JobState.QUEUED else None

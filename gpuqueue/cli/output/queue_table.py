@@ -127,9 +127,7 @@ def _time(line: Line, _width: int) -> str:
 
 def _device(line: Line, _width: int) -> str:
     found = line.listing.devices.get(line.job.id)
-    if not found or line.job.host is None:
-        return ""
-    return plain(f"{line.job.host}:{','.join(map(values.device_label, found))}")
+    return values.place_of(line.job.host, found) if found and line.job.host is not None else ""
 
 
 def _progress(line: Line, width: int) -> str:

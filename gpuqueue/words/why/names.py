@@ -11,7 +11,7 @@ from gpuqueue.words import values
 def label(found: Why, uuid: str) -> str:
     """Return the label of a device: ``HOST:INDEX``, or its UUID if no worker has announced it."""
     status = found.devices.get(uuid)
-    return plain(uuid) if status is None else plain(f"{status.host}:{values.device_label(status.device)}")
+    return plain(uuid) if status is None else values.place_of(status.host, [status.device])
 
 
 def trouble_on(found: Why, verdict: Verdict) -> str | None:

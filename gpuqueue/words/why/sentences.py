@@ -14,6 +14,7 @@ from gpuqueue.queue.explanation import Explanation, LimitReached, Start, Verdict
 from gpuqueue.text.sanitize import plain
 from gpuqueue.words import values
 from gpuqueue.words.times import clock, local, when
+from gpuqueue.words.waiting import SENTENCES
 from gpuqueue.words.why.devices import nearest, rest_line, why_not
 from gpuqueue.words.why.names import called, count, label, named
 from gpuqueue.words.why.preempts import place_lines
@@ -61,7 +62,7 @@ def _obstacles(found: Why, explanation: Explanation) -> Iterator[str]:
     if job.state is JobState.HELD:
         yield _held(job)
     if job.reason is WaitReason.ARRAY_LIMIT:
-        yield "array limit: the array has reached its concurrency limit; the next member starts when one ends"
+        yield f"array limit: {SENTENCES[job.reason]}; the next member starts when one ends"
     for limit in explanation.limits:
         yield f"limit  {_limit(found, limit)}"
     yield from reserved_lines(found, SystemClock().now())

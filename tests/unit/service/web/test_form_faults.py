@@ -91,7 +91,7 @@ def test_each_refusal_marks_its_field() -> None:
     )
     assert [field for field, _ in cases] == of_page([message for _, message in cases])
     assert [] == [message for _, message in cases if "--" in message]
-    assert "no device is in pool x: the pools are lab: choose another pool, or none" in {message for _, message in cases}
+    assert "no device is in pool x: the pools are lab: choose another pool, or none" in [each for _, each in cases]
     assert {field for field, _ in cases} <= {each.name for each in fields(JobForm)}
 
 
