@@ -13,7 +13,7 @@ from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.page import StepKind, StoryStep
 from gpuqueue.model.run import Record, Run, StartKind, state_after
 from gpuqueue.text.units import format_bytes
-from gpuqueue.words.values import devices_of
+from gpuqueue.words.values import place_of
 from gpuqueue.words.waiting import GOALS
 
 #: Waits that are shorter are no part of the story, in seconds.
@@ -124,7 +124,7 @@ def _values(event: Event, run: Run | None, record: Record) -> defaultdict[str, o
         "page": "from the web page " if spec.is_from_page else "",
         "host": "a worker",
         "why": "" if start is None else _STARTS[start],
-        "devices": devices_of(run) if run is not None else "",
+        "devices": place_of(run.host, run.devices) if run is not None and run.devices else "",
         "end": str(event.state) if is_end else "cancelled",  # a part of an array
         "noted": _note_at(event, record) or "promoted to a higher priority, because it has waited long",
         "place": "to the front of its user's jobs" if event.fields.get("front") else "back to its place",

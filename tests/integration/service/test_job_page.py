@@ -82,6 +82,17 @@ def test_a_job_has_its_story_and_a_verdict(owner: Client, served: ServedSite) ->
     assert [1, None, GIB // 4] == run["devices"][0]["timeline"]["bytes"]
     assert "asked 1G, used 256M at most: 384M would do" == view["verdict"]
     assert {"change": True, "retry": True, "logs": True, "arguments": True} == view["rights"]
+    assert ("1G on 1 GPU", "true private", {}) == (view["asked"], view["command"], view["failures"])
+    assert [
+        ("submitted by", ""),
+        ("run 1 claimed by", "nobody was ahead of it"),
+        ("run 1 started", f"{run['host']}:{USED.uuid}"),
+        ("run 1 ended: exit 0", "peak 256M"),
+    ] == [
+        (each["words"].rpartition(" ")[0] if each["words"].partition(" by ")[2] else each["words"], each["detail"])
+        for each in seen(served, f"/jobs/{job.id}/story")
+        if each["kind"] != "wait"
+    ]
     assert ("", None) == (run["token"], view["away"])
     live = seen(served, f"/jobs/{job.id}/live")
     assert (None, None, []) == (live["row"], live["place"], live["devices"])
@@ -153,11 +164,11 @@ def test_jobs_that_wait_for_each_other_are_named(owner: Client, served: ServedSi
     third = submitted(owner, name="evaluate", after=f"{first.id}:any,{second.id}")
     view = seen(served, f"/jobs/{third.id}/view")
     assert [
-        {"id": first.id, "condition": "any", "name": "prepare", "state": "succeeded"},
-        {"id": second.id, "condition": "ok", "name": "train", "state": "held"},
+        {"id": first.id, "condition": "any", "name": "prepare", "state": "succeeded", "must": "must have ended"},
+        {"id": second.id, "condition": "ok", "name": "train", "state": "held", "must": "must have succeeded"},
     ] == view["after"]
     before = seen(served, f"/jobs/{second.id}/view")["before"]
-    assert [{"id": third.id, "condition": None, "name": "evaluate", "state": "queued"}] == before
+    assert [{"id": third.id, "condition": None, "name": "evaluate", "state": "queued", "must": ""}] == before
 
 
 def test_others_see_no_argument_and_no_right(owner: Client, served: ServedSite) -> None:
@@ -166,6 +177,9 @@ def test_others_see_no_argument_and_no_right(owner: Client, served: ServedSite) 
     view = seen(served, f"/jobs/{job.id}/view", "bobs")
     assert {"change": False, "retry": False, "logs": False, "arguments": False} == view["rights"]
     assert "private" not in json.dumps(view)
+    story = seen(served, f"/jobs/{job.id}/story", "bobs")
+    assert ["step", "wait"] == [each["kind"] for each in story]  # by the runs, of which there is none
+    assert "private" not in json.dumps(story)
     assert 403 == ask(served, f"/jobs/{job.id}/log/file", mine(served, "bobs"))[0]
     assert job.id == seen(served, f"/jobs/{job.id}/live", "bobs")["row"]["id"]
 
