@@ -11,7 +11,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.mem_source import OUT_OF_MEMORY
-from gpuqueue.model.run import NO_USE, EndingKind, Record, Run
+from gpuqueue.model.run import NO_USE, Record, Run
 from gpuqueue.system.logs import LogTail, is_log_of
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes
@@ -62,7 +62,7 @@ def idle_message_of(record: Record) -> Message:
 
 
 def title_of(record: Record) -> str:
-    """Return the title: ``job 17 (train) failed: exit code 1 after 3 h 12 min on node1:0``."""
+    """Return the title: ``job 17 (train) failed: exit 1 after 3 h 12 min on node1:0``."""
     job, run = record.job, record.last_run
     noun = "job" if job.spec.array is None else "array"
     words = [f"{noun} {job.label} ({short(job.spec.name, 60)})", _ended(record)]
@@ -81,8 +81,7 @@ def _ended(record: Record) -> str:
         why = ": its dependency can no longer be met" if job.reason is WaitReason.DEPENDENCY else ""
         return f"{job.state} before it ever ran{why}"
     if job.state is JobState.FAILED and run.ending is not None:
-        ending = run.ending
-        return f"failed: {f'exit code {ending.exit_code}' if ending.kind is EndingKind.EXITED else plain(str(ending))}"
+        return f"failed: {plain(str(run.ending))}"
     return str(job.state)
 
 

@@ -77,7 +77,7 @@ def test_a_failed_job_notifies_a_web_hook_and_a_person(notify_site: Site, hook: 
     notify_site.until_recorded(job)
     (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{notify_site.log()}")
     ((sender, recipients, mail),) = until(lambda: box.mails, what=f"a mail\n{notify_site.log()}")
-    assert post["title"].startswith(f"job {job} (train) failed: exit code 3 after 0 s on {notify_site.settings.host}:0")
+    assert post["title"].startswith(f"job {job} (train) failed: exit 3 after 0 s on {notify_site.settings.host}:0")
     assert ("q@site.org", ("bob@example.org",)) == (sender, recipients)
     assert post["title"] == mail["Subject"]
     body = post["message"]

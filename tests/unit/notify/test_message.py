@@ -45,7 +45,7 @@ def a_record(state: JobState, ending: Ending | None = None, **run: object) -> Re
     [
         (
             a_record(JobState.FAILED, Ending.from_status(1)),
-            "job 17 (train) failed: exit code 1 after 3 h 12 min on node1:0",
+            "job 17 (train) failed: exit 1 after 3 h 12 min on node1:0",
         ),
         (
             a_record(JobState.SUCCEEDED, Ending.from_status(0)),
