@@ -75,7 +75,7 @@ class Ending:
     detail: str = ""
 
     #: What the API sends beside the fields.
-    DERIVED = ("words", "brief")
+    DERIVED = ("words",)
 
     @classmethod
     def from_status(cls, status: int, detail: str = "") -> Ending:
@@ -235,6 +235,15 @@ class Record:
     runs: tuple[Run, ...] = ()
     notes: tuple[Note, ...] = ()
     reported: tuple[Delivery, ...] = ()
+
+    #: What the API sends beside the fields.
+    DERIVED = ("outcome",)
+
+    @property
+    def outcome(self) -> str:
+        """How the last run ended, without its detail, or why the queue ended the job; empty if neither is known."""
+        run = self.last_run
+        return run.ending.brief if run is not None and run.ending is not None else self.job.because or ""
 
     @property
     def last_run(self) -> Run | None:

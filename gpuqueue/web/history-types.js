@@ -3,7 +3,7 @@
 /** @typedef {import("./job-types.js").Job} HistoryJob */
 /** @typedef {import("./job-types.js").Run} HistoryRun */
 
-/** @typedef {{job: HistoryJob, runs: HistoryRun[]}} HistoryRecord */
+/** @typedef {{job: HistoryJob, runs: HistoryRun[], outcome: string}} HistoryRecord */
 
 /** @typedef {{record: HistoryRecord, words: string}} HistoryRow */
 

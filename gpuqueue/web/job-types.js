@@ -16,7 +16,7 @@
  * @property {Timeline | null} timeline
  */
 
-/** @typedef {{kind: string, exit_code: number | null, signal: number | null, detail: string, words: string, brief: string}} Ending */
+/** @typedef {{kind: string, exit_code: number | null, signal: number | null, detail: string, words: string}} Ending */
 
 /**
  * @typedef {object} Run
@@ -88,7 +88,7 @@
  */
 
 /** @typedef {{at: string, attempt: number, text: string}} Note */
-/** @typedef {{job: Job, runs: Run[], notes: Note[]}} Record_ */
+/** @typedef {{job: Job, runs: Run[], notes: Note[], outcome: string}} Record_ */
 /** @typedef {{id: number, condition: string | null, name: string | null, state: string | null, must: string}} Related */
 /** @typedef {{change: boolean, retry: boolean, logs: boolean, arguments: boolean}} Rights */
 

@@ -1,5 +1,4 @@
 // A recorded job in words: its name, how it ended, where it ran, and what it used.
-import { isEnd } from "./job-states.js";
 import { between, deviceLabel, plural } from "./words.js";
 
 /** @typedef {import("./history-types.js").HistoryRecord} HistoryRecord */
@@ -11,12 +10,8 @@ export const labelOf = (job) => (job.member ? `${job.member.array_id}_${job.memb
 /** @param {{runs: HistoryRun[]}} record @returns {HistoryRun | null} */
 export const lastRun = (record) => record.runs.at(-1) ?? null;
 
-/** How the last run ended, or why the queue ended the job; empty if there is no more to say than its state. @param {HistoryRecord} record */
-export function endingOf(record) {
-  const ending = lastRun(record)?.ending;
-  if (!isEnd(record.job.state) || !ending) return record.job.because ?? "";
-  return (ending.kind === "exited" && ending.exit_code === 0) || ending.kind === record.job.state ? "" : ending.brief;
-}
+/** How a job ended; empty if there is no more to say than its state. @param {HistoryRecord} record */
+export const endingOf = ({ outcome, job }) => (outcome === "exit 0" || outcome === job.state ? "" : outcome);
 
 /** @param {HistoryRun | null} run */
 export function placeOf(run) {

@@ -98,7 +98,7 @@ COLUMNS: dict[str, Column] = {
     "ending": Column(
         head="ENDING",
         value=VALUES["ending"],
-        shown=lambda record: _ending(record) or plain(record.job.because or ""),
+        shown=lambda record: plain(record.outcome),
         narrows=_ENDING,
         least=len("out of memory"),
     ),
@@ -160,11 +160,6 @@ COLUMNS: dict[str, Column] = {
 USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")
 #: Columns that a narrow terminal omits, in this order. The start time goes first, since ids are in order of time.
 LEFT_OUT = ("started_at", "devices", "user", "mem_bytes", "duration_s", "ending", "peak_bytes")
-
-
-def _ending(record: Record) -> str:
-    run = record.last_run
-    return run.ending.brief if run is not None and run.ending is not None else ""
 
 
 def _peak(run: Run | None) -> str:

@@ -12,7 +12,7 @@ from gpuqueue.model.history_query import FoldedRow
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.page import MemberRow, Members, Related
-from gpuqueue.model.run import Ending, EndingKind, Record
+from gpuqueue.model.run import Ending, EndingKind, Record, Run
 from gpuqueue.queue.explanation import Explanation, Obstacle, Verdict
 from gpuqueue.service.web.places import place_of
 
@@ -37,10 +37,15 @@ def test_values_are_sent_with_their_words() -> None:
     ]
 
 
-def test_an_ending_has_words_with_and_without_its_detail() -> None:
-    """A list has no room for a detail."""
-    ending = to_plain(Ending.refused("no such directory"))
-    assert ("refused: no such directory", "refused") == (ending["words"], ending["brief"])
+def test_a_record_says_how_it_ended_without_details() -> None:
+    """By its last run, or by why the queue ended it. A list has no room for a detail."""
+    job = Job(id=7, spec=make_spec(), state=JobState.CANCELLED, submitted_at=NOW, because="dependency 3")
+    run = Run(
+        job_id=7, attempt=1, token="", host="a", worker="w", devices=(), claimed_at=NOW,
+        ending=Ending.refused("no such directory"),
+    )  # fmt: skip
+    assert "refused: no such directory" == to_plain(run)["ending"]["words"]
+    assert ["refused", "dependency 3"] == [to_plain(Record(job=job, runs=each))["outcome"] for each in ((run,), ())]
     assert "killed by SIGKILL" == Ending.from_status(-9).brief
 
 

@@ -10,7 +10,6 @@ const NOW = Date.parse("2026-11-21T12:00:30Z");
 const device = { uuid: "GPU-0", index: 0, kind: "gpu", lease_bytes: 6 * GIB, peak: { bytes: 5 * GIB } };
 const run = { attempt: 1, host: "nodeA", devices: [device, { ...device, index: 1 }], claimed_at: "2026-11-21T12:01:00Z", duration_s: 60, ending: null };
 const job = { id: 19, member: null, state: "failed", submitted_at: "2026-11-21T12:00:00Z", because: null };
-const ended = (kind, more = {}, state = "failed") => ({ job: { ...job, state }, runs: [{ ...run, ending: { kind, exit_code: null, signal: null, detail: "", ...more } }] });
 const row = { user: "ada", mem_bytes: 6 * GIB, gpus: 2, used_bytes: 4 * GIB, whole: false, members: null };
 const line = (bytes) => ({ peak: { interval_s: 0.1 }, timeline: { step_s: 0.5, bytes } });
 const figures = { ended: 10, succeeded: 6, cancelled: 1, measured_byte_s: 3 * GIB * 3600, peak_byte_s: 1 * GIB * 3600 };
@@ -18,13 +17,7 @@ const figures = { ended: 10, succeeded: 6, cancelled: 1, measured_byte_s: 3 * GI
 console.log(
   JSON.stringify({
     labels: [labelOf(job), labelOf({ ...job, member: { array_id: 17, index: 2 } })],
-    endings: [
-      ended("exited", { exit_code: 0 }, "succeeded"),
-      ended("exited", { exit_code: 3, brief: "exit 3" }),
-      ended("lost", {}, "lost"),
-      { job: { ...job, state: "cancelled", because: "a dependency failed" }, runs: [] },
-      { job: { ...job, state: "running" }, runs: [run] },
-    ].map(endingOf),
+    endings: [["exit 0", "succeeded"], ["exit 3", "failed"], ["lost", "lost"], ["a dependency failed", "cancelled"], ["", "running"]].map(([outcome, state]) => endingOf({ outcome, job: { ...job, state }, runs: [] })),
     places: [placeOf(run), placeOf({ ...run, devices: Array(8).fill(device) }), placeOf({ ...run, devices: [{ ...device, index: null }] }), placeOf(null)],
     peaks: [peakOf(run), peakOf({ ...run, devices: [device, { ...device, peak: { bytes: null } }] }), peakOf(null)],
     waits: [waitOf({ job, runs: [run] }), waitOf({ job, runs: [] })],
