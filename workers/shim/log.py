@@ -171,15 +171,18 @@ class LogLimit:
         return SOON_S if kept + grown > limit else POLL_S
 
     def _cut_back(self, fd: int, size: int, limit: int) -> None:
-        """Keep the beginning and a small part of the end. Bytes that the job writes meanwhile can be lost."""
+        """Keep the beginning and a small part of the end. Bytes that the job writes meanwhile are lost.
+
+        The end is moved to the beginning before the rest is cut off, so that nothing of the job comes between them.
+        """
         most = min(END_BYTES, limit // 4)
         end = os.pread(fd, most, size - most)
         end = end[end.find(b"\n") + 1 :]
         self._gone += size - limit // 4 - len(end)
-        os.ftruncate(fd, limit // 4)
-        with open(self._name, "ab", buffering=0) as log:
-            log.write(self._marker(self._gone) + end)
-        self._size = limit // 4 + len(end)
+        text = self._marker(self._gone) + end
+        os.pwrite(fd, text, limit // 4)
+        self._size = limit // 4 + len(text)
+        os.ftruncate(fd, self._size)
 
     def _marker(self, missing: int) -> bytes:
         return f"\ngpuqueue: {missing} bytes are missing here: {self._reason}\n".encode()
