@@ -111,8 +111,10 @@ def answer_of(error: GpuQueueError, shown: Callable[[str], str] = str) -> Respon
 
 
 async def _known(request: Request, error: GpuQueueError) -> Response:
-    is_of_page = PAGE_HEADER in request.headers
-    return answer_of(error, request.app.state.site.without_places) if is_of_page else answer_of(error)
+    site = request.app.state.site
+    if site.is_private:  # the caller is the administrator
+        return answer_of(error, lambda _: str(error))
+    return answer_of(error, site.without_places) if PAGE_HEADER in request.headers else answer_of(error)
 
 
 async def _by_framework(_: Request, error: HTTPException) -> Response:

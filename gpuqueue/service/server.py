@@ -233,7 +233,7 @@ async def _served(
     ready: Callable[[], None],
     stopping: threading.Event | None,
 ) -> None:
-    site = Site(settings, identity, settings.web_url or listen.url)
+    site = Site(settings, identity, settings.web_url or listen.url, is_private=listen.is_private)
     app = application(site)
     permit_many_files()
     checked = app if listen.certificate is not None else OwnHosts(app, listen, settings.web_url)

@@ -80,9 +80,15 @@ WAIT_S, END_AGAIN_S = 1.0, 1.0
 class Site:
     """What the routes share."""
 
-    def __init__(self, settings: Settings, identity: Identity, page_url: str | None = None) -> None:
-        """Serve the site of *settings*. *page_url* is where browsers find the page, None if that is not known."""
+    def __init__(
+        self, settings: Settings, identity: Identity, page_url: str | None = None, *, is_private: bool = False
+    ) -> None:
+        """Serve the site of *settings*. *page_url* is where browsers find the page, None if that is not known.
+
+        A site *is_private* if only the account of this process can connect, so that callers can start what is missing.
+        """
         self.settings = settings
+        self.is_private = is_private
         self.page_url = page_url
         self.identity = identity
         self.signer = None if settings.ticket_key_file is None else Signer.load(settings.ticket_key_file)

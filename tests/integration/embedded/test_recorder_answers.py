@@ -21,6 +21,7 @@ from gpuqueue.client.history import History
 from gpuqueue.client.remote.history import RemoteHistory
 from gpuqueue.client.remote.http import answers
 from gpuqueue.embedded.store import EmbeddedStore
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history.migrate import upgrade
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
@@ -65,6 +66,17 @@ def machine() -> Iterator[OwnMachine]:
         stack.callback(store.stop)
         upgrade(made.settings.database_url)
         yield made
+
+
+def test_the_owner_of_a_queue_is_sent_to_the_command_up(machine: OwnMachine) -> None:
+    """On a machine of one's own there is no administrator to ask. `history` said so, once the recorder answered."""
+    recorder = machine.start_recorder()
+    Path(machine.settings.state_dir, "history.db").unlink()
+    with Client(machine.settings) as client, pytest.raises(HistoryUnreachable, match="run gpuqueue up"):
+        assert RemoteHistory is type(client.history)
+        client.history.search()
+    recorder.terminate()
+    assert 0 == recorder.wait(timeout=60)
 
 
 def test_a_question_is_answered_by_the_recorder_or_by_the_database(machine: OwnMachine) -> None:
