@@ -10,6 +10,7 @@ is installed in /opt/gpuqueue, where only root can write. Tests that use it are 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -41,6 +42,8 @@ COVERED = ("/run", "/opt", "/home", "/var/lib", "/sys/fs/cgroup")
 CHECKOUT = Path("/opt/checkout")
 #: How the paths of the PAM services begin that tests write (see tests/integration/workers/launcher/test_session.py).
 PAM_FILES = "/etc/pam.d/gpuqueue-test-"
+#: Locks, copies and new versions of the files with accounts: passwd-, group.lock, shadow.1234, .pwd.lock.
+ACCOUNT_FILES = re.compile(r"/etc/(\.pwd\.lock|(passwd|group|shadow|gshadow|subuid|subgid)([-+]|\.\w+))$")
 #: The first process: reaps, and ends with its standard input.
 INIT = """
 import os, select
@@ -126,7 +129,7 @@ class PrivateMachine:
         The files that useradd leaves are not among them, nor those that other tests write to the real /etc at the time.
         """
         found = self.root("find", *paths, "-printf", "%u:%g %m %y %p\n").stdout.splitlines()
-        return sorted(line for line in found if not line.endswith((".pwd.lock", "-")) and PAM_FILES not in line)
+        return sorted(line for line in found if not ACCOUNT_FILES.search(line) and PAM_FILES not in line)
 
     def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
