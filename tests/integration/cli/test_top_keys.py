@@ -64,6 +64,7 @@ def waiting(site: Site) -> Site:
     return site
 
 
+@pytest.mark.full
 def test_escape_closes_what_was_opened(waiting: Site) -> None:
     """Escape closes the help and the pane, and then removes the filter and the marks."""
 
@@ -90,6 +91,7 @@ def test_escape_closes_what_was_opened(waiting: Site) -> None:
     press_keys(waiting, script)
 
 
+@pytest.mark.full
 def test_a_filter_takes_words_of_any_column(waiting: Site) -> None:
     """A filter shows the jobs that have all its words, while it is typed. Its letters are no commands."""
 
@@ -155,6 +157,7 @@ def test_ended_jobs_are_shown_and_retried(site: Site) -> None:
     press_keys(site, script)
 
 
+@pytest.mark.full
 def test_the_pane_can_have_the_whole_screen(waiting: Site) -> None:
     """A tall pane has all lines but those of the head, the message and the keys."""
 

@@ -295,6 +295,7 @@ class OneNeverAsks(Ours):
         return place != 1 and super()._might_start_any(place)
 
 
+@pytest.mark.full
 def test_a_job_that_is_left_to_a_device_which_does_not_take_it_waits_for_a_moment(run: Any) -> None:
     """A job left for a better device that does not claim it waits 0.2 s of simulated time, as on a real site."""
     placed = run([job(0, 5, 4, 60), job(1, 5, 6, 60)], Site.parse("24G,48G", slots=8), kind=OneNeverAsks)
@@ -342,6 +343,7 @@ def test_what_is_left_out_changes_nothing(run: Any, seed: int, reservations: int
     assert max(each.wait_s for each in quick) > 1800.0
 
 
+@pytest.mark.full
 def test_a_replay_asks_the_store_seldom(run: Any, scratch: str) -> None:
     """A replay with a long queue makes fewer than 20 calls for each job.
 
@@ -476,6 +478,7 @@ def test_one_is_no_plural() -> None:
     assert shown.stdout.startswith("1 job of 1 user, "), shown.output
 
 
+@pytest.mark.full
 def test_the_table_keeps_to_80_columns_where_waits_are_long() -> None:
     """The table fits 80 columns with waits of days and long user names. Users beyond the limit are counted."""
     rows = [f"0,user-with-a-long-name-{number},20G,{400000 + number}" for number in range(25)]
@@ -608,6 +611,7 @@ def test_placement_is_an_option() -> None:
     assert longest("--placement", "pack") == 0
 
 
+@pytest.mark.full
 def test_runs_slow_each_other_if_asked() -> None:
     """With ``--slowdown`` two runs that share a card take longer, and the table has a column for that."""
     given = "arrival_s,user,mem,duration,utilisation\n0,ann,4G,930,60%\n0,ann,4G,93,50%\n"

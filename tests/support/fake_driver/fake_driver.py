@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import hashlib
 import mmap
 import os
 import shutil
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
+#: Where the compiled libraries stay, by the digest of their sources.
+BUILT = HERE.parents[2] / "build" / "fake_driver"
 LIBRARY = "libnvidia-ml.so.1"
 #: A job that holds memory through libcuda, on the fake and on a real card.
 JOB = HERE / "job.py"
@@ -158,19 +161,27 @@ def compiler() -> str | None:
 
 
 def build(directory: Path) -> Path:
-    """Build the libraries into *directory*, once, and return the path of NVML's library."""
+    """Put the libraries, compiled once for all tests, into *directory*, and return the path of that of NVML."""
+    texts = b"".join(source.read_bytes() for source in sorted(HERE.glob("*.[ch]")))
+    built = BUILT / hashlib.sha256(texts).hexdigest()[:16]
+    built.mkdir(parents=True, exist_ok=True)
     for name, source in SOURCES.items():
-        library = directory / name
-        if library.exists():
-            continue
-        cc = compiler()
-        if cc is None:
-            raise RuntimeError("no C compiler: skip the tests over the fake driver")
-        fresh = directory / f"{name}.{os.getpid()}"
-        flags = ["-shared", "-fPIC", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{name}"]
-        subprocess.run([cc, *flags, "-D_GNU_SOURCE", "-o", str(fresh), str(HERE / source)], check=True)
-        fresh.rename(library)  # in one step, because several test processes may build at once
+        if not (built / name).exists():
+            _compile(HERE / source, built / name)
+        if not (directory / name).exists():
+            shutil.copyfile(built / name, directory / f"{name}.{os.getpid()}")
+            (directory / f"{name}.{os.getpid()}").rename(directory / name)
     return directory / LIBRARY
+
+
+def _compile(source: Path, library: Path) -> None:
+    cc = compiler()
+    if cc is None:
+        raise RuntimeError("no C compiler: skip the tests over the fake driver")
+    fresh = library.with_name(f"{library.name}.{os.getpid()}")
+    flags = ["-shared", "-fPIC", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{library.name}"]
+    subprocess.run([cc, *flags, "-D_GNU_SOURCE", "-o", str(fresh), str(source)], check=True)
+    fresh.rename(library)  # in one step, because several test processes may build at once
 
 
 class FakeGpus:

@@ -28,7 +28,9 @@ def of(figures: ReplayFigures) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("mode", "most"), [("steady", 0.2), ("growing", 0.2), ("arguments", 0.45)])
+@pytest.mark.parametrize(
+    ("mode", "most"), [("steady", 0.2), ("growing", 0.2), pytest.param("arguments", 0.45, marks=pytest.mark.full)]
+)
 def test_regular_programs_fit_with_little_above_their_peak(mode: str, most: float, seed: int) -> None:
     """At least 95 % of the repeat runs fit at the first try; of a steady program with at most 20 % above the peak.
 
@@ -41,7 +43,7 @@ def test_regular_programs_fit_with_little_above_their_peak(mode: str, most: floa
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("mode", ["two-sizes", "heavy-tailed"])
+@pytest.mark.parametrize("mode", [pytest.param("two-sizes", marks=pytest.mark.full), "heavy-tailed"])
 def test_irregular_programs_are_better_off_than_with_what_people_ask_for(mode: str, seed: int) -> None:
     """The memory of all runs, lost ones included, is less by a tenth at least, and few runs are lost.
 
