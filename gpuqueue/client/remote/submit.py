@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.remote.link import WARNING, Link
 from gpuqueue.client.submit import SiteAnswers, completed, environments_of, open_memory
-from gpuqueue.codec.wire import to_plain
+from gpuqueue.codec.wire import to_stored
 from gpuqueue.errors import Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
@@ -77,14 +77,10 @@ def submit_spec(
 
     *found* is called with a job that already has the *dedupe* key, *note* with a line about the memory.
     """
-    body = {name: value for name, value in to_plain(made).items() if name not in {"account", "ticket"}}
-    if left_open is not None or made.mem_source == ASKED:  # the service knows then, and an older one has no such field
-        del body["mem_source"]
-    for name in ("probe", "cpus", "cpu_mem_bytes", "expected_utilisation"):  # likewise
-        if body[name] is None:
-            del body[name]
-    if made.retries.mem_times is None:  # likewise
-        del body["retries"]["mem_times"]
+    # What has its default is left out: an older service refuses fields that are new.
+    body = {name: value for name, value in to_stored(made).items() if name not in {"account", "ticket"}}
+    if left_open is not None or made.mem_source == ASKED:  # the service knows then
+        body.pop("mem_source", None)
     if left_open is not None:
         del body["mem_bytes"]
         known = {
@@ -150,7 +146,8 @@ def edit_body(link: Link, wanted: JobEdit) -> Plain:
     if wanted.begin is not None:
         begin = times.begin(wanted.begin)
         wanted = replace(wanted, begin="now" if begin is None else begin.isoformat())
-    return {name: value for name, value in to_plain(wanted).items() if value is not None}
+    plain: Plain = to_stored(wanted)
+    return plain
 
 
 def _environments(link: Link) -> Sequence[Sequence[str] | None]:
