@@ -142,7 +142,7 @@ def test_a_job_runs_again_with_changes(past: ServedSite, open_page: Open) -> Non
     page.get_by_label("Tags").fill("again")
     page.get_by_label("Processors, at most").fill("many")
     page.get_by_role("button", name=f"Run job {label} again").click()
-    page.locator(".field", has_text="Processors").get_by_role("alert").get_by_text("give a number such as 4").wait_for()
+    page.locator(".field", has_text="Processors").get_by_role("alert").get_by_text("cpus must be a number").wait_for()
     page.get_by_label("Processors, at most").fill("4")
     page.get_by_label("Host memory, at most").fill("32G")
     picture(page, "submit-again")
