@@ -156,7 +156,7 @@ def test_each_fault_of_a_card_is_reported(fake: FakeGpus, doctor: Doctor) -> Non
 
     Without persistence mode nothing fails, but the first use takes seconds.
     """
-    hot, slow = fake.state.gpus
+    hot, slow = fake.state.gpus[0], fake.state.gpus[1]
     hot.temperature, slow.reasons = 95, HARDWARE_SLOWDOWN | SOFTWARE_THERMAL
     slow.ecc, slow.persistence = 3, 0
 
