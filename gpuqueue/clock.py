@@ -34,6 +34,16 @@ def from_epoch_ms(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, timezone.utc)
 
 
+def from_iso(text: str) -> datetime:
+    """Return the time of *text* in ISO 8601, such as ``2026-11-01T09:00:00Z``. It may have no time zone.
+
+    Raises:
+        ValueError: *text* is no such time.
+
+    """
+    return datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in {"Z", "z"} else text)  # Python 3.10 reads no Z
+
+
 def to_epoch_ms(moment: datetime) -> int:
     """Return *moment* in milliseconds since 1970."""
     return round(moment.timestamp() * 1000)

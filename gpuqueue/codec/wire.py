@@ -25,6 +25,7 @@ from importlib import import_module
 from math import isfinite
 from typing import Any, TypeVar, Union
 
+from gpuqueue.clock import from_iso
 from gpuqueue.codec.text import Plain
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.lazy.frozen import defaults_of, is_dataclass
@@ -291,7 +292,7 @@ def _word(words: Mapping[Any, Any], plain: Any) -> Any:
 def _moment(plain: Any) -> datetime:
     wanted = "a time such as 2026-01-31T12:00:00+00:00"
     try:
-        moment = datetime.fromisoformat(_scalar(str, plain))
+        moment = from_iso(_scalar(str, plain))
     except ValueError:
         raise _not(wanted, plain) from None
     if moment.tzinfo is None:

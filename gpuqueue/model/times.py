@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, time, timedelta, timezone
 
+from gpuqueue.clock import from_iso
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import pattern
 from gpuqueue.model.dependencies import AT_ONCE, BEGINS
@@ -52,7 +53,7 @@ def _past(text: str) -> datetime:
     except BadRequest:
         pass
     try:
-        return datetime.fromisoformat(text).astimezone()
+        return from_iso(text).astimezone()
     except (ValueError, OverflowError):  # OverflowError: the year 1 in a time zone ahead of UTC
         raise BadRequest(f"{brief(text)} is no time: write {PASTS}") from None
 
@@ -100,7 +101,7 @@ def _start(text: str, now: datetime) -> datetime | None:
         try:
             return now + timedelta(seconds=parse_duration("" if _CLOCK.fullmatch(raw) else raw.removeprefix("now+")))
         except BadRequest:
-            return datetime.fromisoformat(raw).astimezone()
+            return from_iso(raw).astimezone()
     except (ValueError, OverflowError):
         raise BadRequest(f"{brief(text)} is no time to begin: write {BEGINS}") from None
 

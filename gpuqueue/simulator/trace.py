@@ -7,9 +7,10 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import TypeVar
 
+from gpuqueue.clock import from_iso
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job_spec import Priority
@@ -201,7 +202,7 @@ def _request(line: _Line, number: int) -> Request:
 
 def _moment(text: str) -> float:
     try:
-        found = datetime.fromisoformat(text)
+        found = from_iso(text)
     except ValueError:
         raise BadRequest(f"{brief(text)} is no time: write it like 2026-11-01T09:00:00+00:00") from None
     return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()

@@ -24,6 +24,7 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from gpuqueue.client.remote.operations import OPERATIONS
+from gpuqueue.clock import from_iso
 from gpuqueue.codec.wire import to_plain, type_named
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action
@@ -435,7 +436,7 @@ _READERS: Mapping[type, Callable[[str], Any]] = {
     bool: lambda text: _FLAGS[text.lower()],
     int: _whole,
     float: _finite,
-    datetime: lambda text: datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)),  # Python 3.10 reads no Z
+    datetime: from_iso,
 }
 
 
