@@ -101,7 +101,8 @@ def test_the_list_shows_what_is_left(site: Site) -> None:
     assert ["queued", "held", "starting"] == [line.split()[3] for line in lines[1:]]
     (job, member) = json.loads(site.cli("queue", "--json").stdout)["jobs"]
     assert {"indexes": "0-99", "at_once": 2, "axes": []} == job["spec"]["array"]
-    assert {"left": "1-49", "held": "50-99", "ended": {}} == job["tally"]
+    none = dict.fromkeys(("succeeded", "failed", "cancelled", "lost"), 0)
+    assert {"left": "1-49", "held": "50-99", "ended": none} == job["tally"]
     assert ({"array_id": array, "index": 0}, None) == (member["member"], member["tally"])
     must_claim(site.queue)
     assert WaitReason.ARRAY_LIMIT is client.jobs.get(array).reason

@@ -136,7 +136,7 @@ def test_an_ended_job_runs_again_with_changes(served: ServedSite, owner: Client,
         *(start["form"][each] for each in ("mem", "args", "time_limit", "tags")),
         start["devices"],
     )
-    assert ("python3", "/", True) == (start["form"]["python"], start["cwd"], bool(start["snapshot"]))
+    assert ("python3", True) == (start["form"]["python"], "the copy of the code" in start["again"]), start["again"]
     form = {
         **start["form"],
         "mem": "2G",
