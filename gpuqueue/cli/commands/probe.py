@@ -101,7 +101,7 @@ def probe(ctx: click.Context, /, seconds: str, flat: str, *, steps: int | None, 
             _cancel(job)
         raise
     if as_json:
-        print_json(found, progress=last, record=record.without_secrets())
+        print_json(found, progress=last, record=record)
     else:
         shown = probe_lines.Shown(record=record, found=found, progress=last)
         click.echo("\n".join(probe_lines.lines(shown)))

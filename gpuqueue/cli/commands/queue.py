@@ -61,7 +61,7 @@ def queue(limit: int, *, as_json: bool, **filters: Any) -> None:
             listing = replace(listing, jobs=listing.jobs[:limit], after=listing.jobs[limit - 1].id)
         progress = client.logs.progress(listing.jobs, listing.logs)
     if as_json:
-        print_json(listing.without_secrets(), progress=progress)
+        print_json(listing, progress=progress)
     elif listing.jobs:
         click.echo(queue_table.queue_table(listing, progress, terminal_width(), states=filters["states"]))
     else:

@@ -62,7 +62,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
         _plot(record, plot)
         return
     if as_json:
-        print_json(record.without_secrets(), kept_files=kept)
+        print_json(record, kept_files=kept)
         return
     about_kept = None if kept is None else kept_line.kept_line(kept, record.job.label)
     click.echo(job_story.story(record, now, terminal_width(), kept=about_kept))

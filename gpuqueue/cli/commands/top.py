@@ -40,7 +40,7 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
         raise BadRequest("--interval: nan is not valid: give a number from 0.2 to 3600")
     with Client() as client:
         if as_json:
-            print_json(take(client, user=user).without_secrets())
+            print_json(take(client, user=user))
             return
         if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             click.echo(lines.as_text(take(client, user=user), client.settings.heartbeat_s, user, terminal_width()))

@@ -63,7 +63,7 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
         records = {name: client.jobs.recorded(ended[name]) for name in names if name in ended} if as_json else {}
         code = first_bad_code(client, words, ended, records)
     if as_json:
-        print_json([records[name].without_secrets() for name in names if name in ended])
+        print_json([records[name] for name in names if name in ended])
     elif first:
         click.echo(next(iter(ended)))
     sys.exit(code)

@@ -32,7 +32,7 @@ def why(job_id: str, *, as_json: bool) -> None:
     with Client() as client:
         found = client.jobs.why(job_id)
         if as_json:
-            print_json(replace(found.without_secrets(), sentences=sentences(found)))
+            print_json(replace(found, sentences=sentences(found)))
             return
         silent = [
             *live_run.silent(client, found.job),
