@@ -14,10 +14,12 @@ python3 dev.py pythons      only unit and Celery tests, on every other Python fr
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import venv
@@ -30,6 +32,11 @@ import page_parts
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 BIN = VENV / "bin"
+MIN_PYTHON = (3, 10)
+#: Prints nothing if .venv is whole: its making may have been stopped, or another Python may have made it.
+IS_WHOLE = f"import pip, sys; sys.exit(sys.version_info < {MIN_PYTHON})"
+#: What is installed in .venv: a line for each set of extras, with the digest of what decides it.
+INSTALLED = VENV / "installed.txt"
 #: The demo's own state: it never touches a queue that you use.
 DEMO_STATE = ROOT / ".demo"
 #: Tools of tests/guard -> what is not tested where the tool is missing, since those tests are skipped then.
@@ -47,6 +54,9 @@ NEEDS = ("flower", "hypothesis", "psycopg[binary]", "pytest", "pytest-timeout", 
 
 def main(words: list[str]) -> int:
     """Run one of the verbs above."""
+    if sys.version_info[:2] < MIN_PYTHON:
+        print(f"gpuqueue needs Python 3.10 or newer, and this is {sys.version.split()[0]}: name another, as python3.12")
+        return 1
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the tests start hundreds of processes of the same code
     os.umask(0o022)  # the tests run programs of .venv as other accounts
     verbs = {
@@ -87,11 +97,15 @@ def demo() -> int:
         "gpuqueue down",
     )
     code = 0
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the command, which asks what to do with the job
     for step in steps:
-        print(f"\n$ {step}", flush=True)
-        if code == 0 or step == "gpuqueue down":
-            code = subprocess.run(shlex.split(step), cwd=ROOT, env=with_venv, check=False).returncode or code
-    if code == 0:
+        if code == 0:
+            print(f"\n$ {step}", flush=True)
+            code = subprocess.run(shlex.split(step), cwd=ROOT, env=with_venv, check=False).returncode
+    if code:
+        print("\n$ gpuqueue down --cancel-jobs", flush=True)
+        subprocess.run([BIN / "gpuqueue", "down", "--cancel-jobs"], cwd=ROOT, env=with_venv, check=False)
+    else:
         print("\nThat was a real job. For your own: source .venv/bin/activate, gpuqueue up, gpuqueue submit --help")
     return code
 
@@ -267,7 +281,9 @@ def find_python(version: str) -> str | None:
 
 def set_up(*extras: str) -> None:
     """Make .venv if need be, and bring what is installed there up to pyproject.toml."""
-    if not (BIN / "python").exists():
+    python = BIN / "python"
+    if not python.exists() or subprocess.run([python, "-c", IS_WHOLE], capture_output=True, check=False).returncode:
+        shutil.rmtree(VENV, ignore_errors=True)
         print(f"making {VENV}", flush=True)
         try:
             venv.create(VENV, symlinks=True, with_pip=True)  # as `python -m venv` does
@@ -275,11 +291,17 @@ def set_up(*extras: str) -> None:
             shutil.rmtree(VENV, ignore_errors=True)
             print("this Python cannot make environments: on Debian and Ubuntu, apt install python3-venv")
             sys.exit(1)
-    wanted = f"{ROOT}[{','.join(extras)}]"
+    decisive = ("pyproject.toml", "hatch_build.py", "gpuqueue/version.py")
+    digest = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in decisive)).hexdigest()
+    line = f"{','.join(extras)} {digest}\n"
+    known = INSTALLED.read_text() if INSTALLED.exists() else ""
+    if line in known:
+        return
     # Python compiles a module at its first import. Most modules of torch are never imported, so pip compiles none.
-    code = install(BIN / "python", "--no-compile", "-e", wanted)
+    code = install(python, "--no-compile", "-e", f"{ROOT}[{','.join(extras)}]")
     if code:
         sys.exit(code)
+    INSTALLED.write_text("".join(each for each in known.splitlines(keepends=True) if digest in each) + line)
 
 
 def install(python: str | Path, *words: str) -> int:
@@ -308,4 +330,7 @@ def run(*command: str | Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
