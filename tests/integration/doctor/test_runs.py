@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from io import TextIOBase
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from factories import make_spec, must_claim, serve
@@ -183,7 +185,7 @@ def stale(site: Site) -> RunDir:
     return make_run(site, 1, end_in_history(site, 1))
 
 
-def held(site: Site) -> object:
+def held(site: Site) -> TextIO:
     """Let a shim or a worker hold the lock of a run that is over."""
     lock = (stale(site).path / "lock").open("r+")
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -255,12 +257,14 @@ def test_a_run_that_may_not_be_over_is_left_alone(
     site: Site, happen: Callable[[Site], object], found: set[tuple[str, Grade, str]]
 ) -> None:
     """Nothing is removed unless the run is certainly over, by the store and by the history."""
-    _lock = happen(site)
+    lock = happen(site)
     before = everything(site)
 
     assert [] == mended(site)
     assert before == everything(site)
     assert found == bad(site)
+    if isinstance(lock, TextIOBase):
+        lock.close()
 
 
 def test_an_unreadable_claim_is_reported(site: Site) -> None:
