@@ -293,15 +293,16 @@ def set_up(*extras: str) -> None:
             sys.exit(1)
     decisive = ("pyproject.toml", "hatch_build.py", "gpuqueue/version.py")
     digest = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in decisive)).hexdigest()
-    line = f"{','.join(extras)} {digest}\n"
-    known = INSTALLED.read_text() if INSTALLED.exists() else ""
+    line = f"{','.join(extras)} {digest}"
+    known = INSTALLED.read_text().splitlines() if INSTALLED.exists() else []
     if line in known:
         return
     # Python compiles a module at its first import. Most modules of torch are never imported, so pip compiles none.
     code = install(python, "--no-compile", "-e", f"{ROOT}[{','.join(extras)}]")
     if code:
         sys.exit(code)
-    INSTALLED.write_text("".join(each for each in known.splitlines(keepends=True) if digest in each) + line)
+    valid = [other for other in known if other.endswith(digest)]
+    INSTALLED.write_text("\n".join([*valid, line]))
 
 
 def install(python: str | Path, *words: str) -> int:
