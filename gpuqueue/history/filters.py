@@ -28,7 +28,7 @@ from gpuqueue.history.index_choice import Condition, among, are_few, unindexed
 from gpuqueue.history.tables import job_tags, jobs, run_devices, runs
 from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobState
-from gpuqueue.model.run import EndingKind
+from gpuqueue.model.run import BY_SIGNAL, EndingKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -44,8 +44,6 @@ _COLUMNS: dict[Sort, sa.Column[Any]] = {
 #: The value of most jobs, which the partial index of the column leaves out. SQL must exclude this value, or the
 #: database does not use the index.
 _USUAL: dict[sa.Column[Any], Any] = {jobs.c.ending: EndingKind.EXITED.value, jobs.c.exit_code: 0}
-#: A shell's exit code for a process that a signal killed is this number plus the signal's number.
-BY_SIGNAL = 128
 #: Exit codes of ``run`` and ``wait`` for a job that reached its time limit, and for a cancelled job.
 OUT_OF_TIME, CANCELLED = 124, 130
 #: A set, or any other single character. A bracket that is never closed stands for itself.

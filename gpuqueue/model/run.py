@@ -16,6 +16,8 @@ from gpuqueue.model.job_spec import signal_name
 from gpuqueue.model.notification import Delivery
 from gpuqueue.model.placement import Shape
 
+#: An exit code above this one is that and the number of a signal, by the custom of shells.
+BY_SIGNAL = 128
 #: How the text of a note about an idle run begins.
 NO_USE = "no use of its"
 
@@ -126,7 +128,7 @@ class Ending:
         if self.kind in stopped:
             return stopped[self.kind]
         if self.kind is EndingKind.SIGNALLED and self.signal:
-            return 128 + self.signal
+            return BY_SIGNAL + self.signal
         own = self.kind in {EndingKind.EXITED, EndingKind.OUT_OF_MEMORY}
         return self.exit_code if own and self.exit_code is not None else 1
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from gpuqueue.model.job_spec import signal_name
-from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.model.run import BY_SIGNAL, Ending, EndingKind
 
-#: An exit code above this one is that and the number of a signal, by the custom of shells.
-BY_SIGNAL = 128
 _NOT_FOUND = {126, 127}
 _KILL = 9
 _CRASHES = {4, 6, 7, 8, 11}
