@@ -67,7 +67,7 @@ def _read(kind: type[T], service: ServiceAddress, reply: Reply) -> T:
     if not reply.is_ok:
         raise reply.error or no_service(service, reply)
     try:
-        found: T = wire.from_answer(kind, reply.content)
+        found: T = wire.from_plain(kind, reply.content)
     except Unreadable:
         raise no_service(service, reply) from None
     return found

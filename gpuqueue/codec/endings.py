@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuqueue.codec.text import VERSION, dump
-from gpuqueue.codec.wire import from_answer, to_stored
+from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.lazy.imports import later
 from gpuqueue.text.json_fields import loaded
 
@@ -46,7 +46,7 @@ def decode_started(text: object) -> tuple[str, tuple[RunDevice, ...]]:
 
     """
     plain = loaded(text, _START)
-    devices = from_answer(tuple[runs.RunDevice, ...], plain.each("devices"), f"the devices in {_START}")
+    devices = from_plain(tuple[runs.RunDevice, ...], plain.each("devices"), f"the devices in {_START}")
     return plain.text("log_path"), devices
 
 
@@ -57,5 +57,5 @@ def decode_ended(text: object) -> Ended:
         Unreadable: *text* is no such report.
 
     """
-    ended: Ended = from_answer(runs.Ended, loaded(text, _END).whole_object(), _END)
+    ended: Ended = from_plain(runs.Ended, loaded(text, _END).whole_object(), _END)
     return ended

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpuqueue.codec.text import VERSION, dump, meaning
-from gpuqueue.codec.wire import from_answer, to_stored
+from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.lazy.imports import pattern
 from gpuqueue.model.array import Member
@@ -82,7 +82,7 @@ def _of_array(payload: str) -> JobSpec:
 def _read(text: object) -> tuple[JobSpec, Member | None]:
     """Return the spec in *text* (for a member, the spec of its array), and the member that it names, if any."""
     plain = loaded(text, _WHAT)
-    return from_answer(JobSpec, plain.whole_object(), _WHAT), _member_of(plain)
+    return from_plain(JobSpec, plain.whole_object(), _WHAT), _member_of(plain)
 
 
 def _member_of(plain: Fields) -> Member | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from types import TracebackType
 from typing import Any
 
@@ -39,8 +38,3 @@ class meaning:  # noqa: N801 - used as a function; one from contextlib would tak
         """Raise Unreadable in place of *error*, if *error* is a ValueError or a BadRequest."""
         if isinstance(error, (ValueError, BadRequest)):
             raise Unreadable(f"{self._what} cannot be read: {error}") from error
-
-
-def iso(moment: datetime | None) -> str | None:
-    """Return *moment* in ISO 8601 format, to the millisecond, None for None."""
-    return moment.isoformat(timespec="milliseconds") if moment else None

@@ -6,7 +6,8 @@ the dataclass's field. Times are ISO 8601 texts, priorities their names. A class
 text, is written by ``str`` and read by its method ``parse``: the indexes of arrays are texts such as ``0-99``. Texts
 that are not valid UTF-8 become escaped surrogates, as in all payloads of gpuqueue.
 
-The API and ``--json`` get all fields. Store and files get no field that has its default, which keeps them short.
+The API and ``--json`` get all fields. Store and files get no field that has its default, which keeps them short: a
+default is a part of the format, and never changes.
 Requests are read strictly: an unknown field is an error. Answers, the store and files may have fields that this version
 does not know. A class names in ``DERIVED`` the properties that API and ``--json`` get beside its fields.
 """
@@ -29,13 +30,12 @@ from gpuqueue.clock import from_iso
 from gpuqueue.codec.text import Plain
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.lazy.frozen import defaults_of, is_dataclass
+from gpuqueue.text.json_fields import MAX_INTEGER, shown
 from gpuqueue.text.sanitize import brief
 
 T = TypeVar("T")
 #: Reads a plain value.
 Read = Callable[[Any], Any]
-#: The largest integer that every supported store and database accepts.
-MAX_INTEGER = 2**63 - 1
 
 _AS_THEY_ARE = frozenset({type(None), bool, int, float, str})
 _TEXT = frozenset({str})
@@ -151,7 +151,7 @@ def from_request(kind: type[T], plain: object) -> T:
         raise BadRequest(str(error)) from None
 
 
-def from_answer(kind: Any, plain: object, what: str = "the service's answer") -> Any:
+def from_plain(kind: Any, plain: object, what: str = "the service's answer") -> Any:
     """Return the *kind* that an answer of the service, or the part *what* of the store or of a file, has.
 
     Unknown fields are ignored, and so is null for a field that has a default and cannot be null.
@@ -192,13 +192,7 @@ class _Wrong(ValueError):
 
 def _not(wanted: str, plain: object) -> _Wrong:
     """Return the error for a value of the wrong type. A container is not quoted: it may hold secrets."""
-    if type(plain) is int and abs(plain) > MAX_INTEGER:
-        shown = "a number beyond all bounds"
-    elif isinstance(plain, (dict, list)):
-        shown = "an object" if isinstance(plain, dict) else "a list"
-    else:
-        shown = "nothing" if plain is None else brief(plain)
-    return _Wrong(f" must be {wanted}, not {shown}")
+    return _Wrong(f" must be {wanted}, not {'nothing' if plain is None else shown(plain)}")
 
 
 class _Names(dict[str, Any]):

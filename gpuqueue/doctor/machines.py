@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpuqueue.codec.wire import from_answer
+from gpuqueue.codec.wire import from_plain
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, problem, unknown
@@ -65,7 +65,7 @@ def _read(out: bytes, broken: str) -> Answer:
 def from_line(line: str) -> Finding | None:
     """Return the finding in one line of JSON, or None if the line is incomplete, since its writer may be killed."""
     try:
-        found: Finding = from_answer(Finding, json.loads(line))
+        found: Finding = from_plain(Finding, json.loads(line))
     except (ValueError, Unreadable):
         return None
     return found

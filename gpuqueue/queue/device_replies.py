@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec.wire import from_answer
+from gpuqueue.codec.wire import from_plain
 from gpuqueue.errors import Unreadable
 from gpuqueue.model.device import Device
 from gpuqueue.queue.drains import drains
@@ -47,7 +47,7 @@ def device_status(
         holdings = tuple(_holding(job_id, leases[job_id]) for job_id in sorted(leases, key=int))
         sample = _last_sample(last_sample)
         return DeviceStatus(
-            device=from_answer(Device, plain.plain("device"), "a device"),
+            device=from_plain(Device, plain.plain("device"), "a device"),
             host=plain.text("host"),
             worker=plain.text("worker"),
             worker_pid=plain.whole("pid"),

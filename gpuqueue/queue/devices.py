@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from gpuqueue.codec.wire import from_answer, to_stored
+from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import BadRequest, HostTaken, Refused, Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device
@@ -241,7 +241,7 @@ def known_devices(store: Store) -> list[tuple[Device, str]]:
     for text in cast("list[str]", store.client.hvals(keys.FACTS)):
         with contextlib.suppress(Unreadable):
             plain = loaded(text, "a device")
-            found.append((plain.text("host"), from_answer(Device, plain.plain("device"), "a device")))
+            found.append((plain.text("host"), from_plain(Device, plain.plain("device"), "a device")))
     pipe = store.client.pipeline(transaction=False)
     for host, device in found:
         pipe.hget(keys.host_devices(host), device.uuid)

@@ -15,7 +15,7 @@ from typing import Any
 from gpuqueue.errors import Unreadable
 
 #: The largest integer that every supported store and database accepts.
-MOST = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 _TEXT = frozenset({str})
 #: Longest quote of an invalid value in a message, in characters.
 _SHOWN = 40
@@ -37,7 +37,7 @@ class Fields:
 
         """
         if type(plain) is not dict and not isinstance(plain, Mapping):  # the second check takes five times as long
-            raise Unreadable(f"{what} cannot be read: it is no object but {_shown(plain)}")
+            raise Unreadable(f"{what} cannot be read: it is no object but {shown(plain)}")
         self._plain: Mapping[str, Any] = plain
         self._what = what
 
@@ -51,7 +51,7 @@ class Fields:
         """Return the error that the field *name* is missing or is not *wanted*."""
         if name not in self._plain:
             return Unreadable(f"{self._what} cannot be read: {name!r} is missing")
-        return Unreadable(f"{self._what} cannot be read: {name!r} is {_shown(self._plain[name])}, not {wanted}")
+        return Unreadable(f"{self._what} cannot be read: {name!r} is {shown(self._plain[name])}, not {wanted}")
 
     def has(self, name: str) -> bool:
         """Return whether the field exists and is not null. Writers use both for unknown values."""
@@ -77,20 +77,20 @@ class Fields:
         return None if self._plain.get(name) is None else self.text(name)
 
     def whole(self, name: str, default: int | None = None, *, least: int = 0) -> int:
-        """Return a field that is a whole number from *least* to MOST."""
+        """Return a field that is a whole number from *least* to MAX_INTEGER."""
         value = self._plain.get(name, default)
-        if type(value) is not int or not least <= value <= MOST:
+        if type(value) is not int or not least <= value <= MAX_INTEGER:
             raise self.wrong(name, f"a whole number from {least} up")
         return value
 
     def whole_or_none(self, name: str) -> int | None:
-        """Return a field that is a whole number from 0 to MOST, or None if it is missing or null."""
+        """Return a field that is a whole number from 0 to MAX_INTEGER, or None if it is missing or null."""
         return None if self._plain.get(name) is None else self.whole(name)
 
     def number(self, name: str, default: float | None = None) -> float:
         """Return a field that is a finite number."""
         value = self._plain.get(name, default)
-        if type(value) is int and -MOST <= value <= MOST:
+        if type(value) is int and -MAX_INTEGER <= value <= MAX_INTEGER:
             return value
         if type(value) is float and math.isfinite(value):
             return value
@@ -133,10 +133,10 @@ class Fields:
         return dict(self._plain)
 
     def wholes_or_none(self, name: str) -> tuple[int | None, ...]:
-        """Return a field that is a list of whole numbers from 0 to MOST, or nulls."""
+        """Return a field that is a list of whole numbers from 0 to MAX_INTEGER, or nulls."""
         value = self._plain.get(name)
         if not isinstance(value, (list, tuple)) or not all(
-            each is None or (type(each) is int and 0 <= each <= MOST) for each in value
+            each is None or (type(each) is int and 0 <= each <= MAX_INTEGER) for each in value
         ):
             raise self.wrong(name, "a list of whole numbers and nulls")
         return tuple(value)
@@ -163,13 +163,13 @@ def loaded(text: object, what: str) -> Fields:
         raise Unreadable(f"{what} cannot be read: it is no JSON ({str(error)[:_SHOWN]})") from error
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return a short text for *value*, since a payload may hold megabytes, or numbers too long to print."""
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, (list, tuple)):
         return "a list"
-    if type(value) is int and abs(value) > MOST:
+    if type(value) is int and abs(value) > MAX_INTEGER:
         return "a number beyond all bounds"
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

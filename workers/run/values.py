@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuqueue.codec.wire import from_answer, to_stored
+from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.text.json_fields import Fields
@@ -85,7 +85,7 @@ class Held:
             Unreadable: The fields are not a valid claim.
 
         """
-        held: Held = from_answer(cls, plain.whole_object(), "the claim of a run")
+        held: Held = from_plain(cls, plain.whole_object(), "the claim of a run")
         if not held.devices:
             raise plain.wrong("devices", "that of this run")
         return held

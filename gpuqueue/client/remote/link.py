@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from gpuqueue import errors
 from gpuqueue.client.remote.http import Answer, ClosedEarly, HttpConnection, NoHttp, Place
-from gpuqueue.codec.wire import from_answer, to_plain
+from gpuqueue.codec.wire import from_plain, to_plain
 from gpuqueue.errors import GpuQueueError, ServiceUnreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.version import VERSION
@@ -105,7 +105,7 @@ class Link:
         if kind is bytes:
             found = content
         elif kind is not NOTHING:
-            found = from_answer(kind, _json(content, self.url))
+            found = from_plain(kind, _json(content, self.url))
         return found, answer
 
     def stream(self, path: str, query: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Iterator[bytes]:

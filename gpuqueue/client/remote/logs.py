@@ -11,7 +11,7 @@ from gpuqueue.client.log_places import with_run
 from gpuqueue.client.patience import ABSENCES, Patience
 from gpuqueue.client.remote.link import Link, error_of, segment
 from gpuqueue.client.remote.log_tail import RemoteTail, RunLog
-from gpuqueue.codec.wire import from_answer
+from gpuqueue.codec.wire import from_plain
 from gpuqueue.errors import Refused, ServiceUnreachable, Unreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import job_ref
@@ -207,13 +207,13 @@ class Following:
             self._tail.path, self._tail.offset = RunLog(self._name, int(attempt)), int(offset)
             return str(plain).encode("utf-8", "surrogateescape")
         if name == "job":
-            before, self._job = self._job, from_answer(Job, plain)
+            before, self._job = self._job, from_plain(Job, plain)
             is_new = before is None or before.state is not JobState.HELD
             if self._held is not None and self._job.state is JobState.HELD and is_new:
                 self._held(self._job)
             self._report_state()
         elif name == "run" and self._again is not None:
-            self._again(from_answer(runs.Run, plain))
+            self._again(from_plain(runs.Run, plain))
         elif name == "warning":
             self._tail.warn(str(plain))
         elif name == "problem":

@@ -29,12 +29,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock, SystemClock, to_epoch_ms
-from gpuqueue.codec.access import decode_audit_entry, encode_audit_entry
-from gpuqueue.codec.text import iso
+from gpuqueue.codec.text import dump
+from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import GpuQueueError, HistoryUnreachable, Unreachable, Unreadable
 from gpuqueue.model.audit import AuditEntry, AuditOutcome, entry_of
 from gpuqueue.model.caller import Caller, Via
 from gpuqueue.service.identity.request_rate import network_of
+from gpuqueue.text.json_fields import loaded
 
 if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase
@@ -130,7 +131,7 @@ class _Folds:
                 break
             del self._groups[key]
             if group.last is not None and group.first_at is not None:
-                detail = {"times": str(group.times), "until": iso(group.last.at) or ""}
+                detail = {"times": str(group.times), "until": group.last.at.isoformat(timespec="milliseconds")}
                 found.append(replace(group.last, at=group.first_at, jobs=group.jobs, detail=detail))
         return found
 
@@ -193,7 +194,7 @@ class AuditJournal:
             if self._folds.takes(*_of_refusal(caller, action), entry, self._clock.monotonic_s()):
                 return
         try:
-            self._append(encode_audit_entry(entry))
+            self._append(_line_of(entry))
         except OSError as error:
             log.error("the refusal of %s for %s cannot be written: %s", action, caller.account, error)  # noqa: TRY400 - no fault of the program
 
@@ -288,11 +289,11 @@ class AuditJournal:
         with self._lock:
             found = self._folds.over(now_s)
         for each in found:
-            self._append_outcome(each, encode_audit_entry(replace(each, id=self._new_id())))
+            self._append_outcome(each, _line_of(replace(each, id=self._new_id())))
 
     def _begin(self, entry: AuditEntry) -> None:
         try:
-            self._append(encode_audit_entry(entry))
+            self._append(_line_of(entry))
         except OSError as error:
             raise Unreachable(
                 f"the audit log cannot be written, so nothing is changed: {error.strerror or error}: see the log of "
@@ -300,7 +301,7 @@ class AuditJournal:
             ) from error
 
     def _end(self, entry: AuditEntry, outcome: AuditOutcome, reason: str | None) -> None:
-        self._append_outcome(entry, encode_audit_entry(replace(entry, outcome=outcome, reason=reason)))
+        self._append_outcome(entry, _line_of(replace(entry, outcome=outcome, reason=reason)))
 
     def _append_outcome(self, entry: AuditEntry, line: str) -> None:
         try:
@@ -340,12 +341,18 @@ def _is_folded(line: bytes) -> bool:
     return line.startswith(_FOLDED)
 
 
+def _line_of(entry: AuditEntry) -> str:
+    return dump(to_stored(entry))
+
+
 def _read(path: Path, line: bytes) -> AuditEntry | None:
+    what = "an audit entry"
     try:
-        return decode_audit_entry(line)
+        entry: AuditEntry = from_plain(AuditEntry, loaded(line, what).whole_object(), what)
     except Unreadable as error:
         log.error("a damaged line in %s is left out of the audit log: %s", path, error)  # noqa: TRY400 - as above
         return None
+    return entry
 
 
 class AuditFile:

@@ -18,7 +18,7 @@ from gpuqueue.model.device import Activity, Device, DeviceKind, Peak, PeakSource
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.system.exec_limits import MAX_STRING_BYTES
-from gpuqueue.text.json_fields import MOST, Fields, loaded
+from gpuqueue.text.json_fields import MAX_INTEGER, Fields, loaded
 from gpuqueue.text.units import GIB
 from workers.measure.meter import Meter
 from workers.measure.timeline import Trace
@@ -53,7 +53,7 @@ PLAINS = {
     )
 }
 READERS = {
-    **{partial(wire.from_answer, kind): text for kind, text in PLAINS.items()},
+    **{partial(wire.from_plain, kind): text for kind, text in PLAINS.items()},
     Meter.from_plain: json.dumps(METER.to_plain()),
     Trace.from_plain: json.dumps(METER.to_plain()["trace"]),
 }
@@ -156,7 +156,7 @@ def test_a_field_is_what_it_must_be_or_an_error(value: Any) -> None:
         got = read(take, "x")
         assert got is None or isinstance(got, kinds)
         if take == fields.whole and got is not None:
-            assert 0 <= got <= MOST
+            assert 0 <= got <= MAX_INTEGER
 
 
 def test_all_texts_are_texts_or_the_first_that_is_not_is_named() -> None:

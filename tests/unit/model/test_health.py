@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuqueue.codec.wire import from_answer, to_stored
+from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.model.device import (
     HARDWARE_SLOWDOWN,
     HARDWARE_THERMAL,
@@ -73,9 +73,9 @@ def test_a_mig_instance_keeps_its_parent_on_the_wire() -> None:
         uuid="MIG-1", index=100, name="one", kind=DeviceKind.GPU, total_bytes=1, pci_bus="0", mig_parent="GPU-1"
     )
     plain = to_stored(device)
-    assert device == from_answer(Device, plain)
+    assert device == from_plain(Device, plain)
     del plain["mig_parent"]
-    assert from_answer(Device, plain).mig_parent is None
+    assert from_plain(Device, plain).mig_parent is None
 
 
 @pytest.mark.parametrize(
