@@ -124,7 +124,7 @@ def test_the_description_leads_nowhere_that_is_not_there(wheel: Path) -> None:
 
     assert [] == [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
     for words in (
-        "# gpuqueue", "    pip install gpuqueue-server\n", "gpuqueue submit train.py --mem 6G", "| Celery |",
+        "# gpuqueue", "    pip install 'gpuqueue-server[all]'\n", "gpuqueue submit train.py --mem 6G", "| Celery |",
         "the first ten minutes",
     ):  # fmt: skip
         assert words in text
