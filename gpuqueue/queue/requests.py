@@ -145,10 +145,10 @@ class Requests:
 
         """
 
-        def ask(known: str, spec: JobSpec) -> Sequence[str]:
+        def ask(known: str, spec: JobSpec, *, other: bool) -> Sequence[str]:
             digest = hashlib.sha1(known.encode(), usedforsecurity=False).hexdigest()
             words = (int(spec.priority) if priority else "", spec.mem_bytes, str(spec.shape), encode_spec(spec))
-            flags = (int(after), int(begin), int(time), dependency_args.asked(spec, ends))
+            flags = (int(after), int(begin), int(time), int(other), dependency_args.asked(spec, ends))
             reply: Sequence[str] = self._store.scripts.run("edit", job_id, digest, *words, *flags, by) or ("changed",)
             return reply
 
@@ -156,16 +156,23 @@ class Requests:
             fields, payload = next(read_entries(self._store, [job_id]))
             if not fields:
                 return None
-            spec = change(replies.in_force(decode_spec(payload), fields))
+            before = replies.in_force(decode_spec(payload), fields)
+            spec = change(before)
+            other = _but_for_at_once(spec) != _but_for_at_once(before)
             known = f"{payload or ''}{fields[stored.MEM_BYTES] if stored.MEM_RETRIES in fields else ''}"
-            verdict, *rest = ask(known, spec)
+            verdict, *rest = ask(known, spec, other=other)
             if verdict == "default":
                 spec = replace(spec, time_limit_s=int(rest[0]) / 1000)
-                verdict, *rest = ask(known, spec)
+                verdict, *rest = ask(known, spec, other=True)
             if verdict != "changed":  # otherwise another edit came first: repeat with its result
                 _refuse_edit(job_id, verdict, rest)
                 _refuse(spec, verdict, rest, lambda: devices.known_devices(self._store))
                 return JobState(verdict)
+
+
+def _but_for_at_once(spec: JobSpec) -> JobSpec:
+    """Return *spec* without the concurrency limit of its array."""
+    return spec if spec.array is None else replace(spec, array=replace(spec.array, at_once=None))
 
 
 def _members(spec: JobSpec) -> int:

@@ -2,6 +2,7 @@
 -- ARGV: id  digest (SHA-1 of its spec, as the caller knows it; with its memory behind, if it got that after a lack of it)
 --       priority ('': unchanged)  mem  shape  spec
 --       1 if the dependencies change  1 if the begin time changes  1 if a time limit was given, also to have none
+--       1 if the request changes in more than the concurrency limit of an array
 --       how it waits (see dependencies.lua)  caller ('': the queue itself)
 -- returns {state} | {'unchanged', state}: the job does not wait | {'changed'}: its spec has changed meanwhile | {} unknown
 --       | {'of', the owner}: the caller may not change it (see authorize.lua)
@@ -10,24 +11,23 @@
 --       | {'granted', n}: it was granted n retries and the last is still to come; fewer cannot be set
 --       | {'circle', id}: that job waits for this one | {'tangled'}: too many jobs wait for each other
 --       | as submit.lua; 'default' if the job moves to another pool
-local wrong = expect {'id', 'nonce', 'priority?', 'size', 'shape', 'text', 'flag', 'flag', 'flag', 'text', 'by'}
+local wrong = expect {'id', 'nonce', 'priority?', 'size', 'shape', 'text', 'flag', 'flag', 'flag', 'flag', 'text', 'by'}
 local waits
-if not wrong then waits, wrong = waits_of(10) end
+if not wrong then waits, wrong = waits_of(11) end
 if wrong then return wrong end
-local id, digest, priority, mem, shape, spec, new_after, new_begin, new_time = unpack(ARGV, 1, 9)
+local id, digest, priority, mem, shape, spec, new_after, new_begin, new_time, other = unpack(ARGV, 1, 10)
 local need, _, _, pool, wanted_kind = parse_shape(shape)
 if not WANTED_KINDS[wanted_kind] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 5 is not the shape of the job') end
 local job = read_job(id)
 if not job.state then return {} end
-local owner = theirs(ARGV[11], job.user)
+local owner = theirs(ARGV[12], job.user)
 if owner then return {'of', owner} end
 local of = call('HMGET', job_key(id), F.array, F.member_claimed_ms, F.retry_after, F.mem_retries)
 local known = call('GET', key2('s', id)) or ''
-local function but_for_at_once(text) return (string.gsub(text, '("array":{"indexes":"[%d,:-]+","at_once":)%w+,', '%1,', 1)) end
 local begun = of[2] and not of[1]
 -- Dependencies and priority may differ where the spec is equal: the current ones may stem from aging or finished jobs.
-local other = new_after == '1' or new_begin == '1' or priority ~= '' or but_for_at_once(known) ~= but_for_at_once(spec)
-if of[1] or (begun and other) then -- the request belongs to the array, or to its members
+local more = other == '1' or new_after == '1' or new_begin == '1' or priority ~= ''
+if of[1] or (begun and more) then -- the request belongs to the array, or to its members
   return {'begun'}
 end
 local waits_yet = (job.state == 'queued' or job.state == 'held') and queueable(job)
