@@ -29,7 +29,7 @@ BOTH = ROOT / "build" / "pictures" / "lab"
 VIEWS = {
     "devices": ("light", "table.devices tbody tr", ("/overview",)),
     "queue": ("dark", "tr.job", ("/queue-table", "/job-places", "/job-progress")),
-    "job": ("light", ".memory path.series", ("/view", "/events", "/log")),
+    "job": ("light", ".memory path.series", ("/view", "/story", "/log")),
     "statistics": ("light", ".charts", ("/stats", "/queue-table")),
 }
 #: Views that are shown as long as they are. The others are as high as a screen.

@@ -475,7 +475,7 @@ def low_run(queue: JobQueue, uuid: str = "GPU-0", **changes: object) -> int:
 def may_preempt(site: Site, job_id: int) -> list[int]:
     """Return the jobs that *job_id* may preempt, by the text."""
     output = site.cli("why", str(job_id)).stdout
-    return [int(each) for each in re.findall(r"job (\d+) ", output.partition("it may preempt")[2])]
+    return [int(each) for each in re.findall(r"job (\d+) ", output.partition("it may preempt")[2].partition("\n")[0])]
 
 
 @pytest.mark.full
