@@ -5,7 +5,7 @@ figure is the server's own time for a claim (its slow log). The floor is a scrip
 claim that finds its job at once issues commands (30), on the same server, after each claim. A call below the log's
 threshold counts as the threshold. On a machine that is slow for a while both are slow, so compare the ratio. Within
 every fiftieth script of any kind the server collects garbage: that is most of a `p99`, of the floor's as well. Where
-the server has loaded a better allocator than the C library's (see gpuqueue/embedded/allocator.py), the largest queue is
+the server has loaded a better allocator than the C library's (see gpuqueue/embedded/server.py), the largest queue is
 measured once more without it: ``claim-libc``. Further figures are the store's memory for a waiting job, and the whole
 process of ``gpuqueue queue`` with that many waiting jobs.
 

@@ -37,8 +37,7 @@ from workers.devices.select import choose
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.monitor import DeviceMonitor
 from workers.measure.sampler import Sampler
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 
 GIB = 2**30
 #: The shim's part: a parent that prints the pid of its child, which is the process on the card.

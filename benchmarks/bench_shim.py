@@ -25,8 +25,7 @@ from benchmarks.measure.options import how_many
 from benchmarks.measure.rounds import alternate
 from benchmarks.measure.table import report
 from gpuqueue.model.run import RunDevice
-from workers.run.directory import RunDir
-from workers.run.values import Held, ShimSpec
+from workers.run.directory import Held, RunDir, ShimSpec
 from workers.shim.client import Shims
 
 ROUNDS, QUICK_ROUNDS = 25, 5

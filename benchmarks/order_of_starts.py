@@ -23,13 +23,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuqueue.embedded.scratch import scratch_store
+from gpuqueue.embedded.store import scratch_store
 from gpuqueue.model.placement import Preference
-from gpuqueue.simulator.figures import bounded_slowdown, percentile
+from gpuqueue.simulator.comparison import bounded_slowdown, percentile
 from gpuqueue.simulator.ours import Ours
 from gpuqueue.simulator.replay import Placement, Policy, replay
+from gpuqueue.simulator.rivals import Easy, FirstFit, Room, Shortest
 from gpuqueue.simulator.shapes import SHAPES, shaped
-from gpuqueue.simulator.sharing import Easy, FirstFit, Room, Shortest
 from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import parse_duration

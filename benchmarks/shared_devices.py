@@ -17,9 +17,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuqueue.embedded.scratch import scratch_store
+from gpuqueue.embedded.store import scratch_store
 from gpuqueue.model.placement import Preference
-from gpuqueue.simulator.figures import Served
+from gpuqueue.simulator.comparison import Served
 from gpuqueue.simulator.ours import Ours
 from gpuqueue.simulator.replay import replay
 from gpuqueue.simulator.shapes import SHAPES, shaped

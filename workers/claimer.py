@@ -19,10 +19,9 @@ from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
-from workers.run.directory import RunDir
+from workers.run.directory import Held, RunDir
 from workers.run.start_health import in_words
-from workers.run.values import Held
-from workers.steps.detach import Detached, answered
+from workers.steps.conclusion import Detached, answered
 from workers.threads import SteadyEvent
 
 log = logging.getLogger(__name__)

@@ -253,7 +253,7 @@ def pack() -> None:
 @click.option("--for", "how_long", default="7d", show_default=True, metavar="TIME", help="How long the jobs may run.")
 def park(how_long: str) -> None:
     """Let this machine's jobs run without a worker (`gpuqueue down --leave-jobs` does this)."""
-    from workers.services.park import park as leave_alone  # noqa: PLC0415 - only here
+    from workers.services.adoption import park as leave_alone  # noqa: PLC0415 - only here
 
     number = leave_alone(Settings.load(), parse_duration(how_long))
     if number == 1:
@@ -284,10 +284,10 @@ def devices(spec: str | None, *, as_json: bool) -> None:
 def doctor(*, deep: bool, fix: bool) -> None:
     """Run the checks of the worker side for `gpuqueue doctor`. Prints one JSON object per finding."""
     from gpuqueue.codec.wire import to_plain  # noqa: PLC0415 - only here
-    from workers.doctor import examination, repairs  # noqa: PLC0415 - only here
+    from workers.doctor import examination  # noqa: PLC0415 - only here
 
     settings, _ = Settings.salvage()  # `gpuqueue doctor` reports the errors in the settings
-    for what in repairs.repair(settings) if fix else ():
+    for what in examination.repair(settings) if fix else ():
         click.echo(json.dumps({"repair": what}))
     for finding in examination.examine(settings, os.environ, deep=deep):
         click.echo(json.dumps(to_plain(finding)))  # printed one by one, since the next check may hang
@@ -297,7 +297,7 @@ def doctor(*, deep: bool, fix: bool) -> None:
 @click.argument("part", type=click.Choice(["host", "recorder"]))
 def health(part: str) -> None:
     """Exit with 0 if a part of this machine does its work, for the health checks of containers."""
-    from workers.doctor.health import trouble_of  # noqa: PLC0415 - only here
+    from workers.doctor.examination import trouble_of  # noqa: PLC0415 - only here
 
     settings = Settings.load()
     trouble = trouble_of(part, JobQueue(settings.redis_url), settings)

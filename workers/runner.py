@@ -24,18 +24,15 @@ from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
+from workers.run.directory import Exit
 from workers.run.orphans import sweep_run
-from workers.run.values import Exit
 from workers.services.adoption import Adoption
 from workers.shim.client import Shim, Shims
 from workers.shim.supervisor import CANNOT_WRITE
-from workers.steps.authorise import authorise
-from workers.steps.conclusion import Conclusion, NotStarted
-from workers.steps.detach import Detached, pause, wait_for
-from workers.steps.fetch_code import FetchCode
+from workers.steps.conclusion import Conclusion, Detached, NotStarted, pause, wait_for
 from workers.steps.judge import Judge
 from workers.steps.report import Report
-from workers.steps.spawn import Spawn
+from workers.steps.spawn import FetchCode, Spawn, authorise
 from workers.threads import SteadyEvent, in_time
 from workers.warm.pool import TIDY_S, WarmPool
 

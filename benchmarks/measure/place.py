@@ -18,7 +18,7 @@ import redis
 
 from benchmarks.measure.home import BIN, clean_environ, end_all
 from gpuqueue.client import Client
-from gpuqueue.embedded.allocator import VARIABLE, loaded_by
+from gpuqueue.embedded.server import VARIABLE, loaded_by
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue

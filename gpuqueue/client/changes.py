@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -11,13 +11,17 @@ from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model import job_ref
+from gpuqueue.model import job_ref, validation
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import JobName
+from gpuqueue.model.job_spec import tags_of
 
 if TYPE_CHECKING:
-    from gpuqueue.queue.changes import Changed
+    from gpuqueue.queue.changes import Changed, Mark
+
+#: Longest note, in characters.
+MAX_NOTE = 1000
 
 
 class Elsewhere(str, Enum):
@@ -179,3 +183,36 @@ def _check_unchanged(connection: Connection, verb: str, name: JobName, done: Cha
         raise Refused(f"nothing of {name} {what}: there is nothing to {verb}, see gpuqueue show {name.id}")
     state = reads.get(connection, str(name)).state if name.member else done.state
     raise Refused(f"job {name} {state.in_words}: there is nothing to {verb}, see gpuqueue show {name}")
+
+
+def tag(connection: Connection, job: int | str, words: Sequence[str], *, remove: bool) -> None:
+    """Add *words* to the tags of a job, or remove them."""
+    from gpuqueue.queue.changes import Mark  # noqa: PLC0415 - lazy import for startup time
+
+    if not words:
+        raise BadRequest(f"name the tags: gpuqueue tag {job} baseline")
+    tags = tags_of(words)
+    _mark(connection, job, Mark(remove=tags) if remove else Mark(add=tags))
+
+
+def note(connection: Connection, job: int | str, text: str) -> None:
+    """Set the note of a job to *text*; an empty text removes the note."""
+    from gpuqueue.queue.changes import Mark  # noqa: PLC0415 - lazy import for startup time
+
+    _mark(connection, job, Mark(note=validation.text_or_none("a note", text, most=MAX_NOTE) or ""))
+
+
+def _mark(connection: Connection, job: int | str, mark: Mark) -> None:
+    """Send *mark* to the queue, which passes it to the history. The job may be in the history only."""
+    name = job_ref.one_job(job)
+    job_id = reads.id_of(name)
+    if connection.queue.jobs.mark(job_id, mark, by=connection.user):
+        return
+    known = reads.show(connection, job).job
+    recorded = connection.recorded(job_id)
+    if recorded is None:
+        raise BadRequest(f"{name} has not started yet: tag or annotate the whole array {name.id}")
+    if not connection.queue.jobs.mark(job_id, mark, by=connection.user, ended=recorded.job):
+        raise Refused(
+            f"job {name} {known.state.in_words} in the history, and the queue does not know it: try again later"
+        )

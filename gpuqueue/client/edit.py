@@ -22,8 +22,7 @@ from gpuqueue.model.validation import NONE
 
 def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
     """Apply *wanted*; if the queue has deleted a dependency, apply again with its ending from the history."""
-    from gpuqueue.queue.requests import only_waiting  # noqa: PLC0415 - lazy import for startup time
-    from gpuqueue.queue.submit_errors import Unknown  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.queue.requests import Unknown, only_waiting  # noqa: PLC0415 - lazy import for startup time
 
     job_id = job_ref.whole_job(job)
     if not wanted:

@@ -18,8 +18,7 @@ from gpuqueue.system.environment import travelling
 
 if TYPE_CHECKING:
     from gpuqueue.client.history import History
-    from gpuqueue.estimate.dry_run import Request
-    from gpuqueue.estimate.figures import Estimate
+    from gpuqueue.estimate.dry_run import Estimate, Request
     from gpuqueue.estimate.past import Past, Script
 
 #: The largest number of jobs to read: the account's own, and those of all users. A search of all users' commands
@@ -144,15 +143,14 @@ def _request(
 
 
 def _nothing_yet(request: Request) -> Estimate:
-    from gpuqueue.estimate.figures import Estimate  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.estimate.dry_run import Estimate  # noqa: PLC0415 - lazy import for startup time
 
     return Estimate(script=request.script, args=request.args)
 
 
 def _with_dry_runs(estimate: Estimate, request: Request, sizes: Sequence[int], batch_option: str) -> Estimate:
     """Return *estimate* with the dry run *request*, and one more for each batch size of *sizes*."""
-    from gpuqueue.estimate.dry_run import dry_run  # noqa: PLC0415 - lazy import for startup time
-    from gpuqueue.estimate.figures import Batch  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.estimate.dry_run import Batch, dry_run  # noqa: PLC0415 - lazy import for startup time
     from gpuqueue.learning.rule import rounded_up  # noqa: PLC0415 - lazy import for startup time
 
     counted = dry_run(request)

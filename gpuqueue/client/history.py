@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.fields import from_fields
-from gpuqueue.client.sweep_values import sweep_values
 from gpuqueue.errors import BadRequest, Unreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import job_ref, times, validation
@@ -188,3 +187,23 @@ class History:
         if end <= start or end < earliest:
             raise BadRequest("nothing lies between since and until, or it is all in the future")
         return start, end
+
+
+def sweep_values(records: Sequence[Record], array_of: Callable[[int], Array | None]) -> dict[int, dict[str, str]]:
+    """Return the values of each of *records* that is a member of a sweep, by job id.
+
+    *array_of* finds an array by its id.
+    """
+    arrays: dict[int, Array | None] = {}
+    found = {}
+    for job in (record.job for record in records):
+        if job.member is None:
+            continue
+        array_id = job.member.array_id
+        if array_id not in arrays:
+            arrays[array_id] = array_of(array_id)
+        array = arrays[array_id]
+        if array is not None and array.axes:
+            values = array.values(job.member.index)
+            found[job.id] = {axis.name: values[axis.name] for axis in array.axes}
+    return found

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from gpuqueue.client import (
         changes,
         edit,
-        explain,
         listing,
-        marks,
         notifications,
         reads,
         retry,
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
         selection,
         submit,
         wait,
+        why,
     )
     from gpuqueue.client.changes import Change
     from gpuqueue.client.selection import Chosen, StateFilter, Which
@@ -42,15 +41,13 @@ if TYPE_CHECKING:
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.queue_query import QueueQuery
     from gpuqueue.model.run import Listing, Record
-    from gpuqueue.queue.sender import Sender
+    from gpuqueue.queue.senders import Sender
 else:
     changes = later("gpuqueue.client.changes")
     edit = later("gpuqueue.client.edit")
-    explain = later("gpuqueue.client.explain")
     job_edit = later("gpuqueue.model.job_edit")
     job_request = later("gpuqueue.model.job_request")
     listing = later("gpuqueue.client.listing")
-    marks = later("gpuqueue.client.marks")
     notifications = later("gpuqueue.client.notifications")
     queue_query = later("gpuqueue.model.queue_query")
     reads = later("gpuqueue.client.reads")
@@ -59,6 +56,7 @@ else:
     selection = later("gpuqueue.client.selection")
     submit = later("gpuqueue.client.submit")
     wait = later("gpuqueue.client.wait")
+    why = later("gpuqueue.client.why")
 
 
 class Jobs:
@@ -111,7 +109,7 @@ class Jobs:
 
     def why(self, job: int | str) -> Why:
         """Return why a job waits: what blocks it on each device, its place in the order, when it may start."""
-        return explain.why(self._connection, job)
+        return why.why(self._connection, job)
 
     def senders(self) -> Sequence[Sender]:
         """Return the running senders of notifications, and what each can send."""
@@ -371,8 +369,8 @@ class Jobs:
             BadRequest: a word is not a tag, there are too many tags, or the job is a member that waits with its array.
 
         """
-        marks.tag(self._connection, job, words, remove=remove)
+        changes.tag(self._connection, job, words, remove=remove)
 
     def note(self, job: int | str, text: str) -> None:
         """Set the note of a job to *text*; an empty text removes the note. The job may have ended."""
-        marks.note(self._connection, job, text)
+        changes.note(self._connection, job, text)

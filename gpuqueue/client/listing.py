@@ -11,11 +11,11 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, JobState
 
 if TYPE_CHECKING:
-    from gpuqueue.client import array_state
+    from gpuqueue.client import reads
     from gpuqueue.model.queue_query import QueueQuery
     from gpuqueue.model.run import Listing
 else:
-    array_state = later("gpuqueue.client.array_state")
+    reads = later("gpuqueue.client.reads")
 
 #: Largest number of jobs in one request. The store serves other clients too, and one request blocks it.
 PAGE = 2000
@@ -91,4 +91,4 @@ def with_states(jobs: Sequence[Job]) -> Iterator[Job]:
             continue
         taken = len(array) - len(here.left) - len(here.held) - sum(here.ended.values())
         found = members.get(job.id, [])
-        yield array_state.displayed(job, found) if len(found) == taken else job
+        yield reads.displayed(job, found) if len(found) == taken else job

@@ -10,25 +10,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
+from gpuqueue.learning.signature import Wanted, expected_utilisation, program_of
+from gpuqueue.model.device import DeviceKind, suits
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.placement import fits_model
 from gpuqueue.settings.parsers import LearnMemory
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpuqueue.client import device_room
-    from gpuqueue.learning import advice, program, signature
+    from gpuqueue.learning import advice, signature
     from gpuqueue.learning.past_run import PastRun
     from gpuqueue.learning.signature import Lesson
     from gpuqueue.model import mem_source
-else:  # a command without a script needs none of them
+    from gpuqueue.queue.lease import DeviceStatus
+else:
     advice = later("gpuqueue.learning.advice")
-    device_room = later("gpuqueue.client.device_room")
     mem_source = later("gpuqueue.model.mem_source")
-    program = later("gpuqueue.learning.program")
+    program = later("gpuqueue.learning.signature")
     signature = later("gpuqueue.learning.signature")
 
 Note = Callable[[str], None]
@@ -78,7 +80,7 @@ def with_memory(connection: Connection, spec: JobSpec, open_memory: OpenMemory |
 
 def _learned(connection: Connection, spec: JobSpec, lesson: Lesson, note: Note | None) -> JobSpec:
     found = lesson.learned
-    room_bytes = device_room.most_for(connection, spec)
+    room_bytes = most_for(connection, spec)
     mem_bytes = found.within(found.room_bytes if room_bytes is None else room_bytes)
     source = mem_source.MemSource(mem_source.MemKind.LEARNED, found.runs, lesson.signature)
     if note is not None:
@@ -127,14 +129,14 @@ def _suggest(connection: Connection, spec: JobSpec, note: Note | None) -> None:
 
     An exclusive job gets all of a device, whatever it asks for.
     """
-    if note is None or spec.placement.exclusive or not program.names_a_file(spec.argv, spec.script):
+    if note is None or spec.placement.exclusive or not signature.names_a_file(spec.argv, spec.script):
         return
     runs = _runs(connection, spec, needed=False)
     lesson = _lesson(connection, spec, runs) if runs else None
     if lesson is None:
         return
     asks_too_little = lesson.learned.need_bytes > spec.mem_bytes
-    room_bytes = device_room.most_for(connection, spec) if asks_too_little else None
+    room_bytes = most_for(connection, spec) if asks_too_little else None
     line = advice.suggestion(spec.mem_bytes, lesson, room_bytes)
     if line is not None:
         note(line)
@@ -142,9 +144,57 @@ def _suggest(connection: Connection, spec: JobSpec, note: Note | None) -> None:
 
 def _runs(connection: Connection, spec: JobSpec, *, needed: bool) -> tuple[PastRun, ...] | None:
     """Return the account's own earlier runs of the program, None if the history did not answer."""
-    what = program.program_of(spec.argv, spec.script, spec.cwd)
+    what = signature.program_of(spec.argv, spec.script, spec.cwd)
     return connection.past_runs.of(spec.account.name, what, needed=needed)
 
 
 def _lesson(connection: Connection, spec: JobSpec, runs: tuple[PastRun, ...]) -> Lesson | None:
     return signature.lesson_for(signature.Wanted.of(spec), runs, connection.settings.headroom_bytes)
+
+
+def most_for(connection: Connection, spec: JobSpec) -> int | None:
+    """Return the most bytes that each device of a job like *spec* can give, on the host that can give most.
+
+    External processes do not count, since they may end. What nobody holds is the driver's own and counts. None if no
+    device is known that the job may use, or if the store does not answer. A CPU has no device memory.
+
+    ``memory_retry.lua`` has the same rule.
+    """
+    try:
+        devices = connection.queue.devices.all()
+    except Unreachable:
+        return None
+    gpus_known = any(each.device.kind is not DeviceKind.CPU for each in devices)
+    alike: dict[tuple[str, DeviceKind], list[int]] = {}  # all devices of a job are on one host and of one kind
+    for each in devices:
+        if each.device.kind is not DeviceKind.CPU and _may_use(spec, each, gpus_known=gpus_known):
+            alike.setdefault((each.host, each.device.kind), []).append(_room_bytes(each))
+    enough = [sorted(rooms, reverse=True)[spec.gpus - 1] for rooms in alike.values() if len(rooms) >= spec.gpus]
+    return max(enough, default=None)
+
+
+def _may_use(spec: JobSpec, status: DeviceStatus, *, gpus_known: bool) -> bool:
+    wanted, device = spec.placement, status.device
+    return (
+        spec.pool in {"", status.pool}
+        and suits(spec.device, device.kind, gpus_known=gpus_known)
+        and (not wanted.devices or device.uuid in wanted.devices)
+        and (not wanted.models or any(fits_model(model, device.name) for model in wanted.models))
+        and (spec.gpus == 1 or device.mig_parent is None)
+    )
+
+
+def _room_bytes(status: DeviceStatus) -> int:
+    of_driver = status.external_bytes if status.driver_bytes is None else status.driver_bytes
+    return status.device.total_bytes - status.headroom_bytes - (of_driver or 0)
+
+
+def with_expected_utilisation(connection: Connection, spec: JobSpec) -> JobSpec:
+    """Return *spec* with its expected utilisation, unchanged if the account's own earlier runs do not show it.
+
+    A submit does not wait for a history that would have to be opened first (see past_runs.py).
+    """
+    program = program_of(spec.argv, spec.script, spec.cwd)
+    runs = connection.past_runs.of(spec.account.name, program, needed=False)
+    found = expected_utilisation(Wanted.of(spec), runs or ())
+    return spec if found is None else replace(spec, expected_utilisation=found)

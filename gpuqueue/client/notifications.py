@@ -61,7 +61,7 @@ def made_anew(notifications: Sequence[Notification]) -> tuple[Notification, ...]
         BadRequest: a URL has a part that is not permitted.
 
     """
-    from gpuqueue.notify.user_urls import made_of  # noqa: PLC0415 - lazy import: rarely needed
+    from gpuqueue.notify.targets import made_of  # noqa: PLC0415 - lazy import: rarely needed
 
     return tuple(each if each.target is not None else replace(each, to=made_of(each.to)) for each in notifications)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,11 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_ref import JobName
 
 if TYPE_CHECKING:
-    from gpuqueue.client import array_state
     from gpuqueue.model import run as runs
     from gpuqueue.model.event import Event
     from gpuqueue.model.run import Record
 else:
     runs = later("gpuqueue.model.run")
-    array_state = later("gpuqueue.client.array_state")
 
 
 def get(connection: Connection, job: int | str) -> Job:
@@ -113,7 +111,7 @@ def by_its_members(connection: Connection, job: Job) -> Job:
     """Return a running array with the state that follows from its members, and any other job unchanged."""
     if job.tally is None or job.state is not JobState.RUNNING:
         return job
-    return array_state.displayed(job, connection.queue.jobs.members(job.id))
+    return displayed(job, connection.queue.jobs.members(job.id))
 
 
 def _member(connection: Connection, member: Member) -> Record:
@@ -232,7 +230,7 @@ def ends(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
         BadRequest: one of them is a member of an array.
 
     """
-    from gpuqueue.queue.submit_errors import Unknown, whole_array_only  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.queue.requests import Unknown, whole_array_only  # noqa: PLC0415 - lazy import for startup time
 
     for member in connection.database.members_among(job_ids):
         raise whole_array_only(member)
@@ -241,3 +239,17 @@ def ends(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
     if missing:
         raise Unknown(missing)
     return {each: state is JobState.SUCCEEDED for each, state in states.items()}
+
+
+def displayed(job: Job, members: Iterable[JobState]) -> Job:
+    """Return *job*, an array, with the state that follows from the states of its claimed *members*.
+
+    The store records an array as running until its last member has ended. If no member is active, the array is
+    queued when one of its members waits for a retry. Otherwise all remaining members are held, and so is the array.
+    """
+    there = {state for state in members if not state.is_end}
+    if job.state is not JobState.RUNNING or job.tally is None or not there or any(each.is_active for each in there):
+        return job
+    if JobState.QUEUED in there:
+        return replace(job, state=JobState.QUEUED, reason=WaitReason.RETRY)
+    return replace(job, state=JobState.HELD, reason=WaitReason.HELD)

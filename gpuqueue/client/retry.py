@@ -11,12 +11,11 @@ from gpuqueue.client import placeholders, reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.devices import uuids_of
 from gpuqueue.client.edit import change_of
-from gpuqueue.client.memory import OpenMemory, with_memory
+from gpuqueue.client.memory import OpenMemory, with_expected_utilisation, with_memory
 from gpuqueue.client.placement import counts_use
 from gpuqueue.client.selection import may_change
 from gpuqueue.client.wait import recorded
 from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused, Unreadable
-from gpuqueue.lazy.imports import later
 from gpuqueue.model import job_ref, validation
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
@@ -30,13 +29,11 @@ from gpuqueue.text.sanitize import plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gpuqueue.client import utilisation
     from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_ref import JobName
     from gpuqueue.model.job_spec import Checkout
     from gpuqueue.model.run import Record
-else:  # few sites place jobs by it
-    utilisation = later("gpuqueue.client.utilisation")
+
 
 #: The end states of members that a retry of an array runs again.
 FAILED = (JobState.FAILED, JobState.LOST)
@@ -81,7 +78,7 @@ def spec_again(
     if args is not None:
         placeholders.check(again)
     if counts_use(again, connection.settings):
-        again = utilisation.with_expected_utilisation(connection, again)
+        again = with_expected_utilisation(connection, again)
     return with_memory(connection, again, OpenMemory(auto=True), warn) if changes.mem == AUTO else again
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         reads,
         retry,
         snapshots,
-        utilisation,
     )
     from gpuqueue.client.memory import OpenMemory
     from gpuqueue.model import file_patterns, host_limits, python_environments, times
@@ -56,7 +55,6 @@ else:  # needed by few submits
     retry = later("gpuqueue.client.retry")
     snapshots = later("gpuqueue.client.snapshots")
     times = later("gpuqueue.model.times")
-    utilisation = later("gpuqueue.client.utilisation")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +91,7 @@ def spec_of(connection: Connection, request: JobRequest, note: Callable[[str], N
     if with_code:
         spec = snapshots.kept(connection, request, spec, note)
     if counts_use(spec, connection.settings):
-        spec = utilisation.with_expected_utilisation(connection, spec)
+        spec = memory.with_expected_utilisation(connection, spec)
     left_open = open_memory(request, spec)
     if left_open is None and (note is None or len(spec.argv) == 1):  # nobody wants advice on a program without a script
         return spec
@@ -217,8 +215,11 @@ def queued(
         Refused: it is a retry of a job that has not ended, or that this account may not run again.
 
     """
-    from gpuqueue.queue.requests import new_nonce  # noqa: PLC0415 - lazy import for startup time
-    from gpuqueue.queue.submit_errors import Found, Unknown  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.queue.requests import (  # noqa: PLC0415 - lazy import for startup time
+        Found,
+        Unknown,
+        new_nonce,
+    )
 
     if spec.retry_of is not None:
         retry.check_retried(connection, spec.retry_of)

@@ -9,24 +9,25 @@ Python represents them, and are decoded unchanged.
 
 from __future__ import annotations
 
-from gpuqueue.codec.endings import decode_ended, decode_started, encode_ended, encode_started
-from gpuqueue.codec.environment import (
-    decode_environment,
-    encode_environment,
-    shown_request,
-    with_environment,
-    without_environment,
-)
 from gpuqueue.codec.request import (
     MAX_SPEC_BYTES,
     UNREADABLE,
+    decode_ended,
+    decode_environment,
     decode_request,
     decode_spec,
+    decode_started,
+    encode_ended,
+    encode_environment,
     encode_spec,
+    encode_started,
     member_note,
     of_member,
+    shown_request,
     stand_in,
     whole_payload,
+    with_environment,
+    without_environment,
 )
 
 __all__ = [

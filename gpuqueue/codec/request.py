@@ -5,17 +5,25 @@ The request of a member of an array is derived from the request of the array.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpuqueue.codec.text import VERSION, dump, meaning
-from gpuqueue.codec.wire import from_plain, to_stored
+from gpuqueue.codec.wire import VERSION, dump, from_plain, meaning, to_stored
 from gpuqueue.errors import BadRequest, Unreadable
-from gpuqueue.lazy.imports import pattern
+from gpuqueue.lazy.imports import later, pattern
 from gpuqueue.model.array import Member
+from gpuqueue.model.environment import Environment, is_secret
 from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.system.exec_limits import check_exec_limits
 from gpuqueue.text.json_fields import Fields, loaded
+
+if TYPE_CHECKING:
+    from gpuqueue.model import run as runs
+    from gpuqueue.model.mem_source import Shortage
+    from gpuqueue.model.run import Ended, Ending, RunDevice
+else:
+    runs = later("gpuqueue.model.run")
 
 #: Largest accepted spec, in bytes of JSON. The store keeps it in memory until the job has ended.
 MAX_SPEC_BYTES = 1024 * 1024
@@ -24,6 +32,10 @@ _OWNER = pattern(r',"of":(0|[1-9][0-9]{0,17}),"index":(0|[1-9][0-9]{0,6})\}\Z')
 _MAX_OWNER = 50
 
 _WHAT = "a job's request"
+_REQUEST, _ENVIRONMENT = "a job's request", "a job's environment"
+#: Written in place of a request that cannot be read, because it may hold secrets.
+NOT_KEPT = "(not kept: it cannot be read, and may hold secrets)"
+_START, _END = "the report of a start", "the report of an end"
 
 
 def encode_spec(spec: JobSpec) -> str:
@@ -144,3 +156,105 @@ def stand_in(*, user: str, mem_bytes: int, **known: Any) -> JobSpec:
     defaults = {"argv": (UNREADABLE,), "cwd": "/", "name": UNREADABLE}
     with meaning(_WHAT):
         return JobSpec(**{**defaults, **known, "account": account, "mem_bytes": mem_bytes})
+
+
+def without_environment(payload: object) -> tuple[str, dict[str, str]]:
+    """Return the request in *payload* with an empty environment, and its environment.
+
+    Raises:
+        Unreadable: *payload* has no request, or its environment has a value that is no text.
+
+    """
+    request = loaded(payload, _REQUEST)
+    env = request.below("env", _ENVIRONMENT).all_texts()
+    return dump({**request.whole_object(), "env": {}}), env
+
+
+def with_environment(payload: str, env: Mapping[str, str]) -> str:
+    """Return the request in *payload* with *env*: the reverse of :func:`without_environment`, letter by letter.
+
+    A request that cannot be read is returned unchanged.
+    """
+    try:
+        return dump({**loaded(payload, _REQUEST).whole_object(), "env": dict(env)})
+    except Unreadable:
+        return payload
+
+
+def shown_request(payload: object) -> str:
+    """Return *payload* as it may be stored anywhere: without its environment, or NOT_KEPT if it cannot be read."""
+    try:
+        return without_environment(payload)[0]
+    except Unreadable:
+        return NOT_KEPT
+
+
+def encode_environment(env: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return *env* as the texts of two columns: all variables, with null for a secret, and the secrets, if any.
+
+    The first text keeps the order, so that the request can be put together again as it was.
+    """
+    secrets = {name: value for name, value in env.items() if is_secret(name)}
+    if not secrets:
+        return dump(dict(env)), None
+    return dump({name: None if name in secrets else value for name, value in env.items()}), dump(secrets)
+
+
+def decode_environment(variables: str, secrets: str | None) -> Environment:
+    """Return the environment in the two texts of :func:`encode_environment`; without *secrets* their names.
+
+    Raises:
+        Unreadable: the texts are no such environment.
+
+    """
+    known = loaded(variables, _ENVIRONMENT)
+    apart = {} if secrets is None else loaded(secrets, _ENVIRONMENT).all_texts()
+    values: dict[str, str] = {}
+    for name in known:
+        if known.has(name):
+            values[name] = known.text(name)
+        elif name in apart:
+            values[name] = apart[name]
+    return Environment(variables=values, removed=tuple(name for name in known if name not in values))
+
+
+def encode_started(*, log_path: str, devices: tuple[RunDevice, ...]) -> str:
+    """Return the report of the start of a run as text."""
+    return dump({"v": VERSION, "log_path": log_path, "devices": to_stored(devices)})
+
+
+def encode_ended(
+    *,
+    ending: Ending,
+    duration_s: float | None,
+    devices: tuple[RunDevice, ...],
+    peak_at_once_bytes: int | None = None,
+    shortage: Shortage | None = None,
+) -> str:
+    """Return the report of the end of a run as text. The store reads the *shortage*, the history does not."""
+    ended = runs.Ended(ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes)
+    more = {} if shortage is None else {"shortage": to_stored(shortage)}
+    return dump({"v": VERSION, **to_stored(ended), **more})
+
+
+def decode_started(text: object) -> tuple[str, tuple[RunDevice, ...]]:
+    """Return the log's path and the devices that :func:`encode_started` wrote.
+
+    Raises:
+        Unreadable: *text* is no such report.
+
+    """
+    plain = loaded(text, _START)
+    devices = from_plain(tuple[runs.RunDevice, ...], plain.each("devices"), f"the devices in {_START}")
+    return plain.text("log_path"), devices
+
+
+def decode_ended(text: object) -> Ended:
+    """Return the end of a run that :func:`encode_ended` wrote.
+
+    Raises:
+        Unreadable: *text* is no such report.
+
+    """
+    ended: Ended = from_plain(runs.Ended, loaded(text, _END).whole_object(), _END)
+    return ended

@@ -15,6 +15,7 @@ does not know. A class names in ``DERIVED`` the properties that API and ``--json
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import types
 import typing
@@ -24,10 +25,10 @@ from enum import Enum, IntEnum
 from functools import lru_cache, partial
 from importlib import import_module
 from math import isfinite
+from types import TracebackType
 from typing import Any, TypeVar, Union
 
 from gpuqueue.clock import from_iso
-from gpuqueue.codec.text import Plain
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.lazy.frozen import defaults_of, is_dataclass
 from gpuqueue.text.json_fields import MAX_INTEGER, shown
@@ -68,7 +69,7 @@ HOMES = {
     "Priority": "gpuqueue.model.job_spec",
     "Record": "gpuqueue.model.run",
     "RetryOn": "gpuqueue.model.retries",
-    "Sender": "gpuqueue.queue.sender",
+    "Sender": "gpuqueue.queue.senders",
     "SignInCode": "gpuqueue.model.api",
     "Statistics": "gpuqueue.model.statistics",
     "StoredSnapshot": "gpuqueue.model.code_snapshot",
@@ -77,6 +78,9 @@ HOMES = {
     "WhySentences": "gpuqueue.model.why_sentences",
     "datetime": "datetime",
 }
+VERSION = 1
+
+Plain = dict[str, Any]
 
 
 def to_plain(value: Any) -> Any:
@@ -381,3 +385,30 @@ class _Object:
         else:
             self._readers[name] = read
         return self._readers[name]
+
+
+def dump(plain: Plain) -> str:
+    """Return *plain* as compact JSON in ASCII."""
+    return json.dumps(plain, separators=(",", ":"), ensure_ascii=True)
+
+
+class meaning:  # noqa: N801 - used as a function; one from contextlib would take four times as long
+    """Turn the errors for invalid values, such as an unknown word or a peak without a source, into one error.
+
+    Raises:
+        Unreadable: instead of ValueError and BadRequest.
+
+    """
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Enter the context."""
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        """Raise Unreadable in place of *error*, if *error* is a ValueError or a BadRequest."""
+        if isinstance(error, (ValueError, BadRequest)):
+            raise Unreadable(f"{self._what} cannot be read: {error}") from error

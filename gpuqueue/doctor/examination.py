@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gpuqueue.doctor import history, machines, processes, queue, service, state, store, values
+from gpuqueue.codec.wire import from_plain
+from gpuqueue.doctor import history, processes, queue, service, state, store, values
 from gpuqueue.doctor.site import INTEGRITY_S, POLL_S, Site
-from gpuqueue.model.finding import Check, Finding, Grade, examined, name_of
+from gpuqueue.errors import Unreadable
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.finding import Check, Finding, Grade, examined, name_of, problem, unknown
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import installed
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 
 #: Time limit of the integrity check of the history's file with ``--deep``, in seconds.
@@ -46,6 +52,10 @@ AWAY: Mapping[str, Callable[[Settings, CallFailed], Finding]] = {
 }
 #: All sections, in the order of the report. A section depends on those before it.
 ORDER = ("settings", "state", "host", "python", "store", "queue", "history", "service", "processes", "runs")
+#: Time limit of the program, in seconds. Each part inside it has a far lower limit.
+ASK_S = 30.0
+#: Additional time limit with ``--deep``, in seconds, because that imports torch.
+DEEP_S = 65.0
 
 
 def examine(environ: Mapping[str, str], *, deep: bool = False) -> Iterator[tuple[str, list[Finding]]]:
@@ -56,8 +66,8 @@ def examine(environ: Mapping[str, str], *, deep: bool = False) -> Iterator[tuple
     except CallFailed as why:
         yield "settings", [replace(values.away(why), section="settings", check=name_of(values.file))]
         return
-    machines_s = machines.ASK_S + (machines.DEEP_S if deep else 0.0) + 1.0
-    of_machines = TimedCall(lambda: machines.ask(outside, deep=deep), machines_s)
+    machines_s = ASK_S + (DEEP_S if deep else 0.0) + 1.0
+    of_machines = TimedCall(lambda: ask(outside, deep=deep), machines_s)
     integrity_s = DEEP_INTEGRITY_S if deep else INTEGRITY_S
     site = Site(settings, faults, environ, integrity_s=integrity_s)
     # The other sections wait for parts of the site, which have lower limits of their own.
@@ -85,8 +95,75 @@ def begin(section: str, site: Site, limit_s: float) -> Callable[[], list[Finding
     return findings
 
 
-def _of_machines(section: str, call: TimedCall[machines.Answer]) -> list[Finding]:
+def _of_machines(section: str, call: TimedCall[Answer]) -> list[Finding]:
     try:
         return list(call.result().of(section))
     except CallFailed as why:
-        return [replace(machines.absent(str(why)), section=section, check="machines")]
+        return [replace(absent(str(why)), section=section, check="machines")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """Output of ``gpuqueue-worker doctor``. ``repairs`` are texts. ``broken`` says why the output ended early."""
+
+    findings: tuple[Finding, ...]
+    repairs: tuple[str, ...] = ()
+    broken: str = ""
+
+    def of(self, section: str) -> Iterator[Finding]:
+        """Yield the findings of *section*, and a finding that some are missing if the program failed."""
+        yield from (each for each in self.findings if each.section == section)
+        if self.broken:
+            missing = unknown(f"the rest of this section could not be checked: {self.broken}", "gpuqueue-worker doctor")
+            yield replace(missing, section=section, check="machines")
+
+
+def ask(environ: Mapping[str, str], *, deep: bool, fix: bool = False) -> Answer:
+    """Return the output of ``gpuqueue-worker doctor``. If the program hangs or dies, return its output until then.
+
+    Raises:
+        GpuQueueError: ``gpuqueue-worker`` is not installed.
+
+    """
+    words = [installed("gpuqueue-worker"), "doctor", *(["--deep"] if deep else []), *(["--fix"] if fix else [])]
+    limit_s = ASK_S + (DEEP_S if deep else 0.0)
+    try:
+        done = subprocess.run(
+            words, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        return _read(error.stdout or b"", f"it took longer than {limit_s:g} s")
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        return _read(done.stdout, f"it ended with {done.returncode}: {next(iter(lines[-1:]), 'without a word')}")
+    return _read(done.stdout, "")
+
+
+def _read(out: bytes, broken: str) -> Answer:
+    lines = out.decode(errors="replace").splitlines()
+    findings = tuple(finding for line in lines if (finding := from_line(line)) is not None)
+    return Answer(findings=findings, repairs=tuple(_repairs(lines)), broken=broken)
+
+
+def from_line(line: str) -> Finding | None:
+    """Return the finding in one line of JSON, or None if the line is incomplete, since its writer may be killed."""
+    try:
+        found: Finding = from_plain(Finding, json.loads(line))
+    except (ValueError, Unreadable):
+        return None
+    return found
+
+
+def _repairs(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        try:
+            plain = json.loads(line)
+        except ValueError:
+            continue  # an incomplete line of a program that was killed
+        if isinstance(plain, dict) and isinstance(plain.get("repair"), str):
+            yield plain["repair"]
+
+
+def absent(why: str) -> Finding:
+    """Return the finding that ``gpuqueue-worker`` cannot be run, for the reason *why*."""
+    return problem(why, "install gpuqueue-server whole again: gpuqueue and gpuqueue-worker belong together")

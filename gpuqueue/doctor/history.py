@@ -5,14 +5,13 @@ from __future__ import annotations
 from gpuqueue.doctor.site import Site
 from gpuqueue.doctor.state import room
 from gpuqueue.errors import HistoryUnreachable, install_extra
+from gpuqueue.history.connect import silent
 from gpuqueue.history.diagnostics import Count
-from gpuqueue.history.error_text import silent
 from gpuqueue.history.revision import REVISION
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed
-from gpuqueue.text.redact import without_password
-from gpuqueue.text.sanitize import short
+from gpuqueue.text.sanitize import short, without_password
 from gpuqueue.text.units import format_bytes
 
 #: Longest reason that is shown, in characters.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from gpuqueue.doctor import machines
+from gpuqueue.doctor import examination
 from gpuqueue.doctor.queue import is_down
 from gpuqueue.doctor.values import outside_of_jobs
 from gpuqueue.embedded.machine import Machine
@@ -38,7 +38,7 @@ def repair(environ: Mapping[str, str]) -> Iterator[str]:
     except CallFailed as why:
         yield f"devices were left as they are: {why}"
     try:
-        answer = machines.ask(environ, deep=False, fix=True)
+        answer = examination.ask(environ, deep=False, fix=True)
     except GpuQueueError as error:
         yield f"runs were left as they are: {error}"
     else:

@@ -14,7 +14,7 @@ from gpuqueue.history.diagnostics import DatabaseFacts, database_facts
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.joining import HostSettings
 from gpuqueue.queue.diagnostics import QueueFacts, queue_facts
-from gpuqueue.queue.server_info import ServerFacts, server_facts
+from gpuqueue.queue.safety import ServerFacts, server_facts
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.socket_http import is_local
 from gpuqueue.system.timed_call import CallFailed, TimedCall

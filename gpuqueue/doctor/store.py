@@ -13,7 +13,7 @@ from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown
 from gpuqueue.queue.safety import exposures, is_too_old, may_evict
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed
-from gpuqueue.text.redact import without_password
+from gpuqueue.text.sanitize import without_password
 from gpuqueue.text.units import format_bytes
 
 #: Shares of the memory limit (or of the machine's memory) above which the store is nearly full, and full.

@@ -19,7 +19,7 @@ from gpuqueue.model.notification import masked
 from gpuqueue.notify import sending
 from gpuqueue.settings.sources import PREFIX, key_of, settings_file, unknown_variables
 from gpuqueue.system.timed_call import CallFailed
-from gpuqueue.text.redact import without_password
+from gpuqueue.text.sanitize import without_password
 from gpuqueue.text.units import format_bytes, format_duration
 
 #: Variables that a job gets in addition to settings (docs/reference/submit.md). One has the name of a setting.

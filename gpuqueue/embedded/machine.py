@@ -1,13 +1,12 @@
-"""The steps of ``up``, ``status`` and ``down`` on one machine: the store, the queue, the host process.
-
-Those of the history's tables are in history_tables.py, those that only the workers can do in worker_program.py.
-"""
+"""The steps of ``up``, ``status`` and ``down`` on one machine: the store, the queue, the history, the host process."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator
@@ -16,9 +15,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.embedded.store import EmbeddedStore
+from gpuqueue.embedded.store import IS_LOADING, SILENT_S, EmbeddedStore
 from gpuqueue.embedded.supervision import StoreTrouble
-from gpuqueue.errors import GpuQueueError, Refused, StoreUnreachable, unusable
+from gpuqueue.errors import (
+    BadRequest,
+    GpuQueueError,
+    HistoryNewer,
+    HistoryUnreachable,
+    Refused,
+    StoreLoading,
+    StoreNotOpen,
+    StoreNotReady,
+    StoreUnreachable,
+    Unreachable,
+    unusable,
+)
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -27,7 +38,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, installed
-from gpuqueue.text.redact import without_password
+from gpuqueue.text.sanitize import without_password
 
 if TYPE_CHECKING:
     from gpuqueue.queue.lease import DeviceStatus
@@ -41,6 +52,8 @@ LEAVE_S = 40.0
 NEEDS_STORE = "--needs-store"
 #: Interval between two polls while waiting, in seconds.
 POLL_S = 0.05
+#: How long a start waits for a store that is loading its data, in seconds.
+LOADING_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,8 +163,6 @@ class Machine:
             )
         started = self.store.start() if self.settings.embedded else False
         if not self.settings.embedded:
-            from gpuqueue.embedded.store_of_others import await_store  # noqa: PLC0415 - only where others start it
-
             await_store(self.queue, within_s=0.0 if self.settings.record else READY_S)
         for warning in check_safety(self.settings.redis_url):
             sys.stderr.write(f"gpuqueue: warning: {warning}\n")
@@ -167,8 +178,6 @@ class Machine:
 
         """
         if not self.settings.record:
-            from gpuqueue.embedded.store_of_others import await_open  # noqa: PLC0415 - only where others open it
-
             await_open(self.queue, within_s=READY_S)
             return None
         from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - lazy import for startup time
@@ -333,3 +342,143 @@ def last_line(path: Path) -> str:
     """Return the last line of a log."""
     lines = path.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "no reason given"
+
+
+def await_store(queue: JobQueue, *, within_s: float) -> None:
+    """Wait until the store answers and has loaded its data, and report a wait.
+
+    Raises:
+        StoreUnreachable: it does not answer within *within_s*.
+        StoreLoading: it is still loading its data after ``LOADING_S``.
+
+    """
+    began_s = time.monotonic()
+    reported = set[type[Unreachable]]()
+    trouble: Unreachable
+    while True:
+        try:
+            queue.epoch()
+        except StoreLoading as error:
+            trouble, text, limit_s, silent_s = error, IS_LOADING, LOADING_S, SILENT_S
+        except StoreNotReady:
+            return
+        except StoreUnreachable as error:
+            trouble, text, limit_s, silent_s = error, str(error), within_s, 0.0
+        else:
+            return
+        waited_s = time.monotonic() - began_s
+        if waited_s >= limit_s:
+            raise trouble
+        if waited_s >= silent_s and type(trouble) not in reported:
+            sys.stderr.write(f"gpuqueue: {text}. Waiting for it, at most {limit_s:.0f} s\n")
+            reported.add(type(trouble))
+        time.sleep(POLL_S)
+
+
+def await_open(queue: JobQueue, *, within_s: float) -> None:
+    """Wait until a recorder has opened the store.
+
+    Raises:
+        StoreNotOpen: none has within *within_s*.
+
+    """
+    until_s = time.monotonic() + within_s
+    while queue.epoch() is None:
+        if time.monotonic() > until_s:
+            raise StoreNotOpen(
+                "the store is not open: a recorder opens it, on the host of the service. Does gpuqueue run there?"
+            )
+        time.sleep(POLL_S)
+
+
+def find_devices(spec: str) -> tuple[str, ...]:
+    """Return the UUIDs of the devices that *spec* selects on this machine.
+
+    Raises:
+        GpuQueueError: there are none, or *spec* is malformed.
+
+    """
+    found = _run("devices", "--devices", spec, "--json")
+    return tuple(each["uuid"] for each in json.loads(found))
+
+
+def park_jobs() -> str:
+    """Let this machine's jobs continue without workers; return a text with their number and the time limit.
+
+    Raises:
+        GpuQueueError: the command failed. The shims will end the jobs when their grace is over.
+
+    """
+    return _run("park")
+
+
+def left_jobs() -> str:
+    """Return a text on the jobs of this machine that run without a worker, empty if none does. Needs no store."""
+    return _run("left")
+
+
+def end_left_jobs() -> None:
+    """End the jobs of this machine that run without a worker, and wait until they are gone. Needs no store."""
+    _run("left", "--end")
+
+
+def _run(*words: str) -> str:
+    """Run ``gpuqueue-worker`` with *words* and return its output.
+
+    Raises:
+        GpuQueueError: the program failed. The message is its last line on standard error.
+
+    """
+    done = subprocess.run([installed("gpuqueue-worker"), *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise _as_error(done.returncode, done.stderr)
+    return done.stdout.strip()
+
+
+def _as_error(code: int, stderr: str) -> GpuQueueError:
+    lines = stderr.strip().splitlines() or ["the devices could not be found, and no reason was given"]
+    text = lines[-1].removeprefix("gpuqueue-worker: ")
+    return BadRequest(text) if code == BadRequest.exit_code else GpuQueueError(text)
+
+
+def prepare_history(database_url: str) -> str:
+    """Migrate the history database to this version's tables, and return their revision.
+
+    Raises:
+        HistoryUnreachable: the database does not answer.
+
+    """
+    from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import: alembic is slow to import, and only ``up`` needs it
+    from gpuqueue.history.revision import REVISION  # noqa: PLC0415 - with its package
+
+    migrate.upgrade(database_url)
+    return REVISION
+
+
+def refuse_newer_history(database_url: str) -> None:
+    """Check that the history database is not of a newer version. A database that does not answer passes.
+
+    Raises:
+        HistoryNewer: the database is of a newer version.
+
+    """
+    from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import for startup time
+
+    try:
+        migrate.refuse_newer(database_url)
+    except HistoryNewer:
+        raise
+    except HistoryUnreachable:  # prepare decides whether the start needs it
+        return
+
+
+def history_exists(database_url: str) -> bool:
+    """Return whether the history database has tables, of any version.
+
+    Raises:
+        HistoryUnreachable: the database does not answer.
+
+    """
+    from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import for startup time
+
+    return migrate.current(database_url) is not None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gpuqueue.history.column_types import SafeText, UtcDateTime
+from gpuqueue.history.tables import SafeText, UtcDateTime
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.units import MIB
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.codec import member_note
-from gpuqueue.learning.program import program_of
+from gpuqueue.learning.signature import program_of
 from gpuqueue.model.device import FIGURES, Activity, Peak
 from gpuqueue.model.event import Act
 from gpuqueue.model.run import StartKind

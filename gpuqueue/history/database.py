@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import (
     access_tokens,
-    audit,
     environments,
     folded,
     members,
@@ -20,7 +19,6 @@ from gpuqueue.history import (
     queries,
     recorded_events,
     refill,
-    retried,
     writer,
 )
 from gpuqueue.history import statistics as figures
@@ -101,8 +99,8 @@ class HistoryDatabase:
     members_among = _with_connection(members.among)
     never_began = _with_connection(members.never_began)
     recorded_members = _with_connection(members.recorded)
-    retries_of = _with_connection(retried.retries_of)
-    retried = _with_connection(retried.retried)
+    retries_of = _with_connection(queries.retries_of)
+    retried = _with_connection(queries.retried)
     durations_s = _with_connection(durations_s)
     runs_of_program = _with_connection(runs_of)
     kept_environment = _with_connection(environments.kept)
@@ -117,10 +115,10 @@ class HistoryDatabase:
     tokens = _with_connection(access_tokens.listed)
     revoke_token = _with_connection(access_tokens.revoke, writes=True)
     note_token_uses = _with_connection(access_tokens.note_uses, writes=True)
-    write_audit = _with_connection(audit.write, writes=True)
-    drop_audit = _with_connection(audit.drop, writes=True)
-    forget_audit = _with_connection(audit.forget, writes=True)
-    audit_entries = _with_connection(audit.search)
+    write_audit = _with_connection(access_tokens.write, writes=True)
+    drop_audit = _with_connection(access_tokens.drop, writes=True)
+    forget_audit = _with_connection(access_tokens.forget, writes=True)
+    audit_entries = _with_connection(access_tokens.search)
 
     def __init__(self, url: str, *, keep_secrets: bool = False) -> None:
         """Create the engine. It does not connect yet. *keep_secrets* is for :meth:`apply`.
@@ -188,7 +186,7 @@ class HistoryDatabase:
 
         *user* is the submitting account, None for all. *headroom_bytes* of a device are for no job.
         """
-        from gpuqueue.history.past_jobs import past_jobs  # noqa: PLC0415 - lazy import: few commands replay jobs
+        from gpuqueue.history.queries import past_jobs  # noqa: PLC0415 - lazy import: few commands replay jobs
         from gpuqueue.learning.replay import replay  # noqa: PLC0415 - as above
 
         with self._reading() as connection:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from gpuqueue.codec import decode_environment, decode_spec, whole_payload, with_environment
 from gpuqueue.errors import Unreadable
-from gpuqueue.history.rows import parts
+from gpuqueue.history.records import parts
 from gpuqueue.history.tables import environments, jobs
 
 if TYPE_CHECKING:

@@ -9,6 +9,10 @@ rare text at once, but would return half a million jobs for a common one. Which 
 the search walks through the next jobs of the list first, and only then uses the index.
 
 Name patterns are those of a shell and of :mod:`fnmatch`: ``*``, ``?``, ``[abc]``, ``[!abc]``. Case matters.
+
+A page is found by walking along the order until the page is full. If few jobs match a condition, the walk would pass
+nearly all jobs, and SQLite has no statistics to know that. So the matching jobs are counted first, with a few steps in
+an index. Few jobs are selected by that index. With many jobs, a walk fills a page soon.
 """
 
 from __future__ import annotations
@@ -19,13 +23,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import UnaryExpression
+from sqlalchemy.sql.operators import custom_op
 
 from gpuqueue.errors import JobNotFound
-from gpuqueue.history import index_choice, text_index
-from gpuqueue.history.column_types import safe
+from gpuqueue.history import text_index
 from gpuqueue.history.device_names import device_labels, devices
-from gpuqueue.history.index_choice import Condition, among, are_few, unindexed
-from gpuqueue.history.tables import job_tags, jobs, run_devices, runs
+from gpuqueue.history.tables import job_tags, jobs, run_devices, runs, safe
 from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import BY_SIGNAL, EndingKind
@@ -34,6 +38,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gpuqueue.model.history_query import HistoryQuery
+
+Condition = sa.ColumnElement[bool]
+
+#: Up to this many jobs are few: filtering and sorting them takes some hundredths of a second. If more jobs of a million
+#: match, a walk along the order fills a page after some ten thousand steps.
+FEW = 5_000
+
+
+def are_few(connection: sa.Connection, ids: Condition | sa.Select[tuple[int]]) -> bool:
+    """Return whether few jobs match the condition *ids*, or whether the query *ids* returns few rows."""
+    wanted = ids if isinstance(ids, sa.Select) else sa.select(jobs.c.id).where(ids)
+    some = wanted.limit(FEW + 1).subquery()
+    return (connection.scalar(sa.select(sa.func.count()).select_from(some)) or 0) <= FEW
+
+
+def unindexed(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """Return *column* with a unary plus, for which SQLite uses no index."""
+    return UnaryExpression(column, operator=custom_op("+"), type_=column.type)
+
+
+def among(column: sa.ColumnElement[Any], values: Sequence[Any]) -> Condition:
+    """Return the condition that *column* has one of *values*."""
+    return column == values[0] if len(values) == 1 else column.in_(values)
+
 
 #: The column of each sort order by a time or a number. None means unknown and sorts last.
 _COLUMNS: dict[Sort, sa.Column[Any]] = {
@@ -383,7 +411,7 @@ def has_text(text: str) -> Condition:
 def text_parts(connection: sa.Connection, query: HistoryQuery, plain: Iterator[Part]) -> Iterator[Part]:
     """Yield the parts of the list that must be searched for the text; *plain* are the parts of the whole list.
 
-    If the index returns more than ``index_choice.FEW`` jobs, the text is common enough to be found by walking.
+    If the index returns more than ``FEW`` jobs, the text is common enough to be found by walking.
     """
     if query.text is None or len(query.text) < SHORTEST or not text_index.is_there(connection):
         yield from plain
@@ -391,8 +419,8 @@ def text_parts(connection: sa.Connection, query: HistoryQuery, plain: Iterator[P
         for part in plain:
             yield from _along_ids(connection, query, part)
     elif connection.dialect.name == "sqlite":
-        ids = _ids_with_text(connection, query, None, index_choice.FEW + 1)
-        narrow = [jobs.c.id.in_(ids)] if len(ids) <= index_choice.FEW else []
+        ids = _ids_with_text(connection, query, None, FEW + 1)
+        narrow = [jobs.c.id.in_(ids)] if len(ids) <= FEW else []
         yield from (([*conditions, *narrow], order) for conditions, order in plain if ids)
     else:  # PostgreSQL's planner estimates how common the text is
         yield from plain
@@ -409,11 +437,11 @@ def _along_ids(connection: sa.Connection, query: HistoryQuery, part: Part) -> It
         yield part
         return
     yield [*conditions, jobs.c.id <= edge if query.reverse else jobs.c.id >= edge], order
-    ids = _ids_with_text(connection, query, edge, index_choice.FEW + 1)
+    ids = _ids_with_text(connection, query, edge, FEW + 1)
     in_order = connection.dialect.name == "sqlite"
-    if ids and (in_order or len(ids) <= index_choice.FEW):
+    if ids and (in_order or len(ids) <= FEW):
         yield [jobs.c.id.in_(ids)], order
-    if len(ids) > index_choice.FEW:
+    if len(ids) > FEW:
         yield [_beyond(jobs.c.id, ids[-1] if in_order else edge, query)], order
 
 

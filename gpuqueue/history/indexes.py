@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from gpuqueue.history.access_tables import access_tokens, audit_entries
 from gpuqueue.history.past_runs import TELLING
-from gpuqueue.history.tables import job_events, job_tags, jobs, metadata, notifications, run_devices, runs
+from gpuqueue.history.tables import (
+    access_tokens,
+    audit_entries,
+    job_events,
+    job_tags,
+    jobs,
+    metadata,
+    notifications,
+    run_devices,
+    runs,
+)
 
 
 def _where(condition: str, *columns: sa.Column[object]) -> sa.Index:

@@ -11,9 +11,8 @@ import sqlalchemy as sa
 from gpuqueue.clock import to_epoch_ms
 from gpuqueue.codec import decode_spec, of_member
 from gpuqueue.errors import Unreadable
-from gpuqueue.history.array_progress import waiting
 from gpuqueue.history.connect import reading
-from gpuqueue.history.rows import parts
+from gpuqueue.history.records import parts, waiting
 from gpuqueue.history.tables import jobs
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuqueue.codec import UNREADABLE, decode_spec, stand_in, whole_payload
-from gpuqueue.errors import Unreadable
-from gpuqueue.history.array_progress import tally
+from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.array import Member
+from gpuqueue.model.array import Indexes, Member, Tally
 from gpuqueue.model.device import FIGURES, Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import JobSpec, Priority
@@ -19,21 +18,23 @@ from gpuqueue.model.notification import Delivery, Outcome
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import logging
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from gpuqueue.history import memory_notes
-    from gpuqueue.history.rows import Row, Rows
+    from gpuqueue.history import fold
     from gpuqueue.model import event as steps
     from gpuqueue.model import mem_source
-    from gpuqueue.model.array import Tally
     from gpuqueue.model.event import Event
 else:
-    memory_notes = later("gpuqueue.history.memory_notes")
+    logging = later("logging")
     mem_source = later("gpuqueue.model.mem_source")
+    fold = later("gpuqueue.history.fold")
     steps = later("gpuqueue.model.event")
 
 #: Acts that carry a note for the job's owner, by their names in :class:`gpuqueue.model.event.Act`.
 _NOTES = frozenset({"note", "idle", "promote", "finish"})
+#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
+_MOST_IN = 1000
 
 
 def record_of(source: Rows, job_id: int) -> Record | None:
@@ -88,7 +89,7 @@ def _notes(source: Rows, job_id: int) -> tuple[Note, ...]:
 
 def _text(event: Event) -> str:
     if event.act is steps.Act.FINISH:
-        return memory_notes.note_of(event) if event.fields.keys() & {"again", "mem_refused"} else ""
+        return fold.note_of(event) if event.fields.keys() & {"again", "mem_refused"} else ""
     priority = event.fields.get("priority", "")
     if event.act is not steps.Act.PROMOTE or priority not in {str(each.value) for each in Priority}:
         return event.fields.get("detail", "")
@@ -202,3 +203,65 @@ def event_of(row: Row) -> Event:
         reason=WaitReason(row["reason"]) if row["reason"] else None,
         fields=json.loads(row["detail"]) if row["detail"] else {},
     )
+
+
+def parts(ids: Iterable[int]) -> Iterator[list[int]]:
+    """Yield the distinct *ids* in order, in lists that fit into one IN (…)."""
+    wanted = sorted(set(ids))
+    for start in range(0, len(wanted), _MOST_IN):
+        yield wanted[start : start + _MOST_IN]
+
+
+class Row(Protocol):
+    """A row of a table, with the types of ``tables.py``."""
+
+    def __getitem__(self, column: str, /) -> Any:
+        """Return the value of *column*."""
+
+
+class Rows(Protocol):
+    """Reads rows: through SQLAlchemy (``queries.py``), or from a SQLite file without it (``sqlite_reader.py``)."""
+
+    def of(self, table: str, key: str, ids: Collection[int], order: str) -> Sequence[Row]:
+        """Return the whole rows of *table* whose *key* is one of *ids*, ordered by *key* and then by *order*."""
+
+    def count_states(self, array_ids: Collection[int]) -> Iterable[tuple[int, str, int]]:
+        """Return (array id, state, number of members in that state), counting members with a row of their own."""
+
+
+def tally(source: Rows, rows: Sequence[Row]) -> dict[int, Tally]:
+    """Return the progress of each array among the jobs *rows*, by array id.
+
+    An array whose row cannot be read is logged and left out.
+    """
+    arrays = {row["id"]: row for row in rows if row["array_left"] is not None}
+    counts: dict[int, dict[str, int]] = defaultdict(dict)
+    if arrays:
+        for array_id, state, times in source.count_states(list(arrays)):
+            counts[array_id][state] = times
+    found = {}
+    for array_id, row in arrays.items():
+        try:
+            found[array_id] = _tally(row, counts[array_id])
+        except (Unreadable, BadRequest) as error:
+            log = logging.getLogger(__name__)
+            log.warning("the progress of array %s is unknown: %s", array_id, error)
+    return found
+
+
+def _tally(row: Row, counts: Mapping[str, int]) -> Tally:
+    """Return the progress of one array.
+
+    A member that is cancelled before a device takes it has no row. Members without a row count as cancelled.
+    """
+    left, held = waiting(row["state"], row["array_left"], row["array_held"])
+    array = decode_spec(row["spec"]).array
+    never_began = max(0, (len(array) if array else 0) - sum(counts.values()) - len(left) - len(held))
+    ended = {state.value: counts.get(state.value, 0) for state in JobState if state.is_end}
+    ended[JobState.CANCELLED.value] += never_began
+    return Tally(left=left, held=held, ended=ended)
+
+
+def waiting(state: str, left: str, held: str | None) -> tuple[Indexes, Indexes]:
+    """Return the waiting and the held members of an array. Both are empty once the array has ended."""
+    return (Indexes(), Indexes()) if JobState(state).is_end else (Indexes.parse(left), Indexes.parse(held or ""))

@@ -8,9 +8,8 @@ import sqlalchemy as sa
 
 from gpuqueue.clock import to_epoch_ms
 from gpuqueue.codec import encode_started
-from gpuqueue.history.batch import Batch
 from gpuqueue.history.connect import writing
-from gpuqueue.history.fold import fold
+from gpuqueue.history.fold import Batch, fold
 from gpuqueue.history.tables import jobs, runs
 from gpuqueue.history.writer import move_cursor, write
 from gpuqueue.model.event import Act, Cursor, Event, place

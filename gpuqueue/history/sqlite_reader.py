@@ -45,14 +45,14 @@ class _File:
         connection.row_factory = sqlite3.Row
 
     def of(self, table: str, key: str, ids: Collection[int], order: str) -> list[sqlite3.Row]:
-        """Return whole rows: see :class:`gpuqueue.history.rows.Rows`."""
+        """Return whole rows: see :class:`gpuqueue.history.records.Rows`."""
         if not ids:
             return []
         some = f"SELECT * FROM {table} WHERE {key} IN ({_marks(ids)}) ORDER BY {key}, {order}"  # noqa: S608 - our words
         return self._connection.execute(some, tuple(ids)).fetchall()
 
     def count_states(self, array_ids: Collection[int]) -> list[tuple[int, str, int]]:
-        """Return members per array and state: see :class:`gpuqueue.history.rows.Rows`."""
+        """Return members per array and state: see :class:`gpuqueue.history.records.Rows`."""
         some = f"SELECT array_id, state, count(*) FROM jobs WHERE array_id IN ({_marks(array_ids)})"  # noqa: S608 - as above
         found = self._connection.execute(f"{some} GROUP BY array_id, state", tuple(array_ids))
         return [(array_id, state, number) for array_id, state, number in found]

@@ -22,9 +22,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from gpuqueue.history.column_types import UtcDateTime
 from gpuqueue.history.device_names import device_labels
-from gpuqueue.history.tables import jobs, run_devices, runs
+from gpuqueue.history.tables import UtcDateTime, jobs, run_devices, runs
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.types import TypeDecorator
 
-from gpuqueue.history.column_types import SafeText, UtcDateTime
 from gpuqueue.model.device import PeakSource
 from gpuqueue.model.job import ENDS, JobState
 from gpuqueue.model.notification import Outcome
@@ -14,8 +16,58 @@ from gpuqueue.model.run import EndingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
     from enum import Enum
+
+#: Characters that PostgreSQL refuses in a text. A file name that is not UTF-8 contains lone surrogates.
+_REFUSED = re.compile("[\0\ud800-\udfff]")
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware time in UTC, also in SQLite, which stores no zone."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        """Return *value* in UTC.
+
+        Raises:
+            ValueError: *value* has no zone, so its moment is unknown.
+
+        """
+        del dialect
+        if value is None or value.tzinfo is timezone.utc:
+            return value
+        if value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone")
+        return value.astimezone(timezone.utc)
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        """Return *value* as an aware time in UTC."""
+        del dialect
+        if value is None:
+            return None
+        return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+
+
+def safe(text: str) -> str:
+    """Return *text* in a form that every database accepts: U+FFFD replaces lone surrogates and NUL."""
+    if text.isascii() and "\0" not in text:  # the usual case, and ten times as fast
+        return text
+    return _REFUSED.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+class SafeText(TypeDecorator[str]):
+    """Text that every database accepts. U+FFFD replaces the characters that PostgreSQL refuses."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        """Return *value* with U+FFFD in place of lone surrogates and NUL."""
+        del dialect
+        return None if value is None else safe(value)
+
 
 metadata = sa.MetaData(
     naming_convention={
@@ -105,7 +157,7 @@ jobs = sa.Table(
     sa.Column("front", sa.BigInteger, nullable=True),
     #: A note by a user.
     _text("note", nullable=True),
-    #: The program that the command runs: see :func:`gpuqueue.learning.program.program_of`, whose texts all databases
+    #: The program that the command runs: see :func:`gpuqueue.learning.signature.program_of`, whose texts all databases
     #: accept.
     _word("program", nullable=True),
     sa.CheckConstraint(_one_of("state", JobState), name="state_known"),
@@ -284,4 +336,55 @@ outbox_cursor = sa.Table(
     _word("epoch"),
     _word("last_id"),
     sa.CheckConstraint("id = 1", name="single_row"),
+)
+
+
+#: Access tokens. The secret itself is not stored: ``digest`` is its SHA-256.
+access_tokens = sa.Table(
+    "access_tokens",
+    metadata,
+    #: The public part of the token, by which it is found.
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False),
+    #: ``person``, or ``host`` for a worker host.
+    sa.Column("kind", sa.Text, nullable=False),
+    #: The account, or the name of the worker host, which has no uid.
+    sa.Column("account", SafeText, nullable=False),
+    sa.Column("uid", sa.BigInteger, nullable=True),
+    #: The scopes, with spaces between them.
+    sa.Column("scopes", sa.Text, nullable=False),
+    sa.Column("name", SafeText, nullable=False),
+    sa.Column("made_by", sa.Text, nullable=False),
+    sa.Column("made_at", UtcDateTime, nullable=False),
+    sa.Column("expires_at", UtcDateTime, nullable=True),
+    sa.Column("last_used_at", UtcDateTime, nullable=True),
+    sa.Column("revoked_at", UtcDateTime, nullable=True),
+    sa.CheckConstraint("kind IN ('person', 'host')", name="kind_known"),
+    sa.CheckConstraint("(kind = 'person') = (uid IS NOT NULL)", name="person_has_uid"),
+)
+
+#: The audit log: one row for each requested change.
+audit_entries = sa.Table(
+    "audit_entries",
+    metadata,
+    #: Made from the time, so that ids are in the order of the changes.
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("at", UtcDateTime, nullable=False),
+    sa.Column("account", SafeText, nullable=False),
+    sa.Column("uid", sa.BigInteger, nullable=True),
+    #: How the account was authenticated: ``socket``, ``token``, ``direct`` or ``anonymous``.
+    sa.Column("via", sa.Text, nullable=False),
+    sa.Column("token_id", sa.Text, nullable=True),
+    #: The network address, or ``pid 123``.
+    sa.Column("address", SafeText, nullable=False),
+    sa.Column("action", SafeText, nullable=False),
+    #: The ids of the jobs, with spaces between them.
+    sa.Column("jobs", SafeText, nullable=False),
+    #: Further details of the request, as JSON, without secrets.
+    sa.Column("detail", SafeText, nullable=True),
+    #: ``done``, ``refused``, ``failed``; NULL if the service ended before the outcome was known.
+    sa.Column("outcome", sa.Text, nullable=True),
+    #: Why it was refused or failed.
+    sa.Column("reason", SafeText, nullable=True),
+    sa.CheckConstraint("outcome IN ('done', 'refused', 'failed')", name="outcome_known"),
 )

@@ -16,14 +16,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from gpuqueue.codec import shown_request
 from gpuqueue.errors import Unreachable
 from gpuqueue.history import bulk, environments, text_index
-from gpuqueue.history.batch import Batch, DeviceKey, move_job
 from gpuqueue.history.columns import Row, ending_columns, event_row
-from gpuqueue.history.connect import check_revision, writing
-from gpuqueue.history.error_text import reason
-from gpuqueue.history.fold import fold
-from gpuqueue.history.fold_runs import run_key, sum_up
+from gpuqueue.history.connect import check_revision, reason, writing
+from gpuqueue.history.fold import Batch, DeviceKey, fold, move_job, run_key, sum_up
 from gpuqueue.history.members import with_requests
-from gpuqueue.history.rows import parts
+from gpuqueue.history.records import parts
 from gpuqueue.history.tables import (
     dead_letters,
     job_events,

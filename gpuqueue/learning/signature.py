@@ -2,16 +2,22 @@
 
 The most exact signature with three runs is used; without one, the most exact with any run. An argument does not count
 if runs differ in it and in no argument that counts, and no such difference moved the peak by more than 10 %.
+
+Runs count that were alone on their devices (:func:`gpuqueue.learning.past_run.utilisation_of`). As for memory, the most
+exact signature with three of them decides; without one, the most exact with any. Of the newest 20 the median is taken:
+a mean would follow a single run that waited for its data.
 """
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning.past_run import PastRun, Proof, code_of
-from gpuqueue.learning.program import arguments_of
-from gpuqueue.learning.rule import SEVERAL, SEVERAL_FACTOR, Learned, learned
+from gpuqueue.learning.rule import LAST, SEVERAL, SEVERAL_FACTOR, Learned, learned
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.mem_source import Signature
@@ -24,6 +30,13 @@ STILL = SEVERAL_FACTOR
 MOST_ARGUMENTS = 12
 #: The name of the number of devices among the arguments. No argument has a name that begins with a space.
 _GPUS = " gpus"
+#: Longest program that the history stores, in characters. PostgreSQL refuses index entries above 2704 bytes, and a
+#: character has at most four. Paths differ at their ends, so the end is kept.
+MOST = 255
+#: Options after which an interpreter takes the program itself, as in ``python -m train``.
+_NAMING = frozenset({"-m", "--module", "-c"})
+#: Ends of a word that names the file that a launcher runs, as in ``torchrun --nproc-per-node 2 train.py``.
+_FILES = (".py", ".sh", ".jl", ".r", ".lua")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,3 +217,85 @@ def _proved(
     """Return those of *still* that changed between runs that agree in *counted*."""
     groups = list(_groups(runs, counted))
     return frozenset(name for name in still if any(name in _changed([args for args, _ in group]) for group in groups))
+
+
+def program_of(argv: Sequence[str], script: str | None, cwd: str) -> str:
+    """Return the program that *argv* runs in *cwd*: the same text for each run of the same file.
+
+    For a Python *script* this is its path. For another command it is the directory, the first word, and the word that
+    names what a launcher runs, if there is one. Bytes that are not UTF-8 become question marks, for the databases.
+    """
+    found = (_path(script, cwd) if script is not None else " ".join([cwd, argv[0], *_launched(argv)]))[-MOST:]
+    return found if found.isascii() else found.encode("utf-8", "replace").decode()
+
+
+def names_a_file(argv: Sequence[str], script: str | None) -> bool:
+    """Return whether *argv* runs a file of a user: a script, what a launcher runs, or a program with a directory.
+
+    Programs such as ``true`` and ``nvidia-smi`` are on the path of all users, and nobody needs advice on their memory.
+    """
+    return script is not None or "/" in argv[0] or bool(_launched(argv))
+
+
+@lru_cache(maxsize=64)
+def _path(script: str, cwd: str) -> str:
+    """Return the path of a script. It is cached, because the members of an array have the same one."""
+    return os.path.normpath(os.path.join(cwd, script))  # noqa: PTH118 - a submit does not import pathlib
+
+
+def _launched(argv: Sequence[str]) -> Sequence[str]:
+    for before, word in pairwise(argv):
+        if before in _NAMING:
+            return before, word
+        if "." in word and word.lower().endswith(_FILES) and not word.startswith("-"):
+            return (word,)
+    return ()
+
+
+def arguments_of(words: Sequence[str]) -> Mapping[str, str]:
+    """Return the arguments in *words* by name, as most programs would read them.
+
+    ``--lr 1e-3``, ``--lr=1e-3`` and ``lr=1e-3`` are named arguments; an option before another option is a flag with an
+    empty value. Other words are named by their position. An option that occurs twice has both values.
+    """
+    found: dict[str, str] = {}
+    name = None
+    position = 0
+    for word in words:
+        key, equals, value = word.partition("=")
+        if _is_option(word) or (equals and key.replace("_", "a").replace(".", "a").isalnum()):
+            key = key.lstrip("-") or key
+            found[key] = f"{found[key]} {value}".rstrip() if key in found else value
+            name = None if equals else key
+        elif name is not None:
+            found[name] = f"{found[name]} {word}" if found[name] else word
+            name = None
+        else:
+            found[f"#{position}"] = word
+            position += 1
+    return found
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and not word[1:2].isdigit() and word not in {"-", "--"}
+
+
+def expected_utilisation(wanted: Wanted, runs: Sequence[PastRun]) -> float | None:
+    """Return the share of time, from 0 to 1, in which the job *wanted* is expected to use each of its devices.
+
+    *runs* are those of the same program, newest first. None if none of them was alone and measured.
+    """
+    best: float | None = None
+    for _, alike in levels(wanted, of_one_kind(wanted, runs)):
+        found = [run.utilisation for run in alike if run.utilisation is not None][:LAST]
+        if len(found) >= SEVERAL:
+            return _rounded(found)
+        if found and best is None:
+            best = _rounded(found)
+    return best
+
+
+def _rounded(found: Sequence[float]) -> float:
+    from statistics import median  # noqa: PLC0415 - lazy import for startup time
+
+    return round(min(1.0, median(found)), 2)

@@ -1,20 +1,23 @@
-"""The limits of a site and their current use. Pure.
-
-What can be limited is in measures.py, the texts of limits are in limit_texts.py.
-"""
+"""The limits of a site: what users, groups and pools can have limits on, their texts, and their current use. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from typing import Any
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model import limit_texts
-from gpuqueue.model.measures import AT_SUBMIT, OF_ONE_JOB, OF_RUNS, Figures, Limit, Measure, PoolLimits, Use
+from gpuqueue.lazy.imports import pattern
+from gpuqueue.model.measures import AT_SUBMIT, OF_ONE_JOB, OF_RUNS, SIZES, Figures, Limit, Measure, PoolLimits, Use
+from gpuqueue.text.sanitize import brief
+from gpuqueue.text.units import MAX_BYTES, parse_bytes, parse_duration
 
 #: The name that stands for every user, or pool, without an entry of its own.
 EVERYBODY = "*"
+_NAME = pattern(r"\*|@?[A-Za-z0-9_.+-][A-Za-z0-9_.@+-]{0,63}")
+_COUNT = pattern(r"\d{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,38 +65,38 @@ class Limits:
             BadRequest: an entry is malformed, or a group has a limit and no members.
 
         """
-        written = dict(limit_texts.entries(limits))
-        groups = {name[1:]: limit_texts.figures(words) for name, words in written.items() if name.startswith("@")}
+        written = dict(entries(limits))
+        groups = {name[1:]: limits_in(words) for name, words in written.items() if name.startswith("@")}
         unknown = groups.keys() - members.keys()
         if unknown:
             raise BadRequest(f"the group {min(unknown)} has a limit and no members: name them in groups")
         for name, figures in groups.items():
             for measure in sorted(AT_SUBMIT.keys() & figures.keys()):
                 raise BadRequest(f"{measure} limits each user, not the group {name}: write it for a user, or for *")
-        whole = {EVERYBODY: limit_texts.over(AT_SUBMIT, written.get(EVERYBODY, {}))}
+        whole = {EVERYBODY: over(AT_SUBMIT, written.get(EVERYBODY, {}))}
         own = {name: words for name, words in written.items() if not name.startswith("@")}
-        whole |= {name: limit_texts.over(whole[EVERYBODY], words) for name, words in own.items()}
+        whole |= {name: over(whole[EVERYBODY], words) for name, words in own.items()}
         submits = {
             name: {each: figures[each] for each in AT_SUBMIT if each in figures} for name, figures in whole.items()
         }
         users = {name: {each: limit for each, limit in whole[name].items() if each not in AT_SUBMIT} for name in own}
         return cls(
-            users=users if {*limit_texts.measures_named(own)} - AT_SUBMIT.keys() else {},
+            users=users if {*measures_named(own)} - AT_SUBMIT.keys() else {},
             submits={name: each for name, each in submits.items() if name == EVERYBODY or each != submits[EVERYBODY]},
             groups=groups,
             members={name: names for name, names in members.items() if name in groups},
-            pools={name: limit_texts.pool(name, words) for name, words in limit_texts.entries(pool_limits)},
+            pools={name: pool(name, words) for name, words in entries(pool_limits)},
         )
 
     def to_fields(self) -> dict[str, str]:
         """Return the fields of the limits in the store, as ``gpuqueue/queue/lua/shared/limits.lua`` describes them."""
-        fields = {f"user:{name}": limit_texts.text_of(figures) for name, figures in self.users.items()}
-        fields |= {f"submit:{name}": limit_texts.text_of(figures) for name, figures in self.submits.items()}
+        fields = {f"user:{name}": text_of(figures) for name, figures in self.users.items()}
+        fields |= {f"submit:{name}": text_of(figures) for name, figures in self.submits.items()}
         for group, figures in self.groups.items():
-            fields[f"group:{group}"] = limit_texts.text_of(figures)
+            fields[f"group:{group}"] = text_of(figures)
             fields[f"members:{group}"] = ",".join(self.members[group])
             fields |= {f"member:{name}": group for name in self.members[group]}
-        return fields | {f"pool:{name}": limit_texts.pool_text_of(pool) for name, pool in self.pools.items()}
+        return fields | {f"pool:{name}": pool_text_of(pool) for name, pool in self.pools.items()}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, str]) -> Limits:
@@ -104,11 +107,11 @@ class Limits:
             found.setdefault(what, {})[whose] = text
         groups = found.get("group", {})
         return cls(
-            users={name: limit_texts.figures_of(text) for name, text in found.get("user", {}).items()},
-            submits={name: limit_texts.figures_of(text) for name, text in found.get("submit", {}).items()},
-            groups={name: limit_texts.figures_of(text) for name, text in groups.items()},
+            users={name: figures_of(text) for name, text in found.get("user", {}).items()},
+            submits={name: figures_of(text) for name, text in found.get("submit", {}).items()},
+            groups={name: figures_of(text) for name, text in groups.items()},
             members={name: tuple(found.get("members", {}).get(name, "").split(",")) for name in groups},
-            pools={name: limit_texts.pool_of(text) for name, text in found.get("pool", {}).items()},
+            pools={name: pool_of(text) for name, text in found.get("pool", {}).items()},
         )
 
     def of_runs(self) -> Limits:
@@ -177,3 +180,167 @@ def _bounds(whose: str, figures: Figures, used: Use) -> Iterator[Bound]:
     for measure in Measure:
         if measure in figures:
             yield Bound(whose=whose, measure=measure, limit=figures[measure], used=used.of(measure))
+
+
+# ---- limits in settings ----------------------------------------------------------------------------------------------
+
+
+def entries(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the name of each entry of a setting, and its words: ``ann: running_gpus=4; @vision: running_mem=200G``.
+
+    Raises:
+        BadRequest: an entry is malformed, or two have the same name.
+
+    """
+    seen = set()
+    for each in filter(None, map(str.strip, re.split(r"[;\n]", text))):
+        name, colon, words = each.partition(":")
+        name = name.strip()
+        if not colon or not _NAME.fullmatch(name) or not words.strip():
+            raise BadRequest(f"{brief(each)} is no limit: write ann: running_gpus=4, or big: max_time=2d for a pool")
+        if name in seen:
+            raise BadRequest(f"{name} is named twice: put all its limits behind one name")
+        seen.add(name)
+        yield name, dict(_pairs(words, name))
+
+
+def _pairs(words: str, name: str) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for each in words.split():
+        key, equals, value = each.partition("=")
+        if not equals or not value:
+            raise BadRequest(f"{brief(each)} is no limit of {name}: write it like running_gpus=4")
+        if key in seen:
+            raise BadRequest(f"{key} is limited twice for {name}")
+        seen.add(key)
+        yield key, value
+
+
+def limits_in(words: Mapping[str, str]) -> dict[Measure, Limit]:
+    """Return the limits in the *words* of an entry. A measure with the limit ``none`` is left out.
+
+    Raises:
+        BadRequest: a word names no measure, or its limit is malformed.
+
+    """
+    found = {}
+    for key, value in words.items():
+        if key not in {each.value for each in Measure}:
+            raise BadRequest(f"{brief(key)} is no limit: choose from {', '.join(Measure)}")
+        measure = Measure(key)
+        limit = _limit(measure, value)
+        if limit is not None:
+            found[measure] = limit
+    return found
+
+
+def over(below: Figures, words: Mapping[str, str]) -> dict[Measure, Limit]:
+    """Return the figures of *words*, and those of *below* that *words* do not name."""
+    return {**{each: limit for each, limit in below.items() if each.value not in words}, **limits_in(words)}
+
+
+def measures_named(written: Mapping[str, Mapping[str, str]]) -> Iterator[Measure]:
+    """Yield the measures that any entry names, also with none."""
+    yield from (Measure(key) for words in written.values() for key in words)
+
+
+def _limit(measure: Measure, value: str) -> Limit | None:
+    amount, slash, beyond = value.partition("/")
+    if slash and beyond not in {"wait", "refuse"}:
+        raise BadRequest(f"{measure}={brief(value)}: a job beyond a limit waits, or is refused with {amount}/refuse")
+    if measure not in OF_RUNS and beyond == "wait":
+        raise BadRequest(f"{measure} cannot wait: it always refuses")
+    if amount == "none":
+        return None
+    refuses = beyond == "refuse" or measure not in OF_RUNS
+    try:
+        return Limit(_size(amount) if measure in SIZES else _count(amount), refuses)
+    except BadRequest as error:
+        raise BadRequest(f"{measure}: {error}, or none for no limit") from None
+
+
+def _count(text: str) -> int:
+    if not _COUNT.fullmatch(text):
+        raise BadRequest(f"{brief(text)} is no valid number: write one from 0 to 999999999")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    return 0 if text == "0" else parse_bytes(text)
+
+
+def _devices(text: str) -> int:
+    most = _count(text)
+    if not most:
+        raise BadRequest("max_gpus must be at least 1: a job has one device or more")
+    return most
+
+
+#: Setting to field of PoolLimits, and the parser of its value.
+_OF_POOL: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "default_mem": ("default_mem_bytes", parse_bytes),
+    "max_mem": ("max_mem_bytes", parse_bytes),
+    "default_time": ("default_time_s", parse_duration),
+    "max_time": ("max_time_s", parse_duration),
+    "max_gpus": ("max_gpus", _devices),
+}
+
+
+def pool(name: str, words: Mapping[str, str]) -> PoolLimits:
+    """Return the limits of the pool *name*. Without ``default_time``, the default time limit is ``max_time``.
+
+    Raises:
+        BadRequest: a word names no limit of a pool, its value is malformed, or a default is above its maximum.
+
+    """
+    unknown = words.keys() - _OF_POOL.keys()
+    if unknown:
+        raise BadRequest(f"{brief(min(unknown))} is no limit of a pool: choose from {', '.join(_OF_POOL)}")
+    values = {_OF_POOL[key][0]: _OF_POOL[key][1](value) for key, value in words.items()}
+    if "max_time_s" in values:
+        values.setdefault("default_time_s", values["max_time_s"])
+    for what in ("mem_bytes", "time_s"):
+        if values.get(f"default_{what}", 0) > values.get(f"max_{what}", float("inf")):
+            key = what.partition("_")[0]
+            raise BadRequest(f"pool {name}: default_{key} is above max_{key}")
+    return PoolLimits(**values)
+
+
+# ---- limits in the store ---------------------------------------------------------------------------------------------
+
+
+def text_of(figures: Figures) -> str:
+    """Return the limits of a user or group as the store has them: ``running_gpus=4 open_jobs=50!``."""
+    return " ".join(f"{each}={limit.most}{'!' if limit.refuses else ''}" for each, limit in figures.items())
+
+
+def figures_of(text: str) -> dict[Measure, Limit]:
+    """Return the limits in the store's *text*. Unknown measures are ignored."""
+    known = {each.value for each in Measure}
+    found = re.findall(r"([a-z_]+)=(\d+)(!?)", text, re.ASCII)
+    return {Measure(name): Limit(int(most), bool(refuses)) for name, most, refuses in found if name in known}
+
+
+def pool_text_of(pool: PoolLimits) -> str:
+    """Return the limits of a pool as the store has them, with times in milliseconds."""
+    ms = {"default_time": pool.default_time_s, "max_time": pool.max_time_s}
+    numbers = {
+        "default_mem": pool.default_mem_bytes,
+        "max_mem": pool.max_mem_bytes,
+        **{name: None if value is None else round(value * 1000) for name, value in ms.items()},
+        "max_gpus": pool.max_gpus,
+    }
+    return " ".join(f"{name}={number}" for name, number in numbers.items() if number is not None)
+
+
+def pool_of(text: str) -> PoolLimits:
+    """Return the limits of a pool in the store's *text*."""
+    found = {name: int(number) for name, number in re.findall(r"([a-z_]+)=(\d{1,18})", text, re.ASCII)}
+    default_ms, max_ms = found.get("default_time"), found.get("max_time")
+    return PoolLimits(
+        default_mem_bytes=min(found["default_mem"], MAX_BYTES) if "default_mem" in found else None,
+        max_mem_bytes=found.get("max_mem"),
+        default_time_s=None if default_ms is None else default_ms / 1000,
+        max_time_s=None if max_ms is None else max_ms / 1000,
+        max_gpus=found.get("max_gpus"),
+    )

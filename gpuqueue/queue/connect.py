@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpuqueue.errors import StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
-from gpuqueue.lazy.imports import later
-from gpuqueue.queue.resp.address import parsed
 from gpuqueue.queue.resp.client import RespClient
-from gpuqueue.queue.resp.errors import Gone, NotLetIn, RespError
-from gpuqueue.text.sanitize import brief
+from gpuqueue.queue.resp.connection import Gone, NotLetIn, RespError, parsed
+from gpuqueue.text.sanitize import brief, without_password
 
 if TYPE_CHECKING:
     import redis
 
-    from gpuqueue.text import redact
-else:
-    redact = later("gpuqueue.text.redact")
 
 #: How long one command may take before the store counts as unreachable, in seconds.
 COMMAND_TIMEOUT_S = 5.0
@@ -81,7 +76,7 @@ def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
     except ValueError:
         # The library's message may contain the password, so it is neither shown nor logged.
         raise StoreUnreachable(
-            f"GPUQUEUE_REDIS_URL is no usable address ({redact.without_password(url)}): "
+            f"GPUQUEUE_REDIS_URL is no usable address ({without_password(url)}): "
             "write redis://HOST:6379/0 or unix:///PATH"
         ) from None
 
@@ -139,7 +134,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _in_our_words(error: Exception, url: str) -> Exception:
-    where = f"the store at {redact.without_password(url)}"
+    where = f"the store at {without_password(url)}"
     if isinstance(error, RespError):
         failure = error
     else:

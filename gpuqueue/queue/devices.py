@@ -6,9 +6,12 @@ import contextlib
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import BadRequest, HostTaken, Refused, Unreadable
 from gpuqueue.lazy.imports import later
@@ -16,21 +19,24 @@ from gpuqueue.model.device import Device
 from gpuqueue.model.job import JobState
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
+from gpuqueue.queue.drains import DrainOrigin, drains
+from gpuqueue.queue.lease import DeviceReservation, DeviceStatus, ExternalProcess, Holding, Refusals
+from gpuqueue.queue.replies import readable_reply
 from gpuqueue.queue.store import Store, answering, to_ms
-from gpuqueue.text.json_fields import loaded
+from gpuqueue.text.json_fields import Fields, loaded
 from gpuqueue.version import VERSION
 
 if TYPE_CHECKING:
     import logging
 
-    from gpuqueue.queue import device_replies, drains, replies
-    from gpuqueue.queue.drains import DrainOrigin
-    from gpuqueue.queue.lease import Alive, DeviceReservation, DeviceStatus, Offer, Verdicts
+    from gpuqueue.queue import replies
+    from gpuqueue.queue.lease import Alive, Offer, Verdicts
 else:
-    device_replies = later("gpuqueue.queue.device_replies")
-    drains = later("gpuqueue.queue.drains")
     logging = later("logging")
     replies = later("gpuqueue.queue.replies")
+
+#: Most digits of a whole number that the store writes.
+_MOST_DIGITS = 18
 
 
 class Devices:
@@ -127,18 +133,16 @@ class Devices:
         found = []
         for uuid, record, leases in self._readings(facts, host):
             try:
-                status = device_replies.device_status(
-                    facts[uuid], record, leases, now, drained.get(uuid), seen.get(uuid)
-                )
-                refusals = device_replies.refusals(deaths.get(f"host:{status.host}"))
-                found.append(replace(status, reservation=reserved.get(uuid), refusals=refusals))
+                status = device_status(facts[uuid], record, leases, now, drained.get(uuid), seen.get(uuid))
+                host_refusals = refusals(deaths.get(f"host:{status.host}"))
+                found.append(replace(status, reservation=reserved.get(uuid), refusals=host_refusals))
             except Unreadable as error:
                 logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
         return sorted(found, key=lambda each: (each.host, each.device.index, each.device.uuid))
 
     def _device_reservations(self, reservations: Mapping[str, str]) -> dict[str, DeviceReservation]:
         """Return the reservation of each reserved device; send no command if there are none."""
-        found = {uuid: device_replies.device_reservation(text) for uuid, text in reservations.items()}
+        found = {uuid: device_reservation(text) for uuid, text in reservations.items()}
         whole = {uuid: each for uuid, each in found.items() if each is not None}
         if not whole:
             return {}
@@ -146,7 +150,7 @@ class Devices:
         for each in whole.values():
             pipe.hget(keys.job(each.job_id), stored.RESERVED_SINCE_MS)
         since = zip(whole.items(), pipe.execute(), strict=True)
-        return {uuid: replace(each, since=device_replies.moment_of(since_ms)) for (uuid, each), since_ms in since}
+        return {uuid: replace(each, since=moment_of(since_ms)) for (uuid, each), since_ms in since}
 
     def _readings(self, facts: Mapping[str, str], only: str | None) -> Iterator[tuple[str, str, dict[str, str]]]:
         """Yield each served device (on the host *only*) with its record and its leases."""
@@ -177,7 +181,7 @@ class Devices:
 
         Only the drain by ``down`` is removed. A card that comes back is still drained by the other origins.
         """
-        self.resume([uuid], origins=[drains.DrainOrigin.DOWN])
+        self.resume([uuid], origins=[DrainOrigin.DOWN])
         pipe = self._store.client.pipeline(transaction=True)
         pipe.hdel(keys.host_devices(host), uuid)
         pipe.hdel(keys.FACTS, uuid)
@@ -215,7 +219,7 @@ class Devices:
 
     def _report_seen(self, offer: Offer) -> None:
         """Report the external memory of the device, its trouble and its load, if they have changed."""
-        external_processes = [device_replies.external_to_plain(each) for each in offer.external_processes]
+        external_processes = [external_to_plain(each) for each in offer.external_processes]
         blind = offer.external_bytes is None
         health = offer.health
         load = {
@@ -246,7 +250,7 @@ def known_devices(store: Store) -> list[tuple[Device, str]]:
     for host, device in found:
         pipe.hget(keys.host_devices(host), device.uuid)
     records = zip(found, pipe.execute(), strict=True)
-    return [(device, device_replies.pool(record)) for (_, device), record in records if record]
+    return [(device, pool(record)) for (_, device), record in records if record]
 
 
 def device_words(offer: Offer, *, lease_s: float) -> list[str | int]:
@@ -263,3 +267,152 @@ def device_words(offer: Offer, *, lease_s: float) -> list[str | int]:
         to_ms(lease_s),
         offer.machine,
     ]
+
+
+def pool(record: str) -> str:
+    """Return the pool of the device with this record, empty if it is in none."""
+    words = record.split(":")
+    return words[5] if len(words) > 5 else ""  # noqa: PLR2004 - the pool is the sixth word of a record
+
+
+def device_status(
+    facts: str,
+    record: str,
+    leases: Mapping[str, str],
+    now_ms: int,
+    drained: str | None,
+    last_sample: str | None,
+) -> DeviceStatus:
+    """Return the status of a device from its facts, its last record and its leases.
+
+    Raises:
+        Unreadable: one of them is damaged.
+
+    """
+    plain = loaded(facts, "a worker's report of its device")
+    with readable_reply("the store's entry of a device"):
+        _, headroom, external, seen, slots, *_ = record.split(":")
+        holdings = tuple(_holding(job_id, leases[job_id]) for job_id in sorted(leases, key=int))
+        sample = _last_sample(last_sample)
+        return DeviceStatus(
+            device=from_plain(Device, plain.plain("device"), "a device"),
+            host=plain.text("host"),
+            worker=plain.text("worker"),
+            worker_pid=plain.whole("pid"),
+            headroom_bytes=int(headroom),
+            external_bytes=None if sample.blind else int(external),
+            allocated_bytes=sum(max(each.lease_bytes, each.observed_bytes) for each in holdings),
+            jobs=tuple(each.job_id for each in holdings),
+            exclusive=any(_is_alone(lease) for lease in leases.values()),
+            slots=int(slots),
+            pool=pool(record),
+            seen_s_ago=abs(now_ms - int(seen)) / 1000,
+            drains=drains(drained),
+            trouble=sample.trouble,
+            external_processes=sample.external_processes,
+            holdings=holdings,
+            utilisation=sample.utilisation,
+            temperature_c=sample.temperature_c,
+            power_w=sample.power_w,
+            driver_bytes=sample.driver_bytes,
+            environments=plain.texts("environments") if plain.has("environments") else None,
+        )
+
+
+def refusals(text: str | None) -> Refusals | None:
+    """Return what the store has counted of a host; None if that is nothing or unreadable."""
+    with suppress(Unreadable):
+        plain = loaded(text, "the refusals of a host") if text else None
+        return Refusals(jobs=plain.whole("count"), why=plain.text("why")) if plain else None
+    return None
+
+
+def device_reservation(text: str) -> DeviceReservation | None:
+    """Return the reservation of a device, whose text is ``job:need:start:blockers``; None if it names no job."""
+    job_id, need, start_ms, blockers = [*text.split(":"), "", "", ""][:4]
+    holder = _whole(job_id)
+    if holder is None:
+        return None
+    return DeviceReservation(
+        job_id=holder,
+        since=None,
+        need_bytes=_whole(need),
+        start=moment_of(start_ms if start_ms != "0" else None),
+        blockers=tuple(each for each in map(_whole, blockers.split(",")) if each is not None),
+    )
+
+
+def moment_of(text: str | None) -> datetime | None:
+    """Return a time of the store in milliseconds since the epoch; None if it is missing or unreadable."""
+    with suppress(ValueError, OverflowError, OSError):
+        return from_epoch_ms(int(text)) if text else None
+    return None
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def _holding(job_id: str, lease: str) -> Holding:
+    lease_bytes, observed_bytes, *_ = lease.split(":")
+    return Holding(job_id=int(job_id), lease_bytes=int(lease_bytes), observed_bytes=int(observed_bytes))
+
+
+def _is_alone(lease: str) -> bool:
+    """Return whether a lease belongs to a run that holds the device exclusively."""
+    return lease.split(":")[3:4] == ["x"]
+
+
+class _Sample(NamedTuple):
+    """What a worker reports with a heartbeat, where it is no part of the device's record."""
+
+    trouble: str | None = None
+    blind: bool = False
+    external_processes: tuple[ExternalProcess, ...] = ()
+    utilisation: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    driver_bytes: int | None = None
+
+
+def _last_sample(text: str | None) -> _Sample:
+    """Return the last sample of a worker; an empty one if it cannot be read."""
+    try:
+        sample = loaded(text, "a sample of a device")
+        external_processes = tuple(_external(each) for each in sample.each("external_processes"))
+        return _Sample(
+            trouble=sample.text_or_none("trouble"),
+            blind=sample.flag("blind"),
+            external_processes=external_processes,
+            utilisation=sample.number_or_none("utilisation"),
+            temperature_c=sample.number_or_none("temperature_c"),
+            power_w=sample.number_or_none("power_w"),
+            driver_bytes=sample.whole_or_none("driver_bytes"),
+        )
+    except Unreadable:
+        return _Sample()
+
+
+def _external(plain: object) -> ExternalProcess:
+    fields = Fields(plain, "an external process")
+    return ExternalProcess(
+        pid=fields.whole("pid"),
+        held_bytes=fields.whole_or_none("held_bytes"),
+        counted_bytes=fields.whole_or_none("counted_bytes"),
+        user=fields.text_or_none("user"),
+        command=fields.text_or_none("command"),
+        started_at=_moment(fields),
+    )
+
+
+def _moment(fields: Fields) -> datetime | None:
+    text = fields.text_or_none("started_at")
+    with suppress(ValueError):
+        return datetime.fromisoformat(text) if text else None
+    return None
+
+
+def external_to_plain(external: ExternalProcess) -> dict[str, Any]:
+    """Return *external* as plain values, in the form of the store."""
+    started_at = external.started_at
+    return {**asdict(external), "started_at": started_at.isoformat() if started_at else None}

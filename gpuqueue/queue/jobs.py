@@ -19,13 +19,13 @@ from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
     from gpuqueue.model.run import Listing, Record
-    from gpuqueue.queue import explanation, pages, rebuild, replies
+    from gpuqueue.queue import explanation, pages, recovery, replies
     from gpuqueue.queue.explanation import Explanation
 else:
     explanation = later("gpuqueue.queue.explanation")
     pages = later("gpuqueue.queue.pages")
     replies = later("gpuqueue.queue.replies")
-    rebuild = later("gpuqueue.queue.rebuild")
+    recovery = later("gpuqueue.queue.recovery")
 
 #: States of a job after a successful operation, by act.
 _AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("queued",)}
@@ -112,10 +112,10 @@ class Jobs:
         The run of an ended job has its ending for as long as the outbox has the event.
         """
         fields, spec = next(read_entries(self._store, [job_id]))
-        found = rebuild.survivor(job_id, fields, spec) if fields else None
+        found = recovery.survivor(job_id, fields, spec) if fields else None
         if found is None or not (found.record.runs and found.record.job.state.is_end):
             return None if found is None else found.record
-        return rebuild.with_end(found.record, read_event(self._store, fields.get(stored.END_EVENT) or "0-0"))
+        return recovery.with_end(found.record, read_event(self._store, fields.get(stored.END_EVENT) or "0-0"))
 
     @answering
     def why(self, job_id: int) -> Explanation | None:

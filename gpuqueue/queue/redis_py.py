@@ -9,7 +9,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from gpuqueue.queue.resp.errors import Gone, NotLetIn, ReplyError, RespError
+from gpuqueue.queue.resp.connection import Gone, NotLetIn, ReplyError, RespError
 
 #: redis-py has classes for these errors of the store, and removes the code from their messages.
 _CODES: tuple[tuple[type[Exception], str], ...] = (

@@ -1,6 +1,6 @@
 """Converts script replies and the store's hashes to values.
 
-For those about devices see device_replies.py, for ``why.lua`` explanation.py.
+For those about devices see devices.py, for ``why.lua`` explanation.py.
 """
 
 from __future__ import annotations

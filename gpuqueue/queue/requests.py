@@ -6,22 +6,22 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gpuqueue.clock import from_epoch_ms
+from gpuqueue.clock import from_epoch_ms, to_epoch_ms
 from gpuqueue.codec import decode_spec, encode_spec
-from gpuqueue.errors import BadRequest, Impossible, Refused
+from gpuqueue.errors import BadRequest, Impossible, JobNotFound, Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member, Tally
+from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.device import Device
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import JobSpec
-from gpuqueue.queue import dependency_args
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.changes import not_yours
 from gpuqueue.queue.entries import read_entries
 from gpuqueue.queue.store import Store, answering
-from gpuqueue.queue.submit_errors import Found, Unknown, whole_array_only
 from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from gpuqueue.queue import devices, refusals, replies
 else:
-    hashlib = later("hashlib")
     devices = later("gpuqueue.queue.devices")
+    hashlib = later("hashlib")
     refusals = later("gpuqueue.queue.refusals")
     replies = later("gpuqueue.queue.replies")
 
@@ -38,6 +38,8 @@ else:
 TRIES = 3
 #: Reasons of a new job that is in a queue. A job with another reason may not start yet.
 _IN_QUEUE = frozenset({WaitReason.MEMORY, WaitReason.DEVICE, WaitReason.LIMIT})
+#: Reasons of a job that waits for a time, as the history records them. A held job has another reason there.
+_OF_ITS_TIME = {WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE}
 
 
 def new_nonce() -> str:
@@ -102,7 +104,7 @@ class Requests:
         sign: Callable[[JobSpec, int], JobSpec] | None,
     ) -> list[str]:
         words = (spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), int(spec.requeue))
-        waits = dependency_args.asked(spec, ends)
+        waits = asked(spec, ends)
         reply: list[str] = []
         for _ in range(TRIES):
             job_id = "" if sign is None else self._store.scripts.run("take_ids", _members(spec))
@@ -148,7 +150,7 @@ class Requests:
         def ask(known: str, spec: JobSpec, *, other: bool) -> Sequence[str]:
             digest = hashlib.sha1(known.encode(), usedforsecurity=False).hexdigest()
             words = (int(spec.priority) if priority else "", spec.mem_bytes, str(spec.shape), encode_spec(spec))
-            flags = (int(after), int(begin), int(time), int(other), dependency_args.asked(spec, ends))
+            flags = (int(after), int(begin), int(time), int(other), asked(spec, ends))
             reply: Sequence[str] = self._store.scripts.run("edit", job_id, digest, *words, *flags, by) or ("changed",)
             return reply
 
@@ -237,3 +239,84 @@ def _refuse(
         raise Refused("the store forgets the ids of new jobs: see gpuqueue doctor, and submit again")
     if verdict == "limited":
         raise refusals.beyond_limit(spec, json.loads(rest[0]))
+
+
+def asked(spec: JobSpec, ends: Mapping[int, bool] | None = None) -> str:
+    """Return how a requested job waits; *ends* says which dependencies have ended, and whether they succeeded."""
+    words = _words(spec, spec.waits.after, ends or {}, begin_at=spec.waits.begin_at)
+    return " ".join([*words, "hold=1"] if spec.waits.hold else words)
+
+
+def left(job: Job, ends: Mapping[int, bool], *, again: WaitReason | None) -> str:
+    """Return how a job of the history waits now, without conditions that are over; its counts continue.
+
+    *again* is why the job runs again after its last run: RETRY, REQUEUE, or None for neither.
+    """
+    words = _words(job.spec, _others(job, ends), ends, begin_at=job.begins_at)
+    why = job.reason if job.reason in _OF_ITS_TIME else again
+    words += [f"why={why}"] if job.begins_at is not None and why is not None else []
+    granted = job.attempt if again is WaitReason.RETRY else 0
+    counts = (
+        ("retries", job.retries),
+        ("requeues", job.requeues),
+        ("granted", granted),
+        ("memretries", job.mem_retries),
+    )
+    return " ".join([*words, *(f"{name}={count}" for name, count in counts if count)])
+
+
+def _others(job: Job, ends: Mapping[int, bool]) -> Sequence[Dependency]:
+    """Return the dependencies of a job of the history that may still be open.
+
+    A job that has run has met its first dependencies. If its reason is DEPENDENCY, an edit has added new ones since
+    then. A held job has another reason, so its dependencies that have not ended are open. Any other job that has run
+    waits for none.
+    """
+    if not job.attempt or job.reason is WaitReason.DEPENDENCY:
+        return job.spec.waits.after
+    if job.state is JobState.HELD:
+        return [each for each in job.spec.waits.after if each.job_id not in ends]
+    return ()
+
+
+def _words(
+    spec: JobSpec, after: Sequence[Dependency], ends: Mapping[int, bool], *, begin_at: datetime | None
+) -> list[str]:
+    words = []
+    if after:
+        words.append("after=" + ",".join(_dependency(each, ends) for each in after))
+    if begin_at is not None:
+        words.append(f"begin={max(0, to_epoch_ms(begin_at))}")
+    if spec.waits.dedupe is not None:
+        words.append(f"key={spec.waits.dedupe}")
+    if spec.retries.times:
+        words += [f"times={spec.retries.times}", f"on={','.join(map(str, spec.retries.on))}"]
+    return words
+
+
+def _dependency(wanted: Dependency, ends: Mapping[int, bool]) -> str:
+    if wanted.job_id not in ends:
+        return str(wanted)
+    return f"{wanted}:{'ok' if ends[wanted.job_id] else 'fail'}"
+
+
+class Found(Exception):
+    """A job of this user with this dedupe key already waits or runs."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(f"job {job_id} has this dedupe key")
+        self.job_id = job_id
+
+
+class Unknown(JobNotFound):
+    """Some dependencies are not in the queue: they never were, or they ended long ago."""
+
+    def __init__(self, job_ids: tuple[int, ...]) -> None:
+        each = ", ".join(map(str, job_ids))
+        super().__init__(f"there is no job {each} to wait for: see gpuqueue queue and gpuqueue history")
+        self.job_ids = job_ids
+
+
+def whole_array_only(member: Member) -> BadRequest:
+    """Return the error for a dependency on one array member, named by the id of its job."""
+    return BadRequest(f"job {member.id} is {member}: a job can wait only for a whole array: write {member.array_id}")

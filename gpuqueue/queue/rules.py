@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.placement import Preference
+from gpuqueue.model.shares import Shares
 from gpuqueue.queue import keys
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.store import Store, answering, to_ms
+from gpuqueue.settings.settings import Settings
 
 if TYPE_CHECKING:
     from gpuqueue.model import limits as limiting
@@ -70,3 +73,21 @@ class Rules:
     def uses(self) -> dict[str, Use]:
         """Return what each user has running and waiting."""
         return replies.uses(self._store.scripts.run("usage"))
+
+
+def send_rules(queue: JobQueue, settings: Settings) -> None:
+    """Apply the rules in *settings* to all users from now on; the last call wins.
+
+    Raises:
+        Unreachable: the store does not answer, or it is neither open nor being rebuilt.
+        BadRequest: the limits cannot be parsed.
+
+    """
+    queue.rules.set_policy(
+        half_life_s=settings.half_life_s,
+        urgent=None if settings.urgent == "*" else settings.urgent.split(","),
+        shares=Shares.parse(settings.shares, settings.groups).by_user(),
+        placement=settings.placement,
+        admins=settings.admins,
+    )
+    queue.rules.set_limits(settings.site_limits())

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from gpuqueue.model.mem_source import Shortage
     from gpuqueue.model.run import Ending, RunDevice
     from gpuqueue.queue import lease as leases
-    from gpuqueue.queue import rebuild, replies
+    from gpuqueue.queue import recovery, replies
     from gpuqueue.queue.evidence import Evidence
     from gpuqueue.queue.lease import Again, Claim, Later, Offer, Stray
 else:
     events = later("gpuqueue.model.event")
     leases = later("gpuqueue.queue.lease")
-    replies, rebuild = later("gpuqueue.queue.replies"), later("gpuqueue.queue.rebuild")
+    replies, recovery = later("gpuqueue.queue.replies"), later("gpuqueue.queue.recovery")
 
 #: Maximum length of the reason for a quick death, in characters; one line holds three of them.
 MAX_WHY = 100
@@ -161,7 +161,7 @@ class Runs:
 
         The state is an end if the run has ended and the history has not recorded the end yet.
         """
-        words = (stray.job_id, stray.token, to_ms(lease_s), *rebuild.offered(stray))
+        words = (stray.job_id, stray.token, to_ms(lease_s), *recovery.offered(stray))
         reply = self._store.scripts.run("adopt", *words)
         return JobState(reply) if reply else None
 

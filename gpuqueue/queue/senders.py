@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from gpuqueue.errors import Unreadable
-from gpuqueue.lazy.imports import later
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue import keys
 from gpuqueue.queue.store import Store, answering
 from gpuqueue.text.json_fields import loaded
-
-if TYPE_CHECKING:
-    from gpuqueue.queue import sender as sending
-    from gpuqueue.queue.sender import Sender
-else:
-    sending = later("gpuqueue.queue.sender")
 
 #: The interval of a sender's announcements in seconds, and the number of intervals after which it counts as gone.
 ANNOUNCE_S, PATIENCE = 60.0, 3
@@ -44,7 +38,21 @@ class Senders:
                 if now - can.whole("at") <= 1000 * ANNOUNCE_S * PATIENCE:
                     targets, schemes = can.texts("targets"), can.texts("schemes")
                     urls = can.flag("urls")
-                    found.append(sending.Sender(host=host, targets=targets, schemes=schemes, urls=urls))
+                    found.append(Sender(host=host, targets=targets, schemes=schemes, urls=urls))
             except Unreadable:
                 continue
         return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sender:
+    """One recorder's sender: the names of its targets, without their addresses, and the URL schemes it supports.
+
+    Without ``schemes`` Apprise is not installed there, and the sender sends nothing.
+    """
+
+    host: str
+    targets: tuple[str, ...]
+    schemes: tuple[str, ...]
+    #: Whether it accepts the URLs of jobs.
+    urls: bool

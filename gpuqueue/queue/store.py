@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from gpuqueue.errors import Unreadable
-from gpuqueue.lazy.imports import later
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import Connect, connect, translated
 from gpuqueue.queue.resp.client import RespClient
 from gpuqueue.queue.scripts import Scripts
-from gpuqueue.text.sanitize import brief
-
-if TYPE_CHECKING:
-    from gpuqueue.text import redact
-else:
-    redact = later("gpuqueue.text.redact")
+from gpuqueue.text.sanitize import brief, without_password
 
 #: Longest wait of a command on the second connection, in seconds.
 MAX_WAIT_S = 10.0
@@ -101,6 +95,6 @@ def _malformed_reply(error: Exception, url: str) -> Unreadable:
         trace = trace.tb_next
     where = f" in {Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}" if trace is not None else ""
     return Unreadable(
-        f"what answers at {redact.without_password(url)} is no store of this gpuqueue: nobody can read its reply "
+        f"what answers at {without_password(url)} is no store of this gpuqueue: nobody can read its reply "
         f"({type(error).__name__}{where}: {brief(str(error), 100)})"
     )

@@ -9,7 +9,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.event import Cursor, place
 from gpuqueue.model.run import Survivor
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.site_policy import send_rules
+from gpuqueue.queue.rules import send_rules
 from gpuqueue.settings.settings import Settings
 
 #: Ids that a store skips after it lost its data, because some may have been assigned and never recorded. The gap covers

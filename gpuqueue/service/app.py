@@ -9,24 +9,21 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gpuqueue.service import problems
-from gpuqueue.service.metrics.requests import Measured
+from gpuqueue.service import responses
+from gpuqueue.service.metrics.exposition import Measured
 from gpuqueue.service.routes import (
     access,
     changes,
     devices,
     files,
-    form,
     health,
     history,
     host,
     jobs,
     logs,
     page,
-    sign_in,
     snapshots,
     streams,
-    tables,
     terminal,
 )
 from gpuqueue.service.routes.described import SCHEMAS, ServedOperation, refuse_unknown, route_of
@@ -47,9 +44,7 @@ _MODULES = (
     snapshots,
     access,
     host,
-    sign_in,
-    tables,
-    form,
+    page,
 )
 #: All operations of the API. The first one that fits a request serves it.
 OPERATIONS: tuple[ServedOperation, ...] = tuple(each for module in _MODULES for each in module.router.operations)
@@ -68,7 +63,7 @@ def application(site: Site) -> Starlette:
     routes = [each.route(PREFIX) for each in OPERATIONS]
     routes += [*page.ROUTES, *health.ROUTES, route_of(f"{PREFIX}/openapi.json", describe, "GET")]
     measured = Middleware(Measured, times=site.metrics.requests)
-    app = Starlette(routes=routes, middleware=[measured], exception_handlers=problems.HANDLERS)
+    app = Starlette(routes=routes, middleware=[measured], exception_handlers=responses.HANDLERS)
     app.state.site = site
     return app
 

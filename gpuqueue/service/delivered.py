@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.model.relay import DeliveredFile
-from gpuqueue.service.problems import TooLarge
 from gpuqueue.service.relay_requests import HostRun
+from gpuqueue.service.responses import TooLarge
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, REMOVED, RESULTS, TOKEN, USER
 from gpuqueue.system.disk_room import LEAST_FREE, has_room

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.logs import Logs
+from gpuqueue.client.run_logs import delivered_log, is_whole, own_log, time_of
 from gpuqueue.client.wait import RECORD_S, recorded_now
 from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
 from gpuqueue.model.job import Job
 from gpuqueue.model.run import Record, Run
 from gpuqueue.service.call import Call
-from gpuqueue.service.host_logs import Wanted, wanted, warning
+from gpuqueue.service.relay_requests import HostRun
 from gpuqueue.service.responses import event
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.delivered_layout import TOKEN
 from gpuqueue.system.logs import LogTail
 
 #: Most bytes of output in one step. The rest comes with the next step, so that one log does not hold up others.
@@ -173,3 +178,28 @@ def _read_mark(mark: str) -> tuple[int, int]:
     if not (attempt.isdecimal() and offset.isdecimal() and len(mark) < 40):  # noqa: PLR2004 - two numbers
         raise BadRequest("Last-Event-ID is not one of this stream: it is like 1:4096")
     return int(attempt), int(offset)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """The log of a run that its host has not delivered whole. It may grow while the run goes on."""
+
+    run: HostRun
+    attempt: int
+    goes_on: bool
+
+
+def wanted(settings: Settings, job: Job, run: Run) -> Wanted | None:
+    """Return what to ask the host of *run* for, or None if its log is here, or whole."""
+    if own_log(settings, run) is not None or not TOKEN.fullmatch(run.token):
+        return None
+    delivered = delivered_log(settings, run)
+    if delivered is not None and is_whole(delivered):
+        return None
+    goes_on = job.state.is_active and run.attempt == job.attempt and run.ended_at is None
+    return Wanted(run=HostRun.of(run), attempt=run.attempt, goes_on=goes_on)
+
+
+def warning(trouble: str, log: Path) -> str:
+    """Return the warning about a *log* of which the newest part may be missing because of *trouble*."""
+    return f"{trouble}: this is its log until {time_of(log)}"

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from gpuqueue.model.access import Action
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.service.call import Call
-from gpuqueue.service.problems import NotHere
 from gpuqueue.service.relay_requests import HostRun
+from gpuqueue.service.responses import NotHere
 from gpuqueue.snapshot.manifest import ACCEPTED_BEFORE, Manifest, read_manifest
 from gpuqueue.snapshot.site import blob_store_of
 

@@ -10,11 +10,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from gpuqueue.client import notifications, placeholders
-from gpuqueue.client.memory import OpenMemory, with_memory
+from gpuqueue.client.memory import OpenMemory, with_expected_utilisation, with_memory
 from gpuqueue.client.placement import counts_use
 from gpuqueue.client.retry import spec_again
 from gpuqueue.client.submit import environments_of, queued, with_mem_retries
-from gpuqueue.client.utilisation import with_expected_utilisation
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action

@@ -1,26 +1,73 @@
 """HTTP with the credentials of the process at the other end of a unix socket, and with bounds on each connection.
 
 uvicorn has no time limit for a request that comes slowly or not at all, and keeps all headers that a client sends. Its
-``limit_concurrency`` counts all clients together, so that one of them could lock out the others. The bounds here are
-those of :mod:`gpuqueue.service.connections`.
+``limit_concurrency`` counts all clients together, so that one of them could lock out the others.
+
+The bounds are those of one peer, so that nobody locks out others: an account on the unix socket, an address over TCP.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import resource
 import socket
 import struct
+from collections import Counter
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gpuqueue.service import connections
-from gpuqueue.service.callers import Peer
-from gpuqueue.service.connections import Connections
+from gpuqueue.service.call import Peer
 from gpuqueue.service.identity.request_rate import network_of
-from gpuqueue.service.problems import MEDIA_TYPE, content_of, problem_at
+from gpuqueue.service.responses import PROBLEM_TYPE, content_of, problem_at
+
+#: Most connections of one account on the unix socket, or of one address over TCP.
+MOST_PER_PEER = 256
+#: How long a connection may take until a whole request, its head and its body, has arrived, in seconds.
+REQUEST_S = 30.0
+#: How long a refused connection stays for its refusal to be read, in seconds.
+REFUSED_S = 2.0
+#: How long a client may leave what was sent to it unread, in seconds. It can come back and continue.
+UNREAD_S = 60.0
+#: Most bytes of a request's head, and most header lines in it.
+MOST_HEAD_BYTES, MOST_HEADERS = 64 * 1024, 100
+#: Most bytes of a request's body. A spec may have 1 MiB, and JSON may need more bytes for the same text.
+MOST_BODY_BYTES = 4 * 1024 * 1024
+#: How long the handshake of TLS may take, in seconds.
+HANDSHAKE_S = 10.0
+#: How long the end of TLS may take, in seconds. A client that sends a body without an end learns only then that it was
+#: answered.
+SHUTDOWN_S = 5.0
+
+
+class Connections:
+    """Counts the open connections of each peer."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = MOST_PER_PEER if most is None else most
+        self._open: Counter[str] = Counter()
+
+    def opened(self, peer: str) -> int:
+        """Count a new connection of *peer*, and return how many it has now."""
+        self._open[peer] += 1
+        return self._open[peer]
+
+    def closed(self, peer: str) -> None:
+        """Forget a connection of *peer*."""
+        self._open[peer] -= 1
+        if self._open[peer] <= 0:
+            del self._open[peer]
+
+
+def permit_many_files() -> None:
+    """Raise the limit of open files of this process as far as it may: each connection is one."""
+    with contextlib.suppress(OSError, ValueError):  # where it stays as it is, fewer connections are accepted
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
 
 #: The layout of ``struct ucred``: pid, uid, gid.
 _UCRED = struct.Struct("3i")
@@ -28,7 +75,7 @@ _UCRED = struct.Struct("3i")
 #: (:mod:`gpuqueue.service.routes.host`). What they have not read waits in the network.
 _STREAMED = re.compile(rb"/api/v1/host/(runs/[^/?]+/[^/?]+/results|requests/[^/?]+/content)")
 #: Most bytes of one request, with the frames of its chunks and with trailers.
-MOST_WIRE_BYTES = 2 * (connections.MOST_HEAD_BYTES + connections.MOST_BODY_BYTES)
+MOST_WIRE_BYTES = 2 * (MOST_HEAD_BYTES + MOST_BODY_BYTES)
 
 
 class PeerProtocol(HttpToolsProtocol):
@@ -67,7 +114,7 @@ class PeerProtocol(HttpToolsProtocol):
         if count > most:
             words = f"{self._name} has {most} connections, and may have no more: end some, such as gpuqueue logs -f"
             self._refusal = HTTPStatus.TOO_MANY_REQUESTS, words
-        self._expect(connections.REFUSED_S if self._refusal else connections.REQUEST_S)
+        self._expect(REFUSED_S if self._refusal else REQUEST_S)
         if count > 2 * most:
             transport.abort()
 
@@ -84,7 +131,7 @@ class PeerProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Give the client some time to read what was sent to it."""
         super().pause_writing()
-        self._unread = self.loop.call_later(connections.UNREAD_S, self.transport.abort)
+        self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Go on: the client reads."""
@@ -104,14 +151,14 @@ class PeerProtocol(HttpToolsProtocol):
             super().data_received(data)
         if self.transport.is_closing():
             return
-        if not self._has_head and self._wire_bytes > connections.MOST_HEAD_BYTES:
+        if not self._has_head and self._wire_bytes > MOST_HEAD_BYTES:
             self._refuse_head()
         elif self._wire_bytes > MOST_WIRE_BYTES and not self._is_streamed:
             self._refuse_body()
         if self._refusal is not None:
             self._answer(*self._refusal)
         elif self._deadline is None and not self._is_streamed and (self._has_begun or self._is_idle()):
-            self._expect(connections.REQUEST_S)
+            self._expect(REQUEST_S)
 
     def on_message_begin(self) -> None:
         """Begin to count the size of a request."""
@@ -132,9 +179,9 @@ class PeerProtocol(HttpToolsProtocol):
             self.parser.get_method() == b"PUT" and _STREAMED.fullmatch(self.url.partition(b"?")[0]) is not None
         )
         size_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size_bytes > connections.MOST_HEAD_BYTES or len(self.headers) > connections.MOST_HEADERS:
+        if size_bytes > MOST_HEAD_BYTES or len(self.headers) > MOST_HEADERS:
             self._refuse_head()
-        elif _announced_bytes(self.headers) > connections.MOST_BODY_BYTES and not is_streamed:
+        elif _announced_bytes(self.headers) > MOST_BODY_BYTES and not is_streamed:
             self._refuse_body()
         else:
             self._is_streamed = is_streamed
@@ -145,7 +192,7 @@ class PeerProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Check the size of the body, as far as it has arrived."""
         self._body_bytes += len(body)
-        if self._body_bytes > connections.MOST_BODY_BYTES and not self._is_streamed:
+        if self._body_bytes > MOST_BODY_BYTES and not self._is_streamed:
             self._refuse_body()
         if self._refusal is None:
             super().on_body(body)
@@ -176,11 +223,11 @@ class PeerProtocol(HttpToolsProtocol):
     # ---- refusals ----------------------------------------------------------------------------------------------------
 
     def _refuse_head(self) -> None:
-        most = f"{connections.MOST_HEAD_BYTES} bytes and {connections.MOST_HEADERS} headers"
+        most = f"{MOST_HEAD_BYTES} bytes and {MOST_HEADERS} headers"
         self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head of a request has at most {most}"
 
     def _refuse_body(self) -> None:
-        words = f"the body of a request has at most {connections.MOST_BODY_BYTES} bytes"
+        words = f"the body of a request has at most {MOST_BODY_BYTES} bytes"
         self._refusal = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words
 
     def _is_idle(self) -> bool:
@@ -198,7 +245,7 @@ class PeerProtocol(HttpToolsProtocol):
     def _is_late(self) -> None:
         self._deadline = None
         if self._has_begun:
-            seconds = f"{connections.REQUEST_S:g} s"
+            seconds = f"{REQUEST_S:g} s"
             self._answer(HTTPStatus.REQUEST_TIMEOUT, f"a whole request must arrive within {seconds}")
         else:
             self.transport.close()
@@ -211,7 +258,7 @@ class PeerProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
         if is_silent:
             body = content_of(problem_at(status, words))
-            headers = {"content-type": MEDIA_TYPE, "content-length": len(body), "connection": "close"}
+            headers = {"content-type": PROBLEM_TYPE, "content-length": len(body), "connection": "close"}
             lines = [f"{name}: {value}\r\n".encode("ascii") for name, value in headers.items()]
             lines += [name + b": " + value + b"\r\n" for name, value in self.server_state.default_headers]
             self.transport.write(b"".join([STATUS_LINE[status.value], *lines, b"\r\n", body]))

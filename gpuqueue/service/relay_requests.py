@@ -13,7 +13,7 @@ from gpuqueue.errors import BadRequest, GpuQueueError, HostUnreachable, Refused,
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.relay import RelayKind, RelayRequest, RunProgress
 from gpuqueue.model.run import Run
-from gpuqueue.service.problems import NotHere
+from gpuqueue.service.responses import NotHere
 from gpuqueue.service.transfers import Transfer
 from gpuqueue.text.units import format_bytes
 

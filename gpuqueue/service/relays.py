@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from gpuqueue.errors import HostUnreachable, ServiceUnreachable
 from gpuqueue.model.relay import RelayRequest
-from gpuqueue.service.problems import NotHere
 from gpuqueue.service.relay_requests import (
     STOPPING,
     AnyRequest,
@@ -25,6 +24,7 @@ from gpuqueue.service.relay_requests import (
     ProgressRequest,
     TerminalRequest,
 )
+from gpuqueue.service.responses import NotHere
 from gpuqueue.service.transfers import Transfer
 
 #: Longest long poll of a relay, in seconds, and most of them at a time for one host. The oldest one ends first.

@@ -1,22 +1,33 @@
-"""Answers that are streamed: server-sent events, and files."""
+"""Answers of the service that are not one value: server-sent events, files, and errors.
+
+Errors are problem documents (RFC 9457), which carry the class of the error and the exit code of the command line.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 
-from starlette.responses import StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
+from gpuqueue import errors
 from gpuqueue.codec.wire import to_plain
-from gpuqueue.errors import GpuQueueError
-from gpuqueue.service.problems import problem_of
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+from gpuqueue.model.access import Forbidden
+from gpuqueue.model.api import Problem
+from gpuqueue.service.web.cookie import PAGE_HEADER
 
 #: A comment. It shows the client that the service is alive, and the service that the client is.
 ALIVE = ": alive\n\n"
-MEDIA_TYPE = "text/event-stream"
+#: The media types of streams and of problem documents.
+MEDIA_TYPE, PROBLEM_TYPE = "text/event-stream", "application/problem+json"
 log = logging.getLogger(__name__)
 
 
@@ -57,3 +68,116 @@ class StreamedFile(StreamingResponse):
             await super().stream_response(send)
         except GpuQueueError as error:
             log.warning("%s cut short: %s", self._what, error)
+
+
+class NotHere(Refused):
+    """What the request names is not there, or not any more. Clients of the service see the class Refused."""
+
+
+class TooSlow(Refused):
+    """The body of a request comes too slowly. Clients of the service see the class Refused."""
+
+
+class TooLarge(Refused):
+    """What was sent is above a limit of the site. Clients of the service see the class Refused."""
+
+
+class OtherHost(Refused):
+    """The request is for a host whose service this is not. Clients of the service see the class Refused."""
+
+
+#: Status of each class of errors; the first one that fits counts.
+_STATUS: tuple[tuple[type[GpuQueueError], HTTPStatus], ...] = (
+    (Forbidden, HTTPStatus.FORBIDDEN),
+    (NotHere, HTTPStatus.NOT_FOUND),
+    (OtherHost, HTTPStatus.MISDIRECTED_REQUEST),
+    (TooSlow, HTTPStatus.REQUEST_TIMEOUT),
+    (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (errors.Impossible, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.BadRequest, HTTPStatus.BAD_REQUEST),
+    (errors.JobNotFound, HTTPStatus.NOT_FOUND),
+    (errors.Unreachable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.NotAuthenticated, HTTPStatus.UNAUTHORIZED),
+    (errors.TooManyRequests, HTTPStatus.TOO_MANY_REQUESTS),
+    (errors.Refused, HTTPStatus.CONFLICT),
+)
+
+
+def problem_of(error: GpuQueueError) -> Problem:
+    """Return *error* as a problem document. A class that clients do not know becomes one that they know."""
+    status = next((each for kind, each in _STATUS if isinstance(error, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
+    name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    return Problem(
+        type=f"urn:gpuqueue:error:{name}",
+        title=status.phrase,
+        status=status.value,
+        detail=_for_callers(error),
+        error=name,
+        exit_code=error.exit_code,
+    )
+
+
+def _for_callers(error: GpuQueueError) -> str:
+    """Return the text of *error*. Only the administrator of the service can start what it needs."""
+    if not isinstance(error, errors.Unreachable) or "gpuqueue up" not in str(error):
+        return str(error)
+    what = error.what if isinstance(error, errors.HistoryUnreachable) else str(error).partition(": ")[0]
+    return f"{what}: ask the administrator of this site to start it (gpuqueue doctor)"
+
+
+def problem_at(status: HTTPStatus, detail: str) -> Problem:
+    """Return a problem of HTTP itself, which is no error of the queue."""
+    kind = errors.TooManyRequests if status is HTTPStatus.TOO_MANY_REQUESTS else BadRequest
+    return Problem(
+        type=f"urn:gpuqueue:http:{status.value}",
+        title=status.phrase,
+        status=status.value,
+        detail=detail,
+        error=kind.__name__,
+        exit_code=kind.exit_code,
+    )
+
+
+def content_of(problem: Problem) -> bytes:
+    """Return *problem* as JSON."""
+    return json.dumps(to_plain(problem)).encode("ascii")
+
+
+def header(text: str) -> str:
+    """Return *text* as the value of a header: ASCII on one line."""
+    return " ".join(text.split()).encode("ascii", "replace").decode("ascii")
+
+
+def answer_of(error: GpuQueueError, shown: Callable[[str], str] = str) -> Response:
+    """Return the answer for *error*, whose text is that of *shown*."""
+    problem = problem_of(error)
+    problem = replace(problem, detail=shown(problem.detail))
+    headers = {"WWW-Authenticate": "Bearer"} if problem.status == HTTPStatus.UNAUTHORIZED else {}
+    if isinstance(error, errors.TooManyRequests):
+        headers["Retry-After"] = str(max(1, round(error.wait_s)))
+    return Response(content_of(problem), problem.status, headers, PROBLEM_TYPE)
+
+
+async def _known(request: Request, error: GpuQueueError) -> Response:
+    site = request.app.state.site
+    if site.is_private:  # the caller is the administrator
+        return answer_of(error, lambda _: str(error))
+    return answer_of(error, site.without_places) if PAGE_HEADER in request.headers else answer_of(error)
+
+
+async def _by_framework(_: Request, error: HTTPException) -> Response:
+    status = HTTPStatus(error.status_code)
+    problem = problem_at(status, f"there is nothing here: {status.phrase}")
+    return Response(content_of(problem), status.value, error.headers or {}, PROBLEM_TYPE)
+
+
+async def _unknown(_: Request, error: Exception) -> Response:
+    return answer_of(GpuQueueError(f"the service failed ({type(error).__name__}): see its log"))
+
+
+#: What makes the answer for an exception of a class or of one that is derived from it: a problem document for each.
+HANDLERS: Mapping[Any, Callable[[Request, Any], Any]] = {
+    GpuQueueError: _known,
+    HTTPException: _by_framework,
+    Exception: _unknown,
+}

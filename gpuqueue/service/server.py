@@ -25,12 +25,11 @@ import uvloop
 
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.service import connections
+from gpuqueue.service import peer_protocol
 from gpuqueue.service.app import application
-from gpuqueue.service.callers import Identity
-from gpuqueue.service.connections import Connections, permit_many_files
-from gpuqueue.service.peer_protocol import PeerProtocol
-from gpuqueue.service.problems import OtherHost, answer_of
+from gpuqueue.service.call import Identity
+from gpuqueue.service.peer_protocol import Connections, PeerProtocol, permit_many_files
+from gpuqueue.service.responses import OtherHost, answer_of
 from gpuqueue.service.site import Site
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
@@ -180,8 +179,8 @@ class _Loop(uvloop.Loop):
 
     async def create_server(self, *args: Any, **words: Any) -> Any:
         if words.get("ssl") is not None:
-            words["ssl_handshake_timeout"] = connections.HANDSHAKE_S
-            words["ssl_shutdown_timeout"] = connections.SHUTDOWN_S
+            words["ssl_handshake_timeout"] = peer_protocol.HANDSHAKE_S
+            words["ssl_shutdown_timeout"] = peer_protocol.SHUTDOWN_S
         return await super().create_server(*args, **words)
 
 

@@ -26,19 +26,17 @@ from gpuqueue.errors import BadRequest, GpuQueueError, NotAuthenticated, TooMany
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.access import AccessPolicy
 from gpuqueue.model.caller import Via
-from gpuqueue.service.call import Call
-from gpuqueue.service.callers import Credentials, Identity
+from gpuqueue.service.call import Call, Credentials, Identity
 from gpuqueue.service.delivered import Delivered
 from gpuqueue.service.host_progress import HostProgress
 from gpuqueue.service.host_runs import HostRuns
 from gpuqueue.service.metrics.exposition import Metrics
-from gpuqueue.service.problems import header
 from gpuqueue.service.relays import Relays
+from gpuqueue.service.responses import header
 from gpuqueue.service.uploads import Uploads
 from gpuqueue.service.web.answers import Answers
 from gpuqueue.service.web.cookie import session_of
-from gpuqueue.service.web.places import Places
-from gpuqueue.service.web.queue_copy import QueueCopy
+from gpuqueue.service.web.queue_copy import Places, QueueCopy
 from gpuqueue.service.web.table import Tables
 from gpuqueue.settings.settings import Settings
 

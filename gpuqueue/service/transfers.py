@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-from gpuqueue.service.problems import NotHere
+from gpuqueue.service.responses import NotHere
 
 #: Most parts in memory. The relay waits while the client does not read, and the client's connection has its own bound.
 MOST_PARTS = 4

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gpuqueue.errors import BadRequest
-from gpuqueue.lazy.imports import later
-from gpuqueue.text.sanitize import brief
-
-if TYPE_CHECKING:
-    from gpuqueue.text import redact
-else:
-    redact = later("gpuqueue.text.redact")
+from gpuqueue.text.sanitize import brief, without_password
 
 #: The forms of the setting ``url``.
 _SERVICES = "write unix:///PATH or https://HOST:PORT"
@@ -30,7 +22,7 @@ def service(raw: str) -> str:
         parts = urlsplit(raw)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise BadRequest(f"{brief(redact.without_password(raw))} is no URL of a service: {_SERVICES}") from None
+        raise BadRequest(f"{brief(without_password(raw))} is no URL of a service: {_SERVICES}") from None
     if parts.username is not None or parts.query or parts.fragment:
         raise BadRequest(f"the URL of a service has no password and no parameters: {_SERVICES}")
     if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
@@ -42,7 +34,7 @@ def service(raw: str) -> str:
     if parts.scheme == "http":
         raise BadRequest("plain HTTP shows the access token to the network: write https://")
     other = ". The address of a store belongs in redis_url" if parts.scheme in {"redis", "rediss"} else ""
-    raise BadRequest(f"{brief(redact.without_password(raw))} is no URL of a service: {_SERVICES}{other}")
+    raise BadRequest(f"{brief(without_password(raw))} is no URL of a service: {_SERVICES}{other}")
 
 
 def store_of_hosts(raw: str) -> str:
@@ -54,7 +46,7 @@ def store_of_hosts(raw: str) -> str:
     """
     from urllib.parse import urlsplit  # noqa: PLC0415 - only on the host of the service
 
-    shown = brief(redact.without_password(raw))
+    shown = brief(without_password(raw))
     try:
         parts = urlsplit(raw)
         host, _ = parts.hostname, parts.port

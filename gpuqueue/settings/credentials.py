@@ -15,8 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpuqueue.errors import BadRequest, GpuQueueError
-from gpuqueue.text.redact import without_password
-from gpuqueue.text.sanitize import brief
+from gpuqueue.text.sanitize import brief, without_password
 
 #: Hosts to which a token may go without TLS: this machine, as through an SSH tunnel.
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})

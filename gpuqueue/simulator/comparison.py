@@ -1,21 +1,33 @@
-"""Compares the policies on one trace and one site."""
+"""Compares the policies on one trace and one site.
+
+- **Wait**: from arrival to start. Percentiles use the nearest rank, so each is an observed wait.
+- **Turnaround**: from arrival to end.
+- **Bounded slowdown**: max(1, turnaround / max(run, 10 s)), where the run time is that alone on the devices. The bound
+  keeps very short jobs from dominating (Feitelson and Rudolph, "Metrics and Benchmarking for Parallel Job Scheduling",
+  1998). The figure is the mean.
+- **Stretch**: the run time as a multiple of that alone, above 1 only if runs on shared devices slow each other
+  (see ``speed`` of replay.py). The figure is the mean.
+- **Memory**: allocated memory as a share of all usable device memory, from the first arrival to the last end.
+- **Fairness**: Jain's index, (sum x)^2 / (n sum x^2), of the users' mean bounded slowdowns: 1 if all are equal, 1/n if
+  one user has all of the slowdown (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness", 1984). The index is not
+  of usage, because a user who requested little has used little without being treated unfairly.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
-from gpuqueue.embedded.scratch import scratch_store
+from gpuqueue.embedded.store import scratch_store
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.measures import Use
-from gpuqueue.simulator.figures import Outcome
 from gpuqueue.simulator.ours import Ours
 from gpuqueue.simulator.replay import Placement, Policy, replay
-from gpuqueue.simulator.rivals import Backfill, ExclusiveFifo
-from gpuqueue.simulator.sharing import Easy, FirstFit, Shortest
+from gpuqueue.simulator.rivals import Backfill, Easy, ExclusiveFifo, FirstFit, Shortest
 from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import format_bytes
@@ -29,6 +41,8 @@ RIVALS: Mapping[str, Callable[[Site], Policy]] = {
     "easy": Easy,
     "shortest": Shortest,
 }
+#: Lower bound of the run time in a slowdown, in seconds.
+BOUND_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,3 +137,97 @@ def _such_as(requests: Sequence[Request]) -> str:
         return ""
     asked = f"{least.gpus}x{format_bytes(least.mem_bytes)}" if least.gpus > 1 else format_bytes(least.mem_bytes)
     return f", not even the {asked} of line {least.line}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """Figures of a set of jobs: all jobs, or the jobs of one user."""
+
+    jobs: int
+    gpu_s: float
+    wait_mean_s: float
+    wait_median_s: float
+    wait_p90_s: float
+    wait_max_s: float
+    slowdown: float
+    turnaround_s: float
+    stretch: float
+
+    @classmethod
+    def of(cls, placements: Sequence[Placement]) -> Served:
+        """Return the figures of *placements*, which must not be empty."""
+        waits = sorted(each.wait_s for each in placements)
+        return cls(
+            jobs=len(waits),
+            gpu_s=sum(each.request.gpus * each.request.run_s for each in placements),
+            wait_mean_s=sum(waits) / len(waits),
+            wait_median_s=percentile(waits, 0.5),
+            wait_p90_s=percentile(waits, 0.9),
+            wait_max_s=waits[-1],
+            slowdown=sum(map(bounded_slowdown, placements)) / len(waits),
+            turnaround_s=sum(each.wait_s + each.run_s for each in placements) / len(waits),
+            stretch=sum(each.run_s / each.request.run_s for each in placements) / len(waits),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """The figures of one policy. ``starts`` counts the runs by the way they started, if the policy reports it."""
+
+    policy: str
+    all: Served
+    users: Mapping[str, Served]
+    memory: float
+    makespan_s: float
+    fairness: float
+    starts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, policy: str, placements: Sequence[Placement], site: Site, starts: Mapping[str, int]) -> Outcome:
+        """Return the figures of a replay at *site*."""
+        by_user: dict[str, list[Placement]] = {}
+        for each in placements:
+            by_user.setdefault(each.request.user, []).append(each)
+        users = {user: Served.of(theirs) for user, theirs in sorted(by_user.items())}
+        makespan_s = max(each.end_s for each in placements) - min(each.request.arrival_s for each in placements)
+        held = sum(each.request.mem_bytes * len(each.cards) * each.run_s for each in placements)
+        return cls(
+            policy=policy,
+            all=Served.of(placements),
+            users=users,
+            memory=held / (site.usable_bytes * makespan_s),
+            makespan_s=makespan_s,
+            fairness=jain([user.slowdown for user in users.values()]),
+            starts=dict(starts),
+        )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value that a *share* of the *ordered* values does not exceed (nearest rank)."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def bounded_slowdown(placement: Placement) -> float:
+    """Return the bounded slowdown of a job. The module's docstring has the formula."""
+    return max(1.0, (placement.wait_s + placement.run_s) / max(placement.request.run_s, BOUND_S))
+
+
+def jain(values: Sequence[float]) -> float:
+    """Return Jain's index of *values*, which must not be negative."""
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
+
+
+def course(placements: Sequence[Placement], site: Site) -> tuple[list[float], list[float]]:
+    """Return the share of allocated memory over time: times in seconds, and the share from each time on."""
+    changes: dict[float, int] = {}
+    for each in placements:
+        held = each.request.mem_bytes * len(each.cards)
+        changes[each.start_s] = changes.get(each.start_s, 0) + held
+        changes[each.end_s] = changes.get(each.end_s, 0) - held
+    moments, shares, now = [], [], 0
+    for moment_s in sorted(changes):
+        now += changes[moment_s]
+        moments.append(moment_s)
+        shares.append(now / site.usable_bytes)
+    return moments, shares

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ _WIDE = frozenset({"W", "F"})
 _MARKS, _AS_EMOJI = frozenset({"Mn", "Me"}), "\N{VARIATION SELECTOR-16}"
 #: Longest message, in characters. The quoted text may be megabytes long.
 MOST = 2000
+_HIDDEN = "***"
+#: Query parameters from which database drivers take a password.
+_SECRET_PARAMETER = pattern(r"([?&][^&=]*(?:pass|secret|token)[^&=]*=)[^&]*", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
@@ -129,3 +133,22 @@ def name_of(what: str, text: str) -> str:
     if not is_name(text):
         raise BadRequest(f"{brief(text)} is no {what}: letters, digits and _ . @ + - only, at most 64 of them")
     return text
+
+
+def without_password(url: str) -> str:
+    """Return *url* with everything hidden that may be a password. In doubt, it hides too much."""
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    rest = _SECRET_PARAMETER.sub(rf"\1{_HIDDEN}", rest)
+    return scheme + mark + (rest if rest.startswith("/") else _without_account(rest))
+
+
+def _without_account(rest: str) -> str:
+    """Return ``account@place`` without the account's password, which may contain any character, even ``@`` or ``/``."""
+    who, at, where = rest.rpartition("@")
+    if at:
+        name, colon, _ = who.partition(":")
+        return f"{name}:{_HIDDEN}@{where}" if colon else rest
+    host, colon, port = where.partition(":")
+    if colon and not where.startswith("[") and not re.match(r"\d*([/?]|$)", port):
+        return f"{host}:{_HIDDEN}"  # account:password without @place
+    return rest

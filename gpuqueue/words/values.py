@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
 
+from gpuqueue.clock import from_epoch_ms
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Activity, Device, DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, WaitReason
@@ -17,11 +20,13 @@ from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model import mem_source
-else:  # most jobs name their memory
+else:
     mem_source = later("gpuqueue.model.mem_source")
 
 #: Reasons of a job that waits for a point in time.
 _OF_ITS_TIME = {WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE}
+#: The time zone of the reader; None: that of this process.
+_ZONE: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
 
 
 def percent(share: float | None) -> str:
@@ -180,3 +185,28 @@ def activity_lines(activity: Activity) -> Iterator[str]:
     ]
     if own:
         yield f"by this run: {', '.join(own)}"
+
+
+@contextmanager
+def in_zone(zone: tzinfo | None) -> Iterator[None]:
+    """Write the times of this block in *zone*. The service answers readers of other zones than its own."""
+    before = _ZONE.set(zone)
+    try:
+        yield
+    finally:
+        _ZONE.reset(before)
+
+
+def local(moment: datetime) -> datetime:
+    """Return *moment* in the time zone of the reader."""
+    return moment.astimezone(_ZONE.get())
+
+
+def when(moment: datetime | None) -> str:
+    """Return *moment* in local time, to the second; ``-`` for None."""
+    return local(moment).strftime("%Y-%m-%d %H:%M:%S") if moment else "-"
+
+
+def clock(at_ms: int) -> str:
+    """Return a time of the store's clock, in milliseconds since the epoch, as :func:`when` does."""
+    return when(from_epoch_ms(at_ms))

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from gpuqueue.learning.program import program_of
+from gpuqueue.learning.signature import program_of
 
 revision = "0002"
 down_revision = "0001"

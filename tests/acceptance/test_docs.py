@@ -28,7 +28,7 @@ from gpuqueue import Client
 from gpuqueue.cli.commands.doctor import MARKS
 from gpuqueue.cli.commands.history import CSV_COLUMNS
 from gpuqueue.cli.main import commands
-from gpuqueue.cli.top.snapshot import Snapshot
+from gpuqueue.cli.top.lines import Snapshot
 from gpuqueue.client.access import Access
 from gpuqueue.client.devices import Devices
 from gpuqueue.client.estimate import Estimator
@@ -43,7 +43,7 @@ from gpuqueue.doctor.examination import EXIT_CODES, ORDER
 from gpuqueue.doctor.examination import ROOMS as OUR_ROOMS
 from gpuqueue.embedded.machine import MachineStatus
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.estimate.figures import Estimate
+from gpuqueue.estimate.dry_run import Estimate
 from gpuqueue.history.revision import REVISION
 from gpuqueue.history.tables import metadata
 from gpuqueue.learning.probed import Probed
@@ -58,7 +58,7 @@ from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
 from gpuqueue.settings.parsers import READERS
 from gpuqueue.settings.settings import Settings
 from gpuqueue.settings.sources import PREFIX
-from gpuqueue.simulator.made import EXAMPLE
+from gpuqueue.simulator.shapes import EXAMPLE
 from gpuqueue.simulator.trace import COLUMNS as TRACE_COLUMNS
 from gpuqueue.system.environment import LEFT_OUT, OURS, OURS_THAT_TRAVEL
 from workers.devices.backend import DeviceTrouble

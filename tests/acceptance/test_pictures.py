@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from browser_pages import PROGRAMS
 
-from gpuqueue.cli.output import device_table, history_columns, queue_table
+from gpuqueue.cli.output import devices, history_columns, queue_table
 from gpuqueue.cli.output.why_text import HEAD as WHY_HEAD
 from gpuqueue.cli.top.lines import device_columns
 from gpuqueue.history.revision import REVISION
@@ -75,7 +75,7 @@ def test_the_pictures_show_the_tables_of_today() -> None:
     If this fails, run docs/pictures/record.py.
     """
     film, screen = (heads(PICTURES / picture) for picture in ("first-steps.svg", "top.svg"))
-    whole = {tuple(column.head for column in each) for each in (device_table.COLUMNS, device_columns([]))} | {WHY_HEAD}
+    whole = {tuple(column.head for column in each) for each in (devices.COLUMNS, device_columns([]))} | {WHY_HEAD}
     fitted = [{column.head for column in each} for each in (queue_table.COLUMNS, history_columns.COLUMNS.values())]
 
     assert whole <= film

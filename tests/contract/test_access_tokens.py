@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from gpuqueue.errors import NotAuthenticated
-from gpuqueue.history.access_tables import access_tokens
 from gpuqueue.history.connect import open_engine, reading
 from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.history.tables import access_tokens
 from gpuqueue.model.access import AccessPolicy, Action, may
 from gpuqueue.model.access_token import AccessToken, NewToken, NotValid, digest_of, new_token
 from gpuqueue.model.caller import CallerKind, Scope, Via

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from sqlalchemy import exc
 
 from gpuqueue.history import bulk
-from gpuqueue.history.column_types import SafeText, UtcDateTime
 from gpuqueue.history.connect import open_engine, writing
-from gpuqueue.history.tables import jobs, run_devices, runs
+from gpuqueue.history.tables import SafeText, UtcDateTime, jobs, run_devices, runs
 from gpuqueue.model.run import StartKind
 
 T0 = datetime(2026, 11, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)

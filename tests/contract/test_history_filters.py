@@ -14,7 +14,7 @@ from outbox import Outbox, ids, second
 
 from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.errors import JobNotFound
-from gpuqueue.history import filters, index_choice
+from gpuqueue.history import filters
 from gpuqueue.history.connect import reading, writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
@@ -156,7 +156,7 @@ def test_few_or_many_within_a_bound_give_the_same(
 ) -> None:
     """A filter with few matches and one with many use different searches, with the same result."""
     few = ids(furnished, sort=sort, reverse=reverse, **query)
-    monkeypatch.setattr(index_choice, "FEW", 0)
+    monkeypatch.setattr(filters, "FEW", 0)
 
     assert few == ids(furnished, sort=sort, reverse=reverse, **query)
     assert 0 < len(few) < 8
@@ -193,13 +193,13 @@ def test_a_name_may_be_a_pattern(named: HistoryDatabase, name: str, expected: li
     assert expected == ids(named, name=name)
 
 
-@pytest.mark.parametrize("few", [index_choice.FEW, 0])
+@pytest.mark.parametrize("few", [filters.FEW, 0])
 def test_an_exit_code_may_be_a_signal(database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """The filter for exit code 137 also matches jobs that SIGKILL ended, for which ``run`` returns 137.
 
     A job that timed out and was ended by SIGKILL does not match.
     """
-    monkeypatch.setattr(index_choice, "FEW", few)
+    monkeypatch.setattr(filters, "FEW", few)
     outbox = RunOutbox(database)
     endings = (Ending.from_status(-9), Ending.from_status(137), Ending.from_status(-15), OUT_OF_MEMORY, TIMED_OUT)
     for job_id, ending in enumerate((*endings, Ending.from_status(9), Ending.stopped(EndingKind.TIMED_OUT, -9)), 1):
@@ -213,7 +213,7 @@ def test_an_exit_code_may_be_a_signal(database: HistoryDatabase, monkeypatch: py
     assert [6] == ids(database, exit_code=9)
 
 
-@pytest.mark.parametrize("few", [index_choice.FEW, 0])
+@pytest.mark.parametrize("few", [filters.FEW, 0])
 def test_an_exit_code_may_be_that_of_run_and_wait(
     database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
@@ -221,7 +221,7 @@ def test_an_exit_code_may_be_that_of_run_and_wait(
 
     Regression: the history found neither.
     """
-    monkeypatch.setattr(index_choice, "FEW", few)
+    monkeypatch.setattr(filters, "FEW", few)
     outbox = RunOutbox(database)
     cancelled = Ending.stopped(EndingKind.CANCELLED, -15)
     endings = (TIMED_OUT, Ending.from_status(124), cancelled, Ending.from_status(130), Ending.from_status(-2))
@@ -251,7 +251,7 @@ def test_a_clock_that_was_set_back_hides_no_job(database: HistoryDatabase, monke
     with writing(database._engine) as connection:
         earlier = jobs.update().where(jobs.c.id == 3).values(submitted_at=second(0) - timedelta(days=1))
         connection.execute(earlier)
-    monkeypatch.setattr(index_choice, "FEW", 0)
+    monkeypatch.setattr(filters, "FEW", 0)
     first = database.get(1)
     assert first is not None
     at = first.job.submitted_at
@@ -281,7 +281,7 @@ def test_of_many_none_is_put_in_order(
     Regression: of a million jobs SQLite collected all succeeded ones to show the fifty largest, or scanned a year of
     them.
     """
-    monkeypatch.setattr(index_choice, "FEW", 0)
+    monkeypatch.setattr(filters, "FEW", 0)
     engine = furnished._engine
     asked: list[tuple[str, Any]] = []
     sa.event.listen(engine, "before_cursor_execute", lambda *call: asked.append((call[2], call[3])))

@@ -9,7 +9,7 @@ from factories import ADA, BOB, make_spec
 from outbox import Outbox, second
 
 from gpuqueue.codec import encode_ended, encode_started
-from gpuqueue.history import past_jobs
+from gpuqueue.history import queries
 from gpuqueue.history.connect import reading
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
@@ -191,15 +191,15 @@ def test_only_the_period_is_read_and_only_so_many_jobs(database: HistoryDatabase
 
     assert 2 == replayed(database, until=second(9)).jobs
     with reading(database._engine) as connection:
-        found, is_cut = past_jobs.past_jobs(connection, since=second(0), until=END, user=None, limit=3)
+        found, is_cut = queries.past_jobs(connection, since=second(0), until=END, user=None, limit=3)
         assert ([3, 4, 5], True) == ([job.id for job in found], is_cut)
-        found, is_cut = past_jobs.past_jobs(connection, since=second(0), until=END, user=None, limit=5)
+        found, is_cut = queries.past_jobs(connection, since=second(0), until=END, user=None, limit=5)
         assert ([1, 2, 3, 4, 5], False) == ([job.id for job in found], is_cut)
 
 
 def test_an_index_finds_the_jobs_of_the_period(database: HistoryDatabase) -> None:
     """A long history is not read from its beginning. PostgreSQL needs figures about many rows to plan so."""
-    query = past_jobs._with_runs(past_jobs._newest(second(0), END, None, 10))
+    query = queries._with_runs(queries._newest(second(0), END, None, 10))
     with reading(database._engine) as connection:
         if connection.dialect.name != "sqlite":
             pytest.skip("its plan of an empty table says nothing")

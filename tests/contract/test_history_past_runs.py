@@ -16,7 +16,7 @@ from gpuqueue.history import past_runs, sqlite_past_runs
 from gpuqueue.history.connect import open_engine, reading, writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.learning.past_run import MOST_JOBS, PastRun, Proof
-from gpuqueue.learning.program import program_of
+from gpuqueue.learning.signature import program_of
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act

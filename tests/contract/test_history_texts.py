@@ -15,7 +15,7 @@ from outbox import Outbox, ids
 from private_postgres import Server
 
 from gpuqueue.codec import encode_spec
-from gpuqueue.history import filters, index_choice, migrate, text_index
+from gpuqueue.history import filters, migrate, text_index
 from gpuqueue.history.connect import open_engine, reading, writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
@@ -122,7 +122,7 @@ queries = st.fixed_dictionaries(
 
 
 @pytest.mark.usefixtures("near")
-@pytest.mark.parametrize("few", [0, 2, index_choice.FEW])
+@pytest.mark.parametrize("few", [0, 2, filters.FEW])
 @few_examples
 @given(query=queries)
 def test_an_index_changes_no_answer(
@@ -132,19 +132,19 @@ def test_an_index_changes_no_answer(
 
     That holds for texts in few and in many jobs.
     """
-    monkeypatch.setattr(index_choice, "FEW", few)
+    monkeypatch.setattr(filters, "FEW", few)
 
     assert without(furnished, **query) == ids(furnished, **query)
 
 
 @pytest.mark.usefixtures("near")
-@pytest.mark.parametrize("few", [0, index_choice.FEW])
+@pytest.mark.parametrize("few", [0, filters.FEW])
 @pytest.mark.parametrize("which", range(len(COMMANDS)))
 def test_each_part_of_a_command_is_found(
     furnished: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, few: int, which: int
 ) -> None:
     """Each part of a command is found, whatever its characters."""
-    monkeypatch.setattr(index_choice, "FEW", few)
+    monkeypatch.setattr(filters, "FEW", few)
     command = COMMANDS[which]
     its_own = {job_id for job_id in range(1, 13) if job_id % 5 == which}
     for start in range(0, len(command), 2):
@@ -152,7 +152,7 @@ def test_each_part_of_a_command_is_found(
 
 
 @pytest.mark.usefixtures("near")
-@pytest.mark.parametrize("few", [0, 2, index_choice.FEW])
+@pytest.mark.parametrize("few", [0, 2, filters.FEW])
 @pytest.mark.parametrize(
     "query",
     [
@@ -175,7 +175,7 @@ def test_beside_other_filters_an_index_changes_no_answer(
     furnished: HistoryDatabase, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]
 ) -> None:
     """The index changes no result together with other filters, also on later pages."""
-    monkeypatch.setattr(index_choice, "FEW", few)
+    monkeypatch.setattr(filters, "FEW", few)
 
     assert without(furnished, **query) == ids(furnished, **query)
 

@@ -16,10 +16,9 @@ from gpuqueue.model.run import EndingKind, RunDevice
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import MIB
 from workers.run import process_tree
-from workers.run.directory import RunDir
+from workers.run.directory import Held, RunDir
 from workers.run.environment import TOKEN
 from workers.run.orphans import end, left
-from workers.run.values import Held
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
 from workers.run import deliveries
 from workers.run.deliveries import Delivery
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 
 PROGRAM = Path(__file__).parents[1] / "support" / "relay_program.py"
 PLACE = "1/1.ab"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.model.run import EndingKind, RunDevice
-from workers.run.directory import RunDir, unsettled
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir, unsettled
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import redis
 from bounded import until
 from factories import make_spec
 
+from gpuqueue.embedded import machine
 from gpuqueue.embedded import store as embedded
-from gpuqueue.embedded import store_of_others
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.embedded.server import find_server
 from gpuqueue.embedded.store import EmbeddedStore
@@ -150,7 +150,7 @@ def test_a_start_waits_for_a_store_of_others_that_is_loading(
     In system mode the workers' ``up`` used to end with exit code 4 if the store was loading when it looked.
     """
     load_slowly(own, monkeypatch)
-    monkeypatch.setattr(store_of_others, "SILENT_S", 0.0)
+    monkeypatch.setattr(machine, "SILENT_S", 0.0)
     assert EmbeddedStore(own).launch() is not None
     until(lambda: is_loading(own), what="a store that is loading")
     elsewhere = {"GPUQUEUE_STATE_DIR": str(own.state_dir / "workers"), "GPUQUEUE_CONFIG": os.devnull}

@@ -19,8 +19,7 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import MIB
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 
 
 def runs_of(file: Path) -> list[str]:

@@ -27,8 +27,7 @@ from workers.devices.select import choose
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.monitor import MOMENT_S, DeviceMonitor
 from workers.measure.sampler import Sampler
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 
 ROUNDS = 50
 

@@ -14,10 +14,9 @@ from factories import make_spec
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.run import RunDevice
 from gpuqueue.text.units import GIB
-from workers.run.directory import RunDir
+from workers.run.directory import Held, RunDir, ShimSpec
 from workers.run.environment import environment
-from workers.run.torch_report import read_reports
-from workers.run.values import Held, ShimSpec
+from workers.run.verdict import read_reports
 from workers.shim.client import Shims
 
 GPU = RunDevice(uuid="GPU-0", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)

@@ -16,9 +16,8 @@ import pytest
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.process import ProcessIdentity
 from workers.run import process_tree
-from workers.run.directory import RunDir
+from workers.run.directory import Exit, Held, RunDir, ShimSpec
 from workers.run.environment import TOKEN
-from workers.run.values import Exit, Held, ShimSpec
 from workers.shim.client import Shim as Started
 from workers.shim.client import Shims
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.model.run import RunDevice
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 from workers.shim import acl
 
 

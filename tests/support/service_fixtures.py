@@ -177,7 +177,7 @@ def served() -> Iterator[ServedSite]:
 def serving(bounds: Mapping[str, float | str] | None = None, **chosen: str) -> Iterator[ServedSite]:
     """Run a site with its service, which has the settings *chosen*, such as ``GPUQUEUE_ADMINS``.
 
-    *bounds* are constants of the service's modules, such as ``gpuqueue.service.connections:REQUEST_S``.
+    *bounds* are constants of the service's modules, such as ``gpuqueue.service.peer_protocol:REQUEST_S``.
     """
     directory = Path(mkdtemp(prefix="gpuqueue-served-"))
     certificate(directory)

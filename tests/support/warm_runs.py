@@ -18,9 +18,8 @@ from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from workers.run import process_tree
-from workers.run.directory import RunDir
+from workers.run.directory import Held, RunDir, ShimSpec
 from workers.run.environment import TOKEN, environment
-from workers.run.values import Held, ShimSpec
 from workers.shim.client import Shim, Shims
 from workers.warm.pool import WarmPool, image_of
 

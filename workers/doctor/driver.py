@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem
-from workers.devices.nvml_diagnostics import DriverFacts, DriverState
+from workers.devices.nvml_calls import DriverFacts, DriverState
 from workers.doctor.host import Host
 
 CONTAINER = "start the container with its devices: docker run --gpus all, or deploy.resources in compose"

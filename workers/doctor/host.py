@@ -12,7 +12,7 @@ from gpuqueue.model.device import Device, DeviceKind, Health, Reading
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 from workers.devices.backend import DeviceBackend, DeviceTrouble
-from workers.devices.nvml_diagnostics import DriverFacts
+from workers.devices.nvml_calls import DriverFacts
 from workers.devices.select import BESIDE, choose
 
 #: How long a device may take to answer, in seconds.

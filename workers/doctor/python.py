@@ -16,7 +16,7 @@ from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.command_line import interpreter as chosen
 from gpuqueue.system.environment import travelling
-from workers.devices.nvml_diagnostics import DriverFacts
+from workers.devices.nvml_calls import DriverFacts
 
 #: How long an interpreter may take to report its torch version, and to import torch, in seconds.
 ASK_S, DEEP_S = 5.0, 60.0

@@ -15,8 +15,7 @@ import time
 
 from gpuqueue.model import ticket
 from workers.launcher.account import Refused
-from workers.run.hook import with_hook
-from workers.run.mps_pipes import MPS_PIPES, NO_PIPES
+from workers.run.signed_environment import MPS_PIPES, NO_PIPES, with_hook
 from workers.shim.code import DIRECTORY, TREE
 
 TYPE_CHECKING = False

@@ -17,12 +17,10 @@ from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import EndingKind
 from gpuqueue.system.process import ProcessIdentity
 from workers.measure.idle import Stage
-from workers.measure.meter import Meter
+from workers.measure.meter import MOST_POINTS, Meter
 from workers.measure.neighbours import Neighbours
 from workers.measure.sample import Sample
-from workers.measure.timeline import MOST_POINTS
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 from workers.threads import SteadyEvent
 
 log = logging.getLogger(__name__)

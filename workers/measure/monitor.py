@@ -26,13 +26,11 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity, boot_id, start_time
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.measure.active_runs import LiveRuns, root_of
-from workers.measure.external_processes import ExternalProcesses
 from workers.measure.meter import INTERVAL_S
-from workers.measure.sample import RunOnDevice, Sample
+from workers.measure.sample import ExternalProcesses, RunOnDevice, Sample
 from workers.run import process_tree
-from workers.run.directory import RunDir, unsettled
+from workers.run.directory import Held, RunDir, unsettled
 from workers.run.environment import TOKEN
-from workers.run.values import Held
 
 if TYPE_CHECKING:
     from workers.devices import mps

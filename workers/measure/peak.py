@@ -19,7 +19,7 @@ from gpuqueue.model.run import RunDevice
 from workers.measure.active_runs import LiveRun
 from workers.measure.meter import Meter
 from workers.measure.monitor import DeviceMonitor
-from workers.run.torch_report import InsideReport
+from workers.run.verdict import InsideReport
 
 #: With at least this many samples, a largest sample of 0 bytes means that the run used no memory on the device.
 ENOUGH_SAMPLES = 10

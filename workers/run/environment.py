@@ -23,8 +23,7 @@ from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.environment import CHANGED
 from gpuqueue.text.units import MIB
-from workers.run.hook import INSIDE, with_hook
-from workers.run.mps_pipes import MPS_PIPES, NO_PIPES
+from workers.run.signed_environment import INSIDE, MPS_PIPES, NO_PIPES, with_hook
 from workers.threads import TIMEOUT, in_time
 
 #: How long an interpreter may take to name its version of torch, in seconds. The usual time is 0.1 s, and longer on a

@@ -1,19 +1,35 @@
-"""The final ending of a run: decides whether the run failed because a device was out of memory.
+"""The final ending of a run: decides whether its device was out of memory, and whether its device or its script failed.
 
 Pure, except for ``tail``, which reads a log.
+
+A broken device that kills every job within seconds is always free, so it would take the whole queue. Three such
+failures in a row drain the device (``count_deaths`` in gpuqueue/queue/lua/shared/drains.lua). A broken script fails
+quickly on every device, and must not drain any. So a failure counts against the device only if the script is an
+unlikely cause. docs/explanation/draining.md describes this for users.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import signal
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from errno import EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS, ESTALE
+from itertools import islice
 from pathlib import Path
 
+from gpuqueue.errors import Unreadable
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.system.logs import last_bytes
+from gpuqueue.system.safe_open import read_small
+from gpuqueue.text.json_fields import Fields, loaded
 from gpuqueue.text.units import format_bytes
-from workers.run.torch_report import InsideReport
+from workers.shim.acl import REPORTS
 
 #: How much of the log's end is searched, in bytes. It contains a final traceback, and rarely an OOM that was handled.
 TAIL_BYTES = 64 * 1024
@@ -23,6 +39,41 @@ _FULL = re.compile(
     rb"|torch\.OutOfMemoryError|c10::OutOfMemoryError|cupy\.cuda\.memory\.OutOfMemoryError"
     rb"|(Xla|Jax)RuntimeError: RESOURCE_EXHAUSTED|ResourceExhaustedError.*OOM when allocating"
 )
+#: A failure within so many seconds of the start is a quick one. Long enough to import torch from a slow disk.
+QUICK_S = 30.0
+
+#: Signals by which the kernel ends a faulty process. Not SIGABRT, which a program sends to itself when it gives up,
+#: and not the signals that ask a process to exit.
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGKILL)
+#: A shell exits with this number plus the signal number if a signal has ended its child.
+_BY_SIGNAL = 128
+
+#: Messages for a failure of the device or its host: texts of CUDA's runtime, error names of the runtime (cudaError…)
+#: and of the driver (CUDA_ERROR_…), and texts of torch and pynvml. Other CUDA errors mostly have their cause in the
+#: script (an index out of bounds, a wrong ordinal, a build for other cards), and count against no device.
+_DEVICE_FAILED = re.compile(
+    rb"CUDA-capable device\(s\) is/are busy or unavailable|no CUDA-capable device is detected"
+    rb"|uncorrectable (?:ECC|NVLink) error|CUDA error: unknown error|RuntimeError: CUDA unknown error"
+    rb"|No CUDA GPUs are available|system not yet initialized|unsupported display driver / cuda driver combination"
+    rb"|OS call failed or operation not supported on this OS|MPS client failed to connect"
+    rb"|(?:CUDA_ERROR_|cudaError)(?:DEVICES?_?UNAVAILABLE|NO_?DEVICE|ECC_?UNCORRECTABLE|NVLINK_?UNCORRECTABLE"
+    rb"|SYSTEM_?NOT_?READY|SYSTEM_?DRIVER_?MISMATCH|OPERATING_?SYSTEM|MPS_?CONNECTION_?FAILED|UNKNOWN)\b"
+    rb"|Failed to initialize NVML: [ -~]{1,60}|Driver/library version mismatch|GPU is lost"
+    rb"|NVML_?ERROR_?(?:GPU_?IS_?LOST|RESET_?REQUIRED|DRIVER_?NOT_?LOADED|LIB_?RM_?VERSION_?MISMATCH|UNKNOWN)\b",
+    re.IGNORECASE,
+)
+_CUDA_FAILED = re.compile(rb"CUDA error|CUDA_ERROR_|cudaError|CUDA runtime error|device-side assert", re.IGNORECASE)
+_ASSERTED = re.compile(rb"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT", re.IGNORECASE)
+
+#: Messages of the errors by which a host fails to start a valid command.
+_HOST_FAILED = tuple(os.strerror(code) for code in (EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS, ESTALE))
+#: How the shim's reasons for a failure begin before it knows the job's command. These reasons name nothing of the job.
+_NOT_YET_THE_JOBS = ("cannot prepare the process", "cannot make a control group", "cannot make a process")
+#: A figure that is larger than any device's memory. The job writes the files, so they may hold anything.
+_ABSURD = 2**60
+#: Most reports that are read per run, and most bytes of one report.
+_MAX_REPORTS = 4096
+_MAX_BYTES = 64 * 1024
 
 
 def judged(
@@ -70,3 +121,126 @@ def shows_out_of_memory(log_tail: bytes) -> bool:
 def tail(log: Path) -> bytes:
     """Return the last ``TAIL_BYTES`` of a log, empty if there is none."""
     return last_bytes(log, TAIL_BYTES)
+
+
+def clears_devices(ending: Ending, duration_s: float | None) -> bool:
+    """Return whether an ending shows that the devices work: the run succeeded, or lasted at least ``QUICK_S``."""
+    succeeded = ending.kind is EndingKind.EXITED and ending.exit_code == 0
+    return succeeded or (duration_s is not None and duration_s >= QUICK_S)
+
+
+def device_fault(ending: Ending, duration_s: float | None, log_tail: bytes, *, kind: DeviceKind | None) -> str | None:
+    """Return why the device or the host is the likely cause of a run's failure, or None if it is not.
+
+    A CUDA error in the log decides if there is one; otherwise the way in which the process ended does. *kind* is the
+    kind of the run's devices: a CUDA error without a GPU is the script's fault. Lost runs are judged elsewhere
+    (``Witness.lost``).
+    """
+    if ending.kind is EndingKind.REFUSED:
+        return host_refused(ending.detail)
+    by_itself = ending.kind in {EndingKind.EXITED, EndingKind.SIGNALLED}
+    if not by_itself or duration_s is None or clears_devices(ending, duration_s):
+        return None
+    if ending.detail:  # the kernel killed it for lack of host memory
+        return None
+    if shows_out_of_memory(log_tail) or _ASSERTED.search(log_tail):
+        return None  # later CUDA errors in the log are consequences of this one
+    failed = _DEVICE_FAILED.search(log_tail)
+    if failed is not None or _CUDA_FAILED.search(log_tail):
+        return failed[0].decode("ascii") if failed and kind is DeviceKind.GPU else None
+    return _crash(ending)
+
+
+def host_refused(detail: str) -> str | None:
+    """Return why the host is the cause of a failed start, or None if it is not.
+
+    The reason names neither program nor directory of the job, because everybody sees the reasons of a device.
+    """
+    if detail.startswith(_NOT_YET_THE_JOBS):
+        return detail
+    return next((reason for reason in _HOST_FAILED if reason in detail), None)
+
+
+def _crash(ending: Ending) -> str | None:
+    """Return which crash signal ended the process or, if the process is a shell, its child. None if there is none."""
+    number = ending.signal if ending.kind is EndingKind.SIGNALLED else (ending.exit_code or 0) - _BY_SIGNAL
+    return next((f"killed by {crash.name}" for crash in _CRASHES if crash == number), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InsideReport:
+    """The figures of torch's allocators in one process of a run, or in all of them.
+
+    The keys are device UUIDs, or the device's position in the run if a process did not know the UUID. The bytes of a
+    run are those of the process with the most. They are exact for one process, and a lower bound for several, because
+    the peaks of the processes may have occurred at the same time.
+    """
+
+    #: Whether a process died of an uncaught OutOfMemoryError.
+    out_of_memory: bool = False
+    reserved_on: Mapping[str | int, int] = field(default_factory=dict)
+    #: The number of out-of-memory errors on each device.
+    ooms_on: Mapping[str | int, int] = field(default_factory=dict)
+    #: The message of the OutOfMemoryError that a process died of, empty if none is known.
+    message: str = ""
+
+    def reserved(self, uuid: str, position: int) -> int | None:
+        """Return the bytes reserved on the run's device *uuid* at *position*, or None if torch did not use it."""
+        found = [self.reserved_on[key] for key in (uuid, position) if key in self.reserved_on]
+        return sum(found) if found else None
+
+    def ran_out_on(self, uuids: Sequence[str]) -> list[str]:
+        """Return those of the run's devices *uuids*, in order, that ran out of memory; empty if none is known."""
+        places = enumerate(uuids)
+        return [uuid for position, uuid in places if any(self.ooms_on.get(key) for key in (uuid, position))]
+
+
+def read_reports(run_dir: Path) -> InsideReport | None:
+    """Return the combined report of the run's processes, or None if no process has written a valid report."""
+    texts = islice(_texts(run_dir), _MAX_REPORTS)
+    reported = [report for text in texts if (report := _read(text)) is not None]
+    if not reported:
+        return None
+    places = {place for each in reported for place in each.reserved_on}
+    return InsideReport(
+        out_of_memory=any(each.out_of_memory for each in reported),
+        reserved_on={place: max(each.reserved_on.get(place, 0) for each in reported) for place in places},
+        ooms_on={place: sum(each.ooms_on.get(place, 0) for each in reported) for place in places},
+        message=next((each.message for each in reported if each.message), ""),
+    )
+
+
+def _texts(run_dir: Path) -> Iterator[bytes]:
+    """Yield each report: a line of ``reports``, or a file in ``inside`` of a run that an earlier version started."""
+    with contextlib.suppress(OSError, Unreadable):
+        yield from read_small(run_dir / REPORTS).splitlines()
+    with contextlib.suppress(OSError), os.scandir(run_dir / "inside") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError, Unreadable):
+                yield read_small(entry.path, _MAX_BYTES)
+
+
+def _read(text: bytes) -> InsideReport | None:
+    """Return the report of one process, or None if *text* is not a valid report. The job writes it."""
+    try:
+        if len(text) > _MAX_BYTES:
+            return None
+        fields = loaded(text, "a report of torch")
+        reserved: Counter[str | int] = Counter()
+        ooms: Counter[str | int] = Counter()
+        for plain in fields.each("devices"):
+            device = Fields(plain, "a device in a report of torch")
+            place = device.text_or_none("uuid") or device.whole("index")
+            reserved[place] += device.whole("reserved_bytes")
+            ooms[place] += device.whole("ooms")
+    except Unreadable:
+        return None
+    if max([*reserved.values(), *ooms.values()], default=0) >= _ABSURD:
+        return None
+    message = fields.plain("message")
+    return InsideReport(
+        out_of_memory=fields.plain("out_of_memory") is True,
+        reserved_on=reserved,
+        ooms_on=ooms,
+        message=message.encode(errors="replace").decode() if isinstance(message, str) else "",
+    )

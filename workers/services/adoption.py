@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 
 from gpuqueue.errors import Unreadable
 from gpuqueue.model.job import JobState
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Offer, Stray
+from gpuqueue.queue.lease import Alive, Offer, Stray
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.machine_id import address_towards
 from gpuqueue.system.process import boot_id
 from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.run.directory import unsettled
 
 #: Most ended runs per heartbeat for which the store is asked whether the history has them.
 MOST = 1000
 
 log = logging.getLogger(__name__)
+#: The shim's deadline as a share of the lease. A shim ends its run before the lease expires.
+SHIM_SHARE = 0.7
 
 
 class Adoption:
@@ -127,3 +131,36 @@ class Adoption:
             self._runs.forget(token)
             if self.hand_over is not None:
                 self.hand_over(run)
+
+
+def park(settings: Settings, for_s: float) -> int:
+    """Park all runs of this host for *for_s* seconds, and return how many were parked.
+
+    Each shim gets a heartbeat that is valid for *for_s*, and each lease is renewed for longer. The workers must have
+    stopped before, because a heartbeat of a worker shortens the lease again.
+    """
+    queue = JobQueue(settings.redis_url)
+    statuses = {status.device.uuid: status for status in queue.devices.all(settings.host)}
+    parked = 0
+    for directory in unsettled(settings.runs_dir):
+        held = directory.held()
+        if held is None or held.devices[0].uuid not in statuses:
+            continue
+        lead = statuses[held.devices[0].uuid]
+        nothing_to_allocate = Offer(
+            device=lead.device,
+            host=lead.host,
+            headroom_bytes=lead.headroom_bytes,
+            external_bytes=lead.device.total_bytes,
+            slots=lead.slots,
+            pool=lead.pool,
+        )
+        observed = {device.uuid: 0 for device in held.devices}
+        alive = Alive(job_id=held.job_id, token=held.token, observed=observed)
+        queue.devices.heartbeat(nothing_to_allocate, [alive], lease_s=settings.lease_s)
+        if queue.runs.park(held.job_id, held.token, lease_s=for_s / SHIM_SHARE):
+            directory.renew(time.monotonic() + for_s)
+            directory.close()
+            parked += 1
+    queue.close()
+    return parked

@@ -3,6 +3,10 @@
 One worker per host at a time prunes logs, then holds them to the limit of each user, and then does the same with the
 packed results and the copies of code of ended runs. The recorder, which has the history database, deletes environments
 and audit entries there, code snapshots, and the logs and results that other hosts have delivered to the service.
+
+If the kept files of a user need more than ``user_results_limit``, the oldest are removed first, until the rest fits.
+The newest ones of each user stay in any case: a single run is only held to ``results_limit``. A file in their place
+says why they were removed.
 """
 
 from __future__ import annotations
@@ -13,22 +17,30 @@ import logging
 import os
 import re
 import shutil
+import stat
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
-from gpuqueue.errors import GpuQueueError, HistoryUnreachable
+from gpuqueue.errors import GpuQueueError, HistoryUnreachable, Unreachable
+from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
+from gpuqueue.snapshot.collect import GRACE_S, collect
+from gpuqueue.snapshot.parts import Parts
+from gpuqueue.snapshot.site import blob_store_of, directory_of
 from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, REMOVED, RESULTS, USER
 from gpuqueue.system.logs import LOGS, TIMES
+from gpuqueue.text.sanitize import in_one_line
+from gpuqueue.text.units import format_bytes
 from workers.run import deliveries
-from workers.services.run_tree import names_in, opened
-from workers.services.user_logs import UserLogs
-from workers.services.user_results import hold_results
+from workers.services.log_watch import UserLogs
+from workers.services.run_tree import BLOCK_BYTES, names_in, opened, runs_in
 from workers.shim import acl
 from workers.shim.code import DIRECTORY, MANIFEST, TREE
 from workers.shim.launched import remove_code
@@ -51,6 +63,9 @@ _LOGS = re.compile(rf"({'|'.join(acl.WRITTEN)})({re.escape(TIMES)})?")
 #: After this time results that still arrive are what a service has left that was killed, in seconds.
 PARTIAL_S = 86400.0
 _DELIVERED_LOGS = frozenset({*LOGS, *(name + TIMES for name in LOGS)})
+#: Jobs in one page of the queue.
+PAGE = 1000
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Pruner:
@@ -144,8 +159,6 @@ class HistoryPruner:
         """
         now, found = self._clock.now_if_steady(), 0
         if now is not None:
-            from workers.services.snapshot_prune import collect_snapshots  # noqa: PLC0415 - the workers need none of it
-
             found += collect_snapshots(self._settings, self._queue)
             found += self._delivered.prune(now.timestamp(), stopping)
         for what, keep_s, forget in self._kept:
@@ -410,3 +423,108 @@ class DeliveredPruner:
 
 def _modified_s(folder: int, name: str) -> float:
     return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+
+
+def collect_snapshots(settings: Settings, queue: JobQueue) -> int:
+    """Delete the blobs that no queued or running job needs and that were last used before ``keep_snapshots``.
+
+    Return the number of deleted blobs. If Redis is unreachable, nothing is deleted.
+    """
+    if settings.keep_snapshots_s is None or not directory_of(settings).is_dir():
+        return 0
+    try:
+        if queue.epoch() is None:  # Redis is empty or is being rebuilt: it does not know all jobs
+            return 0
+        blobs = blob_store_of(settings)
+        used = set(_used(queue))
+        found = collect(
+            blobs,
+            {each.address for each in used},
+            diffs={each.diff for each in used if each.diff is not None},
+            grace_s=max(GRACE_S, settings.keep_snapshots_s),
+        )
+        Parts(blobs).forget()
+    except Unreachable:
+        return 0
+    except GpuQueueError as error:
+        log.warning("old snapshots of code cannot be deleted: %s", error)
+        return 0
+    if found.blobs:
+        log.info("%d blobs of snapshots that no job uses were deleted, %d bytes", found.blobs, found.size_bytes)
+    return found.blobs
+
+
+def _used(queue: JobQueue) -> Iterator[CodeSnapshot]:
+    """Yield the snapshots of all jobs in the queue."""
+    after: int | None = 0
+    while after is not None:
+        page = queue.jobs.page(limit=PAGE, after=after)
+        for job in page.jobs:
+            if job.spec.snapshot is not None:
+                yield CodeSnapshot.parse(job.spec.snapshot)
+        after = page.after
+
+
+@dataclass(frozen=True, order=True)
+class _Kept:
+    """The kept files of a run. They sort by the time when they were packed, or delivered."""
+
+    modified_ns: int
+    disk_bytes: int
+    #: Its job, and the token of its run.
+    job_id: str
+    token: str
+
+
+def hold_results(
+    runs: os.PathLike[str],
+    limit_bytes: int,
+    host: str,
+    stopping: threading.Event,
+    pending: Callable[[str, str], bool] = lambda _job, _token: False,
+) -> int:
+    """Remove kept files below *runs* of each user whose kept files need more than *limit_bytes* on the disk.
+
+    Those that are *pending* by their job and token are still to be delivered: they count, and stay. *host* is the name
+    of this host in messages. Return how many files were removed.
+    """
+    found = 0
+    with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
+        for user, files in _by_user(top).items():
+            disk_bytes = sum(each.disk_bytes for each in files)
+            sizes = f"{format_bytes(disk_bytes)}, more than {format_bytes(limit_bytes)}"
+            reason = f"all kept files of {in_one_line(user)} on host {host} needed {sizes} (setting user_results_limit)"
+            for each in sorted(files)[:-1]:
+                if disk_bytes <= limit_bytes or stopping.is_set():
+                    break
+                if not pending(each.job_id, each.token) and _remove(top, each, reason):
+                    disk_bytes -= each.disk_bytes
+                    found += 1
+                    log.warning("the kept files of run %s.%s were removed: %s", each.job_id, each.token, reason)
+    return found
+
+
+def _by_user(top: int) -> dict[str, list[_Kept]]:
+    """Return the kept files below the open directory *top* of each user."""
+    found: dict[str, list[_Kept]] = defaultdict(list)
+    for job_id, token, run in runs_in(top):
+        names = names_in(run)
+        if RESULTS in names and USER in names and "claim" not in names:
+            about = os.stat(RESULTS, dir_fd=run, follow_symlinks=False)
+            if stat.S_ISREG(about.st_mode):
+                user = os.readlink(USER, dir_fd=run)
+                found[user].append(_Kept(about.st_mtime_ns, about.st_blocks * BLOCK_BYTES, job_id, token))
+    return found
+
+
+def _remove(top: int, each: _Kept, reason: str) -> bool:
+    """Remove the kept files of a run, and write down the *reason* before. The directory keeps its time."""
+    with contextlib.suppress(OSError), opened(each.job_id, top) as job, opened(each.token, job) as run:
+        about = os.fstat(run)
+        fd = os.open(REMOVED, _NEW, 0o600, dir_fd=run)
+        with os.fdopen(fd, "wb") as file:
+            file.write(reason.encode(errors="replace"))
+        os.unlink(RESULTS, dir_fd=run)
+        os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))
+        return True
+    return False

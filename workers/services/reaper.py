@@ -12,7 +12,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable
 from gpuqueue.model.preemption import parse_preempt
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.site_policy import send_rules
+from gpuqueue.queue.rules import send_rules
 from gpuqueue.settings.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Sequence
 
 from gpuqueue.errors import Unreachable
+from gpuqueue.history.connect import reason
 from gpuqueue.history.database import HistoryDatabase
-from gpuqueue.history.error_text import reason
 from gpuqueue.history.writer import NOT_OF_THE_ROW
 from gpuqueue.model.event import Cursor, Event
 from gpuqueue.queue.jobqueue import JobQueue

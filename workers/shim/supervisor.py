@@ -11,7 +11,7 @@ file      written  holds
 ========  =======  ===========================================================================================
 lock      worker   locked while the worker or the shim lives; unlocked means that both are gone. A hard link to
                    the worker's ``claim``
-spec      worker   JSON: what to run (see :class:`workers.run.values.ShimSpec`); ``exit`` reuses its inode
+spec      worker   JSON: what to run (see :class:`workers.run.directory.ShimSpec`); ``exit`` reuses its inode
 pid       shim     identity of the shim (pid, start time, boot id), then the same of the job's first process, and of
                    the guard if the job runs as its submitter (:mod:`workers.shim.launched`)
 heartbeat worker   when the heartbeat expires, on the host's monotonic clock, in seconds

@@ -22,10 +22,8 @@ from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
 from workers.measure.neighbours import Snapshot
 from workers.measure.peak import measured_devices
-from workers.run.failure_cause import QUICK_S, clears_devices, device_fault
-from workers.run.torch_report import InsideReport, read_reports
-from workers.run.values import Exit
-from workers.run.verdict import judged, tail
+from workers.run.directory import Exit
+from workers.run.verdict import QUICK_S, InsideReport, clears_devices, device_fault, judged, read_reports, tail
 from workers.steps.conclusion import Conclusion, NotStarted
 
 log = logging.getLogger(__name__)

@@ -13,11 +13,10 @@ from gpuqueue.queue.lease import Again
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.run import deliveries
-from workers.run.failure_cause import host_refused
 from workers.run.start_health import NO_START, StartHealth
+from workers.run.verdict import host_refused
 from workers.services.adoption import Adoption
-from workers.steps.conclusion import Conclusion, NotStarted
-from workers.steps.detach import answered
+from workers.steps.conclusion import Conclusion, NotStarted, answered
 from workers.threads import SteadyEvent
 
 log = logging.getLogger(__name__)

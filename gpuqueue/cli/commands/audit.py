@@ -6,13 +6,12 @@ import click
 
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.json_option import json_option, print_json
-from gpuqueue.cli.output.render import table_of
-from gpuqueue.cli.output.terminal_width import Column, terminal_width
+from gpuqueue.cli.output.render import Column, table_of, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.model.audit import AuditEntry
 from gpuqueue.model.times import PASTS
 from gpuqueue.text.sanitize import plain
-from gpuqueue.words import times
+from gpuqueue.words import values
 
 #: Largest ``--limit``.
 _MOST = 10**6
@@ -58,7 +57,7 @@ def _proof(entry: AuditEntry) -> str:
 
 #: Columns of the list, from left to right.
 COLUMNS: tuple[Column[AuditEntry], ...] = (
-    Column(head="TIME", cell=lambda each, _: times.when(each.at)),
+    Column(head="TIME", cell=lambda each, _: values.when(each.at)),
     Column(head="USER", cell=lambda each, _: plain(each.account) or "-", least=6, narrows=2),
     Column(head="PROOF", cell=lambda each, _: plain(_proof(each)), keep=0),
     Column(head="FROM", cell=lambda each, _: plain(each.address) or "-", keep=1),

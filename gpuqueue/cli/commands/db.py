@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuqueue.cli.output.machine import report
-from gpuqueue.embedded import history_tables
+from gpuqueue.embedded.machine import prepare_history
 from gpuqueue.errors import Refused
 from gpuqueue.settings.settings import Settings
 
@@ -32,4 +32,4 @@ def upgrade() -> None:
     settings = Settings.load()
     if not settings.has_history:
         raise Refused("this host records no history (setting record): upgrade on the host of the service")
-    report("history", "ready", f"tables at revision {history_tables.prepare(settings.database_url)}")
+    report("history", "ready", f"tables at revision {prepare_history(settings.database_url)}")

@@ -11,7 +11,7 @@ import click
 
 from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.own_queue import refuse_beside_service
-from gpuqueue.cli.output.terminal_width import terminal_width
+from gpuqueue.cli.output.render import terminal_width
 from gpuqueue.doctor.examination import EXIT_CODES, examine
 from gpuqueue.doctor.repairs import repair
 from gpuqueue.errors import BadRequest

@@ -11,8 +11,7 @@ import click
 from gpuqueue.cli.options.own_queue import refuse_beside_service
 from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.console import print_message
-from gpuqueue.embedded import worker_program
-from gpuqueue.embedded.machine import Machine
+from gpuqueue.embedded.machine import Machine, end_left_jobs, left_jobs, park_jobs
 from gpuqueue.embedded.page import PageService
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.settings.settings import Settings
@@ -45,10 +44,10 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
         what = "workers" if settings.workers_account is None else "recorder"
         report(what, "stopped" if machine.stop_host() else "were down", "")
         if cancel_jobs:
-            worker_program.end_left_jobs()
-        left = worker_program.left_jobs()
+            end_left_jobs()
+        left = left_jobs()
         if left and leave_jobs:
-            click.echo(f"{worker_program.park_jobs()}: the next gpuqueue up takes them over", err=True)
+            click.echo(f"{park_jobs()}: the next gpuqueue up takes them over", err=True)
         elif not left:
             _forget(machine)
         not_ours = "was down" if machine.settings.embedded else "left alone"

@@ -7,7 +7,7 @@ import sys
 import click
 
 from gpuqueue.cli.completion.candidates import device_names
-from gpuqueue.cli.output.drains import device_name, going_on, jobs_on
+from gpuqueue.cli.output.devices import device_name, going_on, jobs_on
 from gpuqueue.client import Client
 from gpuqueue.errors import Refused
 

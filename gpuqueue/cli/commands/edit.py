@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.options import dependencies, placement
+from gpuqueue.cli.options import job_request, placement
 from gpuqueue.cli.options.fields import field, with_options
 from gpuqueue.cli.options.job_id import one_job_argument
 from gpuqueue.client import Client
@@ -31,11 +31,11 @@ _OPTIONS = (
     field("name", "Name of the job."),
     field("priority", "Jobs of higher priority start first."),
     field("pool", "Only devices of this pool; '' for any pool."),
-    field("after", f"{dependencies.AFTER} Replaces all earlier ones; none removes them."),
+    field("after", f"{job_request.AFTER} Replaces all earlier ones; none removes them."),
     field("begin", f"Earliest start: {BEGINS}; now: at once."),
     field("retries", "Retry after a failure, at most N times, including past retries."),
-    field("retry_on", dependencies.RETRY_ON),
-    field("mem_retries", dependencies.MEM_RETRIES),
+    field("retry_on", job_request.RETRY_ON),
+    field("mem_retries", job_request.MEM_RETRIES),
     field("at_once", "Concurrent members of an array, even if it has started; none: no limit."),
 )
 

@@ -14,7 +14,7 @@ from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output import render
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, DryRunFailed, GpuQueueError
-from gpuqueue.estimate.figures import (
+from gpuqueue.estimate.dry_run import (
     ALLOWANCE,
     CONTEXT_BYTES,
     LIMITS,
@@ -28,7 +28,7 @@ from gpuqueue.learning.past_run import Proof
 from gpuqueue.learning.rule import rounded_up
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes, format_duration
-from gpuqueue.words import times
+from gpuqueue.words import values
 
 #: Part of the memory -> its name in the table.
 _PARTS = {
@@ -171,7 +171,7 @@ def _of_past(past: Past) -> list[str]:
     rows = [
         (
             str(run.job_id),
-            times.when(run.ended_at),
+            values.when(run.ended_at),
             _SHOWS[run.proof] + format_bytes(run.bytes),
             "same" if run.same_args else "other",
         )

@@ -7,7 +7,7 @@ import click
 from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.own_queue import how_to_start
 from gpuqueue.cli.output.devices import device_rows, external_process_lines
-from gpuqueue.cli.output.terminal_width import hanging, terminal_width
+from gpuqueue.cli.output.render import hanging, terminal_width
 from gpuqueue.client import Client
 
 

@@ -16,7 +16,7 @@ from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.once import Once
 from gpuqueue.cli.output import history_columns as all_columns
 from gpuqueue.cli.output.history_columns import COLUMNS, USUAL, chosen
-from gpuqueue.cli.output.terminal_width import terminal_width
+from gpuqueue.cli.output.render import terminal_width
 from gpuqueue.client import Client
 from gpuqueue.client.reads import id_of
 from gpuqueue.codec.csv_text import csv_text

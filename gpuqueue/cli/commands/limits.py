@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuqueue.cli.options.json_option import json_option, print_json
-from gpuqueue.cli.output.render import table_of
-from gpuqueue.cli.output.terminal_width import Column, terminal_width
+from gpuqueue.cli.output.render import Column, table_of, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.model.limits import EVERYBODY, Bound, LimitsInUse
 from gpuqueue.model.measures import PoolLimits

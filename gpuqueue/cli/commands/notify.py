@@ -8,15 +8,14 @@ import time
 
 import click
 
+from gpuqueue.cli.options.job_request import targets
 from gpuqueue.cli.options.json_option import json_option, print_json
-from gpuqueue.cli.options.notification import targets
-from gpuqueue.cli.output.render import table_of
-from gpuqueue.cli.output.terminal_width import Column, terminal_width
+from gpuqueue.cli.output.render import Column, table_of, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.console import print_message, sentence
 from gpuqueue.errors import BadRequest, GpuQueueError, install_extra
 from gpuqueue.model.notification import Notification, masked
-from gpuqueue.queue.sender import Sender
+from gpuqueue.queue.senders import Sender
 from gpuqueue.text.sanitize import plain
 
 #: Columns of the table of targets, from left to right; a line is a target and its sender.

@@ -11,7 +11,7 @@ from gpuqueue.cli.completion.candidates import pools, tags, users
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.once import Once
-from gpuqueue.cli.output.terminal_width import terminal_width
+from gpuqueue.cli.output.render import terminal_width
 from gpuqueue.client import Client
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import JobState

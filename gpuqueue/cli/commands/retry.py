@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from gpuqueue.cli.options import placement
-from gpuqueue.cli.options.dependencies import report_found
 from gpuqueue.cli.options.fields import field
-from gpuqueue.cli.options.job_request import WithRest
+from gpuqueue.cli.options.job_request import WithRest, report_found
 from gpuqueue.cli.options.job_selection import Selection, chosen_ended, filtered, on_each
 from gpuqueue.cli.options.once import Once
 from gpuqueue.client import Client

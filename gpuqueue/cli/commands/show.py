@@ -8,7 +8,7 @@ import click
 
 from gpuqueue.cli.follow.status_line import report_history_away
 from gpuqueue.cli.options.json_option import json_option, print_json
-from gpuqueue.cli.output.terminal_width import hanging, terminal_width
+from gpuqueue.cli.output.render import hanging, terminal_width
 from gpuqueue.cli.plots import image_file
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
@@ -16,12 +16,10 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.run import Record
 
 if TYPE_CHECKING:
-    from gpuqueue.cli.output import code_diff, job_story, kept_line, live_run, render
+    from gpuqueue.cli.output import code_diff, job_story, render
 else:
     code_diff = later("gpuqueue.cli.output.code_diff")
     job_story = later("gpuqueue.cli.output.job_story")
-    kept_line = later("gpuqueue.cli.output.kept_line")
-    live_run = later("gpuqueue.cli.output.live_run")
     render = later("gpuqueue.cli.output.render")
 from gpuqueue.cli.options.job_id import job_id
 
@@ -55,16 +53,16 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
         written = client.logs.end(record, render.LOG_BYTES) if is_text else b""
         is_apart = is_text and record.job.spec.separate_stderr
         errors = client.logs.end(record, render.LOG_BYTES, stderr=True) if is_apart else b""
-        now = live_run.read(client, record.job) if is_text else None
-        kept = kept_line.kept_of(client, record) if record.job.spec.keep and plot is None else None
-        silent = list(live_run.silent(client, record.job)) if is_text else []
+        now = job_story.read(client, record.job) if is_text else None
+        kept = job_story.kept_of(client, record) if record.job.spec.keep and plot is None else None
+        silent = list(job_story.silent(client, record.job)) if is_text else []
     if plot is not None:
         _plot(record, plot)
         return
     if as_json:
         print_json(record, kept_files=kept)
         return
-    about_kept = None if kept is None else kept_line.kept_line(kept, record.job.label)
+    about_kept = None if kept is None else job_story.kept_line(kept, record.job.label)
     click.echo(job_story.story(record, now, terminal_width(), kept=about_kept))
     for line in silent:
         click.echo("\n".join(hanging(line, terminal_width())))

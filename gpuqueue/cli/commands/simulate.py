@@ -20,7 +20,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.shares import Shares
 from gpuqueue.settings.settings import Settings
-from gpuqueue.simulator import made, shapes, trace
+from gpuqueue.simulator import shapes, trace
 from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Trace
 from gpuqueue.text.sanitize import brief, short
@@ -145,10 +145,10 @@ def _check_printing(count: int | None, shape: str | None) -> None:
 def _print_trace(count: int | None, seed: int, shape: str | None, site: Site | None) -> None:
     """Print a generated trace of *count* jobs, or the example if that is None. A *shape* needs a *site*."""
     if count is None:
-        click.echo(made.EXAMPLE, nl=False)
+        click.echo(shapes.EXAMPLE, nl=False)
         return
     if shape is None:
-        jobs = made.made(count, seed)
+        jobs = shapes.made(count, seed)
     elif site is None:
         raise BadRequest("name the devices that the trace is made for: --devices 4x24G")
     else:

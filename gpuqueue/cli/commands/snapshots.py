@@ -5,12 +5,11 @@ from __future__ import annotations
 import click
 
 from gpuqueue.cli.options.json_option import json_option, print_json
-from gpuqueue.cli.output.render import table_of
-from gpuqueue.cli.output.terminal_width import Column, terminal_width
+from gpuqueue.cli.output.render import Column, table_of, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.model.code_snapshot import StoredSnapshot
 from gpuqueue.text.units import format_bytes
-from gpuqueue.words import times
+from gpuqueue.words import values
 
 #: Digits of an address in the table, and jobs that it names.
 _DIGITS, _JOBS = 12, 5
@@ -68,6 +67,6 @@ COLUMNS: tuple[Column[StoredSnapshot], ...] = (
     Column(head="ADDRESS", cell=lambda each, _: each.address[:_DIGITS]),
     Column(head="FILES", cell=lambda each, _: str(each.files), right=True),
     Column(head="SIZE", cell=lambda each, _: format_bytes(each.size_bytes), right=True),
-    Column(head="LAST USED", cell=lambda each, _: times.when(each.used_at)),
+    Column(head="LAST USED", cell=lambda each, _: values.when(each.used_at)),
     Column(head="JOBS", cell=lambda each, _: _jobs(each), least=6, narrows=0),
 )

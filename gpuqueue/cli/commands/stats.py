@@ -10,8 +10,7 @@ import click
 from gpuqueue.cli.completion.candidates import users
 from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.once import Once
-from gpuqueue.cli.output.render import table_of
-from gpuqueue.cli.output.terminal_width import Column, hanging, terminal_width
+from gpuqueue.cli.output.render import Column, hanging, table_of, terminal_width
 from gpuqueue.cli.plots import charts, image_file
 from gpuqueue.client import Client
 from gpuqueue.codec.csv_text import csv_of_statistics
@@ -21,7 +20,7 @@ from gpuqueue.model.statistics import By, Course, Figures, Statistics, Stretch
 from gpuqueue.model.times import moment, ordered
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB, format_bytes, format_duration
-from gpuqueue.words import times, values
+from gpuqueue.words import values
 
 if TYPE_CHECKING:
     from gpuqueue.cli.output import learning_table
@@ -133,7 +132,7 @@ def _show_learning(report: LearningReport, *, as_json: bool) -> None:
 def _plot(client: Client, reported: Statistics, path: str, user: str | None) -> None:
     people = client.history.stats(By.USER, since=reported.since, until=reported.until, user=user)
     course = course_of(client, reported, user)
-    period = f"{times.when(reported.since)[:16]} to {times.when(reported.until)[:16]}"
+    period = f"{values.when(reported.since)[:16]} to {values.when(reported.until)[:16]}"
     title = f"gpuqueue, {period}" + (f", {user}" if user else "")
     image_file.write(path, charts.overview(people, course, title))
 
@@ -167,7 +166,7 @@ def _table(reported: Statistics, width: int | None) -> str:
 
 def _notes(reported: Statistics) -> list[str]:
     total = reported.total
-    period = f"{times.when(reported.since)} to {times.when(reported.until)}"
+    period = f"{values.when(reported.since)} to {values.when(reported.until)}"
     means = "ASKED and PEAK are means of a device over time"
     if total.measured is not None and total.measured < 0.995:  # noqa: PLR2004 - rounds to 100 %
         known = values.percent(total.measured)

@@ -7,15 +7,14 @@ from datetime import datetime, timezone
 import click
 
 from gpuqueue.cli.options.json_option import json_option, print_json
-from gpuqueue.cli.output.render import table_of
-from gpuqueue.cli.output.terminal_width import Column, terminal_width
+from gpuqueue.cli.output.render import Column, table_of, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.console import print_message
 from gpuqueue.model.access_token import USUAL_SCOPES, AccessToken, TokenRequest
 from gpuqueue.model.caller import CallerKind, Scope
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import parse_duration
-from gpuqueue.words import times
+from gpuqueue.words import values
 
 
 @click.group()
@@ -65,7 +64,7 @@ def create(name: str, scopes: tuple[str, ...], expires: str, user: str | None, h
     )
     with Client() as client:
         made = client.access.make_token(wanted)
-    until = "does not expire" if made.token.expires_at is None else f"expires {times.when(made.token.expires_at)}"
+    until = "does not expire" if made.token.expires_at is None else f"expires {values.when(made.token.expires_at)}"
     print_message("gpuqueue", f"token {made.token.id} of {_whose(made.token)} {until}; it is not shown again")
     if host is not None:
         print_message("gpuqueue", f"on {plain(host)}, as root: gpuqueue join https://HOST:PORT --token-file FILE")
@@ -108,7 +107,7 @@ def revoke(token_ids: tuple[str, ...]) -> None:
     with Client() as client:
         for token_id in token_ids:
             revoked = client.access.revoke_token(token_id)
-            click.echo(f"token {revoked.id} of {_whose(revoked)}: revoked at {times.when(revoked.revoked_at)}")
+            click.echo(f"token {revoked.id} of {_whose(revoked)}: revoked at {values.when(revoked.revoked_at)}")
 
 
 def _whose(found: AccessToken) -> str:
@@ -127,6 +126,6 @@ COLUMNS: tuple[Column[AccessToken], ...] = (
     Column(head="NAME", cell=lambda each, _: plain(each.name) or "-", least=6, narrows=0),
     Column(head="SCOPES", cell=lambda each, _: ",".join(sorted(map(str, each.scopes))) or "-", keep=1),
     Column(head="STATE", cell=lambda each, _: _state(each)),
-    Column(head="EXPIRES", cell=lambda each, _: times.when(each.expires_at) if each.expires_at else "never"),
-    Column(head="LAST USED", cell=lambda each, _: times.when(each.last_used_at) if each.last_used_at else "-", keep=0),
+    Column(head="EXPIRES", cell=lambda each, _: values.when(each.expires_at) if each.expires_at else "never"),
+    Column(head="LAST USED", cell=lambda each, _: values.when(each.last_used_at) if each.last_used_at else "-", keep=0),
 )

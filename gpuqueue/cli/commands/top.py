@@ -9,9 +9,9 @@ import click
 
 from gpuqueue.cli.completion.candidates import users
 from gpuqueue.cli.options.json_option import json_option, print_json
-from gpuqueue.cli.output.terminal_width import is_dumb, terminal_width
+from gpuqueue.cli.output.render import is_dumb, terminal_width
 from gpuqueue.cli.top import lines
-from gpuqueue.cli.top.snapshot import take
+from gpuqueue.cli.top.lines import take
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest
 

@@ -16,8 +16,14 @@ from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.cli.output.page_link import print_link, sign_in_link
 from gpuqueue.cli.output.warnings import warn_of_unknown_variables
 from gpuqueue.console import print_message
-from gpuqueue.embedded import history_tables, worker_program
-from gpuqueue.embedded.machine import Machine, last_line
+from gpuqueue.embedded.machine import (
+    Machine,
+    find_devices,
+    history_exists,
+    last_line,
+    prepare_history,
+    refuse_newer_history,
+)
 from gpuqueue.embedded.page import PageService
 from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, Refused, StoreUnreachable
 from gpuqueue.settings.settings import Settings
@@ -126,7 +132,7 @@ def _start(machine: Machine, devices: str | None, *, needs_store: bool = False) 
     with machine.alone():
         if machine.settings.record:
             # before anything starts: workers would run jobs that nobody can record
-            history_tables.refuse_newer(machine.settings.database_url)
+            refuse_newer_history(machine.settings.database_url)
         running = machine.host_running()
         if running is not None and needs_store and machine.is_of_foreground(running):
             # Its `up` was killed, since this one holds the lock. Its jobs go on without a worker for a moment.
@@ -137,7 +143,7 @@ def _start(machine: Machine, devices: str | None, *, needs_store: bool = False) 
             _refresh(machine, devices, running)
             return None
         spec = _devices(machine.settings, devices)
-        wanted = () if spec == NO_DEVICES else worker_program.find_devices(spec)
+        wanted = () if spec == NO_DEVICES else find_devices(spec)
         store = machine.start_store()
         try:
             report("store", store, machine.status().store)
@@ -193,7 +199,7 @@ def _prepare_history(machine: Machine) -> None:
         report("history", "elsewhere", "the recorder beside the service writes it")
         return
     try:
-        report("history", "ready", f"tables at revision {history_tables.prepare(machine.settings.database_url)}")
+        report("history", "ready", f"tables at revision {prepare_history(machine.settings.database_url)}")
     except HistoryUnreachable as error:
         if machine.queue.epoch() is None:
             raise
@@ -220,8 +226,8 @@ def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity) -> No
         report("store", "restarted", machine.status().store)
     database_url = machine.settings.database_url
     try:
-        if machine.settings.record and not history_tables.exist(database_url):
-            report("history", "created", f"tables at revision {history_tables.prepare(database_url)}")
+        if machine.settings.record and not history_exists(database_url):
+            report("history", "created", f"tables at revision {prepare_history(database_url)}")
     except HistoryUnreachable as error:
         _report_away(error)
     _open_queue(machine)

@@ -8,9 +8,9 @@ import click
 
 from gpuqueue.cli.options.job_id import one_job_argument
 from gpuqueue.cli.options.json_option import json_option, print_json
-from gpuqueue.cli.output import live_run
+from gpuqueue.cli.output import job_story
+from gpuqueue.cli.output.render import hanging, terminal_width
 from gpuqueue.cli.output.silent_hosts import silent_lines
-from gpuqueue.cli.output.terminal_width import hanging, terminal_width
 from gpuqueue.cli.output.why_text import why_text
 from gpuqueue.client import Client
 from gpuqueue.words.why.sentences import sentences
@@ -35,7 +35,7 @@ def why(job_id: str, *, as_json: bool) -> None:
             print_json(replace(found, sentences=sentences(found)))
             return
         silent = [
-            *live_run.silent(client, found.job),
+            *job_story.silent(client, found.job),
             *silent_lines(list(found.devices.values()), client.settings),
         ]
     click.echo(why_text(found, terminal_width()))

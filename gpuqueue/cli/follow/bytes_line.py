@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 
-from gpuqueue.cli.output.terminal_width import is_dumb
+from gpuqueue.cli.output.render import is_dumb
 from gpuqueue.text.units import format_bytes
 
 #: Shortest time after which the line is printed, and the time between two updates, in seconds.

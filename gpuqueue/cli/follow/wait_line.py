@@ -8,7 +8,7 @@ import sys
 import time
 from datetime import datetime, timezone
 
-from gpuqueue.cli.output.terminal_width import is_dumb
+from gpuqueue.cli.output.render import is_dumb
 from gpuqueue.client import Client
 from gpuqueue.console import print_message
 from gpuqueue.errors import GpuQueueError

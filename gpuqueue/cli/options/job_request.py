@@ -2,27 +2,92 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuqueue.cli.completion.candidates import directories, environments, files, tags
 from gpuqueue.cli.options import placement
-from gpuqueue.cli.options.dependencies import WAIT_OPTIONS, report_found
 from gpuqueue.cli.options.fields import Option, field, with_options
-from gpuqueue.cli.options.notification import NOTIFICATION_OPTIONS
 from gpuqueue.client import Client
 from gpuqueue.console import print_message, sentence
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.lazy.imports import later
+from gpuqueue.model.dependencies import AT_ONCE, BEGINS
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import Priority
+from gpuqueue.model.retries import DEFAULT_ON, RetryOn
+from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
     from click import shell_completion
 else:
     shell_completion = later("click.shell_completion")
+
+
+def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[shell_completion.CompletionItem]:
+    """Complete the names of the site's targets."""
+    from gpuqueue.client import Client  # noqa: PLC0415 - only for shell completion
+
+    found: set[str] = set()
+    with contextlib.suppress(GpuQueueError), Client() as client:
+        found = {name for each in client.jobs.senders() for name in each.targets} | set(client.settings.notify)
+    return [shell_completion.CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
+
+
+def _option(name: str, when: str) -> Callable[[Any], Any]:
+    return click.option(name, multiple=True, metavar="WHAT", help=when, shell_complete=targets)
+
+
+#: Options of ``submit`` and ``run``.
+NOTIFICATION_OPTIONS: list[Callable[[Any], Any]] = [
+    _option("--on-end", "Notify when the job ends: a target, a mail address or a URL. Repeatable."),
+    _option("--on-fail", "As --on-end, but only if the job does not succeed."),
+]
+
+
+def warn_if_nobody_sends(client: Client, job: Job) -> None:
+    """Warn if *job* has notifications that no recorder can send."""
+    if not job.spec.notifications:
+        return
+    with contextlib.suppress(GpuQueueError):
+        trouble = client.jobs.nobody_sends()
+        if trouble is not None:
+            print_message("gpuqueue", trouble)
+
+
+#: Help texts of options that ``submit`` and ``edit`` have.
+AFTER = "Wait until this job has succeeded (ok, default), ended (any) or failed (fail). Repeatable, or use commas."
+RETRY_ON = f"Endings after which to retry: {', '.join(map(str, RetryOn))}."
+MEM_RETRIES = "Run again with more memory after a lack of device memory, at most N times."
+
+#: Options of ``submit`` and ``run``.
+WAIT_OPTIONS = (
+    field("after", AFTER),
+    field("begin", f"Earliest start: {BEGINS}."),
+    click.option("--hold", is_flag=True, help="Submit the job as held: it waits for gpuqueue release."),
+    click.option(
+        "--dedupe", metavar="KEY", help="If your job with this key waits or runs, print its id and submit nothing."
+    ),
+    field("retries", "Retry after a failure, at most N times.", default=0),
+    field("retry_on", f"{RETRY_ON} [default: {','.join(map(str, DEFAULT_ON))}]"),
+    field("mem_retries", f"{MEM_RETRIES} Default: the site's, usually 2. 0: never."),
+)
+
+
+def report_if_past(begin: str | None, job: Job) -> None:
+    """Warn if the time of ``--begin`` is in the past, which may be a typing error."""
+    if begin is not None and begin.strip() not in AT_ONCE and job.spec.waits.begin_at is None:
+        print_message("gpuqueue", f"--begin {plain(begin)} is in the past: job {job.id} may start at once")
+
+
+def report_found(job: Job) -> None:
+    """Print that no job was queued, since *job* has the same dedupe key."""
+    print_message("gpuqueue", f"job {job.id} has this dedupe key and is {job.state}: no new job was queued")
+
 
 #: Least similarity of a suggested option to a mistyped one, from 0 to 1.
 CLOSE = 0.75

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.output import render, terminal_width
+from gpuqueue.cli.output import render
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.history_query import FoldedRow
 from gpuqueue.model.run import VALUES, Record, Run
 from gpuqueue.text.sanitize import brief, cells, plain, short
 from gpuqueue.text.units import format_duration
-from gpuqueue.words import times, values
+from gpuqueue.words import values
 
 #: Suffixes of column names that the user may omit.
 _UNITS = ("_bytes", "_at", "_s")
@@ -36,7 +36,7 @@ class Column:
 
     ``shown`` returns the text for the table, and ``value`` the value for CSV, where None means unknown. A ``figure`` is
     aligned right. ``narrows``, ``least`` and ``piped`` are those of
-    :class:`gpuqueue.cli.output.terminal_width.Column`. ``tight`` returns a shorter text for a width, if cutting the
+    :class:`gpuqueue.cli.output.render.Column`. ``tight`` returns a shorter text for a width, if cutting the
     text is not enough.
     """
 
@@ -57,7 +57,7 @@ def _text(head: str, value: Callable[[Record], Any], width: int = 24, *, narrows
         shown=lambda record: _or_dash(value(record), width),
         narrows=narrows if narrows is not None else _LONG if width >= LONG else _SHORT,
         least=min(width, 11),
-        piped=lambda record: _or_dash(value(record), terminal_width.NO_LIMIT),
+        piped=lambda record: _or_dash(value(record), render.NO_LIMIT),
     )
 
 
@@ -73,10 +73,10 @@ def _moment(head: str, value: Callable[[Record], datetime | None]) -> Column:
     return Column(
         head=head,
         value=value,
-        shown=lambda record: times.when(value(record)),
+        shown=lambda record: values.when(value(record)),
         narrows=_MOMENT,
         least=len("11-21 09:00"),
-        tight=lambda record, _width: times.when(value(record))[len("2026-") : len("2026-11-21 09:00")],
+        tight=lambda record, _width: values.when(value(record))[len("2026-") : len("2026-11-21 09:00")],
     )
 
 
@@ -241,21 +241,21 @@ def rows(
     """
     known = {**COLUMNS, **(others or {})}
     columns = [_fitted(name, known[name], may_go=names is None, piped=width is None) for name in names or USUAL]
-    widths = {column.head: terminal_width.NO_LIMIT for column in columns}
+    widths = {column.head: render.NO_LIMIT for column in columns}
     if width is not None:
-        columns, widths = terminal_width.fit(columns, records, width)
+        columns, widths = render.fit(columns, records, width)
     cells = [[_in(column, record, widths[column.head]) for column in columns] for record in records]
     head = [short(column.head, widths[column.head]) for column in columns]
     return render.table(head, cells, right=[place for place, column in enumerate(columns) if column.right])
 
 
-def _fitted(name: str, column: Column, *, may_go: bool, piped: bool) -> terminal_width.Column[Record]:
+def _fitted(name: str, column: Column, *, may_go: bool, piped: bool) -> render.Column[Record]:
 
     def cell(record: Record, width: int) -> str:
         whole = column.piped(record) if piped and column.piped else column.shown(record)
         return whole if cells(whole) <= width or column.tight is None else column.tight(record, width)
 
-    return terminal_width.Column(
+    return render.Column(
         head=column.head,
         cell=cell,
         right=column.figure,
@@ -265,6 +265,6 @@ def _fitted(name: str, column: Column, *, may_go: bool, piped: bool) -> terminal
     )
 
 
-def _in(column: terminal_width.Column[Record], record: Record, width: int) -> str:
+def _in(column: render.Column[Record], record: Record, width: int) -> str:
     cell = short(column.cell(record, width), width)
     return click.style(cell, fg=render.COLOURS.get(record.job.state)) if column.head == STATE else cell

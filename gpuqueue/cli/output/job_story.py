@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import click
 
-from gpuqueue.cli.output.render import state
-from gpuqueue.cli.output.terminal_width import TINY, hanging
+from gpuqueue.cli.output.render import TINY, hanging, state
+from gpuqueue.cli.output.silent_hosts import silent_lines
+from gpuqueue.client import Client
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Outcome
 from gpuqueue.model.run import Note, Record, Run, RunDevice
+from gpuqueue.model.run_files import KeptFiles, KeptState
 from gpuqueue.text.sanitize import cells, plain, short, wrapped
 from gpuqueue.text.units import format_bytes, format_duration
-from gpuqueue.words.times import when
 from gpuqueue.words.values import (
     activity_lines,
     asked_in_words,
@@ -26,11 +31,12 @@ from gpuqueue.words.values import (
     device_label,
     priority_of,
     waits_for,
+    when,
 )
 
 if TYPE_CHECKING:
-    from gpuqueue.cli.output.live_run import Live
     from gpuqueue.model import code_snapshot, host_limits
+    from gpuqueue.model.progress import Progress
 else:
     code_snapshot = later("gpuqueue.model.code_snapshot")
     host_limits = later("gpuqueue.model.host_limits")
@@ -47,6 +53,7 @@ LINE_WIDTH = 48
 LEAST_BLOCKS = 8
 #: Longest time between two consecutive samples of a run, in seconds. A longer time is a gap.
 POLL_S = 1.5
+_WORDS = {KeptState.WAITING: "not yet", KeptState.FAILED: "nothing", KeptState.UNKNOWN: "not known"}
 
 
 def story(record: Record, live: Live | None = None, width: int | None = None, *, kept: str | None = None) -> str:
@@ -304,3 +311,54 @@ def _code_of(text: str) -> str:
     snapshot = code_snapshot.CodeSnapshot.parse(text)
     below = "" if snapshot.directory == "." else f", in {plain(snapshot.directory)}"
     return f"a copy of its own, snapshot {snapshot.address[:12]}{below}"
+
+
+def kept_of(client: Client, record: Record) -> KeptFiles | None:
+    """Return the state of the files that a job keeps; None if it keeps none, or has not run."""
+    job = record.job
+    if not job.spec.keep or job.spec.array is not None or not any(run.log_path for run in record.runs):
+        return None
+    try:
+        return client.files.kept(job.label)
+    except GpuQueueError as error:
+        return KeptFiles(state=KeptState.UNKNOWN, reason=str(error))
+
+
+def kept_line(found: KeptFiles, label: str) -> str:
+    """Return the line of ``gpuqueue show`` about the kept files of the job *label*."""
+    if found.state is KeptState.KEPT and found.size_bytes is not None:
+        until = f" until {when(found.expires_at)}" if found.expires_at is not None else ""
+        return f"  kept       {format_bytes(found.size_bytes)}{until} (gpuqueue fetch --kept {label})"
+    return f"  kept       {_WORDS.get(found.state, str(found.state))}: {plain(found.reason or '-')}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Live:
+    """The run time of a job in seconds, its last sample of memory on all its devices in bytes, and its progress."""
+
+    elapsed_s: float | None
+    held_bytes: int | None
+    progress: Progress | None
+
+
+def read(client: Client, job: Job) -> Live | None:
+    """Return the current state of *job*, or None if it does not run or the store does not answer."""
+    if job.state not in {JobState.RUNNING, JobState.CANCELLING}:
+        return None
+    try:
+        page = client.jobs.listing(limit=1, after=job.id - 1)
+        progress = client.logs.progress([job], page.logs).get(job.id)
+    except GpuQueueError:  # the output is complete without the live state
+        return None
+    return Live(
+        elapsed_s=None if job.started_at is None else max(0.0, (page.at - job.started_at).total_seconds()),
+        held_bytes=page.held_bytes.get(job.id),
+        progress=progress,
+    )
+
+
+def silent(client: Client, job: Job) -> Iterator[str]:
+    """Yield a line if the host that runs *job* is silent. Yield nothing if the store does not answer."""
+    if job.state.is_active:
+        with suppress(GpuQueueError):
+            yield from silent_lines(client.devices.list(), client.settings, job.id)

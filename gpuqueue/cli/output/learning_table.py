@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from gpuqueue.cli.output.render import table_of
-from gpuqueue.cli.output.terminal_width import Column, hanging
+from gpuqueue.cli.output.render import Column, hanging, table_of
 from gpuqueue.model.learning_report import LearningReport, MemRule, ReplayFigures
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.text.units import GIB

@@ -12,10 +12,9 @@ from typing import NamedTuple, TypeAlias
 
 import click
 
-from gpuqueue.cli.output import render, terminal_width
+from gpuqueue.cli.output import render
 from gpuqueue.cli.output.arrays import labels
-from gpuqueue.cli.output.render import fitted_progress, progress_in_words
-from gpuqueue.cli.output.terminal_width import NO_LIMIT, fit
+from gpuqueue.cli.output.render import NO_LIMIT, fit, fitted_progress, progress_in_words
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.progress import Progress
@@ -36,7 +35,7 @@ class Line(NamedTuple):
 
 
 #: One column of the table.
-Column: TypeAlias = terminal_width.Column[Line]
+Column: TypeAlias = render.Column[Line]
 
 
 def queue_table(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuqueue.cli.output import render
-from gpuqueue.simulator.figures import Outcome, Served
+from gpuqueue.simulator.comparison import Outcome, Served
 from gpuqueue.simulator.trace import Trace
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import format_duration

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpuqueue.cli.output import render
-from gpuqueue.cli.output.terminal_width import GAP, NO_LIMIT, hanging
+from gpuqueue.cli.output.render import GAP, NO_LIMIT, hanging
 from gpuqueue.client.why import Why
 from gpuqueue.model.why_sentences import DeviceSentence
 from gpuqueue.text.sanitize import cells, wrapped

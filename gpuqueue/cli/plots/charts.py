@@ -2,6 +2,9 @@
 
 matplotlib is imported only when something is drawn. It is used without pyplot, so it needs no window system and keeps
 no state between two figures. Names of jobs are never parsed as formulas.
+
+matplotlib is an optional dependency, and ``show`` without ``--plot`` must start fast, so this module imports it only
+when a figure is written.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.model.statistics import Course, Figures, Group, Statistics
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB
-from gpuqueue.words import times, values
+from gpuqueue.words import values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -161,7 +164,7 @@ def _time_axis(axes: Axes, course: Course, since: datetime) -> None:
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=here))
     axes.set_xlim(date2num(course.bounds[0]), date2num(course.bounds[-1]))
     if course.bounds[0] > since:
-        axes.set_xlabel(f"from the first run on, {times.when(course.bounds[0])[:16]}", fontsize=9)
+        axes.set_xlabel(f"from the first run on, {values.when(course.bounds[0])[:16]}", fontsize=9)
 
 
 def _waits(axes: Axes, course: Course, since: datetime) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.cli.plots.charts import BLUE, ORANGE, new_figure, style
-from gpuqueue.simulator.comparison import Comparison
-from gpuqueue.simulator.figures import course
+from gpuqueue.simulator.comparison import Comparison, course
 from gpuqueue.simulator.replay import Placement
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from gpuqueue.cli.options.own_queue import how_to_start
 from gpuqueue.cli.output.queue_table import Line
 from gpuqueue.cli.top import lines
 from gpuqueue.cli.top.job_pane import About, FittedTable, JobPane, key_of, reported
-from gpuqueue.cli.top.snapshot import Snapshot, take
+from gpuqueue.cli.top.lines import Snapshot, take
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.job import JobState

@@ -10,11 +10,10 @@ import click
 from rich.text import Text
 from textual.widgets import DataTable, Static
 
-from gpuqueue.cli.output import job_story, live_run, render
-from gpuqueue.cli.output.device_table import Row
+from gpuqueue.cli.output import job_story, render
+from gpuqueue.cli.output.devices import Row
 from gpuqueue.cli.output.queue_table import STATE, Line, columns_for
-from gpuqueue.cli.output.render import LOG_BYTES, cell, log_lines
-from gpuqueue.cli.output.terminal_width import Column, fit
+from gpuqueue.cli.output.render import LOG_BYTES, Column, cell, fit, log_lines
 from gpuqueue.cli.output.why_text import why_text
 from gpuqueue.cli.top import lines
 from gpuqueue.client import Client
@@ -55,7 +54,7 @@ def reported(client: Client, job_id: int, about: About, width: int | None = None
             return click.unstyle(why_text(client.jobs.why(job_id), width))
         if about is About.DETAILS:
             record = client.jobs.show(job_id)
-            return click.unstyle(job_story.story(record, live_run.read(client, record.job), width))
+            return click.unstyle(job_story.story(record, job_story.read(client, record.job), width))
         return "\n".join(log_lines(_log_end(client, job_id))) or "nothing was written yet"
     except GpuQueueError as error:
         return plain(str(error))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
 from datetime import datetime
 from enum import Enum
 
-from gpuqueue.cli.output import device_table, devices, queue_table, render
+from gpuqueue.cli.output import devices, queue_table, render
 from gpuqueue.cli.output.arrays import labels
-from gpuqueue.cli.output.device_table import Column, Row
-from gpuqueue.cli.output.drains import closed_lines
+from gpuqueue.cli.output.devices import Column, Row, closed_lines
 from gpuqueue.cli.output.queue_table import Line
-from gpuqueue.cli.output.render import table_of
-from gpuqueue.cli.output.terminal_width import hanging
-from gpuqueue.cli.top.snapshot import Snapshot
-from gpuqueue.model.job import Job
+from gpuqueue.cli.output.render import hanging, table_of
+from gpuqueue.client import Client
+from gpuqueue.errors import JobNotFound
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.history_query import Sort
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
+from gpuqueue.model.progress import Progress
+from gpuqueue.model.run import Listing, RunDevice
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes
@@ -30,6 +33,10 @@ LEGEND = f"{HELD} held  {ALLOCATED} allocated  {EXTERNAL_PROCESSES} external  {H
 
 #: What the screen says while no device is known, before what to do.
 NO_WORKER = "no worker has announced a device"
+#: Most jobs in a snapshot, beside those that hold a device.
+MOST_JOBS = 500
+#: Number of ended jobs in a snapshot that has them.
+ENDED_JOBS = 50
 
 
 class Order(str, Enum):
@@ -100,7 +107,7 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
         least=11,
         narrows=2,
     ),
-    replace(device_table.NAME, keep=1, narrows=-1),
+    replace(devices.NAME, keep=1, narrows=-1),
     Column(
         head="MEMORY", cell=lambda row, width: bar(memory_parts(row.status), min(width, BAR_WIDTH)), least=8, narrows=0
     ),
@@ -110,13 +117,13 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
         right=True,
         keep=5,
     ),
-    replace(device_table.FREE, keep=2),
+    replace(devices.FREE, keep=2),
     Column(head="UTIL", cell=lambda row, _: values.percent(row.status.utilisation), right=True, keep=6),
     Column(head="TEMP", cell=lambda row, _: _figure(row.status.temperature_c, "°C"), right=True, keep=4),
     Column(head="POWER", cell=lambda row, _: _figure(row.status.power_w, "W"), right=True, keep=3),
-    Column(head="JOBS", cell=lambda row, width: device_table.few(row.jobs, width, ","), least=8, narrows=3),
+    Column(head="JOBS", cell=lambda row, width: devices.few(row.jobs, width, ","), least=8, narrows=3),
     #: Narrowed last below `enough`, since it shows what is wrong.
-    replace(device_table.STATE, enough=36, narrows=4),
+    replace(devices.STATE, enough=36, narrows=4),
 )
 
 
@@ -219,3 +226,72 @@ def _waiting(job: Job) -> int:
 
 def _since_s(job: Job, now: datetime) -> float:
     return max(0.0, (now - (job.started_at or job.submitted_at)).total_seconds())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """Devices, live jobs and their progress.
+
+    ``held_bytes`` is the last sample of each running job's memory, summed over its devices. ``more`` means that there
+    are more jobs than the snapshot has.
+    """
+
+    at: datetime
+    devices: tuple[DeviceStatus, ...]
+    jobs: tuple[Job, ...]
+    progress: Mapping[int, Progress] = field(default_factory=dict)
+    held_bytes: Mapping[int, int] = field(default_factory=dict)
+    more: bool = False
+    #: The jobs that ended last, the latest first, if asked for.
+    ended: tuple[Job, ...] = ()
+    #: Devices of each running job.
+    runs_on: Mapping[int, tuple[RunDevice, ...]] = field(default_factory=dict)
+
+    @property
+    def listing(self) -> Listing:
+        """Return the jobs with the memory and devices of those that run."""
+        return Listing(at=self.at, jobs=self.jobs, held_bytes=self.held_bytes, devices=self.runs_on)
+
+    def without_secrets(self) -> Snapshot:
+        """Return the snapshot as it is printed: its jobs without secrets."""
+        return replace(self, jobs=tuple(job.without_secrets() for job in self.jobs))
+
+
+def take(client: Client, *, user: str | None = None, ended: bool = False) -> Snapshot:
+    """Take a snapshot of the site, with only the jobs of *user* if given. *ended*: with the jobs that ended last."""
+    devices = tuple(client.devices.list())
+    listing = client.jobs.listing(user=user, limit=MOST_JOBS + 1)
+    found = {job.id: job for job in listing.jobs}
+    more = len(found) > MOST_JOBS
+    for job_id in sorted({each for device in devices for each in device.jobs} - found.keys()):
+        job = _known(client, job_id)  # a running job that is not among the listed ones
+        if job is not None and not job.state.is_end and user in {None, job.spec.account.name}:
+            found[job_id] = job
+    jobs = tuple(found.values())
+    held: dict[int, int] = {}
+    for device in devices:
+        for each in device.holdings:
+            held[each.job_id] = held.get(each.job_id, 0) + each.observed_bytes
+    return Snapshot(
+        at=listing.at,
+        devices=devices,
+        jobs=jobs,
+        progress=client.logs.progress(jobs, None if more else listing.logs),
+        held_bytes=held,
+        more=more,
+        ended=_ended(client, user) if ended else (),
+        runs_on=listing.devices,
+    )
+
+
+def _ended(client: Client, user: str | None) -> tuple[Job, ...]:
+    states = [state for state in JobState if state.is_end]
+    found = client.history.search(user=user, states=states, sort=Sort.ENDED, limit=ENDED_JOBS)
+    return tuple(record.job for record in found)
+
+
+def _known(client: Client, job_id: int) -> Job | None:
+    try:
+        return client.jobs.get(job_id)
+    except JobNotFound:
+        return None

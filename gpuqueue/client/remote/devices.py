@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuqueue.client.device_lookup import named
-from gpuqueue.client.devices import Devices
+from gpuqueue.client.devices import Devices, named
 from gpuqueue.client.remote.link import Link
 from gpuqueue.client.remote.operations import asking
 from gpuqueue.model import api, validation

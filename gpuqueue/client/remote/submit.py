@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuqueue.client.memory import OpenMemory
     from gpuqueue.client.remote import devices, snapshots
     from gpuqueue.client.remote.http import Answer
-    from gpuqueue.codec.text import Plain
+    from gpuqueue.codec.wire import Plain
     from gpuqueue.model import job_edit, times
     from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_request import JobRequest

@@ -3,16 +3,130 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpuqueue.queue.resp.address import Address
-from gpuqueue.queue.resp.commands import Commands, Shape
-from gpuqueue.queue.resp.connection import Line
-from gpuqueue.queue.resp.errors import NoStore, RespError
-from gpuqueue.queue.resp.protocol import Word
-from gpuqueue.queue.resp.pubsub import PubSub
-from gpuqueue.queue.resp.script import Script
+from gpuqueue.queue.resp.connection import Address, Line, NoStore, ReplyError, RespError, Word
+
+Shape = Callable[[Any], Any]
+#: The number of parts of a message: kind, channel and text.
+_PARTS = 3
+
+
+class Commands:
+    """One method for each command; an error of the store is raised."""
+
+    def _do(self, words: Sequence[Word], shape: Shape) -> Any:
+        """Run the command *words*; *shape* converts the answer to the result of the method."""
+        raise NotImplementedError
+
+    def execute_command(self, *words: Word) -> Any:
+        """Return the store's unconverted answer to any command."""
+        return self._do(words, _same)
+
+    def exists(self, *keys: str) -> Any:
+        """Return how many of *keys* exist."""
+        return self._do(("EXISTS", *keys), _same)
+
+    def get(self, key: str) -> Any:
+        """Return the value of a string key, or None."""
+        return self._do(("GET", key), _same)
+
+    def mget(self, keys: Sequence[str]) -> Any:
+        """Return the values of several string keys, with None for a missing one."""
+        return self._do(("MGET", *keys), _same)
+
+    def time(self) -> Any:
+        """Return the store's clock as seconds and microseconds."""
+        return self._do(("TIME",), _clock)
+
+    def hget(self, key: str, field: str) -> Any:
+        """Return one field, or None."""
+        return self._do(("HGET", key, field), _same)
+
+    def hmget(self, key: str, *fields: str) -> Any:
+        """Return each of *fields*, with None for a missing one."""
+        return self._do(("HMGET", key, *fields), _same)
+
+    def hgetall(self, key: str) -> Any:
+        """Return a whole hash; empty if it does not exist."""
+        return self._do(("HGETALL", key), _pairs)
+
+    def hvals(self, key: str) -> Any:
+        """Return the values of a hash."""
+        return self._do(("HVALS", key), _same)
+
+    def hkeys(self, key: str) -> Any:
+        """Return the fields of a hash."""
+        return self._do(("HKEYS", key), _same)
+
+    def hlen(self, key: str) -> Any:
+        """Return how many fields a hash has."""
+        return self._do(("HLEN", key), _same)
+
+    def hset(self, key: str, field: str, value: Word) -> Any:
+        """Set one field; return the number of new fields."""
+        return self._do(("HSET", key, field, value), _same)
+
+    def hdel(self, key: str, *fields: str) -> Any:
+        """Delete fields; return the number of deleted fields."""
+        return self._do(("HDEL", key, *fields), _same)
+
+    def smembers(self, key: str) -> Any:
+        """Return the members of a set."""
+        return self._do(("SMEMBERS", key), set)
+
+    def zcard(self, key: str) -> Any:
+        """Return how many members a sorted set has."""
+        return self._do(("ZCARD", key), _same)
+
+    def zrange(
+        self, key: str, start: Word, end: Word, *, byscore: bool = False, offset: int | None = None, num: int = 0
+    ) -> Any:
+        """Return members by rank, or by score."""
+        how = ("BYSCORE",) if byscore else ()
+        part = ("LIMIT", offset, num) if offset is not None else ()
+        return self._do(("ZRANGE", key, start, end, *how, *part), _same)
+
+    def xlen(self, key: str) -> Any:
+        """Return how many entries a stream has."""
+        return self._do(("XLEN", key), _same)
+
+    def xrange(self, key: str, min: str = "-", max: str = "+", count: int | None = None) -> Any:  # noqa: A002 - as the client library has it
+        """Return entries, each with its id and its fields."""
+        most = ("COUNT", count) if count is not None else ()
+        return self._do(("XRANGE", key, min, max, *most), _entries)
+
+    def xread(self, streams: Mapping[str, str], count: int | None = None, block: int | None = None) -> Any:
+        """Return the entries after an id of each stream; wait *block* milliseconds for the first."""
+        most = ("COUNT", count) if count is not None else ()
+        wait = ("BLOCK", block) if block is not None else ()
+        return self._do(("XREAD", *most, *wait, "STREAMS", *streams, *streams.values()), _streams)
+
+
+def _same(answer: Any) -> Any:
+    return answer
+
+
+def _clock(answer: Sequence[str]) -> tuple[int, int]:
+    return int(answer[0]), int(answer[1])
+
+
+def _pairs(answer: Any) -> dict[str, str]:
+    if isinstance(answer, dict):
+        return answer
+    if not isinstance(answer, list):  # slicing a string would not fail
+        raise NoStore("a hash is answered with no list")
+    return dict(zip(answer[::2], answer[1::2], strict=True))
+
+
+def _entries(answer: Sequence[Any]) -> list[tuple[str, dict[str, str]]]:
+    return [(entry_id, _pairs(fields)) for entry_id, fields in answer]
+
+
+def _streams(answer: Any) -> list[list[Any]]:
+    return [[name, _entries(entries)] for name, entries in answer or ()]
 
 
 class RespClient(Commands):
@@ -120,3 +234,87 @@ class Pipeline(Commands):
         if not isinstance(done, list):
             raise NoStore("a transaction is answered with no list")
         return done
+
+
+class Script:
+    """Runs the script *text* on the store of *resp_client*.
+
+    The first call sends the text, so that one run needs one request. If the store did not know a digest, a second
+    request would be necessary.
+    """
+
+    def __init__(self, resp_client: Commands, text: str) -> None:
+        self._resp = resp_client
+        self._text = text
+        self._digest: str | None = None
+        self._is_known = False
+        self._pipeline: Commands | None = None
+
+    def __call__(self, keys: Sequence[str] = (), args: Sequence[Word] = (), client: Commands | None = None) -> Any:
+        """Return what the script returns; with a pipeline as *client*, what the pipeline returns."""
+        words = (len(keys), *keys, *args)
+        if client is not None:
+            return self._along(client, words)
+        if self._is_known:
+            try:
+                return self._resp.execute_command("EVALSHA", self._sha1(), *words)
+            except ReplyError as error:  # a restarted store knows no script, and has not run this one
+                if not str(error).startswith("NOSCRIPT"):
+                    raise
+        answer = self._resp.execute_command("EVAL", self._text, *words)
+        self._is_known = True
+        return answer
+
+    def _along(self, pipeline: Commands, words: Sequence[Word]) -> Any:
+        """Add the script to *pipeline*, with its text the first time.
+
+        Within a pipeline there is no way to check whether the store knows the script.
+        """
+        if self._pipeline is pipeline:
+            return pipeline.execute_command("EVALSHA", self._sha1(), *words)
+        self._pipeline = pipeline
+        return pipeline.execute_command("EVAL", self._text, *words)
+
+    def _sha1(self) -> str:
+        if self._digest is None:
+            import hashlib  # noqa: PLC0415 - one run needs no digest, and OpenSSL is slow to import
+
+            self._digest = hashlib.sha1(self._text.encode(), usedforsecurity=False).hexdigest()
+        return self._digest
+
+
+class PubSub:
+    """A subscriber: receives the messages published on its channels after it has subscribed."""
+
+    def __init__(self, connected: Callable[[], Line]) -> None:
+        self._connected = connected
+        self._line: Line | None = None
+
+    def subscribe(self, *channels: str) -> None:
+        """Subscribe to further *channels*."""
+        if self._line is None:
+            self._line = self._connected()
+        self._line.send([("SUBSCRIBE", *channels)])
+
+    def get_message(self, timeout: float = 0.0) -> dict[str, str] | None:
+        """Return the next message, with its ``channel`` and its ``data``; None after *timeout* seconds.
+
+        Raises:
+            RespError: the connection is lost, or the store refuses the subscription.
+
+        """
+        if self._line is None:
+            return None
+        until = time.monotonic() + timeout
+        while True:
+            message = self._line.heard(until - time.monotonic())
+            if isinstance(message, Exception):
+                raise message
+            if message is None or (isinstance(message, list) and len(message) == _PARTS and message[0] == "message"):
+                return None if message is None else {"type": "message", "channel": message[1], "data": message[2]}
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None

@@ -1,17 +1,61 @@
-"""One connection to a store."""
+"""One connection to a store.
+
+Text is UTF-8. Other bytes become escaped surrogates, and are sent back unchanged.
+"""
 
 from __future__ import annotations
 
-import _socket  # importing socket, with its enums, takes a tenth of the time of a submit
+import _socket
+import re
 import select
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from gpuqueue.queue.resp.address import Address
-from gpuqueue.queue.resp.errors import Gone, NotLetIn, ReplyError
-from gpuqueue.queue.resp.protocol import Reader, Word, packed
+if TYPE_CHECKING:
+    import socket
+
+
+class RespError(Exception):
+    """The base of all client errors. They do not leave the queue package: see ``connect.translated``."""
+
+
+class Gone(RespError):
+    """No connection, or no answer in time. It is unknown whether the command has run."""
+
+
+class ReplyError(RespError):
+    """The store answered with an error. The text begins with the code of the error, such as ``OOM``."""
+
+
+class NotLetIn(ReplyError):
+    """Authentication failed."""
+
+
+class NoStore(RespError):
+    """The server does not speak the Redis protocol."""
+
 
 _CHUNK_BYTES = 65536
+Word = str | int | float
+
+#: Limits of a valid answer: the lengths of a line and a string in bytes, and the depth of nested lists.
+MAX_LINE_BYTES = 64 * 1024
+MAX_STRING_BYTES = 512 * 1024 * 1024
+MAX_DEPTH = 32
+
+_END = b"\r\n"
+_CONSTANTS = {b"_": None, b"#t": True, b"#f": False}
+#: Host and port if the URL does not name them.
+HOST, PORT = "localhost", 6379
+#: Maximum number of digits of a database number.
+MOST_DIGITS = 9
+
+#: URL parameters that this client supports: for all connections, and for TLS only.
+_PLAIN = frozenset({"db", "username", "password", "client_name"})
+_TLS = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password"})
+#: A host name that needs no encoding before the lookup.
+_HOST_NAME = r"[A-Za-z0-9_.:-]{1,253}"
 
 
 class Line:
@@ -122,9 +166,195 @@ def _connected(address: Address, connect_s: float) -> _socket.socket:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if address.tls is None:
             return made
-        from gpuqueue.queue.resp.tls import wrapped  # noqa: PLC0415 - importing ssl is a latency that users feel
-
         return wrapped(made, address.host, address.tls)
     except BaseException:
         made.close()
         raise
+
+
+def packed(words: Sequence[Word]) -> bytes:
+    """Return one command in wire format."""
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        text = (word if isinstance(word, str) else repr(word)).encode("utf-8", "surrogateescape")
+        parts += (b"$%d\r\n" % len(text), text, _END)
+    return b"".join(parts)
+
+
+class Reader:
+    """Reads answers from the bytes that *more* returns; *more* must return at least one byte, or raise.
+
+    If *more* raises in the middle of an answer, no data is lost: the next call starts with that answer again.
+    """
+
+    def __init__(self, more: Callable[[], bytes]) -> None:
+        self._more = more
+        self._buffer = bytearray()
+        self._at = 0
+
+    def answer(self) -> Any:
+        """Return the next answer; an error of the store is returned as an exception object, nested or not.
+
+        Raises:
+            NoStore: the bytes are not RESP.
+
+        """
+        self._at = 0
+        found = self._next(0)
+        del self._buffer[: self._at]
+        return found
+
+    def _next(self, depth: int) -> Any:
+        line = self._line()
+        kind, rest = line[:1], line[1:]
+        if kind in _LINES:
+            return _LINES[kind](rest)
+        if kind in {b"$", b"=", b"!"}:
+            return self._string(kind, _number(rest))
+        if kind in {b"*", b"~", b">", b"%", b"|"}:
+            return self._many(kind, _number(rest), depth + 1)
+        return _constant(line)
+
+    def _many(self, kind: bytes, count: int, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise NoStore("an answer nests too deeply")
+        if kind not in {b"%", b"|"}:
+            return None if count < 0 else [self._next(depth) for _ in range(count)]
+        pairs = {_hashable(self._next(depth)): self._next(depth) for _ in range(count)}
+        return pairs if kind == b"%" else self._next(depth)  # attributes precede the answer
+
+    def _string(self, kind: bytes, length: int) -> str | ReplyError | None:
+        if length < 0:
+            return None
+        if length > MAX_STRING_BYTES:
+            raise NoStore(f"a string of {length} bytes")
+        until = self._at + length
+        while len(self._buffer) < until + len(_END):
+            self._buffer += self._more()
+        if self._buffer[until : until + len(_END)] != _END:
+            raise NoStore("a string does not end where it should")
+        text = _text(self._buffer[self._at : until])
+        self._at = until + len(_END)
+        if kind == b"!":
+            return ReplyError(text)
+        return text[4:] if kind == b"=" else text  # without the prefix "txt:"
+
+    def _line(self) -> bytes:
+        from_here = self._at
+        while (end := self._buffer.find(_END, from_here)) < 0:
+            if len(self._buffer) - self._at > MAX_LINE_BYTES:
+                raise NoStore("a line has no end")
+            from_here = max(self._at, len(self._buffer) - 1)
+            self._buffer += self._more()
+        line = bytes(self._buffer[self._at : end])
+        self._at = end + len(_END)
+        return line
+
+
+def _text(raw: bytes | bytearray) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _number(raw: bytes) -> int:
+    try:
+        return int(raw)
+    except ValueError:
+        raise NoStore(f"{raw[:40]!r} is no number") from None
+
+
+#: Parsers of one-line answers, by the first byte.
+_LINES: dict[bytes, Callable[[bytes], Any]] = {
+    b"+": _text,
+    b"-": lambda rest: ReplyError(_text(rest)),
+    b":": _number,
+    b"(": _number,
+}
+
+
+def _constant(line: bytes) -> float | bool | None:
+    if line in _CONSTANTS:
+        return _CONSTANTS[line]
+    if line[:1] == b",":
+        try:
+            return float(line[1:])
+        except ValueError:
+            pass
+    raise NoStore(f"{line[:40]!r} is no answer")
+
+
+def _hashable(key: Any) -> Any:
+    if isinstance(key, (list, dict)):
+        raise NoStore("a list is no name")
+    return key
+
+
+class Address(NamedTuple):
+    """The address of a store, and the credentials. One of ``path`` (of a unix socket) and ``host`` is empty."""
+
+    path: str
+    host: str
+    port: int
+    user: str
+    password: str
+    database: int
+    client_name: str
+    #: The TLS parameters of the URL; None without TLS.
+    tls: Mapping[str, str] | None
+
+
+def parsed(url: str) -> Address | None:
+    """Return the address in *url*, or None if *url* has anything that this client does not support."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORT
+        given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        return None
+    words = dict(given)
+    tls = parts.scheme == "rediss"
+    known = _PLAIN | _TLS if tls else _PLAIN
+    path = unquote(parts.path)
+    database = words.get("db", "0" if parts.scheme == "unix" else path.strip("/") or "0")
+    if (
+        parts.scheme not in {"redis", "rediss", "unix"}
+        or not known.issuperset(words)
+        or len(words) < len(given)  # a repeated parameter
+        or not all(words.values())
+        or parts.fragment
+        or not (database.isascii() and database.isdecimal() and len(database) <= MOST_DIGITS)
+    ):
+        return None
+    user = unquote(parts.username or "") or words.get("username", "")
+    password = unquote(parts.password or "") or words.get("password", "")
+    is_local = parts.scheme == "unix"
+    host = "" if is_local else unquote(parts.hostname or HOST)
+    if (user and not password) or (is_local and not path) or not (is_local or re.fullmatch(_HOST_NAME, host)):
+        return None
+    return Address(
+        path=path if is_local else "",
+        host=host,
+        port=port,
+        user=user,
+        password=password,
+        database=int(database),
+        client_name=words.get("client_name", ""),
+        tls={name: words[name] for name in _TLS & set(words)} if tls else None,
+    )
+
+
+def wrapped(plain: socket.socket, host: str, files: Mapping[str, str]) -> socket.socket:
+    """Return *plain* with TLS, after a check of the store's certificate for *host*.
+
+    Raises:
+        OSError: the certificate is not valid, or *files* cannot be read; ssl.SSLError is a subclass.
+
+    """
+    import ssl  # noqa: PLC0415 - slow to import, and only a line with TLS needs it
+
+    context = ssl.create_default_context()
+    if "ssl_ca_certs" in files or "ssl_ca_path" in files:
+        context.load_verify_locations(cafile=files.get("ssl_ca_certs"), capath=files.get("ssl_ca_path"))
+    if "ssl_certfile" in files:
+        context.load_cert_chain(files["ssl_certfile"], files.get("ssl_keyfile"), files.get("ssl_password"))
+    plain.getpeername()  # Python's ssl module would not close the socket of a connection that was reset before this
+    return context.wrap_socket(plain, server_hostname=host)

@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock, SystemClock, to_epoch_ms
-from gpuqueue.codec.text import dump
-from gpuqueue.codec.wire import from_plain, to_stored
+from gpuqueue.codec.wire import dump, from_plain, to_stored
 from gpuqueue.errors import GpuQueueError, HistoryUnreachable, Unreachable, Unreadable
 from gpuqueue.model.audit import AuditEntry, AuditOutcome, entry_of
 from gpuqueue.model.caller import Caller, Via

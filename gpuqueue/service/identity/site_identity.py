@@ -18,9 +18,8 @@ from gpuqueue.model.access_token import parts_of
 from gpuqueue.model.caller import Caller, CallerKind, Via, anonymous
 from gpuqueue.model.job_spec import Account
 from gpuqueue.service.identity.audit_journal import EVERY_S, AuditJournal, Change
-from gpuqueue.service.identity.authenticate import Authenticator
+from gpuqueue.service.identity.authenticate import Authenticator, Workers, caller_of_account, caller_of_peer
 from gpuqueue.service.identity.browser_sessions import BrowserSessions, NewSession, Proof
-from gpuqueue.service.identity.peer import Workers, caller_of_account, caller_of_peer
 from gpuqueue.service.identity.request_rate import RequestRates
 from gpuqueue.settings.parsers import RunAs
 from gpuqueue.system.account import users_group

@@ -15,8 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -24,8 +25,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpuqueue.errors import GpuQueueError
+from gpuqueue.errors import GpuQueueError, StoreNotReady
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.recorded_events import Position, RecordedEvent
 from gpuqueue.lazy.frozen import dataclass
@@ -34,10 +36,9 @@ from gpuqueue.model.event import Act
 from gpuqueue.model.job import WaitReason
 from gpuqueue.model.measures import Use
 from gpuqueue.model.run import EndingKind, StartKind
+from gpuqueue.queue.census import Census, census
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
-from gpuqueue.service.metrics.figures import MOST_DEVICES, MOST_USERS, StoreFigures, is_open, store_figures
-from gpuqueue.service.metrics.requests import RequestTimes
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import plain
 from gpuqueue.version import VERSION
@@ -95,6 +96,14 @@ _KNOWN: tuple[_Figure, ...] = (
     ("reserved", "1 if the device is reserved for a job that waits.", lambda device: bool(device.reservation)),
 )
 _DEVICE = ("host", "device", "uuid")
+#: Most devices and users that are reported one by one.
+MOST_DEVICES, MOST_USERS = 1024, 200
+#: Upper bounds of the latency, in seconds. A long poll takes up to a minute.
+BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+#: Methods with a label of their own. A client can send any word.
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+#: The route of a request that no route serves.
+UNKNOWN_ROUTE = "none"
 
 
 # It would be a second series for each counter, which nobody reads.
@@ -420,3 +429,99 @@ class Reader(Generic[T]):
 
 def _result(done: asyncio.Future[Reading[T]]) -> Reading[T]:
     return Reading() if done.cancelled() or done.exception() is not None else done.result()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreFigures:
+    """The figures of one moment. ``unrecorded_s`` is None if no event waits for the history.
+
+    ``users`` is None unless the setting ``metrics_users`` is on.
+    """
+
+    census: Census
+    devices: tuple[DeviceStatus, ...]
+    unrecorded: int
+    unrecorded_s: float | None
+    reserved_idle_device_s: float
+    users: Mapping[str, Use] | None
+
+
+def store_figures(queue: JobQueue, settings: Settings) -> StoreFigures:
+    """Return the figures of the store.
+
+    Raises:
+        StoreUnreachable: the store does not answer.
+        StoreNotReady: the store answers that it cannot serve.
+
+    """
+    if queue.epoch() is None:
+        raise StoreNotReady("the store is not open")
+    unrecorded, unrecorded_s = queue.outbox.backlog()
+    return StoreFigures(
+        census=census(queue),
+        devices=tuple(queue.devices.all()),
+        unrecorded=unrecorded,
+        unrecorded_s=unrecorded_s,
+        reserved_idle_device_s=queue.maintenance.reserved_idle_device_s(),
+        users=queue.rules.uses() if settings.metrics_users else None,
+    )
+
+
+def is_open(settings: Settings) -> bool:
+    """Return True if the store answers and is open; it never returns False.
+
+    Raises:
+        StoreUnreachable: the store does not answer.
+        StoreNotReady: the store answers that it cannot serve.
+
+    """
+    with closing(JobQueue(settings.redis_url)) as queue:
+        if queue.epoch() is None:
+            raise StoreNotReady("the store is not open")
+    return True
+
+
+class RequestTimes:
+    """The figures of all requests, by the template of the route: never by the path, which clients choose."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seconds = Histogram(
+            "gpuqueue_http_request_duration_seconds",
+            "Time from the head of a request to the head of its answer. A long poll waits in between.",
+            ("method", "route"),
+            buckets=BUCKETS_S,
+            registry=registry,
+        )
+        self.total = Counter(
+            "gpuqueue_http_requests", "Requests that were answered.", ("method", "route", "code"), registry=registry
+        )
+
+    def observe(self, method: str, route: str, status: int, took_s: float) -> None:
+        """Count a request that was answered with *status*."""
+        method = method if method in _METHODS else "other"
+        self.seconds.labels(method, route).observe(took_s)
+        self.total.labels(method, route, str(status)).inc()
+
+
+class Measured:
+    """ASGI middleware that passes each request on, and reports it when its answer begins."""
+
+    def __init__(self, app: ASGIApp, times: RequestTimes) -> None:
+        """Pass requests to *app*."""
+        self._app, self._times = app, times
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start_s = time.monotonic()
+
+        async def observed(message: Message) -> Any:
+            if message["type"] == "http.response.start":
+                took_s = time.monotonic() - start_s
+                template = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
+                self._times.observe(scope["method"], template, message["status"], took_s)
+            await send(message)
+
+        await self._app(scope, receive, observed)

@@ -30,14 +30,14 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import Problem
 from gpuqueue.service.call import Call
-from gpuqueue.service.problems import MEDIA_TYPE
+from gpuqueue.service.responses import PROBLEM_TYPE
 from gpuqueue.service.schema import Schema, Schemas
 from gpuqueue.service.site import DOWNLOAD, body_of, site_of
 from gpuqueue.text.sanitize import brief
 
 #: The schemas of all types that the operations name.
 SCHEMAS = Schemas()
-_PROBLEM = {"description": "The error.", "content": {MEDIA_TYPE: {"schema": SCHEMAS.of(Problem)}}}
+_PROBLEM = {"description": "The error.", "content": {PROBLEM_TYPE: {"schema": SCHEMAS.of(Problem)}}}
 OCTETS = "application/octet-stream"
 _OCTETS = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
 #: The words for true and false in a query.

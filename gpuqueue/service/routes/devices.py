@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gpuqueue.client.device_lookup import named
+from gpuqueue.client.devices import named
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import DeviceChoice
 from gpuqueue.model.job import JobState

@@ -23,9 +23,8 @@ from gpuqueue.model.run_files import FILES_RUN, FILES_SOURCE, FilesSource, KeptF
 from gpuqueue.results.kept import absence, kept_files
 from gpuqueue.results.pack_request import NO_COPY, PackRequest, pack_command
 from gpuqueue.service.call import Call
-from gpuqueue.service.problems import NotHere
 from gpuqueue.service.relay_requests import HostRun
-from gpuqueue.service.responses import StreamedFile
+from gpuqueue.service.responses import NotHere, StreamedFile
 from gpuqueue.service.routes.described import Operations, Query, operation, route
 from gpuqueue.service.routes.logs import RunNumber, run_record
 from gpuqueue.service.site import Site, site_of

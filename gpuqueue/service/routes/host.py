@@ -25,9 +25,9 @@ from gpuqueue.model.relay import DeliveredFile, RelayRequest, RunProgress
 from gpuqueue.service.call import Call
 from gpuqueue.service.delivered import OtherOffset, ResultsFile
 from gpuqueue.service.host_runs import code_of
-from gpuqueue.service.problems import NotHere, TooLarge, TooSlow, answer_of
 from gpuqueue.service.relay_requests import FilesRequest, HostRun, LogRequest, ProgressRequest, TerminalRequest
 from gpuqueue.service.relays import MOST_POLL_S
+from gpuqueue.service.responses import NotHere, TooLarge, TooSlow, answer_of
 from gpuqueue.service.routes.described import OCTETS, Operations, Path, Query, operation, route
 from gpuqueue.service.site import Site, answered, body_of, site_of
 from gpuqueue.service.transfers import SEARCH_S

@@ -26,15 +26,15 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.queue_query import PARAMETERS, QueueQuery
 from gpuqueue.model.run import Listing, Record
-from gpuqueue.queue.sender import Sender
+from gpuqueue.queue.senders import Sender
 from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of_retry, submitted
-from gpuqueue.service.problems import header, problem_of
+from gpuqueue.service.responses import header, problem_of
 from gpuqueue.service.routes.described import Depends, Header, Operations, Query, of_fields, operation, route
 from gpuqueue.service.site import BODY, answered, site_of
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.sanitize import plain
-from gpuqueue.words.times import in_zone
+from gpuqueue.words.values import in_zone
 from gpuqueue.words.why.sentences import sentences
 
 router = Operations("jobs")

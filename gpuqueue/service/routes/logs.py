@@ -24,9 +24,8 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import Record
 from gpuqueue.service.call import Call
-from gpuqueue.service.host_logs import Wanted, wanted, warning
-from gpuqueue.service.problems import header
-from gpuqueue.service.responses import StreamedFile
+from gpuqueue.service.following import Wanted, wanted, warning
+from gpuqueue.service.responses import StreamedFile, header
 from gpuqueue.service.routes.described import OCTETS, Depends, Download, Operations, Query, of_fields, route
 from gpuqueue.service.site import answered, body_of, site_of
 from gpuqueue.system.logs import LogTail, last_bytes

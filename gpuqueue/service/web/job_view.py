@@ -18,11 +18,9 @@ from gpuqueue.model.page import DeviceUse, JobView, LiveJob, QueueRow, Related, 
 from gpuqueue.model.run import NO_USE, Note, Record
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.service.call import Call
-from gpuqueue.service.web.places import Places
-from gpuqueue.service.web.queue_reader import QueueState
+from gpuqueue.service.web.queue_copy import Places, QueueState
 from gpuqueue.service.web.rows import rows_of
-from gpuqueue.words.failures import meaning_of
-from gpuqueue.words.story import story_of
+from gpuqueue.words.story import meaning_of, story_of
 from gpuqueue.words.values import asked_in_words, checkout_of, code_of_retry
 from gpuqueue.words.waiting import waits_because
 

@@ -67,7 +67,7 @@ def _members(job: Job) -> Members | None:
 
 
 def with_array_states(rows: Mapping[int, QueueRow]) -> dict[int, QueueRow]:
-    """Return *rows* with the state of each array derived as in :mod:`gpuqueue.client.array_state`."""
+    """Return *rows* with the state of each array derived as in :mod:`gpuqueue.client.reads`."""
     found = dict(rows)
     arrays = {each.id: each for each in rows.values() if each.members and each.state is JobState.RUNNING}
     if not arrays:

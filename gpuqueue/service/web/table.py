@@ -12,7 +12,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState
 from gpuqueue.model.page import QueueRow, QueueTable, RowSort
 from gpuqueue.model.queue_query import QueueQuery
-from gpuqueue.service.web.queue_reader import QueueState
+from gpuqueue.service.web.queue_copy import QueueState
 from gpuqueue.words.waiting import waits_because
 
 #: Most names in the choices of one filter.

@@ -10,8 +10,8 @@ from gpuqueue.model.job import JobState
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Verdict
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_apart, format_bytes
-from gpuqueue.words.times import clock
-from gpuqueue.words.why.names import called, named, trouble_on
+from gpuqueue.words import values
+from gpuqueue.words.values import clock
 
 #: Most devices with a row of their own. A job on several devices has as many rows as devices.
 MOST = 5
@@ -159,3 +159,32 @@ def _users_of(found: Why, verdict: Verdict, *, external_processes: bool = True) 
         yield f"external {format_bytes(status.external_bytes)}{freed}" + (f" ({who})" if who else "")
     if status.headroom_bytes > 0:
         yield f"headroom {format_bytes(status.headroom_bytes)}"
+
+
+def label(found: Why, uuid: str) -> str:
+    """Return the label of a device: ``HOST:INDEX``, or its UUID if no worker has announced it."""
+    status = found.devices.get(uuid)
+    return plain(uuid) if status is None else values.place_of(status.host, [status.device])
+
+
+def trouble_on(found: Why, verdict: Verdict) -> str | None:
+    """Return why the worker of a device gives it no job now, None if it does or nobody knows."""
+    status = found.devices.get(verdict.device)
+    return None if status is None or status.trouble is None else plain(status.trouble)
+
+
+def called(found: Why, job_id: int) -> str:
+    """Return ``job`` and the label of a job, or its id if the label is unknown."""
+    other = found.others.get(job_id)
+    return f"job {other.label if other else job_id}"
+
+
+def named(found: Why, job_id: int) -> str:
+    """Return the same as :func:`called`, with the job's user if known."""
+    other = found.others.get(job_id)
+    return called(found, job_id) + (f" ({plain(other.spec.account.name)})" if other else "")
+
+
+def count(number: int, noun: str) -> str:
+    """Return *number* and *noun*, in the plural if needed."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

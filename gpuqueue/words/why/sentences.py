@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.measures import Measure
+from gpuqueue.model.placement import EXTERNAL_SHARE
 from gpuqueue.model.preemption import MOST
 from gpuqueue.model.why_sentences import DeviceSentence, WhySentences
-from gpuqueue.queue.explanation import Explanation, LimitReached, Start, Verdict
+from gpuqueue.queue.explanation import NEVER_THERE, Explanation, LimitReached, Obstacle, Occupant, Start, Verdict
 from gpuqueue.text.sanitize import plain
+from gpuqueue.text.units import format_duration
 from gpuqueue.words import values
-from gpuqueue.words.times import clock, local, when
+from gpuqueue.words.values import clock, local, when
 from gpuqueue.words.waiting import SENTENCES
-from gpuqueue.words.why.devices import nearest, rest_line, why_not
-from gpuqueue.words.why.names import called, count, label, named
-from gpuqueue.words.why.preempts import place_lines
-from gpuqueue.words.why.reserved import reserved_lines
+from gpuqueue.words.why.devices import called, count, label, named, nearest, rest_line, why_not
 from gpuqueue.words.why.start import have, limits_of, start_lines
 
 #: Measure of a limit -> its noun in a message.
 _NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in use", Measure.RUNNING_MEM: "in use"}
+#: Most runs that are named. The store chooses among all of them, by the least work lost.
+MOST_RUNS = 4
+#: Obstacles of a device on which no run is preempted for the job.
+_SHUT = NEVER_THERE | {Obstacle.DRAINED, Obstacle.SILENT}
+#: Most hosts with a line of their own.
+MOST_HOSTS = 3
+#: Reasons of a job that waits only for room on a device.
+_FOR_ROOM = {None, WaitReason.MEMORY, WaitReason.SLOTS, WaitReason.RESERVATION}
+
+#: Job with a reservation on a host -> time of the reservation.
+Holders = Mapping[int, "datetime | None"]
 
 
 def sentences(found: Why) -> WhySentences:
@@ -185,3 +196,164 @@ def _by_its_last_run(job: Job) -> str:
         return " (its last run asked to be run again, with exit code 75)"
     has_run_again = job.retries > 0 or job.requeues > 0 or job.mem_retries > 0
     return " (before it is run again)" if job.state is JobState.HELD and has_run_again else ""
+
+
+def place_lines(found: Why) -> Iterator[str]:
+    """Yield the line about the runs that the job may preempt, and from when on; nothing if there are none."""
+    runs = runs_below(found)
+    if not runs:
+        return
+    names = [named(found, job.id) + _from(at) for job, at in runs[:MOST_RUNS]]
+    more = f" or {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
+    left = format_duration(found.preempt_grace_s)
+    yield f"it may preempt {' or '.join(names)}{more}; a preempted job has {left} to end"
+
+
+def _from(at: datetime) -> str:
+    return f" from {values.when(at)} on" if at > SystemClock().now() else ""
+
+
+def runs_below(found: Why) -> list[tuple[Job, datetime]]:
+    """Return the jobs whose runs this job may preempt, and from when on, the earliest first.
+
+    The list is empty if there is room, if the job waits for something else, or if preempting all of them does not make
+    enough room. The store chooses among them at its next tick.
+    """
+    explanation = found.explanation
+    if explanation is None or found.job.state is not JobState.QUEUED or explanation.limits:
+        return []
+    if found.job.promoted is not None or (explanation.start is not None and not explanation.start.blockers):
+        return []
+    after = timedelta(seconds=found.preempt_after_s)
+    ids = {run.job_id for each in _could_have(found, explanation) for run in each.runs if _may_go(found, run)}
+    runs = [found.others[each] for each in sorted(ids)]
+    may = [(job, job.started_at + after) for job in runs if job.started_at is not None]
+    return sorted(may, key=lambda each: (each[1], each[0].id))
+
+
+def _could_have(found: Why, explanation: Explanation) -> list[Verdict]:
+    """Return the devices that have room for the job only after preemption, on hosts with enough of them."""
+    possible = [
+        each
+        for each in explanation.devices
+        if each.device in found.devices
+        and _may_take(found, each)
+        and each.obstacle not in _SHUT
+        and _fits(found, each, _stay(found, each.runs))
+    ]
+    enough = found.with_enough(possible)
+    return [each for each in enough if not _fits(found, each, [run for run in each.runs if not run.going])]
+
+
+def _may_take(found: Why, device: Verdict) -> bool:
+    """Return whether *device* is reserved for no other job, or for a job of a priority that may be preempted."""
+    if device.reserved_for in {None, found.job.id}:
+        return True
+    holder = found.others.get(device.reserved_for)
+    if holder is None:
+        return False
+    return (holder.spec.priority if holder.promoted is None else holder.promoted) in found.preempts
+
+
+def _stay(found: Why, runs: Sequence[Occupant]) -> list[Occupant]:
+    return [run for run in runs if not run.going and not _may_go(found, run)]
+
+
+def _fits(found: Why, device: Verdict, stay: Sequence[Occupant]) -> bool:
+    """Return whether the job fits on *device* if only the runs *stay* remain, by the rules of ``preempt.lua``."""
+    spec, status = found.job.spec, found.devices[device.device]
+    if spec.placement.exclusive and stay:
+        return False
+    if spec.placement.whole and (status.external_bytes or 0) * EXTERNAL_SHARE > device.total_bytes:
+        return False  # external processes cannot be preempted
+    free_bytes = device.capacity_bytes - sum(run.held_bytes for run in stay)
+    return free_bytes >= spec.mem_bytes and len(stay) < status.slots
+
+
+def _may_go(found: Why, run: Occupant) -> bool:
+    job = found.others.get(run.job_id)
+    if job is None or job.state is not JobState.RUNNING or job.started_at is None or run.going:
+        return False
+    priority = job.spec.priority if run.priority is None else run.priority
+    return job.spec.requeue and priority in found.preempts and run.preemptions < MOST
+
+
+def reserved_lines(found: Why, now: datetime) -> Iterator[str]:
+    """Yield a line for each device that is reserved for this job, and for each host of :func:`reserved_for_others`.
+
+    If there is neither, yield why nothing is reserved for a job that has waited long enough.
+    """
+    own = _ids(found)
+    for uuid, status in found.devices.items():
+        if status.reservation is not None and status.reservation.job_id in own:
+            where = f"{label(found, uuid)}{_since(status.reservation.since)}"
+            yield f"reserved for this job: {where}; others start there only if that does not delay it"
+    hosts = reserved_for_others(found, now)
+    rule = f"a host reserves devices for {count(found.reservations, 'job')} at a time (setting reservations)"
+    for host, holders in list(hosts.items())[:MOST_HOSTS]:
+        jobs = " and ".join(named(found, each) + _since(at) for each, at in holders.items())
+        yield f"reserved on {plain(host)} for {jobs}; nothing is reserved for this job yet: {rule}"
+    if len(hosts) > MOST_HOSTS:
+        yield f"reserved on {len(hosts) - MOST_HOSTS} more hosts: see gpuqueue gpus"
+    if not hosts:
+        yield from _not_reserved(found, now)
+
+
+def _not_reserved(found: Why, now: datetime) -> Iterator[str]:
+    """Yield why no device is reserved for a job that has waited long enough. The rules: docs/explanation/order.md."""
+    explanation = found.explanation
+    start = explanation.start if explanation is not None else None
+    if explanation is None or start is None or start.in_vain or not _may_have_reservation(found, now):
+        return
+    if explanation.reserve_from_ms is not None:
+        until = clock(explanation.reserve_from_ms)
+        yield f"nothing is reserved for any job before {until}: many devices were reserved until now"
+    else:
+        is_alone = all(each.reservation is None for each in found.devices.values())
+        others = "" if is_alone else "devices are reserved for other jobs, or "
+        yield f"nothing is reserved for this job yet: {others}the runs in its way are not likely to end soon enough"
+
+
+def _since(at: datetime | None) -> str:
+    return f" since {values.when(at)}" if at is not None else ""
+
+
+def reserved_for_others(found: Why, now: datetime) -> dict[str, Holders]:
+    """Return the hosts that have their maximum of reservations, so that this job gets none there.
+
+    The result is empty if the job has not waited long enough, could start now, or has a reservation.
+    """
+    explanation = found.explanation
+    if explanation is None or not _may_have_reservation(found, now):
+        return {}
+    possible = {device.host for device in explanation.devices if device.obstacle not in NEVER_THERE}
+    hosts: dict[str, dict[int, datetime | None]] = {host: {} for host in sorted(possible)}
+    for status in found.devices.values():
+        if status.reservation is not None and status.host in hosts:
+            hosts[status.host][status.reservation.job_id] = status.reservation.since
+    return {host: holders for host, holders in hosts.items() if len(holders) >= found.reservations}
+
+
+def _may_have_reservation(found: Why, now: datetime) -> bool:
+    """Return whether the job has waited long enough for a reservation, and has none."""
+    if found.reserve_after_s is None or not found.reservations or not _wants_room(found, now):
+        return False
+    own = _ids(found)
+    return not any(each.reservation and each.reservation.job_id in own for each in found.devices.values())
+
+
+def _ids(found: Why) -> set[int | None]:
+    """Return the id of the job, and that of its array: a reservation of an array is for its next member."""
+    return {found.job.id, found.job.member.array_id if found.job.member is not None else None}
+
+
+def _wants_room(found: Why, now: datetime) -> bool:
+    """Return whether the job waits only for room, and has waited long enough for a reservation."""
+    job, explanation = found.job, found.explanation
+    if explanation is None or explanation.limits or job.state is not JobState.QUEUED:
+        return False
+    could_start = explanation.start is not None and not explanation.start.blockers
+    if explanation.waits_since_ms is None or could_start:
+        return False
+    waited_s = (now - from_epoch_ms(explanation.waits_since_ms)).total_seconds()
+    return job.reason in _FOR_ROOM and waited_s >= (found.reserve_after_s or 0.0)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from gpuqueue.client.why import Why
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Start, Verdict
 from gpuqueue.text.units import format_duration
-from gpuqueue.words.times import clock
-from gpuqueue.words.why.names import called, count, label, named, trouble_on
+from gpuqueue.words.values import clock
+from gpuqueue.words.why.devices import called, count, label, named, trouble_on
 
 #: Obstacles of a device that takes no job. A job on several devices cannot use it together with others.
 _CLOSED = {Obstacle.DRAINED, Obstacle.SILENT}

@@ -11,7 +11,7 @@ from bounded import until
 from factories import make_device, make_offer, serve
 from site_of_one import Site
 
-from gpuqueue.cli.output.drains import going_on
+from gpuqueue.cli.output.devices import going_on
 from gpuqueue.client.devices import MAX_REASON
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.job import JobState

@@ -136,7 +136,6 @@ def test_a_warning_can_be_had_and_taken_back(site: Site, client: Client) -> None
     assert client.jobs.get(job).spec.signal is None
 
 
-@pytest.mark.full
 def test_an_array_that_runs_can_be_given_more_room_and_less(site: Site, client: Client) -> None:
     """The concurrency limit of a running array can be changed, as with Slurm's ArrayTaskThrottle.
 

@@ -22,7 +22,7 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.resp.client import RespClient
-from gpuqueue.queue.resp.protocol import Word
+from gpuqueue.queue.resp.connection import Word
 from workers.services.recorder import Recorder
 
 #: Modules that are too slow for frequent commands. Most take as long to import as all modules of gpuqueue.

@@ -20,7 +20,7 @@ from site_of_one import BIN, Site
 from gpuqueue.cli.main import commands
 from gpuqueue.errors import BadRequest
 from gpuqueue.learning.past_run import Proof
-from gpuqueue.learning.program import program_of
+from gpuqueue.learning.signature import program_of
 from gpuqueue.model.job import JobState
 from gpuqueue.text.units import GIB
 

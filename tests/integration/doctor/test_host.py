@@ -26,7 +26,7 @@ from fake_driver.fake_driver import (
 from findings import the
 from site_of_one import BIN, Site
 
-from gpuqueue.doctor.machines import from_line
+from gpuqueue.doctor.examination import from_line
 from gpuqueue.model.finding import Finding, Grade
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.codec.wire import to_plain
-from gpuqueue.doctor import machines
+from gpuqueue.doctor import examination
 from gpuqueue.model.finding import Finding, Grade, note, ok, problem, unknown
 
 REPORTED = json.dumps({**to_plain(ok("as it should be")), "section": "host", "check": "driver"})
@@ -19,8 +19,8 @@ REPORTED = json.dumps({**to_plain(ok("as it should be")), "section": "host", "ch
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the path of the program that is run. Each test writes the program."""
     path = tmp_path / "gpuqueue-worker"
-    monkeypatch.setattr(machines, "installed", lambda _: str(path))
-    monkeypatch.setattr(machines, "ASK_S", 2.0)
+    monkeypatch.setattr(examination, "installed", lambda _: str(path))
+    monkeypatch.setattr(examination, "ASK_S", 2.0)
     return path
 
 
@@ -44,7 +44,7 @@ def test_the_output_before_a_crash_is_kept(program: Path, lines: tuple[str, ...]
     """
     write(program, *lines)
 
-    driver, rest = machines.ask(os.environ, deep=False).of("host")
+    driver, rest = examination.ask(os.environ, deep=False).of("host")
 
     assert (Grade.OK, "driver") == (driver.grade, driver.check)
     assert (Grade.UNKNOWN, "machines") == (rest.grade, rest.check)
@@ -64,7 +64,7 @@ def test_half_a_line_and_the_words_of_a_library_are_left_out(program: Path) -> N
         "printf '{\"room'",
     )
 
-    answer = machines.ask(os.environ, deep=False, fix=True)
+    answer = examination.ask(os.environ, deep=False, fix=True)
 
     assert (1, ("done",), "") == (len(answer.findings), answer.repairs, answer.broken)
 
@@ -72,10 +72,10 @@ def test_half_a_line_and_the_words_of_a_library_are_left_out(program: Path) -> N
 @pytest.mark.parametrize("finding", [ok("a"), note("b", "c"), unknown("d"), problem("e", "f", about="g", fixable=True)])
 def test_a_finding_travels_as_a_line(finding: Finding) -> None:
     """A finding survives JSON. The `workers` side sends its findings in this form."""
-    assert finding == machines.from_line(json.dumps(to_plain(finding)))
+    assert finding == examination.from_line(json.dumps(to_plain(finding)))
 
 
 @pytest.mark.parametrize("line", ["", "{", "[]", '{"grade": "ok"}', '{"grade": "bad", "seen": "x"}', "a log line"])
 def test_a_line_that_is_no_finding_is_none(line: str) -> None:
     """An invalid line is None. A killed program may leave half a line, and a library may print anything."""
-    assert machines.from_line(line) is None
+    assert examination.from_line(line) is None

@@ -18,15 +18,14 @@ import pytest
 from factories import make_spec, must_claim, serve
 from site_of_one import BIN, Site
 
-from gpuqueue.doctor.machines import from_line
+from gpuqueue.doctor.examination import from_line
 from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.connect import connect
 from workers.doctor.runs import YOUNG_S
-from workers.run.directory import RunDir
+from workers.run.directory import Held, RunDir
 from workers.run.links import LIVE
-from workers.run.values import Held
 from workers.services.recorder import Recorder
 
 #: The text of a run's log, which must never be lost.

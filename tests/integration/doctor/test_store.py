@@ -32,8 +32,7 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.queue.diagnostics import queue_facts, store_states
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.safety import check_safety, exposures
-from gpuqueue.queue.server_info import server_facts
+from gpuqueue.queue.safety import check_safety, exposures, server_facts
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.version import VERSION

@@ -26,8 +26,7 @@ from torch_scripts import (
 )
 
 from gpuqueue.errors import DryRunFailed, DryRunTimeout
-from gpuqueue.estimate.dry_run import Request, dry_run
-from gpuqueue.estimate.figures import DryRun
+from gpuqueue.estimate.dry_run import DryRun, Request, dry_run
 from gpuqueue.system.process import of_ours_with
 from gpuqueue.text.units import GIB, MIB
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from fake_driver.fake_driver import compiler
 
-from gpuqueue.embedded import allocator
-from gpuqueue.embedded.allocator import VARIABLE, environment_for, installed, loaded_by
+from gpuqueue.embedded import server as server_program
+from gpuqueue.embedded.server import VARIABLE, environment_for, installed, loaded_by
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
@@ -80,8 +80,8 @@ def test_the_server_that_we_start_has_loaded_it(
         pytest.skip("needs a C compiler")
     library = tmp_path / "libjemalloc.so.2"
     subprocess.run([cc, "-shared", "-x", "c", os.devnull, "-o", str(library)], check=True)
-    monkeypatch.setattr(allocator, "places", lambda: (tmp_path,))
-    monkeypatch.setattr(allocator, "_of_the_c_library", lambda _server: True)
+    monkeypatch.setattr(server_program, "places", lambda: (tmp_path,))
+    monkeypatch.setattr(server_program, "_of_the_c_library", lambda _server: True)
     monkeypatch.delenv(VARIABLE, raising=False)
     state = tmp_path_factory.mktemp("s")
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(state), "GPUQUEUE_CONFIG": os.devnull})

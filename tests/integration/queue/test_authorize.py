@@ -19,7 +19,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.server_info import server_facts
+from gpuqueue.queue.safety import server_facts
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import SUPERUSER, is_superuser
 

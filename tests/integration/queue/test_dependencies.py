@@ -20,7 +20,7 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
-from gpuqueue.queue.submit_errors import Found, Unknown
+from gpuqueue.queue.requests import Found, Unknown
 
 HOUR = timedelta(hours=1)
 OK, ANY, FAIL = Condition.OK, Condition.ANY, Condition.FAIL

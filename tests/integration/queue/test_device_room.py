@@ -11,7 +11,7 @@ import pytest
 from factories import make_device, make_offer, make_spec, serve
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.client.device_room import most_for
+from gpuqueue.client.memory import most_for
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.placement import Placement
 from gpuqueue.queue.jobqueue import JobQueue

@@ -29,7 +29,7 @@ from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import GIB, MIB
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import RunDir
-from workers.run.torch_report import read_reports
+from workers.run.verdict import read_reports
 from workers.services.recorder import Recorder
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -15,7 +15,7 @@ from spoken import speak
 from gpuqueue.errors import Unreadable
 from gpuqueue.queue.connect import connect_at_once
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.resp.protocol import Reader
+from gpuqueue.queue.resp.connection import Reader
 
 #: The answer that the program gives to every command, by its description.
 ANSWERS = {

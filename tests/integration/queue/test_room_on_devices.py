@@ -17,7 +17,7 @@ from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Offer
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.service.web.places import place_of
+from gpuqueue.service.web.queue_copy import place_of
 from gpuqueue.service.web.rows import device_view, rows_of
 from gpuqueue.text.units import GIB
 

@@ -178,7 +178,7 @@ GOOD: dict[str, list[Any]] = {
     "hold": [4, ""],
     "release": [6, ""],
     "edit_members": [7, "cancel", "2-3", "ada"],
-    "edit": [4, DIGEST, 2, GIB, f"{GIB}:0:1:", SPEC, 1, 1, 1, "after=5:ok begin=9 times=3 on=any", "bob"],
+    "edit": [4, DIGEST, 2, GIB, f"{GIB}:0:1:", SPEC, 1, 1, 1, 1, "after=5:ok begin=9 times=3 on=any", "bob"],
     "move_front": [4, 1, "bob"],
     "set_tags": [4, "a,b", "c", 1, "text", "bob", "failed", 1, 0, "bob"],
     "set_tags, of one that is forgotten": [99, "a", "", 0, "", "", "failed", 1, 0, "bob"],

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from long_search import search
 
-from gpuqueue.embedded.scratch import scratch_store
+from gpuqueue.embedded.store import scratch_store
 from gpuqueue.queue.connect import connect
 from gpuqueue.simulator.ours import Knobs, Ours
 from gpuqueue.simulator.replay import replay

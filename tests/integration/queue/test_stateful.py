@@ -47,8 +47,7 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, Alive, Claim, Later, Offer, Reservation
-from gpuqueue.queue.requests import new_nonce
-from gpuqueue.queue.submit_errors import Found
+from gpuqueue.queue.requests import Found, new_nonce
 from gpuqueue.recovery.reopen import open_queue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB

@@ -18,8 +18,8 @@ from gpuqueue.model.run import Ending
 from gpuqueue.queue.simulated_clock import SimulatedClock, SimulatedQueue
 from gpuqueue.simulator.ours import EPOCH_MS
 from gpuqueue.text.units import GIB
-from gpuqueue.words.times import clock
-from gpuqueue.words.why.reserved import reserved_for_others, reserved_lines
+from gpuqueue.words.values import clock
+from gpuqueue.words.why.sentences import reserved_for_others, reserved_lines
 
 HOUR_S, DAY_S = 3600.0, 86400.0
 #: After this wait, in seconds, devices are reserved for a job.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuqueue.client.remote.http import HttpConnection, Place
-from gpuqueue.queue.resp.tls import wrapped
+from gpuqueue.queue.resp.connection import wrapped
 
 
 def to_the_service(port: int) -> None:

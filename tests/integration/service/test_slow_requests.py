@@ -19,7 +19,7 @@ REQUEST_S, UNREAD_S, MOST = 1.0, 1.0, 20
 def strict() -> Iterator[ServedSite]:
     """Return a site whose service has little patience."""
     bounds = {"REQUEST_S": REQUEST_S, "UNREAD_S": UNREAD_S, "MOST_PER_PEER": MOST, "REFUSED_S": 0.5, "HANDSHAKE_S": 1}
-    with serving(bounds={f"gpuqueue.service.connections:{name}": value for name, value in bounds.items()}) as site:
+    with serving(bounds={f"gpuqueue.service.peer_protocol:{name}": value for name, value in bounds.items()}) as site:
         yield site
 
 

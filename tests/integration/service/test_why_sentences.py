@@ -9,7 +9,7 @@ from service_fixtures import ServedSite, ask, mine
 from gpuqueue.cli.output.why_text import why_text
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.model.job import Job
-from gpuqueue.words.times import in_zone, when
+from gpuqueue.words.values import in_zone, when
 from gpuqueue.words.why.sentences import sentences
 
 #: In some months, at 23:30 UTC.

@@ -19,7 +19,7 @@ from bounded import until
 from click.testing import CliRunner, Result
 
 from gpuqueue.cli.main import commands
-from gpuqueue.embedded.scratch import scratch_store
+from gpuqueue.embedded.store import scratch_store
 from gpuqueue.errors import BadRequest, StoreUnreachable
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.placement import Preference
@@ -28,9 +28,9 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.scripts import ACTS, Scripts, whole
 from gpuqueue.queue.simulated_clock import CLOCK, NEVER_SILENT, SimulatedClock, SimulatedQueue
 from gpuqueue.simulator import shapes, trace
-from gpuqueue.simulator.made import EXAMPLE, made
 from gpuqueue.simulator.ours import EPOCH_MS, Ours
 from gpuqueue.simulator.replay import Placement, replay
+from gpuqueue.simulator.shapes import EXAMPLE, made
 from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB, MIB
@@ -404,7 +404,7 @@ def test_a_scratch_store_is_gone_with_its_directory() -> None:
 def test_a_scratch_store_dies_with_who_started_it() -> None:
     """A scratch store ends with the process that started it, even if that was killed."""
     text = (
-        "import signal; from gpuqueue.embedded.scratch import scratch_store\n"
+        "import signal; from gpuqueue.embedded.store import scratch_store\n"
         "with scratch_store() as url: print(url, flush=True); signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as owner:

@@ -9,7 +9,7 @@ import subprocess
 from bounded import until
 from site_of_one import BIN, Site
 
-from workers.doctor.health import trouble_of
+from workers.doctor.examination import trouble_of
 
 
 def host(site: Site) -> str:

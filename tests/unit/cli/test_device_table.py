@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 from factories import make_device
 
-from gpuqueue.cli.output.device_table import device_table
-from gpuqueue.cli.output.devices import environment_lines
-from gpuqueue.cli.output.drains import closed_lines
+from gpuqueue.cli.output.devices import closed_lines, device_table, environment_lines
 from gpuqueue.cli.output.render import model_of
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.lease import DeviceReservation, DeviceStatus

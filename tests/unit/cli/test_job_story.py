@@ -9,7 +9,7 @@ from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Notification, Outcome, When
 from gpuqueue.model.run import Record, RunDevice
-from gpuqueue.words.times import when
+from gpuqueue.words.values import when
 
 
 def test_a_line_of_memory_is_as_long_as_the_run() -> None:

@@ -6,9 +6,9 @@ from datetime import datetime, timezone
 
 import pytest
 
-from gpuqueue.cli.output.kept_line import kept_line
+from gpuqueue.cli.output.job_story import kept_line
 from gpuqueue.model.run_files import KeptFiles, KeptState
-from gpuqueue.words.times import when
+from gpuqueue.words.values import when
 
 UNTIL = datetime(2026, 12, 26, 12, 3, 11, tzinfo=timezone.utc)
 

@@ -13,14 +13,13 @@ from factories import make_spec
 from gpuqueue.cli.commands.limits import _tables
 from gpuqueue.cli.commands.notify import COLUMNS
 from gpuqueue.cli.output import job_story
-from gpuqueue.cli.output.render import table_of
-from gpuqueue.cli.output.terminal_width import hanging
+from gpuqueue.cli.output.render import hanging, table_of
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.limits import EVERYBODY, Bound, LimitsInUse
 from gpuqueue.model.measures import Limit, Measure, PoolLimits
 from gpuqueue.model.run import Ending, Record, Run, RunDevice
-from gpuqueue.queue.sender import Sender
+from gpuqueue.queue.senders import Sender
 from gpuqueue.text.sanitize import cells
 from gpuqueue.text.units import GIB, TIB
 

@@ -7,7 +7,7 @@ import click
 import pytest
 from factories import BOB, make_device, make_spec
 
-from gpuqueue.cli.output.device_table import few
+from gpuqueue.cli.output.devices import few
 from gpuqueue.cli.output.queue_table import COLUMNS
 from gpuqueue.cli.output.render import log_lines
 from gpuqueue.cli.top.lines import (
@@ -17,6 +17,7 @@ from gpuqueue.cli.top.lines import (
     HELD,
     LEGEND,
     Order,
+    Snapshot,
     as_text,
     bar,
     device_rows,
@@ -27,7 +28,6 @@ from gpuqueue.cli.top.lines import (
     ordered,
     priority_beside,
 )
-from gpuqueue.cli.top.snapshot import Snapshot
 from gpuqueue.model.array import Array, Indexes, Member, Tally
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority

@@ -18,7 +18,7 @@ from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occu
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.text.sanitize import cells
 from gpuqueue.text.units import GIB
-from gpuqueue.words.times import clock
+from gpuqueue.words.values import clock
 from gpuqueue.words.why.devices import WORDS, nearest, rest_line
 from gpuqueue.words.why.sentences import in_brief, sentences
 

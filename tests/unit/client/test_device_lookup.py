@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from factories import make_device
 
-from gpuqueue.client.device_lookup import named
+from gpuqueue.client.devices import named
 from gpuqueue.errors import BadRequest
 from gpuqueue.queue.lease import DeviceStatus
 

@@ -20,8 +20,7 @@ from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.system.exec_limits import MAX_STRING_BYTES
 from gpuqueue.text.json_fields import MAX_INTEGER, Fields, loaded
 from gpuqueue.text.units import GIB
-from workers.measure.meter import Meter
-from workers.measure.timeline import Trace
+from workers.measure.meter import Meter, Trace
 
 DEVICE = RunDevice(
     uuid="GPU-1",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.estimate import dry_run
-from gpuqueue.estimate.figures import CONTEXT_BYTES, DryRun, Estimate, Part
+from gpuqueue.estimate.dry_run import CONTEXT_BYTES, DryRun, Estimate, Part
 from gpuqueue.estimate.past import Past, PastRun, Whose
 from gpuqueue.learning import past_run
 from gpuqueue.learning.past_run import Proof

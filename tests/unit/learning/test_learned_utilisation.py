@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gpuqueue.learning.past_run import OnDevice, PastRun, Proof, utilisation_of
-from gpuqueue.learning.signature import Wanted
-from gpuqueue.learning.utilisation import expected_utilisation
+from gpuqueue.learning.signature import Wanted, expected_utilisation
 from gpuqueue.model.device import DeviceFilter, DeviceKind, PeakSource
 from gpuqueue.text.units import GIB
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.learning.past_run import PastRun, Proof, code_of
-from gpuqueue.learning.program import MOST, arguments_of, program_of
-from gpuqueue.learning.signature import Lesson, Wanted, lesson_for, still_arguments
+from gpuqueue.learning.signature import MOST, Lesson, Wanted, arguments_of, lesson_for, program_of, still_arguments
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.text.units import GIB, MIB

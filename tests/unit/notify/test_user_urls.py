@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.notify.user_urls import SCHEMES, made_of
+from gpuqueue.notify.targets import SCHEMES, made_of
 
 SLACK = "T1AAAAAAA/B2BBBBBBB/abcdefghijabcdefghij1234"
 #: A URL of each kind, as people write it and as it is made.

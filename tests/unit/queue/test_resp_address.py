@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from gpuqueue.queue.resp.address import parsed
+from gpuqueue.queue.resp.connection import parsed
 
 #: Addresses that the built-in client accepts.
 TAKEN = [

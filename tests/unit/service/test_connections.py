@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gpuqueue.service.connections import Connections
+from gpuqueue.service.peer_protocol import Connections
 
 
 def test_connections_are_counted_by_peer() -> None:

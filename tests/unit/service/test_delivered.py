@@ -12,8 +12,8 @@ from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.model.relay import DeliveredFile
 from gpuqueue.service import delivered
 from gpuqueue.service.delivered import Delivered, OtherOffset
-from gpuqueue.service.problems import TooLarge
 from gpuqueue.service.relay_requests import HostRun
+from gpuqueue.service.responses import TooLarge
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system import disk_room
 from gpuqueue.system.logs import last_bytes

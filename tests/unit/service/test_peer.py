@@ -7,7 +7,7 @@ import pytest
 
 from gpuqueue.errors import BadRequest, NotAuthenticated
 from gpuqueue.model.caller import ALL_SCOPES, CallerKind, Via
-from gpuqueue.service.identity.peer import Workers, caller_of_peer
+from gpuqueue.service.identity.authenticate import Workers, caller_of_peer
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import groups_of
 

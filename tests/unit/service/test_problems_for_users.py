@@ -8,7 +8,7 @@ from gpuqueue.cli.options.own_queue import how_to_start
 from gpuqueue.client.remote.link import Link
 from gpuqueue.errors import GpuQueueError, HistoryUnreachable, StoreNotOpen, StoreUnreachable
 from gpuqueue.queue.connect import NOT_OPEN
-from gpuqueue.service.problems import problem_of
+from gpuqueue.service.responses import problem_of
 from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
 
 

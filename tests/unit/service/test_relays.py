@@ -11,9 +11,9 @@ import pytest
 from gpuqueue.errors import HostUnreachable, Refused, ServiceUnreachable
 from gpuqueue.model.relay import RelayKind
 from gpuqueue.service import relay_requests, relays, transfers
-from gpuqueue.service.problems import NotHere
 from gpuqueue.service.relay_requests import STOPPING, FilesRequest, HostRun, LogRequest, TerminalRequest
 from gpuqueue.service.relays import Relays
+from gpuqueue.service.responses import NotHere
 
 RUN = HostRun(host="gpu2", job_id=5, token="1.abc")
 OTHER = HostRun(host="gpu2", job_id=6, token="1.def")

@@ -11,8 +11,8 @@ import pytest
 from gpuqueue.errors import BadRequest, HostUnreachable, Refused
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.service import relay_requests
-from gpuqueue.service.problems import NotHere
 from gpuqueue.service.relay_requests import TerminalKeys
+from gpuqueue.service.responses import NotHere
 from gpuqueue.system.terminal_socket import MOST_BYTES, size_frame, typed_frames
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.job_spec import Priority
-from gpuqueue.simulator.figures import Outcome, Served, bounded_slowdown, course, jain, percentile
+from gpuqueue.simulator.comparison import Outcome, Served, bounded_slowdown, course, jain, percentile
 from gpuqueue.simulator.replay import Placement, Policy, replay
 from gpuqueue.simulator.rivals import ENDLESS_S, Backfill, ExclusiveFifo
 from gpuqueue.simulator.site import Site

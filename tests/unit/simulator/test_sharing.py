@@ -6,7 +6,7 @@ import pytest
 
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.simulator.replay import Policy, replay
-from gpuqueue.simulator.sharing import Easy, FirstFit, Shortest
+from gpuqueue.simulator.rivals import Easy, FirstFit, Shortest
 from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from gpuqueue.simulator.figures import Served
+from gpuqueue.simulator.comparison import Served
 from gpuqueue.simulator.replay import Placement, replay, speed
-from gpuqueue.simulator.sharing import FirstFit
+from gpuqueue.simulator.rivals import FirstFit
 from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB

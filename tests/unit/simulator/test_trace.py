@@ -13,7 +13,7 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.run import Ending, Record, Run, RunDevice
 from gpuqueue.simulator import trace
-from gpuqueue.simulator.made import EXAMPLE, made
+from gpuqueue.simulator.shapes import EXAMPLE, made
 from gpuqueue.simulator.site import Site
 from gpuqueue.text.units import GIB
 

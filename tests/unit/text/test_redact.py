@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from gpuqueue.errors import HistoryUnreachable, StoreUnreachable
 from gpuqueue.history.connect import open_engine, shown
 from gpuqueue.queue.connect import connect
-from gpuqueue.text.redact import without_password
+from gpuqueue.text.sanitize import without_password
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.page import MemberRow, Members, Related
 from gpuqueue.model.run import Ending, EndingKind, Record, Run
 from gpuqueue.queue.explanation import Explanation, Obstacle, Verdict
-from gpuqueue.service.web.places import place_of
+from gpuqueue.service.web.queue_copy import place_of
 
 NOW = datetime(2026, 11, 26, tzinfo=timezone.utc)
 

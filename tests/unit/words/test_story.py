@@ -14,8 +14,7 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.page import StoryStep
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
 from gpuqueue.text.units import GIB
-from gpuqueue.words.failures import meaning_of
-from gpuqueue.words.story import story_of
+from gpuqueue.words.story import meaning_of, story_of
 
 T0 = datetime(2026, 11, 26, 12, tzinfo=timezone.utc)
 

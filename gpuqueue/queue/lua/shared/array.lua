@@ -169,7 +169,7 @@ end
 
 -- Compute the state of an array. `open` counts the claimed members that have not ended. Whether these run, are held or
 -- wait again makes no difference here: each claim would have to move the array back and forth. Clients show their
--- states (client/array_state.py).
+-- states (client/reads.py).
 local function state_of(array, open)
   if open > 0 and array.all_cancelled then return 'cancelling' end
   if array.left ~= '' then return 'queued' end

@@ -10,7 +10,7 @@ local RETRY_MS, LONGEST_MS = 10000, 3600000 -- pause before the first retry (it 
 
 function moment(text) return tonumber(string.match(text or '', '^%d+$') and #text < 16 and text or 0) end
 
--- Parse how a request waits: one argument of words such as after=12:ok begin=1700000000000 (see ../dependency_args.py).
+-- Parse how a request waits: one argument of words such as after=12:ok begin=1700000000000 (see ../requests.py).
 -- -> a table, or nil and the error
 local WORDS = {
   after = '^[%d:a-z,]+$', begin = '^%d+$', hold = '^1$', key = '^[%w_.@+:-]+$', times = '^%d%d?%d?$', on = '^[%l_,]+$',

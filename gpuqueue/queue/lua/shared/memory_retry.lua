@@ -16,7 +16,7 @@ end
 
 -- Return the most memory that all devices of a job of this shape can give once no other job and no external process is
 -- there, however much it asks for; 0 without devices. A CPU has no device memory. `most_for` in
--- gpuqueue/client/device_room.py has the same rule.
+-- gpuqueue/client/memory.py has the same rule.
 local function most_for(shape)
   local _, _, n, pool, wanted_kind, more = parse_shape(shape)
   local want, by_host, most = constraints(more), {}, 0 -- all devices of a job are on one host and of one kind

@@ -17,7 +17,7 @@ from submitters import Launcher, People
 
 from gpuqueue.model.run import EndingKind
 from workers.run.environment import TOKEN
-from workers.run.torch_report import read_reports
+from workers.run.verdict import read_reports
 from workers.shim import acl
 
 Start = Callable[..., Shim]

@@ -31,8 +31,7 @@ from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import MOMENT_S, DeviceMonitor
 from workers.measure.sampler import enforce_limit
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 from workers.services.adoption import Adoption
 from workers.services.heartbeats import Heartbeats
 from workers.shim import tree

@@ -18,11 +18,10 @@ from gpuqueue.snapshot.stream import write_stream
 from gpuqueue.snapshot.take import Snapshot, take_snapshot
 from workers.measure.active_runs import LiveRun
 from workers.relay import code as relay_code
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 from workers.shim.code import BUNDLE, TREE, unpack
 from workers.steps.conclusion import NotStarted
-from workers.steps.fetch_code import FetchCode, unpacking
+from workers.steps.spawn import FetchCode, unpacking
 
 NEVER = threading.Event()
 

@@ -26,8 +26,7 @@ from workers.relay.packing import Packing
 from workers.relay.relay import Relay
 from workers.run import deliveries
 from workers.run.deliveries import Delivery
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 
 PACK = [sys.executable, str(Path(__file__).parents[3] / "support" / "pack_program.py")]
 

@@ -16,8 +16,7 @@ from site_of_one import BIN, Site
 from gpuqueue.model.job import JobState
 from gpuqueue.snapshot.errors import SnapshotNotHeld
 from gpuqueue.snapshot.site import blob_store_of, directory_of
-from workers.services.prune import delete_code
-from workers.services.snapshot_prune import collect_snapshots
+from workers.services.prune import collect_snapshots, delete_code
 
 NEVER = threading.Event()
 

@@ -24,8 +24,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.delivered_layout import FAILED, RESULTS
 from gpuqueue.text.units import MIB
 from workers.run.deliveries import DIRECTORY
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 from workers.services.prune import ROUND_S, HistoryPruner, Pruner
 
 DAY_S = 86400.0

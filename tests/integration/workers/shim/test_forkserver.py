@@ -18,8 +18,7 @@ from bounded import until
 
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.process import ProcessIdentity
-from workers.run.directory import RunDir
-from workers.run.values import Held, ShimSpec
+from workers.run.directory import Held, RunDir, ShimSpec
 from workers.shim import client
 from workers.shim.client import Shim, Shims, Unanswered
 from workers.shim.forkserver import NO_RUN

@@ -21,7 +21,7 @@ from gpuqueue.model.run import EndingKind, RunDevice
 from gpuqueue.text.units import GIB
 from workers.run import process_tree
 from workers.run.environment import TOKEN
-from workers.run.torch_report import read_reports
+from workers.run.verdict import read_reports
 
 DIE_AT = Path(__file__).parents[3] / "support" / "die_at.py"
 #: A script that each test writes anew. Its output shows that it ran.

@@ -12,7 +12,7 @@ from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.page import Members, QueueRow, RowSort
 from gpuqueue.model.queue_query import QueueQuery
-from gpuqueue.service.web.queue_reader import NOTHING, QueueState
+from gpuqueue.service.web.queue_copy import NOTHING, QueueState
 from gpuqueue.service.web.rows import with_array_states
 from gpuqueue.service.web.table import Filters, Seen, Tables
 

@@ -16,7 +16,7 @@ from gpuqueue.model.device import Device, DeviceKind, Reading
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
 from workers.devices import mps
-from workers.measure.external_processes import external_bytes
+from workers.measure.sample import external_bytes
 
 CLIENT, SERVER, GONE = 11, 12, 13
 

@@ -10,7 +10,7 @@ from findings import by_check
 
 from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.settings.settings import Settings
-from workers.devices.nvml_diagnostics import DriverFacts, DriverState
+from workers.devices.nvml_calls import DriverFacts, DriverState
 from workers.doctor.driver import CHECKS
 from workers.doctor.host import Host
 

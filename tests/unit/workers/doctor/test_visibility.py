@@ -12,7 +12,7 @@ from findings import by_check
 from gpuqueue.model.device import DeviceKind, Reading
 from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.settings.settings import Settings
-from workers.devices.nvml_diagnostics import DriverFacts, DriverState
+from workers.devices.nvml_calls import DriverFacts, DriverState
 from workers.doctor import visibility
 from workers.doctor.host import Devices, Host, Seen
 from workers.doctor.visibility import CHECKS, _hides

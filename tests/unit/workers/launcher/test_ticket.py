@@ -30,7 +30,7 @@ from workers.launcher.become import LaunchRequest
 from workers.launcher.cgroup import Limits
 from workers.launcher.main import key_of, parser
 from workers.launcher.ticket import PATH, admitted, others_change
-from workers.run.hook import INSIDE
+from workers.run.signed_environment import INSIDE
 
 CPU = (RunDevice(uuid="cpu-h", lease_bytes=1, kind=DeviceKind.CPU),)
 GPU = (RunDevice(uuid="GPU-a", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB),)

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.measure.external_processes import ExternalProcesses, external_bytes
+from workers.measure.sample import ExternalProcesses, external_bytes
 
 
 def test_freed_memory_counts_by_half_less_each_minute() -> None:

@@ -13,9 +13,8 @@ from gpuqueue.model.probe import Probe
 from gpuqueue.model.run import RunDevice
 from gpuqueue.text.units import GIB, MIB
 from workers.measure.active_runs import LiveRun
-from workers.measure.probe_watch import Probes, ProbeWatch
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.measure.sampler import Probes, ProbeWatch
+from workers.run.directory import Held, RunDir
 
 
 def first_end(watch: ProbeWatch, peaks: list[float], steps: list[int | None] | None = None) -> int | None:

@@ -18,8 +18,7 @@ from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.monitor import MOMENT_S, DeviceMonitor
 from workers.measure.peak import measured_devices
 from workers.measure.sampler import FIRST_S, Sampler
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 
 
 def monitor_of(spec: str, place: Path, runs: LiveRuns, clock: SystemClock | None = None) -> DeviceMonitor:

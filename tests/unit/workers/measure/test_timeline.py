@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.model.device import Timeline
-from workers.measure.timeline import FIRST_STEP_S, MOST_POINTS, Trace
+from workers.measure.meter import FIRST_STEP_S, MOST_POINTS, Trace
 
 
 def test_a_line_is_the_largest_sample_of_each_step() -> None:

@@ -13,8 +13,7 @@ from gpuqueue.text.units import GIB, MIB
 from workers.measure.active_runs import LiveRun
 from workers.measure.sample import RunOnDevice, Sample
 from workers.measure.sampler import Excess, enforce_limit, excess, limit_bytes
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from workers.run import deliveries
 from workers.run.deliveries import Delivery
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 
 
 @pytest.fixture

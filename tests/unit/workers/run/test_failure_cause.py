@@ -10,7 +10,7 @@ import pytest
 
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.run import Ending, EndingKind
-from workers.run.failure_cause import QUICK_S, clears_devices, device_fault
+from workers.run.verdict import QUICK_S, clears_devices, device_fault
 
 FAILED = Ending.from_status(1)
 TRACEBACK = b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'

@@ -19,10 +19,8 @@ from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.system.safe_open import MOST_BYTES, read_small
 from gpuqueue.text.units import GIB
 from workers.measure.active_runs import LiveRun
-from workers.run.directory import RunDir, reported, unsettled
-from workers.run.torch_report import read_reports
-from workers.run.values import Held, ShimSpec
-from workers.run.verdict import tail
+from workers.run.directory import Held, RunDir, ShimSpec, reported, unsettled
+from workers.run.verdict import read_reports, tail
 
 DEVICE = RunDevice(uuid="GPU-1", lease_bytes=GIB, index=0, name="T", kind=DeviceKind.GPU, total_bytes=2 * GIB)
 HELD = Held(job_id=7, token="1.ab", devices=(DEVICE,))
@@ -216,7 +214,7 @@ def test_a_small_file_is_read_to_its_last_byte(tmp_path: Path) -> None:
 
 def test_a_million_reports_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of reports is limited. A job may fork without limit, and its worker has other jobs to serve."""
-    monkeypatch.setattr("workers.run.torch_report._MAX_REPORTS", 3)
+    monkeypatch.setattr("workers.run.verdict._MAX_REPORTS", 3)
     output = json.loads(INSIDE)
     output["devices"][0]["ooms"] = 1
     (tmp_path / "reports").write_text(f"{json.dumps(output)}\n" * 9)

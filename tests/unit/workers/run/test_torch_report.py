@@ -8,7 +8,7 @@ import pytest
 
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.text.units import GIB
-from workers.run.torch_report import read_reports
+from workers.run.verdict import read_reports
 
 
 def on(index: int = 0, reserved: int = 0, **changes: Any) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import pytest
 
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.text.units import GIB, MIB
-from workers.run.torch_report import InsideReport
-from workers.run.verdict import TAIL_BYTES, judged, tail
+from workers.run.verdict import TAIL_BYTES, InsideReport, judged, tail
 
 FAILED = Ending.from_status(1)
 DIED = InsideReport(out_of_memory=True)

@@ -12,8 +12,7 @@ from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.evidence import NO_EVIDENCE
 from workers.measure.active_runs import LiveRun
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 from workers.runner import choose_python
 from workers.steps.conclusion import NotStarted
 

@@ -18,11 +18,10 @@ from gpuqueue.snapshot.manifest import address_of
 from gpuqueue.snapshot.site import blob_store_of
 from gpuqueue.snapshot.take import take_snapshot
 from workers.measure.active_runs import LiveRun
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 from workers.shim.code import BUNDLE, MANIFEST, TREE, unpack
 from workers.steps.conclusion import NotStarted
-from workers.steps.fetch_code import FetchCode, unpacking
+from workers.steps.spawn import FetchCode, unpacking
 
 UID = 1001
 NEVER = threading.Event()

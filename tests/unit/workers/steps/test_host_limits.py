@@ -10,8 +10,7 @@ from factories import make_spec
 from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.evidence import NO_EVIDENCE
 from workers.measure.active_runs import LiveRun
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 from workers.runner import check_limits
 from workers.steps.conclusion import NotStarted
 

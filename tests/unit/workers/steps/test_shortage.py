@@ -13,7 +13,7 @@ from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.text.units import GIB, MIB
 from workers.measure.neighbours import Neighbours, Snapshot
-from workers.run.torch_report import InsideReport
+from workers.run.verdict import InsideReport
 from workers.steps.judge import shortage_of, tried_bytes
 
 DIED = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1)

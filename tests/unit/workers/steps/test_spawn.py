@@ -10,8 +10,7 @@ from factories import make_spec
 
 from gpuqueue.model.run import RunDevice
 from workers.measure.active_runs import LiveRun
-from workers.run.directory import RunDir
-from workers.run.values import Held
+from workers.run.directory import Held, RunDir
 from workers.shim.client import Shim, Unanswered
 from workers.steps.spawn import Spawn
 

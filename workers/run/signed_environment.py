@@ -1,6 +1,7 @@
-"""The entry in PYTHONPATH that brings gpuqueue's hook into a job's own Python. Standard library only.
+"""What the queue adds to the environment of a signed job, and a launcher permits beside it. Standard library only.
 
-The worker adds it (``environment.py``), and a launcher that starts signed jobs only permits it.
+The worker adds it (``environment.py``): the hook that runs inside the job's own Python, and, where jobs run as their
+submitters, a place without a daemon of NVIDIA's MPS.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from pathlib import Path
 
 #: The directory of the hook that runs inside the job's own Python.
 INSIDE = Path(__file__).parent.parent / "inside" / "site"
+#: The variable that names the directory of the pipes of NVIDIA's MPS daemon.
+MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
+#: A directory that is not there, and that only root could make. Every other account could start a daemon in its own.
+NO_PIPES = "/nonexistent"
 
 
 def with_hook(pythonpath: str) -> str:
