@@ -56,6 +56,30 @@ def test_many_processes_are_stopped_before_they_are_killed(count: int, signals: 
     assert (count, signals, count * len(signals), 0) == (began, sent, total, left)
 
 
+#: Prints the scheduling policy after a signal of a user, and after the one that ends the run.
+POLICY = """
+import os, signal
+from workers.shim import tree
+for number in (signal.SIGUSR1, signal.SIGTERM):
+    tree.signal_all(number)
+    print(os.sched_getscheduler(0))
+"""
+
+
+def test_who_ends_a_run_goes_before_its_processes() -> None:
+    """A shim of root gets the processor before a fork bomb, of which each process has a session of its own.
+
+    Such a bomb of 2500 processes lived for seven minutes, since the shim got one of 2500 shares of the processor.
+    """
+    may = "import os; os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))"
+    if subprocess.run([sys.executable, "-c", may], check=False, capture_output=True).returncode:
+        pytest.skip("this account may not choose a real-time policy")
+
+    done = subprocess.run([sys.executable, "-c", POLICY], capture_output=True, text=True, check=True, timeout=60)
+
+    assert [os.SCHED_OTHER, os.SCHED_RR] == [int(word) for word in done.stdout.split()]
+
+
 #: Ends a child of which a child waits in the kernel, and prints what it has left; then waits for its end.
 UNKILLABLE = """
 import os, sys
