@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,10 @@ from gpuqueue.system.process import DetachedProcess, ProcessIdentity
 
 if TYPE_CHECKING:
     import socket
+
+    from gpuqueue.system import socket_http
 else:
-    socket = later("socket")
+    socket, socket_http = later("socket"), later("gpuqueue.system.socket_http")
 
 #: The address that it listens at.
 HOST = "127.0.0.1"
@@ -72,6 +75,17 @@ class PageService:
                 raise GpuQueueError(f"the web page did not start within {READY_S:g} s: see {self._log}")
             time.sleep(POLL_S)
         return True
+
+    def trouble(self) -> str | None:
+        """Return what a browser would read in place of the page, or None if the page is there."""
+        connection = socket_http.SocketConnection(self.url, timeout=READY_S)
+        try:
+            connection.request("GET", "/")
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace")
+        finally:
+            connection.close()
+        return None if answer.status == HTTPStatus.OK else " ".join(text.split())
 
     def stop(self) -> bool:
         """Stop the service, and return whether it ran."""

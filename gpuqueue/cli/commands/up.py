@@ -125,6 +125,9 @@ def _show(page: PageService | None, port: int | None) -> None:
     link, valid_s = sign_in_link(page.settings)
     report("page", "started" if is_new else "was running", "on this machine only; a new link: gpuqueue web")
     print_link(link, valid_s)
+    trouble = page.trouble()
+    if trouble is not None:
+        print_message("gpuqueue: warning", trouble)
 
 
 def _start(machine: Machine, devices: str | None, *, needs_store: bool = False) -> DetachedProcess | None:

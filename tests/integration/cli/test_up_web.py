@@ -5,11 +5,19 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socketserver
+import threading
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from own_home import Home
+
+from gpuqueue.embedded.page import PageService
+from gpuqueue.settings.settings import Settings
 
 LINK = re.compile(r"^http://127\.0\.0\.1:(\d+)/#sign-in=(\S{43})$", re.MULTILINE)
 
@@ -49,3 +57,23 @@ def test_one_person_has_the_page_on_one_machine(home: Home) -> None:
     assert (found[1], True) == (again[1], found[2] != again[2])
     home("down")
     assert [] == home.ours()
+
+
+@pytest.mark.parametrize(("status", "trouble"), [(200, None), (503, "This service has no page. Install it.")])
+def test_up_says_that_an_installation_has_no_page(tmp_path: Path, status: int, trouble: str | None) -> None:
+    """An installation from the sources without Node.js has no page. The browser alone said so."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # as http.server calls it
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"This service has no page.\n\nInstall it.\n")
+
+        def address_string(self) -> str:
+            return "a unix socket"
+
+    page = PageService(Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path)}))
+    with socketserver.UnixStreamServer(str(page.socket), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert trouble == page.trouble()
+        server.shutdown()
