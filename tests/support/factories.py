@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Account, JobSpec
+from gpuqueue.model.run import Ending
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Offer
 from gpuqueue.queue.requests import new_nonce
@@ -77,3 +79,31 @@ def must_claim(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> Claim:
     claimed = claim(queue, uuid, **changes)
     assert claimed is not None, "nothing to claim"
     return claimed
+
+
+def submit(queue: JobQueue, **changes: Any) -> int:
+    """Submit a job and return its id."""
+    return queue.requests.submit(make_spec(**changes)).id
+
+
+def job_of(queue: JobQueue, job_id: int) -> Job:
+    """Return a job that must exist."""
+    job = queue.jobs.get(job_id)
+    assert job is not None, f"there is no job {job_id}"
+    return job
+
+
+def start(queue: JobQueue, run: Claim) -> JobState | None:
+    """Report the start of a run as its worker would."""
+    return queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+
+
+def end(queue: JobQueue, run: Claim, code: int = 0, **changes: Any) -> JobState | None:
+    """Report the end of a run with this exit code as its worker would."""
+    defaults: dict[str, Any] = {
+        "state": JobState.FAILED if code else JobState.SUCCEEDED,
+        "ending": Ending.from_status(code),
+        "duration_s": 1.0,
+        "devices": (),
+    }
+    return queue.runs.finish(run.job_id, run.token, **{**defaults, **changes})

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from factories import claim, make_device, make_offer, make_spec, must_claim, serve
+import redis
+from factories import claim, make_device, make_offer, make_spec, must_claim, serve, submit
 
 from gpuqueue.codec import decode_started, encode_spec
 from gpuqueue.model.device import DeviceKind
@@ -77,7 +78,6 @@ def test_a_run_whose_claim_is_not_in_the_history_is_adopted(queue: JobQueue) -> 
 
     assert claim(queue) is None
     job = queue.jobs.get(1)
-    assert job is not None
     assert (JobState.RUNNING, 1, "nodeA", ("GPU-0",)) == (job.state, job.attempt, job.host, job.devices)
     assert (GIB, (1,)) == (queue.devices.all()[0].allocated_bytes, queue.devices.all()[0].jobs)
     alive = [Alive(job_id=1, token="1.abc", observed={"GPU-0": 7})]
@@ -103,22 +103,20 @@ def test_a_held_job_that_runs_is_taken_back(queue: JobQueue) -> None:
     assert JobState.RUNNING is queue.jobs.release(1)
 
 
-def test_a_run_that_the_store_knows_only_renews_its_lease(queue: JobQueue, store_url: str) -> None:
+def test_a_run_that_the_store_knows_only_renews_its_lease(queue: JobQueue, store: redis.Redis) -> None:
     """An offer of a known run only renews its lease. Every starting worker can offer its runs at any time."""
     serve(queue)
     queue.requests.submit(make_spec())
     claimed = must_claim(queue)
     queue.runs.started(1, claimed.token, lease_s=300, log_path="/l", devices=())
     before = len(queue.outbox.events("0-0"))
-    client = connect(store_url)
-    client.zadd("{gq}:leases", {"1": 1})
+    store.zadd("{gq}:leases", {"1": 1})
 
     assert JobState.RUNNING is queue.runs.adopt(of_claim(claimed), lease_s=300)
-    assert (client.zscore("{gq}:leases", "1") or 0) > queue.now_ms()
+    assert (store.zscore("{gq}:leases", "1") or 0) > queue.now_ms()
     queue.jobs.cancel(1)
     assert JobState.CANCELLING is queue.runs.adopt(of_claim(claimed), lease_s=300)
     assert before + 1 == len(queue.outbox.events("0-0"))
-    client.close()
 
 
 def test_a_run_with_an_id_out_of_reach_is_not_taken_back(rebuilt: JobQueue) -> None:
@@ -128,9 +126,9 @@ def test_a_run_with_an_id_out_of_reach_is_not_taken_back(rebuilt: JobQueue) -> N
     """
     assert rebuilt.runs.adopt(stray(2**52 + 1), lease_s=300) is None
 
-    assert 101 == rebuilt.requests.submit(make_spec()).id
+    assert 101 == submit(rebuilt)
     assert JobState.RUNNING is rebuilt.runs.adopt(stray(2**52), lease_s=300)
-    assert [2**52 + 1, 2**52 + 2] == [rebuilt.requests.submit(make_spec()).id for _ in range(2)]
+    assert [2**52 + 1, 2**52 + 2] == [submit(rebuilt) for _ in range(2)]
 
 
 def test_a_run_with_an_unseen_start_continues(queue: JobQueue) -> None:
@@ -196,12 +194,11 @@ def test_an_unrecorded_job_of_a_lost_store_is_restored_with_its_run(rebuilt: Job
     assert JobState.RUNNING is rebuilt.runs.adopt(stray(7, spec=spec), lease_s=300)
 
     job = rebuilt.jobs.get(7)
-    assert job is not None
     assert (spec, JobState.RUNNING) == (job.spec, job.state)
     assert [7] == [each.id for each in rebuilt.jobs.live()]
     assert encode_spec(spec) == last_event(rebuilt).fields["spec"]
     assert finish(rebuilt, "1.abc", 7)
-    assert 101 == rebuilt.requests.submit(make_spec()).id
+    assert 101 == submit(rebuilt)
 
 
 @pytest.mark.parametrize(("kind", "meant"), [(DeviceKind.GPU, "gpu"), (DeviceKind.CPU, None)])
@@ -259,7 +256,7 @@ def test_a_run_keeps_its_id_if_store_and_history_are_lost(store_url: str) -> Non
 
     assert JobState.RUNNING is queue.runs.adopt(stray(9), lease_s=300)
     assert JobState.RUNNING is queue.runs.adopt(stray(4), lease_s=300)
-    assert 10 == queue.requests.submit(make_spec()).id
+    assert 10 == submit(queue)
     queue.close()
 
 
@@ -271,7 +268,7 @@ def test_a_run_is_not_taken_for_that_of_another_job_of_the_same_id(queue: JobQue
     queue.requests.submit(make_spec(name="new"))
 
     assert queue.runs.adopt(stray(1, spec=make_spec(name="old")), lease_s=300) is None
-    assert JobState.QUEUED is queue.jobs.get(1).state  # type: ignore[union-attr]
+    assert JobState.QUEUED is queue.jobs.get(1).state
 
 
 def test_a_run_on_several_devices_gets_its_memory_on_each(queue: JobQueue) -> None:
@@ -299,8 +296,6 @@ def test_the_start_kind_of_an_earlier_run_is_not_that_of_a_later_one(queue: JobQ
     assert JobState.RUNNING is queue.runs.adopt(stray(token="2.abc"), lease_s=300)
 
     record = queue.jobs.record(1)
-    assert record is not None
-    assert record.last_run is not None
     assert ("2.abc", None) == (record.last_run.token, record.last_run.start_kind)
 
 

@@ -89,7 +89,6 @@ def test_the_server_that_we_start_has_loaded_it(
     store.start()
     try:
         server = ProcessIdentity.parse((state / "store" / "pid").read_text())
-        assert server is not None
         assert loaded_by(server.pid) == library
     finally:
         store.stop()

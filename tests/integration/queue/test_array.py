@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
+from factories import ADA, BOB, claim, end, job_of, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
 from gpuqueue.model.array import Array, Indexes, Member
-from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.run import Ending
 from gpuqueue.model.sweep import Axis
@@ -18,7 +18,6 @@ from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.text.units import GIB
@@ -46,25 +45,9 @@ def submit(queue: JobQueue, text: str, **changes: object) -> int:
     return queue.requests.submit(make_spec(array=Array.parse(text), mem_bytes=GIB // 64, **changes)).id
 
 
-def job_of(queue: JobQueue, job_id: int) -> Job:
-    """Return a job that must exist."""
-    job = queue.jobs.get(job_id)
-    assert job is not None
-    return job
-
-
-def end(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
-    """End a run as its worker would."""
-    state = JobState.FAILED if code else JobState.SUCCEEDED
-    assert queue.runs.finish(
-        claimed.job_id, claimed.token, state=state, ending=Ending.from_status(code), duration_s=1, devices=()
-    )
-
-
 def left(queue: JobQueue, job_id: int) -> tuple[str, str, dict[str, int]]:
     """Return the waiting members, the held members, and the counts of the endings that occurred."""
     tally = job_of(queue, job_id).tally
-    assert tally is not None
     return str(tally.left), str(tally.held), {state: count for state, count in tally.ended.items() if count}
 
 
@@ -176,7 +159,6 @@ def test_a_part_is_cancelled(farm: JobQueue) -> None:
 
     done = farm.jobs.part(first, "cancel", Indexes.parse("1,3-5"))
 
-    assert done is not None
     assert (JobState.QUEUED, 4) == (done.state, done.moved)
     assert ("2,6-9", "", {"cancelled": 3}) == left(farm, first)
     assert [JobState.STARTING, JobState.CANCELLING] == [job_of(farm, each.job_id).state for each in runs]
@@ -203,13 +185,11 @@ def test_a_part_is_held_and_released(farm: JobQueue) -> None:
     first = submit(farm, "0-5:2,8-9")
 
     held = farm.jobs.part(first, "hold", Indexes.parse("0-3,9"))
-    assert held is not None
     assert 3 == held.moved
     assert ("4,8", "0-2:2,9", {}) == left(farm, first)
     assert [first + 5, first + 9] == [must_claim(farm).job_id for _ in range(2)]
     assert claim(farm) is None
     released = farm.jobs.part(first, "release", Indexes.parse("2"))
-    assert released is not None
     assert (JobState.QUEUED, 1) == (released.state, released.moved)
     assert first + 3 == must_claim(farm).job_id
     assert ("", "0,9", {}) == left(farm, first)
@@ -254,7 +234,6 @@ def test_a_reservation_is_for_its_next_member(queue: JobQueue) -> None:
     assert [first] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     assert claim(queue) is None, "it passed the array, and takes the room that is kept"
     found = queue.jobs.why(first)
-    assert found is not None
     assert (JobState.QUEUED, (small.job_id,)) == (found.state, found.start.blockers if found.start else None)
     end(queue, small)
     assert first + 1 == must_claim(queue).job_id

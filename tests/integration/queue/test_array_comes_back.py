@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
-from factories import claim, make_offer, make_spec, must_claim, serve
+from factories import claim, end, job_of, make_offer, make_spec, must_claim, serve
 from findings import findings
 from store_dump import dump, faults
 
@@ -17,14 +17,12 @@ from gpuqueue.history.tables import jobs
 from gpuqueue.model.array import MOST_MEMBERS, Array, Indexes, Member, Tally
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.finding import Finding, Grade
-from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.run import Ending
+from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.diagnostics import queue_facts
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim
 from gpuqueue.recovery.reopen import open_queue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
@@ -49,21 +47,6 @@ def submit(queue: JobQueue, indexes: str) -> int:
     """Submit an array that the device can take and return its id."""
     serve(queue, make_offer(slots=100))
     return queue.requests.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse(indexes))).id
-
-
-def end(queue: JobQueue, claimed: Claim) -> None:
-    """End a run successfully, as its worker would."""
-    ending = Ending.from_status(0)
-    assert queue.runs.finish(
-        claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1, devices=()
-    )
-
-
-def job_of(queue: JobQueue, job_id: int) -> Job:
-    """Return a job that must exist."""
-    job = queue.jobs.get(job_id)
-    assert job is not None
-    return job
 
 
 def tally(queue: JobQueue, array_id: int) -> Tally:
@@ -118,7 +101,6 @@ def test_what_is_left_of_a_torn_array_takes_a_long_text(
         queue.jobs.part(array, "cancel", Indexes.parse(str(index)))
     record()
     before = job_of(queue, array)
-    assert before.tally is not None
     assert len(str(before.tally.held)) > 4096
 
     lose_data(queue, database)
@@ -202,7 +184,6 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     assert f"the progress of array {array} is unknown" in reported.seen
     record()
     kept = database.get(array)
-    assert kept is not None
     assert (JobState.HELD, after.because) == (kept.job.state, kept.job.because)
 
     queue.jobs.cancel(array)
@@ -212,8 +193,6 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     assert [] == whats_wrong(queue)
     record()
     kept = database.get(array)
-    assert kept is not None
-    assert kept.job.tally is not None
     assert {"succeeded": 2, "failed": 0, "cancelled": 8, "lost": 0} == kept.job.tally.ended
 
 

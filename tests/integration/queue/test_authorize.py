@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from factories import BOB, make_spec, must_claim, serve
+from factories import BOB, must_claim, serve, submit
 from own_store import OwnStore
 from spoken import speak
 
@@ -44,7 +44,7 @@ def test_nobody_else_changes_a_job(queue: JobQueue, change: str, by: str) -> Non
     """
     serve(queue)
     array = Array.parse("0-3") if change == "part" else None
-    job = queue.requests.submit(make_spec(array=array)).id
+    job = submit(queue, array=array)
     before = queue.jobs.get(job)
 
     with pytest.raises(Refused, match=f"job {job} is ada's: only ada may change it, or an administrator of this site"):
@@ -59,14 +59,14 @@ def test_owner_admin_and_the_queue_itself_may(queue: JobQueue, change: str, by: 
     """The owner, an admin and the queue itself may change a job. Eve is an admin by the site's setting."""
     serve(queue)
     queue.rules.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="dan,eve")
-    job = queue.requests.submit(make_spec(array=Array.parse("0-3") if change == "part" else None)).id
+    job = submit(queue, array=Array.parse("0-3") if change == "part" else None)
 
     assert CHANGES[change](queue, job, by) is not None
 
 
 def test_what_the_site_says_holds_at_once(queue: JobQueue) -> None:
     """A change of the admins applies at once, including "*" and none. A part of a name does not match."""
-    job = queue.requests.submit(make_spec()).id
+    job = submit(queue)
     queue.rules.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="bobby,eve")
     with pytest.raises(Refused):
         queue.jobs.hold(job, by="bob")
@@ -82,7 +82,7 @@ def test_what_the_site_says_holds_at_once(queue: JobQueue) -> None:
 def test_a_member_that_runs_is_its_owners(queue: JobQueue) -> None:
     """A running member can only be changed by its owner, by its own id or by its array's."""
     serve(queue)
-    array = queue.requests.submit(make_spec(array=Array.parse("0-3"))).id
+    array = submit(queue, array=Array.parse("0-3"))
     member = must_claim(queue).job_id
 
     for meant in (array, member):
@@ -106,7 +106,7 @@ def test_the_command_line_asks_as_the_account_that_runs_it(as_bob: JobQueue) -> 
     Another user's job gives exit code 5 and one line, and the own jobs are still changed. A filter for another user's
     jobs is refused completely.
     """
-    theirs, own = as_bob.requests.submit(make_spec()).id, as_bob.requests.submit(make_spec(account=BOB)).id
+    theirs, own = submit(as_bob), submit(as_bob, account=BOB)
 
     output = speak(["cancel", str(theirs), str(own)])
     chosen = speak(["hold", "--user", "ada", "--yes"])
@@ -152,7 +152,7 @@ def test_so_does_the_python_client(store_url: str) -> None:
     """The Python client submits and changes jobs as the account that runs it."""
     with Client(Settings.load({"GPUQUEUE_REDIS_URL": store_url, "GPUQUEUE_STATE_DIR": "/nowhere"})) as client:
         mine = client.jobs.submit(["true"], mem="1G")
-        other = client.queue.requests.submit(make_spec()).id
+        other = submit(client.queue)
 
         assert "bob" == mine.spec.account.name
         assert JobState.HELD is client.jobs.hold(mine.id).state
@@ -175,8 +175,8 @@ def test_the_access_rule_of_the_docs_is_enough_and_no_more(own_store: OwnStore) 
 
     queue.recovery.open(0)
     serve(queue)
-    job = queue.requests.submit(make_spec()).id
-    queue.jobs.hold(queue.requests.submit(make_spec()).id)
+    job = submit(queue)
+    queue.jobs.hold(submit(queue))
     claimed = must_claim(queue)
     queue.runs.started(job, claimed.token, lease_s=300, log_path="/l", devices=())
     assert JobState.CANCELLING is queue.jobs.cancel(job)

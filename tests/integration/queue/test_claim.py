@@ -3,13 +3,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from factories import BOB, claim, make_offer, make_spec, must_claim, serve
+import redis
+from factories import BOB, claim, end, make_offer, make_spec, must_claim, serve, start, submit
 
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Priority
-from gpuqueue.model.run import Ending
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.text.units import GIB
@@ -27,7 +26,7 @@ def test_a_claim_takes_the_memory_in_the_same_step(queue: JobQueue) -> None:
     assert claim(queue) is None
     (device,) = queue.devices.all()
     assert (20 * GIB, 4 * GIB, (1, 2)) == (device.allocated_bytes, device.free_bytes, device.jobs)
-    assert JobState.STARTING is queue.jobs.get(1).state  # type: ignore[union-attr]
+    assert JobState.STARTING is queue.jobs.get(1).state
 
 
 def test_the_sample_of_the_device_is_part_of_the_claim(queue: JobQueue) -> None:
@@ -72,21 +71,14 @@ def test_order_is_priority_then_least_served_user_then_arrival(queue: JobQueue) 
     serve(queue, make_offer(slots=1))
     for _ in range(3):
         queue.requests.submit(make_spec())
-    bobs = queue.requests.submit(make_spec(account=BOB)).id
-    urgent = queue.requests.submit(make_spec(priority=Priority.HIGH)).id
+    bobs = submit(queue, account=BOB)
+    urgent = submit(queue, priority=Priority.HIGH)
 
     order = []
     while claimed := claim(queue):
         order.append(claimed.job_id)
-        queue.runs.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
-        queue.runs.finish(
-            claimed.job_id,
-            claimed.token,
-            state=JobState.SUCCEEDED,
-            ending=Ending.from_status(0),
-            duration_s=1.0,
-            devices=(),
-        )
+        start(queue, claimed)
+        end(queue, claimed)
 
     assert urgent == order[0]
     assert bobs == order[1]
@@ -155,7 +147,7 @@ def test_a_pool_is_served_by_its_devices_only(queue: JobQueue) -> None:
     assert 1 == must_claim(queue, "GPU-0").job_id
 
 
-def test_a_reservation_lets_others_only_beside_it_or_before_it(queue: JobQueue, store_url: str) -> None:
+def test_a_reservation_lets_others_only_beside_it_or_before_it(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation admits only jobs that fit beside it or end before it.
 
     The reservation is written by hand: the claim honours any reservation that is in the store.
@@ -166,9 +158,7 @@ def test_a_reservation_lets_others_only_beside_it_or_before_it(queue: JobQueue, 
     queue.requests.submit(make_spec(mem_bytes=22 * GIB))
     queue.requests.submit(make_spec(mem_bytes=3 * GIB))
     queue.requests.submit(make_spec(mem_bytes=3 * GIB, time_limit_s=60.0))
-    client = connect(store_url)
-    client.hset(keys.PREFIX + "rsv", "GPU-0", f"2:{3 * GIB}:{queue.now_ms() + 1000_000}")
-    client.close()
+    store.hset(keys.PREFIX + "rsv", "GPU-0", f"2:{3 * GIB}:{queue.now_ms() + 1000_000}")
 
     assert 4 == must_claim(queue).job_id  # it ends before the reservation starts; job 3 may not
     assert claim(queue) is None

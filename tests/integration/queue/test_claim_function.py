@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from factories import make_device, make_offer, make_spec, must_claim, serve
+from factories import make_device, make_offer, make_spec, must_claim, serve, submit
 from own_store import OwnStore
 from store_dump import dump
 
@@ -99,7 +99,7 @@ def test_a_claim_does_not_mix_up_shapes_however_many_it_has_read(queue: JobQueue
     """
     most = int(re.findall(r"MOST_PARSED = \{\}, 0, (\d+)", whole("claim"))[0])
     sizes = [GIB + number * 2**20 for number in range(most + 20)]
-    ids = {queue.requests.submit(make_spec(mem_bytes=size)).id: size for size in sizes}
+    ids = {submit(queue, mem_bytes=size): size for size in sizes}
 
     claimed = []
     for _ in sizes:
@@ -109,7 +109,7 @@ def test_a_claim_does_not_mix_up_shapes_however_many_it_has_read(queue: JobQueue
     assert list(ids.items()) == [(each.job_id, each.lease_bytes) for each in claimed]
     fits = ids.popitem()[1] + 2**20
     for size in (fits + 2**20, fits):  # neither size was parsed before
-        ids[queue.requests.submit(make_spec(mem_bytes=size)).id] = size
+        ids[submit(queue, mem_bytes=size)] = size
     assert fits == must_claim(queue, external_bytes=24 * GIB - fits).lease_bytes
 
 

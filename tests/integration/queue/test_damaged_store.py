@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-from factories import BOB, claim, make_offer, make_spec, must_claim, serve
+from factories import BOB, claim, make_offer, make_spec, must_claim, serve, submit
 from site_of_one import Site
 from store_dump import dump, faults
 
@@ -44,35 +43,26 @@ NO_SPECS = (
 )
 
 
-@pytest.fixture
-def client(store_url: str) -> Iterator[redis.Redis]:
-    """Return a connection to the store, used to damage it."""
-    connection = connect(store_url)
-    yield connection
-    connection.close()
-
-
-def spoil(client: redis.Redis, job_id: int, text: Any) -> None:
+def spoil(store: redis.Redis, job_id: int, text: Any) -> None:
     """Replace a job's spec with *text*."""
-    client.delete(keys.spec(job_id))
+    store.delete(keys.spec(job_id))
     if text is not None:
-        client.set(keys.spec(job_id), text)
+        store.set(keys.spec(job_id), text)
 
 
 @pytest.mark.parametrize("text", NO_SPECS, ids=lambda text: repr(text)[:20])
 def test_a_job_whose_request_cannot_be_read_is_seen_and_never_claimed_twice(
-    queue: JobQueue, client: redis.Redis, text: Any
+    queue: JobQueue, store: redis.Redis, text: Any
 ) -> None:
     """A job with an unreadable request is listed and is never claimed twice.
 
     It shows its other fields and hides no other job. A worker that claims it gets an error that names the job to end.
     """
     serve(queue)
-    first, second = queue.requests.submit(make_spec(mem_bytes=2 * GIB)).id, queue.requests.submit(make_spec()).id
-    spoil(client, first, text)
+    first, second = submit(queue, mem_bytes=2 * GIB), submit(queue)
+    spoil(store, first, text)
 
     shown = queue.jobs.get(first)
-    assert shown is not None
     assert (UNREADABLE, "ada", 2 * GIB) == (shown.spec.name, shown.spec.account.name, shown.spec.mem_bytes)
     assert [first, second] == [job.id for job in queue.jobs.live()]
     with pytest.raises(BrokenClaim, match="request cannot be read") as caught:
@@ -83,7 +73,7 @@ def test_a_job_whose_request_cannot_be_read_is_seen_and_never_claimed_twice(
     assert queue.runs.finish(first, broken.token, state=JobState.FAILED, ending=refused, duration_s=None, devices=())
     assert second == must_claim(queue).job_id
     assert claim(queue) is None
-    assert [] == [fault for fault in faults(dump(client)) if "has no spec" not in fault]
+    assert [] == [fault for fault in faults(dump(store)) if "has no spec" not in fault]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +83,7 @@ def test_a_job_whose_request_cannot_be_read_is_seen_and_never_claimed_twice(
 )
 @pytest.mark.parametrize("worth", [None, "", "x", "1e999", "-1"])
 def test_fields_that_a_job_has_lost_stop_nobody(
-    queue: JobQueue, client: redis.Redis, lost: tuple[str, ...], worth: str | None
+    queue: JobQueue, store: redis.Redis, lost: tuple[str, ...], worth: str | None
 ) -> None:
     """Lost or damaged fields of a job stop no other job, before and after its claim.
 
@@ -103,9 +93,9 @@ def test_fields_that_a_job_has_lost_stop_nobody(
     def lose() -> None:
         for name in lost:
             if worth is None:
-                client.hdel(keys.job(1), name)
+                store.hdel(keys.job(1), name)
             else:
-                client.hset(keys.job(1), name, worth)
+                store.hset(keys.job(1), name, worth)
 
     serve(queue)
     queue.requests.submit(make_spec())
@@ -120,7 +110,7 @@ def test_fields_that_a_job_has_lost_stop_nobody(
     )
 
     assert done
-    assert [] == faults(dump(client))
+    assert [] == faults(dump(store))
     assert [Act.SUBMIT, Act.SUBMIT, Act.CLAIM, Act.CLAIM, Act.STARTED, Act.FINISH] == [
         event.act for event in queue.outbox.events("0-0")
     ]
@@ -129,30 +119,30 @@ def test_fields_that_a_job_has_lost_stop_nobody(
 @pytest.mark.parametrize("lost", ["st", "mem", "at", "ls", "u", "pr", "sh", "rq", "ts"])
 @pytest.mark.parametrize("worth", [None, "", "x", "1e999"])
 def test_a_run_of_a_job_that_has_lost_a_field_is_taken_back_or_not(
-    queue: JobQueue, client: redis.Redis, lost: str, worth: str | None
+    queue: JobQueue, store: redis.Redis, lost: str, worth: str | None
 ) -> None:
     """A run of a damaged job is adopted completely or not at all.
 
     An error half-way would leave the job neither waiting nor running.
     """
     queue.requests.submit(make_spec())
-    held = dict(client.hgetall(keys.job(1)))
-    client.hset(keys.job(1), mapping={**held, lost: worth}) if worth is not None else client.hdel(keys.job(1), lost)
+    held = dict(store.hgetall(keys.job(1)))
+    store.hset(keys.job(1), mapping={**held, lost: worth}) if worth is not None else store.hdel(keys.job(1), lost)
     device = RunDevice(uuid="GPU-0", lease_bytes=GIB)
     stray = Stray(job_id=1, token="1.abc", host="nodeA", worker="w", devices=(device,), claimed_ms=None, log_path="/l")
-    before = dump(client)
+    before = dump(store)
 
     state = queue.runs.adopt(stray, lease_s=300)
 
     assert lost == "u" or (state is None) == (lost in {"st", "pr", "sh"})
     if state is None:
-        assert before == dump(client)
+        assert before == dump(store)
     else:
-        assert lost == "u" or [] == faults(dump(client))  # a claim later drops its stale entry in another user's queue
-        assert [GIB] == [int(lease.split(":")[0]) for lease in client.hvals("{gq}:dl:GPU-0")]
+        assert lost == "u" or [] == faults(dump(store))  # a claim later drops its stale entry in another user's queue
+        assert [GIB] == [int(lease.split(":")[0]) for lease in store.hvals("{gq}:dl:GPU-0")]
 
 
-def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQueue, client: redis.Redis) -> None:
+def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQueue, store: redis.Redis) -> None:
     """A job that lost its priority, user or shape cannot be queued again, but it can be ended.
 
     A job that would be queued again ends as lost, and its history stays.
@@ -162,24 +152,24 @@ def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQue
         queue.requests.submit(make_spec())
     tokens = [must_claim(queue).token for _ in range(3)]
     for job_id in (1, 2, 3, 4):
-        client.hdel(keys.job(job_id), stored.PRIORITY, stored.USER, stored.SHAPE)
-    client.zadd(keys.LEASES, {"1": 0})
+        store.hdel(keys.job(job_id), stored.PRIORITY, stored.USER, stored.SHAPE)
+    store.zadd(keys.LEASES, {"1": 0})
 
     assert not queue.runs.release_claim(2, tokens[1], "no room")  # no change: its lease expires
     assert JobState.LOST is queue.runs.lose(3, tokens[2], loss_limit=3, detail="gone")
-    client.hset(keys.PREFIX + "meta", "reap", queue.now_ms())  # the reaper was not away
+    store.hset(keys.PREFIX + "meta", "reap", queue.now_ms())  # the reaper was not away
     assert {1: JobState.LOST} == queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
     assert JobState.CANCELLED is queue.jobs.cancel(4)
     assert claim(queue) is None
 
 
 def test_an_entry_without_a_state_hides_nobody(
-    queue: JobQueue, client: redis.Redis, caplog: pytest.LogCaptureFixture
+    queue: JobQueue, store: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An entry with an unknown state is logged and hides no other job. A request for its id gives one clear error."""
     for _ in range(3):
         queue.requests.submit(make_spec())
-    client.hset(keys.job(2), stored.STATE, "paused by a version to come")
+    store.hset(keys.job(2), stored.STATE, "paused by a version to come")
 
     with caplog.at_level(logging.WARNING):
         assert [1, 3] == [job.id for job in queue.jobs.live()]
@@ -203,11 +193,11 @@ def test_an_entry_without_a_state_hides_nobody(
     ],
 )
 def test_a_device_that_makes_no_sense_hides_no_other(
-    queue: JobQueue, client: redis.Redis, caplog: pytest.LogCaptureFixture, key: str, field: str, text: str
+    queue: JobQueue, store: redis.Redis, caplog: pytest.LogCaptureFixture, key: str, field: str, text: str
 ) -> None:
     """`gpus` logs a damaged device and shows the others, which continue to serve."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    client.hset(key, field, text)
+    store.hset(key, field, text)
 
     assert ["GPU-1"] == [each.device.uuid for each in queue.devices.all()]
     assert "device GPU-0 is not shown" in caplog.text
@@ -215,13 +205,13 @@ def test_a_device_that_makes_no_sense_hides_no_other(
     assert 1 == must_claim(queue, "GPU-1").job_id
 
 
-def test_a_lease_that_cannot_be_read_closes_its_device(queue: JobQueue, client: redis.Redis) -> None:
+def test_a_lease_that_cannot_be_read_closes_its_device(queue: JobQueue, store: redis.Redis) -> None:
     """An unreadable lease stops claims on its device, because an unknown size is not zero.
 
     The device's worker continues to send heartbeats for its other runs.
     """
     serve(queue)
-    client.hset(keys.device_leases("GPU-0"), "7", "much")
+    store.hset(keys.device_leases("GPU-0"), "7", "much")
     queue.requests.submit(make_spec())
 
     assert claim(queue) is None
@@ -229,26 +219,26 @@ def test_a_lease_that_cannot_be_read_closes_its_device(queue: JobQueue, client: 
     assert (7, 0, False) == (other.job_id, other.lease_bytes, other.leads)
 
 
-def test_invalid_external_processes_are_ignored(queue: JobQueue, client: redis.Redis) -> None:
+def test_invalid_external_processes_are_ignored(queue: JobQueue, store: redis.Redis) -> None:
     """Malformed external processes, reported by a worker of another version, do not hide the device."""
     serve(queue)
     for text in ("no JSON", "[]", '{"external_processes":5}', '{"external_processes":[{}]}', '{"trouble":7}'):
-        client.hset(keys.SEEN, "GPU-0", text)
+        store.hset(keys.SEEN, "GPU-0", text)
         (device,) = queue.devices.all()
         assert ((), None) == (device.external_processes, device.trouble)
 
 
 def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
-    queue: JobQueue, client: redis.Redis, database: HistoryDatabase
+    queue: JobQueue, store: redis.Redis, database: HistoryDatabase
 ) -> None:
     """A malformed outbox entry is recorded as it is and does not stop the recorder.
 
     Cases: a state of a newer version, bytes that are no text, and unknown fields.
     """
     queue.requests.submit(make_spec(name="first"))
-    client.xadd(keys.OUTBOX, {"act": "submit", "job": "x"})
-    client.xadd(keys.OUTBOX, {b"\xff": b"\xfe\x1b]0;x\x07"})
-    client.xadd(keys.OUTBOX, {"act": "pause", "job": 1, "state": "paused", "at": 1, "attempt": 0, "losses": 0})
+    store.xadd(keys.OUTBOX, {"act": "submit", "job": "x"})
+    store.xadd(keys.OUTBOX, {b"\xff": b"\xfe\x1b]0;x\x07"})
+    store.xadd(keys.OUTBOX, {"act": "pause", "job": 1, "state": "paused", "at": 1, "attempt": 0, "losses": 0})
     queue.requests.submit(make_spec(name="last"))
     recorder = Recorder(Settings.load(), queue, database)
 
@@ -283,12 +273,12 @@ def test_an_unreadable_request_in_the_history_hides_no_record(queue: JobQueue, d
     assert "last" == last.job.spec.name
 
 
-def test_a_key_of_ours_that_holds_something_else_is_one_clear_error(queue: JobQueue, client: redis.Redis) -> None:
+def test_a_key_of_ours_that_holds_something_else_is_one_clear_error(queue: JobQueue, store: redis.Redis) -> None:
     """A key that holds another type gives one clear error.
 
-    Another program uses the same database. That is no outage, so no client may act as if the store were unreachable.
+    Another program uses the same database. That is no outage, so no store may act as if the store were unreachable.
     """
-    client.set(keys.LIVE, "mine")
+    store.set(keys.LIVE, "mine")
 
     with pytest.raises(Unreadable, match="gave an unexpected answer: 'WRONGTYPE") as caught:
         queue.jobs.live()
@@ -299,7 +289,7 @@ def test_a_key_of_ours_that_holds_something_else_is_one_clear_error(queue: JobQu
 def test_an_unknown_wake_up_message_only_causes_a_poll(text: str) -> None:
     """A malformed wake-up message only means "check for work".
 
-    Any client of the store can publish, and no worker may crash.
+    Any store of the store can publish, and no worker may crash.
     """
     assert WakeUp("work") == wake_of(keys.CONTROL, text)
     assert WakeUp("work") == wake_of(keys.END, text)
@@ -313,21 +303,19 @@ def test_a_worker_ends_what_it_cannot_read_and_goes_on(site: Site, store_url: st
 
     The job is refused once, with its story in the history, instead of being claimed and released for ever.
     """
-    client = connect(store_url)
-    bad = [site.queue.requests.submit(make_spec(account=BOB)).id for _ in range(2)]
-    good = site.queue.requests.submit(make_spec()).id
-    spoil(client, bad[0], None)
-    spoil(client, bad[1], "{")
-    client.hset(keys.FACTS, "GPU-gone", "no JSON")
-    client.close()
+    store = connect(store_url)
+    bad = [submit(site.queue, account=BOB) for _ in range(2)]
+    good = submit(site.queue)
+    spoil(store, bad[0], None)
+    spoil(store, bad[1], "{")
+    store.hset(keys.FACTS, "GPU-gone", "no JSON")
+    store.close()
     site.start_recorder()
     worker = site.start_worker()
 
     site.until_state(good, JobState.SUCCEEDED)
     for job_id in bad:
         record = site.until_recorded(job_id)
-        assert record.last_run is not None
-        assert record.last_run.ending is not None
         assert (JobState.FAILED, EndingKind.REFUSED) == (record.job.state, record.last_run.ending.kind)
         assert "request cannot be read" in record.last_run.ending.detail
     assert worker.poll() is None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import redis
-from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve, submit
 
 from gpuqueue.errors import Impossible
 from gpuqueue.model.device import DeviceFilter, DeviceKind, suits
@@ -76,7 +76,7 @@ def test_which_device_takes_which_device_kind(
     assert takers == {kind for kind in known if suits(device_filter, kind, gpus_known=known != {CPU})}
     waiting = queue.requests.submit(make_spec(device=device_filter))
     reason = WaitReason.MEMORY if takers else WaitReason.DEVICE
-    assert (reason, reason) == (waiting.reason, queue.jobs.get(waiting.id).reason)  # type: ignore[union-attr]
+    assert (reason, reason) == (waiting.reason, queue.jobs.get(waiting.id).reason)
 
 
 def lose(queue: JobQueue, store_url: str) -> None:
@@ -110,7 +110,7 @@ def test_a_gpu_that_takes_nothing_is_still_waited_for(queue: JobQueue, store_url
     job = queue.requests.submit(make_spec())
 
     assert claim(queue, "cpu-nodeA") is None
-    assert JobState.QUEUED is queue.jobs.get(job.id).state  # type: ignore[union-attr]
+    assert JobState.QUEUED is queue.jobs.get(job.id).state
     queue.devices.withdraw("nodeA", "GPU-0")
     assert claim(queue, "cpu-nodeA") is None  # the submit bound it to a GPU, and that stays
     later = queue.requests.submit(make_spec())
@@ -145,7 +145,7 @@ def test_the_cpu_finds_its_job_behind_those_of_the_gpus(queue: JobQueue) -> None
         priority = Priority.HIGH if i % 3 else Priority.LOW
         queue.requests.submit(make_spec(mem_bytes=(i + 1) * MIB, account=(ADA, BOB)[i % 2], priority=priority))
     asked = [
-        queue.requests.submit(make_spec(device=device_filter, priority=Priority.LOW)).id
+        submit(queue, device=device_filter, priority=Priority.LOW)
         for device_filter in (DeviceFilter.CPU, DeviceFilter.ANY)
     ]
 
@@ -162,16 +162,14 @@ def test_a_pool_may_have_the_name_of_a_device_kind(queue: JobQueue) -> None:
     assert may_run(queue, "dev-gpu", pool="cpu")
 
 
-def test_a_reservation_respects_the_device_kind(queue: JobQueue, store_url: str) -> None:
+def test_a_reservation_respects_the_device_kind(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation does not bypass the device filter.
 
     A device that is reserved for a job of another kind serves its own jobs.
     """
     serve(queue, offer_of("cpu-nodeA", CPU))
     queue.requests.submit(make_spec(device=DeviceFilter.GPU))
-    client = connect(store_url)
-    client.hset(keys.PREFIX + "rsv", "cpu-nodeA", f"1:{GIB}:{queue.now_ms() + 1000_000}")
-    client.close()
+    store.hset(keys.PREFIX + "rsv", "cpu-nodeA", f"1:{GIB}:{queue.now_ms() + 1000_000}")
 
     assert claim(queue, "cpu-nodeA") is None
     assert may_run(queue, "cpu-nodeA", device=DeviceFilter.CPU)
@@ -318,16 +316,14 @@ def written_by_hand(client: redis.Redis, shape: str, spec: str) -> None:
     client.zadd(f"{keys.PREFIX}ul:1", {"ada": 0})
 
 
-def test_a_device_kind_of_a_newer_version_is_left_to_it(queue: JobQueue, store_url: str) -> None:
+def test_a_device_kind_of_a_newer_version_is_left_to_it(queue: JobQueue, store: redis.Redis) -> None:
     """A device filter of a newer version is left to that version.
 
     No device takes such a job, as it may be the wrong one, and the store refuses it from this client.
     """
-    client = connect(store_url)
-    written_by_hand(client, f"{GIB}:0:1::npu", (GOLDEN / "spec-v1.json").read_text())
+    written_by_hand(store, f"{GIB}:0:1::npu", (GOLDEN / "spec-v1.json").read_text())
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))
 
     assert [None, None] == [claim(queue, uuid) for uuid in ("GPU-0", "cpu-nodeA")]
     with pytest.raises(redis.ResponseError, match="BADARGS"):
-        Scripts(client).run("submit", "ada", 1, 5, f"{GIB}:0:1::npu", 1, "{}", "n", "", "")
-    client.close()
+        Scripts(store).run("submit", "ada", 1, 5, f"{GIB}:0:1::npu", 1, "{}", "n", "", "")

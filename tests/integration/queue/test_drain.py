@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from factories import claim, make_offer, make_spec, must_claim, serve
+import redis
+from factories import claim, make_offer, make_spec, must_claim, serve, start, submit
 
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin, drains
 from gpuqueue.queue.evidence import Evidence
 from gpuqueue.queue.jobqueue import JobQueue
@@ -41,7 +41,6 @@ def test_a_drain_has_a_reason_a_user_and_a_time(queue: JobQueue) -> None:
 
     (output,) = queue.devices.all()[0].drains
     assert (DrainOrigin.PERSON, 'fan "2" — défaut', "ada") == (output.origin, output.why, output.by)
-    assert output.at is not None
     assert before_ms <= round(output.at.timestamp() * 1000) <= queue.now_ms()
 
 
@@ -106,19 +105,18 @@ def test_what_runs_goes_on_and_other_devices_claim(queue: JobQueue) -> None:
     drain(queue, DrainOrigin.PERSON, "", "GPU-0")
 
     assert claim(queue, "GPU-0") is None
-    assert queue.runs.started(running.job_id, running.token, lease_s=300, log_path="/l", devices=()) is not None
+    assert start(queue, running) is not None
     assert 2 == must_claim(queue, "GPU-1").job_id
 
 
 @pytest.mark.parametrize("text", ["this machine is going down (gpuqueue down)", "12", "[1]", '"down"', "null", "{"])
-def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store_url: str, text: str) -> None:
+def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store: redis.Redis, text: str) -> None:
     """A drain text of the previous version is read as a drain of `down`, the only origin of that version.
 
     An upgrade under `down --leave-jobs` must not leave the devices drained.
     """
     serve(queue)
-    client = connect(store_url)
-    client.hset(keys.DRAINED, "GPU-0", text)
+    store.hset(keys.DRAINED, "GPU-0", text)
 
     (output,) = queue.devices.all()[0].drains
     assert (DrainOrigin.DOWN, text, None, None) == (output.origin, output.why, output.by, output.at)
@@ -127,8 +125,7 @@ def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store_ur
     queue.devices.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
     assert ["person"] == origins(queue)
     queue.devices.resume(["GPU-0"], origins=BY_PEOPLE)
-    assert 0 == client.exists(keys.DRAINED)
-    client.close()
+    assert 0 == store.exists(keys.DRAINED)
 
 
 def test_no_text_is_no_drain() -> None:
@@ -197,7 +194,7 @@ def test_three_quick_deaths_in_a_row_drain_the_device(queue: JobQueue) -> None:
     assert claim(queue) is None
 
 
-def test_a_repeated_report_of_a_death_counts_once(queue: JobQueue, store_url: str) -> None:
+def test_a_repeated_report_of_a_death_counts_once(queue: JobQueue, store: redis.Redis) -> None:
     """A death that is reported twice counts once.
 
     The step that ends the run counts the death, and a second report of the end is stale.
@@ -206,9 +203,7 @@ def test_a_repeated_report_of_a_death_counts_once(queue: JobQueue, store_url: st
     die(queue)
     die(queue)
 
-    client = connect(store_url)
-    assert 2 == len(json.loads(client.hget(keys.DEATHS, "GPU-0")))
-    client.close()
+    assert 2 == len(json.loads(store.hget(keys.DEATHS, "GPU-0")))
     assert [] == origins(queue)
 
 
@@ -314,19 +309,17 @@ def test_the_worker_receives_it_with_the_next_heartbeat(queue: JobQueue) -> None
     assert "died one after the other" in output.why
 
 
-def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store_url: str) -> None:
+def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store: redis.Redis) -> None:
     """A damaged row of deaths does not stop a run from ending. The count is not worth a job that cannot be finished."""
     serve(queue)
-    client = connect(store_url)
-    client.hset(keys.DEATHS, "GPU-0", "[1")
+    store.hset(keys.DEATHS, "GPU-0", "[1")
 
     die(queue)
 
-    assert "[1" == client.hget(keys.DEATHS, "GPU-0")
+    assert "[1" == store.hget(keys.DEATHS, "GPU-0")
     queue.requests.submit(make_spec())
     report(queue, must_claim(queue), Evidence(well=True))
-    assert 0 == client.exists(keys.DEATHS)
-    client.close()
+    assert 0 == store.exists(keys.DEATHS)
 
 
 def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> None:
@@ -335,7 +328,7 @@ def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> 
     "memory" would be wrong, because plenty may be free. A device of another pool changes nothing.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", pool="fast"))
-    job_id = queue.requests.submit(make_spec(pool="fast")).id
+    job_id = submit(queue, pool="fast")
     queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
 
     assert [(job_id, WaitReason.DRAINED)] == [(job.id, job.reason) for job in queue.jobs.live()]
@@ -343,7 +336,7 @@ def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> 
     assert [WaitReason.MEMORY] == [job.reason for job in queue.jobs.live()]
 
 
-def test_a_job_whose_devices_nobody_serves_says_so(queue: JobQueue) -> None:
+def test_a_job_whose_devices_nobody_serves_says_so(queue: JobQueue, store: redis.Redis) -> None:
     """A job waits with reason "silent" if the workers of its devices are silent.
 
     Regression: the reason was "memory" on a host that was gone, with all of its memory free.
@@ -351,15 +344,13 @@ def test_a_job_whose_devices_nobody_serves_says_so(queue: JobQueue) -> None:
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec(gpus=2))
     queue.requests.submit(make_spec())
-    client = connect(queue.url)
-    record = client.hget(keys.host_devices("nodeA"), "GPU-0").split(":")
+    record = store.hget(keys.host_devices("nodeA"), "GPU-0").split(":")
     record[3] = str(queue.now_ms() - 20_000)
-    client.hset(keys.host_devices("nodeA"), "GPU-0", ":".join(record))
+    store.hset(keys.host_devices("nodeA"), "GPU-0", ":".join(record))
 
     assert [WaitReason.SILENT, WaitReason.MEMORY] == [job.reason for job in queue.jobs.live()]
     queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
     assert [WaitReason.DRAINED, WaitReason.SILENT] == [job.reason for job in queue.jobs.live()]
-    client.close()
 
 
 def test_a_job_on_several_devices_of_which_one_is_drained_says_so(queue: JobQueue) -> None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from factories import BOB, claim, make_spec, must_claim, serve
+import redis
+from factories import BOB, claim, job_of, must_claim, serve, submit
 from site_of_one import Site
 from store_dump import digest, dump, faults
 
@@ -18,7 +19,7 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending
@@ -42,34 +43,20 @@ def after(*ids: int) -> Waits:
     return Waits(after=tuple(map(Dependency, ids)))
 
 
-def job_of(queue: JobQueue, job_id: int) -> Job:
-    """Return a job that must exist."""
-    job = queue.jobs.get(job_id)
-    assert job is not None
-    return job
-
-
-def submit(queue: JobQueue, **changes: Any) -> int:
-    """Queue a job and return its id."""
-    return queue.requests.submit(make_spec(**changes)).id
-
-
-def test_an_edited_job_keeps_its_place_and_runs_as_it_was_edited(queue: JobQueue) -> None:
+def test_an_edited_job_keeps_its_place_and_runs_as_it_was_edited(queue: JobQueue, store: redis.Redis) -> None:
     """An edited job keeps its place, and its claim uses the edited memory, devices, time limit, name and pool."""
     serve(queue)
     first, second = submit(queue, mem_bytes=23 * GIB), submit(queue, mem_bytes=4 * GIB)
-    store = connect(queue.url)
 
     assert JobState.QUEUED is queue.requests.edit(first, to(mem_bytes=4 * GIB, time_limit_s=60.0, name="smaller"))
 
     assert [] == faults(dump(store))
-    store.close()
     claims = [must_claim(queue) for _ in range(2)]
     assert [first, second] == [each.job_id for each in claims]
     assert (4 * GIB, "smaller", 60.0) == (claims[0].lease_bytes, claims[0].spec.name, claims[0].spec.time_limit_s)
 
 
-def test_a_held_job_stays_held_and_a_priority_counts_at_once(queue: JobQueue) -> None:
+def test_a_held_job_stays_held_and_a_priority_counts_at_once(queue: JobQueue, store: redis.Redis) -> None:
     """An edit of a held job keeps it held, and an edited priority applies at once.
 
     An edit of another field does not undo a promotion by aging.
@@ -81,26 +68,22 @@ def test_a_held_job_stays_held_and_a_priority_counts_at_once(queue: JobQueue) ->
     assert JobState.HELD is queue.requests.edit(first, to(priority=Priority.HIGH), priority=True)
     queue.requests.edit(second, to(priority=Priority.HIGH), priority=True)
     third = submit(queue, account=BOB)
-    store = connect(queue.url)
     for each in (first, second, third):
         store.hset(keys.job(each), stored.SUBMITTED_MS, 1)
-    store.close()
     queue.maintenance.promote(after_s=1000)
     queue.requests.edit(third, to(name="x"))
 
     found = queue.jobs.why(third)
-    assert found is not None
     assert Priority.HIGH is found.priority
     assert claim(queue) is not None
     assert JobState.HELD is job_of(queue, first).state
 
 
-def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
+def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue, store: redis.Redis) -> None:
     """A running or ended job cannot be edited. The error is one line and nothing changes."""
     serve(queue)
     submit(queue)
     claimed = must_claim(queue)
-    store = connect(queue.url)
     for output in ("is starting", "has succeeded"):
         before = digest(store)
         with pytest.raises(Refused, match=f"job 1 {output}: only a job that waits can be edited"):
@@ -109,7 +92,6 @@ def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
         ending = Ending.from_status(0)
         queue.runs.finish(1, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=())
     assert queue.requests.edit(77, to(name="x")) is None
-    store.close()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +107,11 @@ def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
     ],
 )
 def test_an_edit_that_cannot_be_changes_nothing(
-    queue: JobQueue, change: Callable[[JobSpec], JobSpec], error: type[Exception], reported: dict[str, bool]
+    queue: JobQueue,
+    store: redis.Redis,
+    change: Callable[[JobSpec], JobSpec],
+    error: type[Exception],
+    reported: dict[str, bool],
 ) -> None:
     """An impossible edit changes nothing.
 
@@ -135,14 +121,12 @@ def test_an_edit_that_cannot_be_changes_nothing(
     submit(queue)
     submit(queue, waits=after(1))
     submit(queue, waits=after(2))
-    store = connect(queue.url)
     before = digest(store)
 
     with pytest.raises(error):
         queue.requests.edit(2, change, priority=False, after=reported.get("after", False), begin=False)
 
     assert before == digest(store)
-    store.close()
 
 
 def test_a_long_circle_is_found(queue: JobQueue) -> None:
@@ -156,7 +140,7 @@ def test_a_long_circle_is_found(queue: JobQueue) -> None:
         queue.requests.edit(ids[0], to(waits=after(ids[-1])), after=True)
 
 
-def test_a_job_waits_for_others_than_before(queue: JobQueue) -> None:
+def test_a_job_waits_for_others_than_before(queue: JobQueue, store: redis.Redis) -> None:
     """An edit can remove or replace dependencies. The old ones do not matter any more."""
     serve(queue)
     first, second = submit(queue), submit(queue)
@@ -170,9 +154,7 @@ def test_a_job_waits_for_others_than_before(queue: JobQueue) -> None:
     assert (Dependency(second),) == job_of(queue, fourth).awaits
     queue.jobs.cancel(second)
     assert JobState.CANCELLED is job_of(queue, fourth).state
-    store = connect(queue.url)
     assert [] == faults(dump(store))
-    store.close()
 
 
 def test_two_edits_at_once_both_count(queue: JobQueue) -> None:
@@ -204,7 +186,7 @@ def test_two_edits_at_once_both_count(queue: JobQueue) -> None:
     assert ("other", 2 * GIB) == (spec.name, spec.mem_bytes)
 
 
-def test_an_edit_is_recorded_and_restored(queue: JobQueue, database: HistoryDatabase, store_url: str) -> None:
+def test_an_edit_is_recorded_and_restored(queue: JobQueue, database: HistoryDatabase, store: redis.Redis) -> None:
     """The history records an edit, and a rebuilt store has the edited job, bound to a GPU as before."""
     serve(queue)
     job_id = submit(queue, device=DeviceFilter.ANY)
@@ -213,25 +195,20 @@ def test_an_edit_is_recorded_and_restored(queue: JobQueue, database: HistoryData
     while recorder.record(0):
         pass
     record = database.get(job_id)
-    assert record is not None
     assert ("other", 3 * GIB) == (record.job.spec.name, record.job.spec.mem_bytes)
 
-    store = connect(store_url)
     shape = store.hget(keys.job(job_id), stored.SHAPE)
     store.flushall()
     open_queue(queue, database, lease_s=300)
 
     assert shape == store.hget(keys.job(job_id), stored.SHAPE)
     assert "other" == job_of(queue, job_id).spec.name
-    store.close()
 
 
-def test_a_request_that_cannot_be_read_cannot_be_edited(queue: JobQueue) -> None:
+def test_a_request_that_cannot_be_read_cannot_be_edited(queue: JobQueue, store: redis.Redis) -> None:
     """An unreadable request cannot be edited. The placeholder shown for it must not become the request."""
     job_id = submit(queue)
-    store = connect(queue.url)
     store.set(keys.spec(job_id), "{")
-    store.close()
 
     with pytest.raises(Unreadable):
         queue.requests.edit(job_id, to(name="x"))
@@ -354,7 +331,7 @@ def at_once_but_for_others(queue: JobQueue, job_id: int) -> None:
 
 
 def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(
-    queue: JobQueue, database: HistoryDatabase
+    queue: JobQueue, store: redis.Redis, database: HistoryDatabase
 ) -> None:
     """A dependency that failed before the store was lost cancels the job after the rebuild.
 
@@ -373,14 +350,12 @@ def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(
         if event.job_id == parent:  # the store is lost before the history has the effect on the job
             assert database.apply([event], expected=database.cursor(), epoch=queue.epoch() or "")
 
-    store = connect(queue.url)
     store.flushall()
     open_queue(queue, database, lease_s=300)
     queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     reported = job_of(queue, job_id)
     assert (JobState.CANCELLED, f"dependency {parent} failed") == (reported.state, reported.because)
-    store.close()
 
 
 @pytest.mark.parametrize("way", ["in its pause", "held"])
@@ -427,8 +402,8 @@ def test_edit_by_the_command_line(site: Site) -> None:
     """`gpuqueue edit` prints one line and uses the documented exit codes."""
     site.make_tables()
     serve(site.queue)
-    first = site.queue.requests.submit(make_spec()).id
-    second = site.queue.requests.submit(make_spec()).id
+    first = submit(site.queue)
+    second = submit(site.queue)
 
     words = [
         "--mem",

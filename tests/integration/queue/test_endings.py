@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from factories import claim, make_offer, make_spec, must_claim, serve
+import redis
+from factories import claim, job_of, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.run import Ending
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Claim
 
@@ -27,13 +27,6 @@ def finish(queue: JobQueue, claimed: Claim, state: JobState = JobState.SUCCEEDED
     )
 
 
-def state_of(queue: JobQueue, job_id: int) -> JobState:
-    """Return a job's state."""
-    job = queue.jobs.get(job_id)
-    assert job is not None
-    return job.state
-
-
 def heartbeat(queue: JobQueue, claimed: Claim) -> str:
     """Send a heartbeat for one run and return the verdict as text."""
     verdicts = queue.devices.heartbeat(
@@ -49,7 +42,7 @@ def test_a_finished_run_gives_its_memory_back(queue: JobQueue) -> None:
     claimed = start(queue)
 
     assert finish(queue, claimed)
-    assert JobState.SUCCEEDED is state_of(queue, 1)
+    assert JobState.SUCCEEDED is job_of(queue, 1).state
     assert (0, ()) == (queue.devices.all()[0].allocated_bytes, queue.devices.all()[0].jobs)
     assert (0, 0) == queue.jobs.counts()
 
@@ -67,7 +60,7 @@ def test_a_stale_run_changes_nothing(queue: JobQueue) -> None:
 
     assert finish(queue, claimed)
     assert not finish(queue, claimed, JobState.FAILED)
-    assert JobState.SUCCEEDED is state_of(queue, 1)
+    assert JobState.SUCCEEDED is job_of(queue, 1).state
 
 
 def test_a_released_claim_is_no_attempt(queue: JobQueue) -> None:
@@ -78,7 +71,6 @@ def test_a_released_claim_is_no_attempt(queue: JobQueue) -> None:
 
     assert queue.runs.release_claim(1, claimed.token, "the device looks different now")
     job = queue.jobs.get(1)
-    assert job is not None
     assert (JobState.QUEUED, 0, ()) == (job.state, job.attempt, job.devices)
     again = must_claim(queue)
     assert (1, 1) == (again.job_id, again.attempt)
@@ -100,7 +92,6 @@ def test_a_lost_run_is_queued_again_and_the_third_loss_holds_the_job(queue: JobQ
 
     assert [JobState.QUEUED, JobState.QUEUED, JobState.HELD] == states
     job = queue.jobs.get(1)
-    assert job is not None
     assert (3, WaitReason.LOST_TOO_OFTEN) == (job.losses, job.reason)
     assert claim(queue) is None
     assert JobState.QUEUED is queue.jobs.release(1)
@@ -149,21 +140,19 @@ def test_a_job_cancelled_between_claim_and_start_does_not_start(queue: JobQueue)
 
     assert JobState.CANCELLING is queue.runs.started(1, claimed.token, lease_s=300, log_path="/l", devices=())
     assert queue.runs.release_claim(1, claimed.token, "cancelled")
-    assert JobState.CANCELLED is state_of(queue, 1)
+    assert JobState.CANCELLED is job_of(queue, 1).state
 
 
 @pytest.mark.parametrize("cancelling", [False, True])
-def test_an_expired_lease_is_reclaimed(queue: JobQueue, store_url: str, *, cancelling: bool) -> None:
+def test_an_expired_lease_is_reclaimed(queue: JobQueue, store: redis.Redis, *, cancelling: bool) -> None:
     """Any reaper takes back an expired lease. A job that was being cancelled is cancelled then."""
     claimed = start(queue)
     if cancelling:
         queue.jobs.cancel(1)
     reap = {"loss_limit": 3, "lease_s": 0.001, "tick_s": 1000.0}
     queue.maintenance.reap(**reap)  # the first tick only starts the clock
-    client = connect(store_url)
-    client.zadd("{gq}:leases", {"1": 1})
-    client.hset("{gq}:meta", "grace", 0)
-    client.close()
+    store.zadd("{gq}:leases", {"1": 1})
+    store.hset("{gq}:meta", "grace", 0)
 
     expected = JobState.CANCELLED if cancelling else JobState.QUEUED
     assert {1: expected} == queue.maintenance.reap(**reap)
@@ -171,20 +160,18 @@ def test_an_expired_lease_is_reclaimed(queue: JobQueue, store_url: str, *, cance
     assert "stale" == heartbeat(queue, claimed)
 
 
-def test_a_reaper_that_was_away_grants_every_run_one_more_lease(queue: JobQueue, store_url: str) -> None:
+def test_a_reaper_that_was_away_grants_every_run_one_more_lease(queue: JobQueue, store: redis.Redis) -> None:
     """A reaper that was away grants every run one more lease.
 
     While the store was down no heartbeat was possible. Without this rule four of six running jobs were doubled.
     """
     start(queue)
-    client = connect(store_url)
     queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
-    client.hset("{gq}:meta", mapping={"grace": 0, "reap": queue.now_ms() - 31_000})  # four ticks missed
-    client.zadd("{gq}:leases", {"1": 1})
-    client.close()
+    store.hset("{gq}:meta", mapping={"grace": 0, "reap": queue.now_ms() - 31_000})  # four ticks missed
+    store.zadd("{gq}:leases", {"1": 1})
 
     assert {} == queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
-    assert JobState.RUNNING is state_of(queue, 1)
+    assert JobState.RUNNING is job_of(queue, 1).state
 
 
 def test_a_heartbeat_returns_leases_that_the_worker_did_not_name(queue: JobQueue) -> None:
@@ -220,7 +207,7 @@ def test_the_outbox_has_all_events_in_order(queue: JobQueue) -> None:
     ] == reported
 
 
-def test_the_queue_deletes_only_what_the_history_has(queue: JobQueue, store_url: str) -> None:
+def test_the_queue_deletes_only_what_the_history_has(queue: JobQueue, store: redis.Redis) -> None:
     """The queue drops only ended jobs up to the event that the history names, and then leaves no key of them."""
     finish(queue, start(queue))
     queue.requests.submit(make_spec())
@@ -232,7 +219,5 @@ def test_the_queue_deletes_only_what_the_history_has(queue: JobQueue, store_url:
     assert 1 == queue.outbox.settle(Cursor(epoch=epoch, last_id=events[-1].id))
     assert queue.jobs.get(1) is None
     assert [] == queue.outbox.events("0-0")
-    client = connect(store_url)
-    assert 0 == client.exists("{gq}:j:1", "{gq}:s:1", "{gq}:ended", "{gq}:leases", "{gq}:dl:GPU-0")
-    client.close()
+    assert 0 == store.exists("{gq}:j:1", "{gq}:s:1", "{gq}:ended", "{gq}:leases", "{gq}:dl:GPU-0")
     assert 2 == must_claim(queue).job_id

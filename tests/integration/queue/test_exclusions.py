@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from factories import claim, make_offer, make_spec, must_claim, serve
+from factories import claim, job_of, make_offer, make_spec, must_claim, serve, submit
 from store_dump import dump, faults
 
 from gpuqueue.model.array import Array
-from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.retries import Retries
 from gpuqueue.model.run import Ending
@@ -46,15 +46,7 @@ def take(queue: JobQueue, host: str) -> Claim | None:
 def refuse(queue: JobQueue, host: str, why: str = MISSING, **more: Evidence) -> JobState | None:
     """Claim a job on this host, and report that the host cannot start it."""
     claimed = take(queue, host)
-    assert claimed is not None
     return queue.runs.exclude_host(claimed.job_id, claimed.token, why, **more)
-
-
-def stand(queue: JobQueue, job_id: int) -> Job:
-    """Return a job that must exist."""
-    job = queue.jobs.get(job_id)
-    assert job is not None
-    return job
 
 
 def explain(queue: JobQueue, job_id: int) -> Explanation:
@@ -69,52 +61,49 @@ def test_a_host_that_cannot_start_a_job_gets_it_no_more(site: JobQueue) -> None:
 
     The start counts as no attempt, the host gets other jobs, and ``why`` names the host with the reason.
     """
-    job = site.requests.submit(make_spec()).id
+    job = submit(site)
 
     assert JobState.QUEUED is refuse(site, "h1")
 
     assert take(site, "h1") is None
-    other = site.requests.submit(make_spec(cwd="/tmp")).id
+    other = submit(site, cwd="/tmp")
     found = take(site, "h1")
-    assert found is not None
     assert other == found.job_id
     assert {"h1": (Obstacle.EXCLUDED, MISSING), "h2": (Obstacle.FITS, None)} == {
         each.host: (each.obstacle, each.cannot_start) for each in explain(site, job).devices
     }
     assert (0, JobState.QUEUED, WaitReason.MEMORY) == (
-        stand(site, job).attempt,
-        stand(site, job).state,
-        stand(site, job).reason,
+        job_of(site, job).attempt,
+        job_of(site, job).state,
+        job_of(site, job).reason,
     )
     elsewhere = take(site, "h2")
-    assert elsewhere is not None
     assert (job, 1) == (elsewhere.job_id, elsewhere.attempt)
 
 
 def test_a_job_that_no_host_can_start_is_held_with_the_reasons(site: JobQueue) -> None:
     """The job waits for its user, and after a release each host tries it again."""
-    job = site.requests.submit(make_spec(placement=Placement(models=("test",)))).id
+    job = submit(site, placement=Placement(models=("test",)))
     refuse(site, "h1")
 
     assert JobState.HELD is refuse(site, "h2", "cannot start /opt/py: No such file or directory")
 
-    held = stand(site, job)
+    held = job_of(site, job)
     because = f"no host can start it: h1: {MISSING}; h2: cannot start /opt/py: No such file or directory"
     assert (JobState.HELD, WaitReason.CANNOT_START, because) == (held.state, held.reason, held.because)
     assert [None, None] == [take(site, host) for host in SITE]
     site.jobs.release(job)
-    assert stand(site, job).because is None
+    assert job_of(site, job).because is None
     again = take(site, "h1")
-    assert again is not None
     assert job == again.job_id
 
 
 def test_a_silent_host_may_still_start_the_job(site: JobQueue) -> None:
     """A drained or silent host counts as one that may start the job. Once it is withdrawn, it does not."""
-    first = site.requests.submit(make_spec()).id
+    first = submit(site)
     site.devices.drain(["GPU-2"], origin=DrainOrigin.PERSON, why="", by="")
     assert JobState.QUEUED is refuse(site, "h1")
-    assert WaitReason.DRAINED is stand(site, first).reason
+    assert WaitReason.DRAINED is job_of(site, first).reason
 
     site.devices.withdraw("h2", "GPU-2")
     site.requests.submit(make_spec())
@@ -129,14 +118,13 @@ def test_only_hosts_of_the_jobs_own_shape_count(site: JobQueue) -> None:
 
 def test_a_job_with_retries_is_tried_again_later(site: JobQueue) -> None:
     """``--retries`` covers a start that failed everywhere: a file server may come back. Then each host tries again."""
-    job = site.requests.submit(make_spec(retries=Retries(times=1))).id
+    job = submit(site, retries=Retries(times=1))
     refuse(site, "h1")
 
     assert JobState.QUEUED is refuse(site, "h2")
 
-    waiting = stand(site, job)
+    waiting = job_of(site, job)
     assert (WaitReason.RETRY, 1, 0) == (waiting.reason, waiting.retries, waiting.attempt)
-    assert waiting.begins_at is not None
     assert 9 < waiting.begins_at.timestamp() - site.now_ms() / 1000 <= 10
     client = connect(site.url)
     client.hset(f"{{gq}}:j:{job}", "nb", 1)
@@ -147,7 +135,7 @@ def test_a_job_with_retries_is_tried_again_later(site: JobQueue) -> None:
 
 def test_an_array_meets_a_bad_host_once(site: JobQueue) -> None:
     """The host is excluded for all members that wait, so 40 members make one round trip and not 40."""
-    array = site.requests.submit(make_spec(array=Array.parse("0-39"), mem_bytes=GIB // 64)).id
+    array = submit(site, array=Array.parse("0-39"), mem_bytes=GIB // 64)
 
     assert JobState.QUEUED is refuse(site, "h1")
 
@@ -159,27 +147,25 @@ def test_an_array_meets_a_bad_host_once(site: JobQueue) -> None:
         site.runs.finish(
             claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1, devices=()
         )
-    assert (40, JobState.SUCCEEDED) == (ran, stand(site, array).state)
+    assert (40, JobState.SUCCEEDED) == (ran, job_of(site, array).state)
 
 
 def test_an_array_that_no_host_can_start_is_held_as_a_whole(site: JobQueue) -> None:
     """The members that wait are held with the first one, and a release of the array starts all of them again."""
-    array = site.requests.submit(make_spec(array=Array.parse("0-9"), mem_bytes=GIB // 64)).id
+    array = submit(site, array=Array.parse("0-9"), mem_bytes=GIB // 64)
     refuse(site, "h1")
     beside = take(site, "h2")
-    assert beside is not None
 
     assert JobState.HELD is refuse(site, "h2")
 
-    tally = stand(site, array).tally
-    assert tally is not None
+    tally = job_of(site, array).tally
     assert ("", "3-9") == (str(tally.left), str(tally.held))
-    assert stand(site, array).because == f"no host can start it: h1: {MISSING}; h2: {MISSING}"
+    assert job_of(site, array).because == f"no host can start it: h1: {MISSING}; h2: {MISSING}"
     assert JobState.HELD is site.runs.exclude_host(beside.job_id, beside.token, MISSING)
     assert JobState.HELD is refuse(site, "h2")  # the member that h1 gave back
     assert [None, None] == [take(site, host) for host in SITE]
     assert site.jobs.part(array, "release") is not None
-    assert stand(site, array).because is None
+    assert job_of(site, array).because is None
     assert {"h1", "h2"} == {host for host in SITE if take(site, host) is not None}
 
 
@@ -193,9 +179,8 @@ def test_jobs_that_a_host_refuses_in_a_row_are_counted(site: JobQueue) -> None:
     assert refusals["h1"] is not None
     assert (3, MISSING) == (refusals["h1"].jobs, refusals["h1"].why)
 
-    good = site.requests.submit(make_spec(placement=Placement(devices=("GPU-1",)))).id
+    good = submit(site, placement=Placement(devices=("GPU-1",)))
     claimed = take(site, "h1")
-    assert claimed is not None
     assert good == claimed.job_id
     site.runs.finish(
         good,
@@ -211,9 +196,8 @@ def test_jobs_that_a_host_refuses_in_a_row_are_counted(site: JobQueue) -> None:
 
 def test_a_cancelled_job_is_not_excluded_but_cancelled(site: JobQueue) -> None:
     """A cancel that arrives before the failed start wins."""
-    job = site.requests.submit(make_spec()).id
+    job = submit(site)
     claimed = take(site, "h1")
-    assert claimed is not None
     site.jobs.cancel(job)
 
     assert JobState.CANCELLED is site.runs.exclude_host(job, claimed.token, MISSING)
@@ -222,7 +206,7 @@ def test_a_cancelled_job_is_not_excluded_but_cancelled(site: JobQueue) -> None:
 
 def test_an_edit_gives_each_host_another_try(site: JobQueue) -> None:
     """An edited request is another request."""
-    job = site.requests.submit(make_spec()).id
+    job = submit(site)
     refuse(site, "h1")
 
     site.requests.edit(job, lambda spec: replace(spec, mem_bytes=2 * GIB))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind, RunDevice
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.recovery.reopen import catch_up
@@ -44,14 +42,6 @@ def golden(name: str) -> str:
     return (GOLDEN / name).read_text(encoding="utf-8").rstrip("\n")
 
 
-@pytest.fixture
-def client(store_url: str) -> Iterator[redis.Redis]:
-    """Return a connection to the store, used to write payloads."""
-    connection = connect(store_url)
-    yield connection
-    connection.close()
-
-
 def test_a_start_report_of_version_1_stays_readable() -> None:
     """A worker's start report loads for ever. It waits in the outbox for a recorder, which may be newer."""
     assert ("/state/runs/1/1.0123456789ab/log", (DEVICE,)) == decode_started(golden("started-v1.json"))
@@ -65,20 +55,19 @@ def test_an_end_report_of_version_1_stays_readable() -> None:
     assert (EndingKind.TIMED_OUT, 15, "over") == (ended.ending.kind, ended.ending.signal, ended.ending.detail)
     assert (5 * GIB, PeakSource.NVML_SAMPLED, True) == (device.peak.bytes, device.peak.source, device.peak.shared)
     assert (2.5, 71.0) == (device.activity.first_memory_s, device.activity.temperature_max_c)
-    assert device.timeline is not None
     assert (0.2, (0, None, 5 * GIB)) == (device.timeline.step_s, device.timeline.bytes)
     assert (12.5, 5 * GIB) == (ended.duration_s, ended.peak_at_once_bytes)
 
 
-def test_a_device_that_a_worker_announced_is_known_for_ever(queue: JobQueue, client: redis.Redis) -> None:
+def test_a_device_that_a_worker_announced_is_known_for_ever(queue: JobQueue, store: redis.Redis) -> None:
     """A device that a worker announced loads for ever, in the scripts and in Python.
 
     Checked are its values, pool and external processes.
     """
-    client.sadd(keys.HOSTS, "nodeA")
-    client.hset(keys.FACTS, "GPU-1", golden("facts-v1.json"))
-    client.hset(keys.SEEN, "GPU-1", golden("seen-v1.json"))
-    client.hset(keys.host_devices("nodeA"), "GPU-1", golden("device-record-v1.txt"))
+    store.sadd(keys.HOSTS, "nodeA")
+    store.hset(keys.FACTS, "GPU-1", golden("facts-v1.json"))
+    store.hset(keys.SEEN, "GPU-1", golden("seen-v1.json"))
+    store.hset(keys.host_devices("nodeA"), "GPU-1", golden("device-record-v1.txt"))
 
     (status,) = queue.devices.all()
     assert ("GPU-1", 1, "Test 24G", DeviceKind.GPU, 24 * GIB) == (
@@ -104,13 +93,13 @@ def test_a_device_that_a_worker_announced_is_known_for_ever(queue: JobQueue, cli
     assert must_claim(queue, "GPU-1").devices == ("GPU-1",)
 
 
-def test_a_drained_device_stays_drained_for_ever(queue: JobQueue, client: redis.Redis) -> None:
+def test_a_drained_device_stays_drained_for_ever(queue: JobQueue, store: redis.Redis) -> None:
     """A drained device stays drained until it is resumed, whichever version drained it."""
     origins = (DrainOrigin.PERSON, DrainOrigin.DOWN)
-    client.sadd(keys.HOSTS, "nodeA")
-    client.hset(keys.FACTS, "GPU-1", golden("facts-v1.json"))
-    client.hset(keys.host_devices("nodeA"), "GPU-1", golden("device-record-v1.txt"))
-    client.hset(keys.DRAINED, "GPU-1", golden("drained-v1.json"))
+    store.sadd(keys.HOSTS, "nodeA")
+    store.hset(keys.FACTS, "GPU-1", golden("facts-v1.json"))
+    store.hset(keys.host_devices("nodeA"), "GPU-1", golden("device-record-v1.txt"))
+    store.hset(keys.DRAINED, "GPU-1", golden("drained-v1.json"))
     queue.requests.submit(make_spec())
 
     (status,) = queue.devices.all()
@@ -121,11 +110,11 @@ def test_a_drained_device_stays_drained_for_ever(queue: JobQueue, client: redis.
     assert must_claim(queue, "GPU-1").job_id == 1
 
 
-def test_a_job_in_the_store_is_known_for_ever(queue: JobQueue, client: redis.Redis) -> None:
+def test_a_job_in_the_store_is_known_for_ever(queue: JobQueue, store: redis.Redis) -> None:
     """The hash of a job loads for ever. Its spec has golden payloads of its own."""
-    client.hset(keys.job(7), mapping=json.loads(golden("job-hash-v1.json")))
-    client.set(keys.spec(7), golden("spec-v1.json"))
-    client.zadd(keys.LIVE, {"7": 7})
+    store.hset(keys.job(7), mapping=json.loads(golden("job-hash-v1.json")))
+    store.set(keys.spec(7), golden("spec-v1.json"))
+    store.zadd(keys.LIVE, {"7": 7})
 
     (job,) = queue.jobs.live()
 
@@ -136,36 +125,34 @@ def test_a_job_in_the_store_is_known_for_ever(queue: JobQueue, client: redis.Red
 
 
 def test_a_job_comes_back_from_the_store_for_ever(
-    queue: JobQueue, client: redis.Redis, database: HistoryDatabase
+    queue: JobQueue, store: redis.Redis, database: HistoryDatabase
 ) -> None:
     """A history that lost a running job gets it back from the store, with the report of its start."""
-    client.hset(keys.job(8), mapping=json.loads(golden("job-hash-v1.json")))
-    client.set(keys.spec(8), golden("spec-v1.json"))
-    client.zadd(keys.LIVE, {"8": 8})
-    client.hset(keys.META, "recorded", "1-0")
+    store.hset(keys.job(8), mapping=json.loads(golden("job-hash-v1.json")))
+    store.set(keys.spec(8), golden("spec-v1.json"))
+    store.zadd(keys.LIVE, {"8": 8})
+    store.hset(keys.META, "recorded", "1-0")
 
     assert 1 == catch_up(queue, database)
 
     record = database.get(8)
-    assert record is not None
     assert ("/state/runs/1/1.0123456789ab/log", (DEVICE,)) == (record.runs[0].log_path, record.runs[0].devices)
     assert (TOKEN, "nodeA", ("GPU-1",)) == (record.runs[0].token, record.runs[0].host, record.job.devices)
 
 
 def test_the_outbox_of_a_rebuilt_store_is_recorded_for_ever(
-    queue: JobQueue, client: redis.Redis, database: HistoryDatabase
+    queue: JobQueue, store: redis.Redis, database: HistoryDatabase
 ) -> None:
     """The outbox of a rebuilt store is recorded for ever.
 
     It has jobs restored by the history or a worker, and runs that were parked and adopted since.
     """
     for entry_id, fields in json.loads(golden("outbox-v1-rebuilt.json")):
-        client.xadd(keys.OUTBOX, fields, id=entry_id)
+        store.xadd(keys.OUTBOX, fields, id=entry_id)
 
     Recorder(Settings.load(), queue, database).record(0)
 
     record = database.get(1)
-    assert record is not None
     assert (JobState.RUNNING, "train.py", TOKEN) == (record.job.state, record.job.spec.script, record.runs[0].token)
     assert [Act.ADOPT, Act.PARK, Act.ADOPT] == [event.act for event in database.events(1)]
     assert [Act.RESTORE] == [event.act for event in database.events(2)]
@@ -173,23 +160,21 @@ def test_the_outbox_of_a_rebuilt_store_is_recorded_for_ever(
     assert (None, 1) == (survivor.parked_until, survivor.record.job.id)
 
 
-def test_a_full_outbox_is_recorded_for_ever(queue: JobQueue, client: redis.Redis, database: HistoryDatabase) -> None:
+def test_a_full_outbox_is_recorded_for_ever(queue: JobQueue, store: redis.Redis, database: HistoryDatabase) -> None:
     """A full outbox that is left from before an upgrade is recorded."""
     for entry_id, fields in json.loads(golden("outbox-v1.json")):
-        client.xadd(keys.OUTBOX, fields, id=entry_id)
+        store.xadd(keys.OUTBOX, fields, id=entry_id)
 
     Recorder(Settings.load(), queue, database).record(0)
 
     acts = [event.act for event in database.events(1)]
     assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.NOTE, Act.FINISH] == acts
     record = database.get(1)
-    assert record is not None
     assert (JobState.SUCCEEDED, "train.py", 6 * GIB) == (
         record.job.state,
         record.job.spec.script,
         record.job.spec.mem_bytes,
     )
-    assert record.last_run is not None
     assert (TOKEN, "nodeA", "GPU-1") == (record.last_run.token, record.last_run.host, record.last_run.devices[0].uuid)
     assert ["it holds 7G on GPU-1"] == [note.text for note in record.notes]
     assert record.job.submitted_at > from_epoch_ms(0)
@@ -215,12 +200,10 @@ def test_a_run_that_a_worker_left_is_adopted_for_ever(directory: RunDir) -> None
     shutil.copy(GOLDEN / "spec-v1.json", directory.path / "job")
     held, end, shim = directory.held(), directory.exit(), directory.shim()
 
-    assert held is not None
     assert (1, TOKEN, (DEVICE,), True) == (held.job_id, held.token, held.devices, held.capped)
     assert 1795276796048 == held.claimed_ms
     assert (GOLDEN / "spec-v1.json").read_text() == directory.payload()
     assert ProcessIdentity(3684, 692307, "0f0e0d0c-0b0a-4908-8706-050403020100") == shim
-    assert end is not None
     assert (EndingKind.EXITED, 0, None, False) == (
         end.ending.kind,
         end.ending.exit_code,
@@ -228,7 +211,6 @@ def test_a_run_that_a_worker_left_is_adopted_for_ever(directory: RunDir) -> None
         end.hosts_fault,
     )
     report = read_reports(directory.path)
-    assert report is not None
     assert (5 * GIB, False) == (report.reserved("GPU-1", 0), report.out_of_memory)
 
 
@@ -238,7 +220,6 @@ def test_a_refusal_that_a_shim_wrote_is_reported_for_ever(directory: RunDir) -> 
 
     end = directory.exit()
 
-    assert end is not None
     assert "refused: cannot start /nonexistent/program: No such file or directory" == str(end.ending)
 
 

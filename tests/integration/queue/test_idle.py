@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from factories import BOB, claim, make_spec, must_claim, serve
+from factories import BOB, claim, make_spec, must_claim, serve, start, submit
 
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
@@ -25,7 +25,7 @@ def running(queue: JobQueue, **spec: object) -> Claim:
     serve(queue)
     queue.requests.submit(make_spec(**spec))
     run = must_claim(queue)
-    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    start(queue, run)
     return run
 
 
@@ -90,7 +90,7 @@ def test_an_idle_run_of_low_priority_makes_way(queue: JobQueue) -> None:
     """A run that counts as low can be preempted by jobs that may preempt low ones, and not once it is in use again."""
     may = {Priority.HIGH: (Priority.LOW,)}
     run = running(queue, mem_bytes=20 * GIB)
-    high = queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.HIGH, account=BOB)).id
+    high = submit(queue, mem_bytes=20 * GIB, priority=Priority.HIGH, account=BOB)
     assert claim(queue) is None
 
     def preempted() -> dict[int, int]:
@@ -100,7 +100,6 @@ def test_an_idle_run_of_low_priority_makes_way(queue: JobQueue) -> None:
     assert {} == preempted()
     mark(queue, run, 3, low=True)
     found = queue.jobs.why(high)
-    assert found is not None
     assert [Priority.LOW] == [each.priority for verdict in found.devices for each in verdict.runs]
     mark(queue, run, 0)
     assert {} == preempted()

@@ -10,14 +10,12 @@ from dataclasses import replace
 
 import pytest
 import redis
-from factories import ADA, BOB, make_device, make_offer, make_spec
+from factories import ADA, BOB, end, make_device, make_offer, make_spec
 
 from gpuqueue.model.device import DeviceFilter, DeviceKind
-from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement
-from gpuqueue.model.run import Ending
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -98,13 +96,12 @@ class Site:
     def stream(self, seconds: int, *ask: object, **more: object) -> None:
         """Advance the clock and submit such a job every six seconds."""
         for _ in range(0, seconds, 3 * TICK_S):
-            self.submit(*ask, **more)  # type: ignore[arg-type]
+            self.submit(*ask, **more)
             self.go_on(min(seconds, 3 * TICK_S))
 
     def wait_s(self, job_id: int) -> float | None:
         """Return how long a job waited for its start in seconds, or None if it still waits."""
         job = self.queue.jobs.get(job_id)
-        assert job is not None
         started = self.started_s.get(job_id)
         return None if started is None else started - job.submitted_at.timestamp()
 
@@ -114,9 +111,7 @@ class Site:
         return sum(before != after for before, after in zip([False, *had], had, strict=False))
 
     def _finish(self, run: Claim) -> None:
-        self.queue.runs.finish(
-            run.job_id, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
-        )
+        end(self.queue, run)
 
     def _claim_all(self) -> None:
         for offer in self.offers:

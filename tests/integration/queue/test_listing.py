@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import redis
-from factories import claim, make_device, make_offer, make_spec, must_claim, serve
+from factories import claim, make_device, make_offer, make_spec, must_claim, serve, submit
 
 from gpuqueue.model.array import Array
 from gpuqueue.model.job import WaitReason
@@ -40,7 +40,7 @@ def test_a_list_and_a_single_job_name_the_same_reason(queue: JobQueue) -> None:
     listed = {job.id: job.reason for job in queue.jobs.live()}
 
     assert {1: None, 2: WaitReason.MEMORY, 7: WaitReason.DRAINED, 8: WaitReason.SLOTS} == listed
-    assert listed == {job_id: queue.jobs.get(job_id).reason for job_id in listed}  # type: ignore[union-attr]
+    assert listed == {job_id: queue.jobs.get(job_id).reason for job_id in listed}
 
 
 def test_a_device_that_is_too_small_does_not_hide_a_drain(queue: JobQueue) -> None:
@@ -59,7 +59,7 @@ def test_a_device_that_is_too_small_does_not_hide_a_drain(queue: JobQueue) -> No
 def test_the_used_memory_of_a_run_is_the_sum_over_its_devices(queue: JobQueue) -> None:
     """A run's memory is that of its last sample on all its devices."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    job_id = queue.requests.submit(make_spec(gpus=2, placement=Placement(exclusive=True))).id
+    job_id = submit(queue, gpus=2, placement=Placement(exclusive=True))
     run = must_claim(queue, "GPU-0")
     for device, used in (("GPU-0", 3), ("GPU-1", 4)):
         claim(queue, device, observed={run.job_id: used * MIB})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from factories import make_offer, make_spec, must_claim, serve
+from factories import make_offer, must_claim, serve, submit
 
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.job import JobState
@@ -16,7 +16,7 @@ def test_the_jobs_of_a_lost_host_run_elsewhere_at_once(queue: JobQueue) -> None:
     A job with --no-requeue ends as lost, and a run that was lost too often is held. Other hosts keep their runs.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-far", host="far"))
-    jobs = [queue.requests.submit(make_spec(**more)).id for more in ({}, {"requeue": False}, {})]
+    jobs = [submit(queue, **more) for more in ({}, {"requeue": False}, {})]
     again, ended, far = must_claim(queue), must_claim(queue), must_claim(queue, "GPU-far", host="far")
 
     changed = queue.devices.lose_host("nodeA", by="", loss_limit=3, silent_s=0)
@@ -33,7 +33,7 @@ def test_the_jobs_of_a_lost_host_run_elsewhere_at_once(queue: JobQueue) -> None:
 def test_a_host_that_answers_is_not_lost(queue: JobQueue) -> None:
     """A host with a recent heartbeat, an unknown host, and a caller without the right are refused in one line."""
     serve(queue)
-    job = queue.requests.submit(make_spec()).id
+    job = submit(queue)
     must_claim(queue)
     for host, by, wanted, words in (
         ("nodeA", "", Refused, "nodeA answered 0 s ago: it is not lost"),
@@ -44,5 +44,4 @@ def test_a_host_that_answers_is_not_lost(queue: JobQueue) -> None:
             queue.devices.lose_host(host, by=by, loss_limit=3, silent_s=60)
 
     found = queue.jobs.get(job)
-    assert found is not None
     assert JobState.STARTING is found.state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from bounded import until
-from factories import make_offer, make_spec, must_claim
+from factories import make_offer, must_claim, submit
 from site_of_one import Site
 
 from gpuqueue.errors import HostTaken
@@ -85,7 +85,7 @@ def test_a_reinstalled_machine_gets_its_name_back_after_the_silence(queue: JobQu
 def test_a_name_with_a_run_is_kept_until_the_host_is_declared_lost(queue: JobQueue) -> None:
     """Jobs that were left to run on the first machine keep its name. ``gpuqueue lost`` frees it at once."""
     heartbeat(queue, FIRST, "GPU-1")
-    job = queue.requests.submit(make_spec()).id
+    job = submit(queue)
     must_claim(queue, "GPU-1", host="gpu1")
     fall_silent(queue, "GPU-1", 1000)
     with pytest.raises(HostTaken):

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import redis
-from factories import BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+from factories import BOB, claim, job_of, make_device, make_offer, make_spec, must_claim, serve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_dump import dump, faults
@@ -17,7 +17,7 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.device import DeviceKind
-from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job import JobState
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.mem_source import Shortage
 from gpuqueue.model.placement import ANYWHERE, Placement
@@ -73,13 +73,6 @@ def die(queue: JobQueue, run: Claim, facts: Shortage | None = NOTHING_KNOWN, end
         devices=held,
         shortage=facts,
     )
-
-
-def job_of(queue: JobQueue, job_id: int) -> Job:
-    """Return a job that must exist."""
-    job = queue.jobs.get(job_id)
-    assert job is not None
-    return job
 
 
 def submit(queue: JobQueue, **changes: object) -> int:

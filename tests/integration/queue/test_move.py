@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import odd
 import pytest
-from factories import BOB, claim, make_spec, must_claim, serve
+import redis
+from factories import BOB, claim, must_claim, serve, submit
 from hypothesis import given
 from hypothesis import strategies as st
 from store_dump import dump, faults
@@ -18,7 +19,6 @@ from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account, Priority
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.recovery.reopen import catch_up, open_queue
 from gpuqueue.settings.settings import Settings
@@ -30,7 +30,7 @@ EVE = Account(name="eve", uid=1002, host="laptop")
 
 def put(queue: JobQueue, count: int, **changes: object) -> list[int]:
     """Queue *count* jobs and return their ids."""
-    return [queue.requests.submit(make_spec(**changes)).id for _ in range(count)]
+    return [submit(queue, **changes) for _ in range(count)]
 
 
 def order(queue: JobQueue) -> list[int]:
@@ -50,7 +50,7 @@ def served(queue: JobQueue) -> JobQueue:
     return queue
 
 
-def test_a_moved_job_is_claimed_first(served: JobQueue) -> None:
+def test_a_moved_job_is_claimed_first(served: JobQueue, store: redis.Redis) -> None:
     """A moved job is claimed first, across shapes. The last moved job is before those moved earlier."""
     first, second, third = put(served, 3)
     other = put(served, 1, mem_bytes=2 * GIB)[0]
@@ -58,11 +58,9 @@ def test_a_moved_job_is_claimed_first(served: JobQueue) -> None:
     assert JobState.QUEUED is served.jobs.move(third, front=True)
     served.jobs.move(other, front=True)
 
-    store = connect(served.url)
     assert [] == faults(dump(store))
     assert [other, third, first, second] == order(served)
     assert [] == faults(dump(store))
-    store.close()
 
 
 def test_an_undone_move_restores_the_place(served: JobQueue) -> None:
@@ -88,14 +86,12 @@ def test_among_users_nothing_changes(served: JobQueue) -> None:
     served.jobs.move(mine[1], front=True)
 
     moved, other = served.jobs.why(mine[1]), served.jobs.why(mine[0])
-    assert moved is not None
-    assert other is not None
     assert (1, 1, 0) == (moved.higher, moved.users_before, moved.own_before)
     assert 1 == other.own_before
     assert [high, theirs[0]] == [must_claim(served).job_id, must_claim(served).job_id]
 
 
-def test_it_stays_in_front_through_all_that_may_happen(served: JobQueue) -> None:
+def test_it_stays_in_front_through_all_that_may_happen(served: JobQueue, store: redis.Redis) -> None:
     """A moved job stays in front after a hold and release, a released claim, a dependency and a promotion."""
     first, second, third = put(served, 3)
     served.jobs.move(third, front=True)
@@ -113,9 +109,7 @@ def test_it_stays_in_front_through_all_that_may_happen(served: JobQueue) -> None
     served.jobs.move(low[1], front=True)
     assert served.maintenance.promote(after_s=0) > 0
     assert [low[1], low[0]] == [each for each in order(served) if each in low]
-    store = connect(served.url)
     assert [] == faults(dump(store))
-    store.close()
 
 
 def test_an_array_is_moved_as_a_whole(served: JobQueue) -> None:
@@ -149,13 +143,12 @@ def test_only_what_waits_is_moved(served: JobQueue) -> None:
     shapes=st.lists(st.integers(1, 3), min_size=8, max_size=8),
 )
 def test_any_moves_lead_to_the_order_that_was_asked_for(
-    served: JobQueue, moves: list[tuple[int, bool]], shapes: list[int]
+    served: JobQueue, store: redis.Redis, moves: list[tuple[int, bool]], shapes: list[int]
 ) -> None:
     """Any moves give the requested order.
 
     Each moved job becomes the first, and each undone move puts a job back by arrival.
     """
-    store = connect(served.url)
     for job in served.jobs.live():
         served.jobs.cancel(job.id)
     jobs = [put(served, 1, mem_bytes=size * GIB)[0] for size in shapes]
@@ -167,7 +160,6 @@ def test_any_moves_lead_to_the_order_that_was_asked_for(
 
     assert [] == faults(dump(store))
     assert front + [each for each in jobs if each not in front] == order(served)
-    store.close()
 
 
 @pytest.fixture
@@ -183,7 +175,7 @@ def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
 
 
 def test_a_rebuilt_store_keeps_the_order(
-    served: JobQueue, database: HistoryDatabase, record: Callable[[], None]
+    served: JobQueue, store: redis.Redis, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """A rebuilt store keeps the order of moved jobs and arrays, and later moves go before them."""
     first, second, third, fourth = put(served, 4)
@@ -192,7 +184,6 @@ def test_a_rebuilt_store_keeps_the_order(
         served.jobs.move(each, front=True)
     served.jobs.move(second, front=False)
     record()
-    store = connect(served.url)
     store.flushall()
 
     assert open_queue(served, database, lease_s=300) is not None
@@ -203,7 +194,6 @@ def test_a_rebuilt_store_keeps_the_order(
     served.jobs.move(fourth, front=True)
     taken = [must_claim(served, nonce=f"n{n}").job_id for n in range(6)]
     assert [fourth, array + 1, array + 2, third, first, second] == taken
-    store.close()
 
 
 def test_a_history_that_lost_it_gets_it_again(
@@ -221,5 +211,4 @@ def test_a_history_that_lost_it_gets_it_again(
     assert 2 == catch_up(served, database)
 
     again = database.get(jobs[1])
-    assert again is not None
     assert 1 == again.job.front

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
+import redis
+from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve, submit
 from store_dump import dump, faults
 
 from gpuqueue.model.job import JobState
@@ -28,7 +29,7 @@ def passed_over(queue: JobQueue, large: int = 8, small: int = 16) -> list[int]:
     """Submit *large* jobs that exceed 8 GiB and *small* jobs that fit, each of its own shape; return their ids."""
     serve(queue)
     sizes = [9 * GIB + step * MIB for step in range(large)] + [GIB + step * MIB for step in range(small)]
-    return [queue.requests.submit(make_spec(mem_bytes=size)).id for size in sizes]
+    return [submit(queue, mem_bytes=size) for size in sizes]
 
 
 def note(store_url: str) -> dict[str, str]:
@@ -70,7 +71,7 @@ def test_an_earlier_job_that_comes_into_the_line_comes_first(queue: JobQueue, st
     serve(queue)
     for step in range(6):
         queue.requests.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
-    first = queue.requests.submit(make_spec(mem_bytes=GIB // 2)).id
+    first = submit(queue, mem_bytes=GIB // 2)
     if way == "given back":
         token = must_claim(queue, external_bytes=16 * GIB).token
     else:
@@ -100,7 +101,7 @@ def test_a_job_that_comes_back_as_the_last_of_the_line_is_found(queue: JobQueue,
     """
     jobs = passed_over(queue, large=8, small=1)
     queue.jobs.hold(jobs[-1])
-    later = [queue.requests.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(1, 9)]
+    later = [submit(queue, mem_bytes=GIB + step * MIB) for step in range(1, 9)]
     assert later[0] == must_claim(queue, external_bytes=16 * GIB).job_id
     for job_id in later[1:]:
         queue.jobs.cancel(job_id)
@@ -122,7 +123,7 @@ def test_a_released_last_job_is_found_by_the_other_devices(queue: JobQueue, stor
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for step in range(4):
         queue.requests.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
-    sweep = [queue.requests.submit(make_spec(mem_bytes=GIB)).id for _ in range(8)]
+    sweep = [submit(queue, mem_bytes=GIB) for _ in range(8)]
     for step in range(16):
         queue.requests.submit(make_spec(account=BOB, mem_bytes=GIB + step * MIB))
     let_go_last(BOB.name, store_url)
@@ -161,25 +162,25 @@ def test_of_a_user_who_waits_no_more_no_note_stays(queue: JobQueue, store_url: s
     assert not note(store_url)
 
 
-def test_a_job_that_may_not_pass_a_reservation_is_checked_once(queue: JobQueue, store_url: str) -> None:
+def test_a_job_that_may_not_pass_a_reservation_is_checked_once(
+    queue: JobQueue, store: redis.Redis, store_url: str
+) -> None:
     """A job that may not start before a reservation is examined once.
 
     Jobs without a time limit gather there. Once the reservation is gone, they come first again.
     """
     serve(queue)
-    reserved = queue.requests.submit(make_spec(mem_bytes=24 * GIB)).id
-    jobs = [queue.requests.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(8)]
-    jobs += [queue.requests.submit(make_spec(mem_bytes=GIB + step * MIB, time_limit_s=60)).id for step in range(16)]
-    client = connect(store_url)
+    reserved = submit(queue, mem_bytes=24 * GIB)
+    jobs = [submit(queue, mem_bytes=GIB + step * MIB) for step in range(8)]
+    jobs += [submit(queue, mem_bytes=GIB + step * MIB, time_limit_s=60) for step in range(16)]
     start_ms = queue.now_ms() + 3600_000
-    client.hset(keys.RESERVED, "GPU-0", f"{reserved}:{24 * GIB}:{start_ms}:")
+    store.hset(keys.RESERVED, "GPU-0", f"{reserved}:{24 * GIB}:{start_ms}:")
 
     assert jobs[8] == must_claim(queue, external_bytes=2 * GIB).job_id
     assert jobs[9] == must_claim(queue, external_bytes=GIB).job_id
     assert {"GPU-0": f"{22 * GIB}:0:{reserved}.{start_ms}:{jobs[8]}"} == note(store_url)
 
-    client.hdel(keys.RESERVED, "GPU-0")
-    client.close()
+    store.hdel(keys.RESERVED, "GPU-0")
     assert jobs[0] == must_claim(queue, external_bytes=GIB).job_id
 
 
@@ -209,7 +210,7 @@ class Line:
     def submit_each(self, count: int, sizes: Sequence[int]) -> None:
         """Add *count* jobs, each of one of these sizes."""
         for size in self.chance.choices(sizes, k=count):
-            self.waiting[self.queue.requests.submit(make_spec(mem_bytes=size)).id] = size
+            self.waiting[submit(self.queue, mem_bytes=size)] = size
 
     def claim(self) -> None:
         """Claim for a random device and free memory, and expect the first job that fits. Release some of the claims."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+from factories import ADA, BOB, claim, end, make_device, make_offer, make_spec, must_claim, serve, submit
 
 from gpuqueue.errors import Impossible
-from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.job import WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.placement import EXTERNAL_SHARE, Placement, fits_model
-from gpuqueue.model.run import Ending
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
@@ -23,21 +22,9 @@ WHOLE = Placement(exclusive=True, whole=True)
 A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
 
 
-def end(queue: JobQueue, run: Claim) -> None:
-    """End a run successfully."""
-    done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
-    assert queue.runs.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
-
-
-def submitted(queue: JobQueue, **changes: Any) -> int:
-    """Submit a job and return its id."""
-    return queue.requests.submit(make_spec(**changes)).id
-
-
 def obstacles(queue: JobQueue, job_id: int) -> dict[str, Obstacle]:
     """Return the obstacle on each device for a job."""
     found = queue.jobs.why(job_id)
-    assert found is not None
     return {each.device: each.obstacle for each in found.devices}
 
 
@@ -56,9 +43,9 @@ def usage(store_url: str, user: str) -> float:
 def test_who_wants_a_card_alone_waits_until_it_is_empty(queue: JobQueue) -> None:
     """An exclusive job waits until a card is empty, however little memory it asks for and however much is free."""
     serve(queue)
-    submitted(queue)
+    submit(queue)
     small = must_claim(queue)
-    alone = submitted(queue, placement=ALONE)
+    alone = submit(queue, placement=ALONE)
 
     assert claim(queue) is None
     assert {"GPU-0": Obstacle.OCCUPIED} == obstacles(queue, alone)
@@ -72,8 +59,8 @@ def test_nobody_joins_who_is_alone(queue: JobQueue) -> None:
     That also holds when an external process ends and frees memory, and after a heartbeat.
     """
     serve(queue, make_offer(external_bytes=10 * GIB))
-    alone = submitted(queue, mem_bytes=4 * GIB, placement=ALONE)
-    small = submitted(queue, mem_bytes=MIB)
+    alone = submit(queue, mem_bytes=4 * GIB, placement=ALONE)
+    small = submit(queue, mem_bytes=MIB)
     run = must_claim(queue, external_bytes=10 * GIB)
     queue.devices.heartbeat(
         make_offer(external_bytes=0), [Alive(job_id=alone, token=run.token, observed={"GPU-0": GIB})], lease_s=300
@@ -96,11 +83,11 @@ def test_external_processes_may_share_with_a_job_of_a_given_size(queue: JobQueue
     A display's small use does not keep a whole-card job waiting.
     """
     serve(queue, make_offer(external_bytes=8 * GIB))
-    whole = submitted(queue, mem_bytes=MIB, placement=WHOLE)
+    whole = submit(queue, mem_bytes=MIB, placement=WHOLE)
     assert claim(queue, external_bytes=8 * GIB) is None
     assert {"GPU-0": Obstacle.OCCUPIED} == obstacles(queue, whole)
 
-    sized = submitted(queue, mem_bytes=4 * GIB, placement=ALONE)
+    sized = submit(queue, mem_bytes=4 * GIB, placement=ALONE)
     assert sized == must_claim(queue, external_bytes=8 * GIB).job_id
     queue.jobs.cancel(sized)
     serve(queue, make_offer("GPU-1", external_bytes=GIB))
@@ -111,7 +98,7 @@ def test_the_external_share_of_a_whole_card_is_that_of_python(queue: JobQueue) -
     """The scripts and Python use the same limit for external processes on a whole card, to the byte."""
     most = make_device("GPU-0").total_bytes // EXTERNAL_SHARE
     serve(queue, make_offer(external_bytes=most))
-    whole = submitted(queue, mem_bytes=MIB, placement=WHOLE)
+    whole = submit(queue, mem_bytes=MIB, placement=WHOLE)
 
     assert claim(queue, external_bytes=most + 1) is None
     assert whole == must_claim(queue, external_bytes=most).job_id
@@ -127,9 +114,9 @@ def test_a_whole_card_costs_a_whole_card(queue: JobQueue, store_url: str) -> Non
     A claim deposits ten minutes. Ada's job has two cards, Bob's has a quarter of one.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2"))
-    submitted(queue, gpus=2, placement=WHOLE, mem_bytes=MIB, account=ADA)
+    submit(queue, gpus=2, placement=WHOLE, mem_bytes=MIB, account=ADA)
     must_claim(queue)
-    submitted(queue, mem_bytes=6 * GIB, account=BOB)
+    submit(queue, mem_bytes=6 * GIB, account=BOB)
     must_claim(queue, "GPU-2")
 
     assert 8 == pytest.approx(usage(store_url, "ada") / usage(store_url, "bob"), rel=1e-3)
@@ -142,10 +129,10 @@ def test_a_gang_is_alone_on_each_of_its_cards(queue: JobQueue) -> None:
     """
     sizes = {"GPU-0": 24, "GPU-1": 24, "GPU-2": 48}
     serve(queue, *(make_offer(uuid, device=make_device(uuid, total_bytes=size * GIB)) for uuid, size in sizes.items()))
-    submitted(queue)
+    submit(queue)
     small = must_claim(queue, "GPU-1")
-    pair = submitted(queue, gpus=2, placement=ALONE)
-    triple = submitted(queue, gpus=3, placement=ALONE)
+    pair = submit(queue, gpus=2, placement=ALONE)
+    triple = submit(queue, gpus=3, placement=ALONE)
 
     run = must_claim(queue, "GPU-2")
     assert (pair, 24 * GIB, {"GPU-0", "GPU-2"}) == (run.job_id, run.lease_bytes, set(run.devices))
@@ -162,20 +149,19 @@ def test_a_repeated_claim_of_a_whole_card_gets_the_same_reply(queue: JobQueue) -
     The amount is stored with the device, not with the job.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", total_bytes=48 * GIB)))
-    submitted(queue, gpus=2, mem_bytes=MIB, placement=WHOLE)
+    submit(queue, gpus=2, mem_bytes=MIB, placement=WHOLE)
 
     first, again = (claim(queue, nonce="abc") for _ in range(2))
-    assert first is not None
     assert (24 * GIB, first) == (first.lease_bytes, again)
 
 
 def test_a_card_in_a_stream_of_small_jobs_is_emptied_for_one(queue: JobQueue) -> None:
     """A card in a stream of small jobs is emptied for an exclusive job: no job starts on the reserved card."""
     serve(queue)
-    submitted(queue)
+    submit(queue)
     before = must_claim(queue)
-    alone = submitted(queue, placement=ALONE)
-    small = [submitted(queue, priority=Priority.HIGH) for _ in range(2)]
+    alone = submit(queue, placement=ALONE)
+    small = [submit(queue, priority=Priority.HIGH) for _ in range(2)]
     first = must_claim(queue)
     assert small[0] == first.job_id
 
@@ -192,13 +178,11 @@ def test_a_card_in_a_stream_of_small_jobs_is_emptied_for_one(queue: JobQueue) ->
 def test_who_waits_for_one_who_is_alone_waits_for_its_end(queue: JobQueue) -> None:
     """`why` reports that a job waits for an exclusive run, and until when."""
     serve(queue)
-    submitted(queue, placement=ALONE, time_limit_s=300.0)
+    submit(queue, placement=ALONE, time_limit_s=300.0)
     run = must_claim(queue)
-    small = submitted(queue)
+    small = submit(queue)
 
     found = queue.jobs.why(small)
-    assert found is not None
-    assert found.start is not None
     assert ((run.job_id,), run.claimed_ms + 300_000) == (found.start.blockers, found.start.at_ms)
 
 
@@ -208,14 +192,14 @@ def test_one_that_is_alone_and_ends_in_time_goes_before_a_reserved_one(queue: Jo
     That holds even where the reservation would leave half of the card.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    submitted(queue, time_limit_s=7200.0)
+    submit(queue, time_limit_s=7200.0)
     must_claim(queue)
-    pair = submitted(queue, gpus=2, mem_bytes=24 * GIB)
+    pair = submit(queue, gpus=2, mem_bytes=24 * GIB)
     assert [pair] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
-    submitted(queue, placement=ALONE)
+    submit(queue, placement=ALONE)
     assert claim(queue, "GPU-1") is None
 
-    short = submitted(queue, placement=ALONE, time_limit_s=300.0)
+    short = submit(queue, placement=ALONE, time_limit_s=300.0)
     assert short == must_claim(queue, "GPU-1").job_id
 
 
@@ -250,7 +234,7 @@ def test_a_job_runs_on_the_type_that_it_asked_for(queue: JobQueue, pattern: str)
 def test_several_types_are_any_of_these(queue: JobQueue) -> None:
     """Several models mean any of them, and a gang may mix them."""
     serve(queue, of_model("GPU-0", A100), of_model("GPU-1", H100), of_model("GPU-2", "Tesla T4"))
-    submitted(queue, gpus=2, placement=Placement(models=("H100", "A100")))
+    submit(queue, gpus=2, placement=Placement(models=("H100", "A100")))
 
     assert claim(queue, "GPU-2") is None
     assert {"GPU-0", "GPU-1"} == set(must_claim(queue, "GPU-1").devices)
@@ -283,7 +267,7 @@ def test_a_type_is_waited_for_where_nothing_is_known(queue: JobQueue) -> None:
 def test_a_job_runs_on_the_very_device(queue: JobQueue) -> None:
     """A job that names a device runs on it, however free the others are."""
     serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
-    job_id = submitted(queue, placement=Placement(devices=("GPU-1",)))
+    job_id = submit(queue, placement=Placement(devices=("GPU-1",)))
 
     assert [None, None] == [claim(queue, uuid) for uuid in ("GPU-0", "GPU-2")]
     assert {"GPU-0": Obstacle.NAMED, "GPU-1": Obstacle.FITS, "GPU-2": Obstacle.NAMED} == obstacles(queue, job_id)
@@ -293,7 +277,7 @@ def test_a_job_runs_on_the_very_device(queue: JobQueue) -> None:
 def test_a_gang_is_chosen_among_those_that_are_named(queue: JobQueue) -> None:
     """A gang gets its devices among the named ones: exactly those, if it names as many as it needs."""
     serve(queue, *(make_offer(f"GPU-{i}") for i in range(4)))
-    submitted(queue, gpus=2, placement=Placement(devices=("GPU-1", "GPU-3")))
+    submit(queue, gpus=2, placement=Placement(devices=("GPU-1", "GPU-3")))
 
     assert [None, None] == [claim(queue, uuid) for uuid in ("GPU-0", "GPU-2")]
     assert ("GPU-3", "GPU-1") == must_claim(queue, "GPU-3").devices
@@ -314,7 +298,7 @@ def test_an_impossible_named_device_is_refused_at_once(queue: JobQueue) -> None:
 def test_a_named_device_that_was_withdrawn_is_waited_for(queue: JobQueue) -> None:
     """A named device that was withdrawn is waited for, with reason "device"."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    job_id = submitted(queue, placement=Placement(devices=("GPU-1",)))
+    job_id = submit(queue, placement=Placement(devices=("GPU-1",)))
     queue.devices.withdraw("nodeA", "GPU-1")
 
     assert [WaitReason.DEVICE] == [job.reason for job in queue.jobs.live()]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import redis
-from factories import BOB, claim, make_offer, make_spec, must_claim, serve
+from factories import BOB, claim, make_offer, make_spec, must_claim, serve, start
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Refused, Unreadable
@@ -17,7 +16,6 @@ from gpuqueue.model.job_spec import Account, Priority
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Claim
 from gpuqueue.settings.settings import Settings
@@ -27,14 +25,6 @@ from workers.services.reaper import Reaper
 WEEK_S = 7 * 86400.0
 
 
-@pytest.fixture
-def store(queue: JobQueue) -> Iterator[redis.Redis]:
-    """Return a bare connection to the store."""
-    client = connect(queue.url)
-    yield client
-    client.close()
-
-
 def one_run(queue: JobQueue, duration_s: float = 3600.0) -> str:
     """Run the next job to its end and return its user."""
     return ended(queue, must_claim(queue), duration_s)
@@ -42,7 +32,7 @@ def one_run(queue: JobQueue, duration_s: float = 3600.0) -> str:
 
 def ended(queue: JobQueue, run: Claim, duration_s: float) -> str:
     """End a run after *duration_s* and return its user."""
-    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    start(queue, run)
     ending = Ending.from_status(0)
     queue.runs.finish(run.job_id, run.token, state=JobState.SUCCEEDED, ending=ending, duration_s=duration_s, devices=())
     return run.spec.account.name

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
+from factories import ADA, BOB, claim, end, make_offer, make_spec, must_claim, serve, start, submit
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.model.array import Array
@@ -18,7 +17,6 @@ from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, Alive, Claim, Verdicts
@@ -30,27 +28,19 @@ from workers.services.reaper import Reaper
 MAY = {Priority.URGENT: (Priority.LOW, Priority.NORMAL), Priority.HIGH: (Priority.LOW,)}
 
 
-@pytest.fixture
-def store(queue: JobQueue) -> Iterator[redis.Redis]:
-    """Return a bare connection to the store."""
-    client = connect(queue.url)
-    yield client
-    client.close()
-
-
 def running(queue: JobQueue, store: redis.Redis, *, uuid: str = "GPU-0", for_s: float = 3600, **spec: Any) -> Claim:
     """Let a new job run on a device, started *for_s* seconds ago."""
-    job_id = queue.requests.submit(make_spec(**{"priority": Priority.LOW, **spec})).id
+    job_id = submit(queue, **{"priority": Priority.LOW, **spec})
     run = must_claim(queue, uuid)
     assert job_id == run.job_id
-    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    start(queue, run)
     store.hset(keys.job(job_id), stored.STARTED_MS, queue.now_ms() - round(for_s * 1000))
     return run
 
 
 def urgent(queue: JobQueue, **spec: Any) -> int:
     """Submit a job that may preempt others."""
-    return queue.requests.submit(make_spec(**{"priority": Priority.URGENT, "account": BOB, **spec})).id
+    return submit(queue, **{"priority": Priority.URGENT, "account": BOB, **spec})
 
 
 def preempt(queue: JobQueue, **changes: Any) -> dict[int, int]:
@@ -93,7 +83,6 @@ def test_a_preempted_job_waits_again_at_its_old_place(queue: JobQueue, store: re
     other = urgent(queue, mem_bytes=20 * GIB, account=BOB)  # bob has used nothing yet, so his job would be first
     assert job_id == must_claim(queue).job_id
     victim = queue.jobs.get(run.job_id)
-    assert victim is not None
     assert (JobState.QUEUED, 1, 0) == (victim.state, victim.attempt, victim.losses)
     queue.jobs.cancel(other), queue.jobs.cancel(job_id)
     assert "preempt" in [fields["act"] for _, fields in store.xrange(keys.OUTBOX)]
@@ -111,14 +100,12 @@ def test_only_lower_priorities_that_ran_for_a_while_and_may_run_again(queue: Job
         waiting = urgent(queue, mem_bytes=10 * GIB)
         assert {} == preempt(queue), changes
         queue.jobs.cancel(waiting)
-        queue.runs.finish(
-            run.job_id, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
-        )
+        end(queue, run)
     queue.requests.submit(make_spec(priority=Priority.LOW, **job))
     starting = must_claim(queue)
     urgent(queue, mem_bytes=10 * GIB)
     assert {} == preempt(queue, after_s=0.0)
-    queue.runs.started(starting.job_id, starting.token, lease_s=300, log_path="/l", devices=())
+    start(queue, starting)
     assert starting.job_id in preempt(queue, after_s=0.0)
 
 
@@ -151,7 +138,7 @@ def test_the_least_work_is_lost_and_no_run_goes_in_vain(queue: JobQueue, store: 
 
     leave(queue, large)
     assert first == must_claim(queue, "GPU-1").job_id
-    assert JobState.RUNNING is queue.jobs.get(old.job_id).state is queue.jobs.get(small.job_id).state  # type: ignore[union-attr]
+    assert JobState.RUNNING is queue.jobs.get(old.job_id).state is queue.jobs.get(small.job_id).state
 
 
 def test_a_run_that_has_a_card_for_itself_counts_with_all_of_it(queue: JobQueue, store: redis.Redis) -> None:
@@ -181,7 +168,7 @@ def test_a_job_on_several_cards_preempts_and_is_preempted_once(queue: JobQueue, 
     assert set(gang.devices) == set(store.hkeys(keys.PREFIX + "rsv"))
     leave(queue, gang)
     assert set(gang.devices) == set(must_claim(queue, gang.devices[0]).devices)
-    assert JobState.RUNNING is queue.jobs.get(alone.job_id).state  # type: ignore[union-attr]
+    assert JobState.RUNNING is queue.jobs.get(alone.job_id).state
 
 
 def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redis) -> None:
@@ -198,7 +185,7 @@ def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redi
             job_id, taken.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
         )
         run = must_claim(queue)
-        queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+        start(queue, run)
         assert heartbeat(queue, run).preemptions == {}, "what was said of its last run holds no more"
         store.hset(keys.job(run.job_id), stored.STARTED_MS, 1)
     urgent(queue, mem_bytes=20 * GIB)
@@ -241,7 +228,7 @@ def test_a_promoted_job_preempts_nothing(queue: JobQueue, store: redis.Redis) ->
     """A job that aging promoted preempts no run. Only the submitted priority allows that."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
-    waiting = queue.requests.submit(make_spec(account=BOB, mem_bytes=20 * GIB)).id
+    waiting = submit(queue, account=BOB, mem_bytes=20 * GIB)
     for job_id in (run.job_id, waiting):
         store.hset(keys.job(job_id), stored.SUBMITTED_MS, 1)
     assert 1 == queue.maintenance.promote(after_s=1.0)
@@ -338,7 +325,7 @@ def test_what_it_ran_is_no_waiting(queue: JobQueue, store: redis.Redis) -> None:
 
     leave(queue, low)
 
-    assert before_ms <= int(store.hget(keys.job(low.job_id), stored.READY_SINCE_MS) or 0)  # type: ignore[arg-type]
+    assert before_ms <= int(store.hget(keys.job(low.job_id), stored.READY_SINCE_MS) or 0)
 
 
 def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQueue, store: redis.Redis) -> None:
@@ -371,7 +358,7 @@ def test_a_reservation_of_a_lower_priority_protects_no_run(queue: JobQueue, stor
     """
     serve(queue)
     low = running(queue, store, mem_bytes=20 * GIB)
-    normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
+    normal = submit(queue, mem_bytes=20 * GIB)
     assert {normal: {"GPU-0"}} == reserved(queue)
     job_id = urgent(queue, mem_bytes=20 * GIB)
 
@@ -392,7 +379,7 @@ def test_a_reservation_of_a_priority_that_may_not_be_preempted_stays(
     """A reservation for an equal priority, or for one that is not named for preemption, stays."""
     serve(queue)
     running(queue, store, mem_bytes=20 * GIB)
-    other = queue.requests.submit(make_spec(priority=priority, mem_bytes=20 * GIB)).id
+    other = submit(queue, priority=priority, mem_bytes=20 * GIB)
     assert {other: {"GPU-0"}} == reserved(queue)
     urgent(queue, mem_bytes=10 * GIB)
 
@@ -409,7 +396,7 @@ def test_room_by_preemption_may_pass_to_a_higher_priority(queue: JobQueue, store
     serve(queue)
     may = {Priority.URGENT: (Priority.LOW, Priority.NORMAL), Priority.NORMAL: (Priority.LOW,)}
     low = running(queue, store, mem_bytes=20 * GIB)
-    normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
+    normal = submit(queue, mem_bytes=20 * GIB)
     assert {low.job_id: normal} == queue.maintenance.preempt(may, after_s=600, grace_s=60)
     first, second = urgent(queue, mem_bytes=20 * GIB), urgent(queue, mem_bytes=10 * GIB)
 
@@ -419,7 +406,7 @@ def test_room_by_preemption_may_pass_to_a_higher_priority(queue: JobQueue, store
     assert {} == queue.maintenance.preempt(may, after_s=600, grace_s=60)
     leave(queue, low)
     assert first == must_claim(queue).job_id
-    assert {JobState.QUEUED} == {queue.jobs.get(each).state for each in (normal, second)}  # type: ignore[union-attr]
+    assert {JobState.QUEUED} == {queue.jobs.get(each).state for each in (normal, second)}
 
 
 def test_other_reservations_of_a_job_on_several_devices_end(queue: JobQueue, store: redis.Redis) -> None:
@@ -430,7 +417,7 @@ def test_other_reservations_of_a_job_on_several_devices_end(queue: JobQueue, sto
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
     running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, priority=Priority.URGENT)
-    gang = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    gang = submit(queue, mem_bytes=20 * GIB, gpus=2)
     assert {gang: {"GPU-0", "GPU-1"}} == reserved(queue)
     job_id = urgent(queue, mem_bytes=20 * GIB)
 
@@ -447,7 +434,7 @@ def test_an_empty_card_reserved_for_several_devices_preempts_nothing(queue: JobQ
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
-    gang = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    gang = submit(queue, mem_bytes=20 * GIB, gpus=2)
     assert {gang: {"GPU-0", "GPU-1"}} == reserved(queue)
     job_id = urgent(queue, mem_bytes=20 * GIB)
     assert claim(queue, "GPU-1") is None
@@ -455,14 +442,14 @@ def test_an_empty_card_reserved_for_several_devices_preempts_nothing(queue: JobQ
     assert {} == preempt(queue)
 
     assert job_id == must_claim(queue, "GPU-1").job_id
-    assert JobState.RUNNING is queue.jobs.get(low.job_id).state  # type: ignore[union-attr]
+    assert JobState.RUNNING is queue.jobs.get(low.job_id).state
 
 
 def test_runs_beside_which_the_job_fits_are_not_preempted(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation stays if the urgent job fits beside it: the job starts in a moment."""
     serve(queue)
     running(queue, store, mem_bytes=16 * GIB)
-    normal = queue.requests.submit(make_spec(mem_bytes=18 * GIB)).id
+    normal = submit(queue, mem_bytes=18 * GIB)
     assert {normal: {"GPU-0"}} == reserved(queue)
     beside = urgent(queue, mem_bytes=6 * GIB)
 
@@ -478,7 +465,7 @@ def test_of_two_cards_the_unreserved_one_is_used(queue: JobQueue, store: redis.R
     runs = {uuid: running(queue, store, uuid=uuid, mem_bytes=20 * GIB) for uuid in ("GPU-0", "GPU-1")}
     for run in runs.values():
         store.hset(keys.job(run.job_id), stored.STARTED_MS, 1)
-    normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
+    normal = submit(queue, mem_bytes=20 * GIB)
     ((card,),) = reserved(queue).values()
     (other,) = {"GPU-0", "GPU-1"} - {card}
     job_id = urgent(queue, mem_bytes=20 * GIB)
@@ -496,7 +483,7 @@ def test_no_run_on_a_reserved_card_is_preempted_in_vain(queue: JobQueue, store: 
     serve(queue)
     running(queue, store, mem_bytes=12 * GIB, priority=Priority.URGENT)
     running(queue, store, mem_bytes=12 * GIB)
-    normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
+    normal = submit(queue, mem_bytes=20 * GIB)
     assert {normal: {"GPU-0"}} == reserved(queue)
     urgent(queue, mem_bytes=20 * GIB)
 
@@ -651,7 +638,7 @@ def test_a_promoted_member_preempts_nothing(queue: JobQueue, store: redis.Redis)
     priority.
     """
     serve(queue)
-    array = queue.requests.submit(make_spec(array=Array.parse("0-1"), mem_bytes=20 * GIB)).id
+    array = submit(queue, array=Array.parse("0-1"), mem_bytes=20 * GIB)
     assert 1 == queue.maintenance.promote(after_s=0)
     member = must_claim(queue)
     queue.runs.release_claim(member.job_id, member.token, "its host has no room")

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 import redis
-from factories import BOB, make_offer, make_spec, must_claim, serve
+from factories import BOB, make_offer, must_claim, serve, submit
 
 from gpuqueue.model.array import Array
 from gpuqueue.model.event import Act
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.text.units import GIB
 
 DAY_S = 86400.0
 
 
-@pytest.fixture
-def store(queue: JobQueue) -> Iterator[redis.Redis]:
-    """Return a bare connection to the store."""
-    client = connect(queue.url)
-    yield client
-    client.close()
-
-
 def submit_days_ago(queue: JobQueue, store: redis.Redis, days: float, **changes: object) -> int:
     """Queue a job that has waited for *days* days."""
-    job_id = queue.requests.submit(make_spec(**changes)).id
+    job_id = submit(queue, **changes)
     store.hset(keys.job(job_id), stored.SUBMITTED_MS, queue.now_ms() - round(days * DAY_S * 1000))
     return job_id
 
@@ -42,7 +30,7 @@ def test_a_low_job_goes_before_high_ones_after_two_days(queue: JobQueue, store: 
     """
     serve(queue)
     low = submit_days_ago(queue, store, 2.5, priority=Priority.LOW)
-    high = queue.requests.submit(make_spec(priority=Priority.HIGH)).id
+    high = submit(queue, priority=Priority.HIGH)
 
     assert [1, 1, 0] == [queue.maintenance.promote(after_s=DAY_S) for _ in range(3)]
 
@@ -69,7 +57,7 @@ def test_a_users_jobs_keep_their_order(queue: JobQueue, store: redis.Redis) -> N
     """A user's jobs of the same shape keep their order: no younger job is promoted past an older one."""
     serve(queue)
     ids = [submit_days_ago(queue, store, days) for days in (1.5, 1.4, 0.1)]
-    high = queue.requests.submit(make_spec(priority=Priority.HIGH, account=BOB)).id
+    high = submit(queue, priority=Priority.HIGH, account=BOB)
 
     assert 2 == queue.maintenance.promote(after_s=DAY_S)
 
@@ -114,7 +102,7 @@ def test_run_time_and_hold_time_do_not_promote_a_member(queue: JobQueue, store: 
     Regression: a member's wait counted from its first claim, whatever happened since.
     """
     serve(queue)
-    array = queue.requests.submit(make_spec(array=Array.parse("0-1%1"))).id
+    array = submit(queue, array=Array.parse("0-1%1"))
     run = must_claim(queue)
     for each in (array, run.job_id):
         store.hset(keys.job(each), stored.MEMBER_CLAIMED_MS, queue.now_ms() - round(1.5 * DAY_S * 1000))

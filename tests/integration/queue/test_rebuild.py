@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from functools import partial
 
 import pytest
-from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+import redis
+from factories import ADA, BOB, claim, job_of, make_device, make_offer, make_spec, must_claim, serve, submit
 from store_dump import dump, faults
 from template_history import empty_tables
 
@@ -18,7 +19,7 @@ from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.event import Act
-from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.retries import Retries, RetryOn
@@ -73,13 +74,6 @@ def start(queue: JobQueue, job_id: int) -> str:
     return claimed.token
 
 
-def job_of(queue: JobQueue, job_id: int) -> Job:
-    """Return a job that must exist."""
-    job = queue.jobs.get(job_id)
-    assert job is not None
-    return job
-
-
 def test_a_closed_store_accepts_the_rules_only_from_a_rebuild(store_url: str) -> None:
     """A store that is not open takes limits and policy only while it is being opened.
 
@@ -123,9 +117,9 @@ def test_what_a_site_allows_holds_before_anybody_is_let_in(
     )
     serve(queue)
     queue.requests.submit(make_spec())
-    held = queue.requests.submit(make_spec(waits=Waits(hold=True))).id
+    held = submit(queue, waits=Waits(hold=True))
     queue.requests.submit(make_spec(waits=Waits(after=(Dependency(held),))))
-    array = queue.requests.submit(make_spec(array=Array.parse("0-4"))).id
+    array = submit(queue, array=Array.parse("0-4"))
     queue.jobs.part(array, "hold", Indexes.parse("3"))
     queue.jobs.part(array, "cancel", Indexes.parse("4"))
     must_claim(queue)
@@ -179,7 +173,7 @@ def test_jobs_come_back_where_they_stood(
     """A rebuild restores each job's state, priority, user, attempts, losses, times, token and memory."""
     serve(queue)
     running, cancelling, starting, lost, held, queued = (
-        queue.requests.submit(make_spec(mem_bytes=mem, time_limit_s=600.0, name=name)).id
+        submit(queue, mem_bytes=mem, time_limit_s=600.0, name=name)
         for name, mem in zip("rcslhq", (GIB, 2 * GIB, 3 * GIB, 4 * GIB, GIB, GIB), strict=True)
     )
     tokens = {running: start(queue, running), cancelling: start(queue, cancelling)}
@@ -193,7 +187,6 @@ def test_jobs_come_back_where_they_stood(
     lose_data(store_url)
     opened = open_queue(queue, database, lease_s=LEASE_S)
 
-    assert opened is not None
     assert (6, LEASE_S, True) == (opened.jobs, opened.pause_s, opened.lost_data)
     end_pause(store_url)
     serve(queue)
@@ -223,7 +216,7 @@ def test_an_old_claim_does_not_start_beside_a_newer_run(
     store comes back with the old claim, and its worker continues. The newer run may live until the pause is over.
     """
     serve(queue)
-    job_id = queue.requests.submit(make_spec()).id
+    job_id = submit(queue)
     old = must_claim(queue)
     record()
     assert queue.runs.lose(job_id, old.token, loss_limit=3, detail="it stalled") is JobState.QUEUED
@@ -255,7 +248,7 @@ def test_what_waits_keeps_its_order(
     assert open_queue(queue, database, lease_s=LEASE_S) is not None
     end_pause(store_url)
     serve(queue, roomy)
-    late = queue.requests.submit(make_spec(priority=Priority.LOW)).id
+    late = submit(queue, priority=Priority.LOW)
 
     assert [*once, late] == [must_claim(queue).job_id for _ in range(13)]
 
@@ -290,7 +283,7 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
 
 
 def test_the_number_of_preemptions_of_a_job_is_kept(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
+    queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A rebuild keeps the preemption count of a job, so that five preemptions stay the maximum.
 
@@ -309,13 +302,11 @@ def test_the_number_of_preemptions_of_a_job_is_kept(
     lose_data(store_url)
     open_queue(queue, database, lease_s=LEASE_S)
 
-    client = connect(store_url)
-    assert ["2", None] == [client.hget(keys.job(each), stored.PREEMPTIONS) for each in (1, 2)]
-    client.close()
+    assert ["2", None] == [store.hget(keys.job(each), stored.PREEMPTIONS) for each in (1, 2)]
 
 
 def test_nothing_is_claimed_for_one_lease(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
+    queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A rebuilt store allows no claim for one lease.
 
@@ -330,9 +321,7 @@ def test_nothing_is_claimed_for_one_lease(
 
     assert claim(queue) is None
     assert (JobState.QUEUED, WaitReason.PAUSE) == (job_of(queue, 1).state, job_of(queue, 1).reason)
-    client = connect(store_url)
-    left_ms = int(client.hget(keys.PREFIX + "meta", "claims") or 0) - queue.now_ms()  # type: ignore[arg-type]
-    client.close()
+    left_ms = int(store.hget(keys.PREFIX + "meta", "claims") or 0) - queue.now_ms()
     assert 0.95 * LEASE_S < left_ms / 1000 <= LEASE_S
     end_pause(store_url)
     assert WaitReason.MEMORY is job_of(queue, 1).reason
@@ -363,11 +352,10 @@ def test_a_brand_new_site_does_not_wait(store_url: str, database: HistoryDatabas
 
     opened = open_queue(queue, database, lease_s=LEASE_S)
 
-    assert opened is not None
     assert not opened.lost_data
     assert open_queue(queue, database, lease_s=LEASE_S) is None
     serve(queue)
-    assert 1 == queue.requests.submit(make_spec()).id == must_claim(queue).job_id
+    assert 1 == submit(queue) == must_claim(queue).job_id
     queue.close()
 
 
@@ -375,13 +363,13 @@ def test_ids_are_never_reused_however_often_the_data_is_lost(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """Ids are never reused after data losses, not even ids that were never recorded."""
-    given = [queue.requests.submit(make_spec()).id]
+    given = [submit(queue)]
     record()
     for _ in range(3):
-        given += [queue.requests.submit(make_spec()).id for _ in range(3)]
+        given += [submit(queue) for _ in range(3)]
         lose_data(store_url)
         assert open_queue(queue, database, lease_s=LEASE_S) is not None
-        given.append(queue.requests.submit(make_spec()).id)
+        given.append(submit(queue))
         record()
 
     assert sorted(set(given)) == given
@@ -417,7 +405,7 @@ def test_two_and_more_openers_at_once_bring_each_job_back_once(
     assert [Act.RESTORE] * 150 == [event.act for event in queue.outbox.events("0-0", most=1000)]
     record()
     assert database.cursor() is not None
-    assert database.cursor().epoch == queue.epoch()  # type: ignore[union-attr]
+    assert database.cursor().epoch == queue.epoch()
 
 
 def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
@@ -442,7 +430,6 @@ def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
 
     opened = open_queue(queue, database, lease_s=LEASE_S)
 
-    assert opened is not None
     assert 2 == opened.jobs
     assert [1, 2, 3, 4] == [job.id for job in queue.jobs.live()]
     assert 4 == len(queue.outbox.events("0-0"))
@@ -470,7 +457,6 @@ def test_a_store_that_is_lost_again_half_way_is_begun_anew(
     assert queue.recovery.restore(first, page, lease_s=LEASE_S) is None
     assert not queue.recovery.open(0, epoch=first)
     opened = open_queue(queue, database, lease_s=LEASE_S)
-    assert opened is not None
     assert 1 == opened.jobs
     assert second == queue.epoch()
 
@@ -510,7 +496,6 @@ def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
 
     opened = open_queue(queue, database, lease_s=LEASE_S)
 
-    assert opened is not None
     assert 3 == opened.jobs
     assert [1, 2, 3] == [job.id for job in queue.jobs.live()]
     end_pause(store_url)
@@ -542,7 +527,6 @@ def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
 
     opened = open_queue(queue, database, lease_s=LEASE_S)
 
-    assert opened is not None
     assert 2 == opened.jobs
     assert [2, 3] == [job.id for job in queue.jobs.live()]
     assert "job 1 cannot be put back: BADARGS" in caplog.text
@@ -570,7 +554,7 @@ def test_a_running_job_without_a_run_in_the_history_waits_untried(
 
 
 def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
+    queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A parked run keeps its long lease after the store lost its data.
 
@@ -582,12 +566,11 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
     assert queue.runs.park(1, token, lease_s=10 * 86400)
     assert not queue.runs.park(1, "1.other", lease_s=1)
     record()
-    client = connect(store_url)
 
     for expected_s in (10 * 86400, LEASE_S):
         lose_data(store_url)
         open_queue(queue, database, lease_s=LEASE_S)
-        left_s = ((client.zscore(keys.LEASES, "1") or 0) - queue.now_ms()) / 1000
+        left_s = ((store.zscore(keys.LEASES, "1") or 0) - queue.now_ms()) / 1000
         assert expected_s / 2 < left_s <= expected_s
         # The machine is back: from now on heartbeats renew its lease.
         stray = Stray(
@@ -595,11 +578,10 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
         )
         assert JobState.RUNNING is queue.runs.adopt(stray, lease_s=LEASE_S)
         record()
-    client.close()
 
 
 def test_for_what_a_job_is_run_again_comes_back(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
+    queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A rebuild restores why a job runs again.
 
@@ -608,7 +590,7 @@ def test_for_what_a_job_is_run_again_comes_back(
     serve(queue)
     retries = Retries(times=2, on=(RetryOn.LOST,))
     asked, tried_and_asked, failed, lost = (
-        queue.requests.submit(make_spec(name=name, retries=kinds)).id
+        submit(queue, name=name, retries=kinds)
         for name, kinds in (("a", Retries()), ("t", Retries(times=1)), ("f", Retries(times=1)), ("l", retries))
     )
     for job_id, code in ((asked, 75), (tried_and_asked, 75), (failed, 1)):
@@ -622,42 +604,37 @@ def test_for_what_a_job_is_run_again_comes_back(
     lose_data(store_url)
     open_queue(queue, database, lease_s=LEASE_S)
 
-    client = connect(store_url)
     assert before == [job_of(queue, each) for each in ids]
     assert [WaitReason.REQUEUE, WaitReason.REQUEUE, WaitReason.RETRY, WaitReason.RETRY] == [
         each.reason for each in before
     ]
-    assert [None, None, "1", "1"] == [client.hget(keys.job(each), stored.RETRY_AFTER) for each in ids], (
+    assert [None, None, "1", "1"] == [store.hget(keys.job(each), stored.RETRY_AFTER) for each in ids], (
         "the attempt that gave it"
     )
-    client.close()
 
 
 def test_what_waits_comes_back_with_what_it_waits_for(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
+    queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A rebuild restores dependencies, begin time, dedupe key and retries, and applies ends that happened meanwhile."""
     serve(queue)
-    done, failed, parent = (queue.requests.submit(make_spec(name=name)).id for name in "dfp")
-    begin_at = queue.requests.submit(make_spec(waits=Waits(begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc)))).id
-    retried = queue.requests.submit(
-        make_spec(retries=Retries(times=3), waits=Waits(dedupe="k"), priority=Priority.URGENT)
-    ).id
+    done, failed, parent = (submit(queue, name=name) for name in "dfp")
+    begin_at = submit(queue, waits=Waits(begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc)))
+    retried = submit(queue, retries=Retries(times=3), waits=Waits(dedupe="k"), priority=Priority.URGENT)
     token = start(queue, retried)
     bad = Ending.from_status(75)
     queue.runs.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
-    client = connect(store_url)
-    client.zadd(keys.PREFIX + "timers", {str(retried): 1})
-    client.hset(keys.job(retried), stored.NOT_BEFORE_MS, 1)
+    store.zadd(keys.PREFIX + "timers", {str(retried): 1})
+    store.hset(keys.job(retried), stored.NOT_BEFORE_MS, 1)
     token = start(queue, retried)
     bad = Ending.from_status(1)
     queue.runs.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
     waits = Waits(after=(Dependency(done), Dependency(parent)))
     child, orphan = (
-        queue.requests.submit(make_spec(waits=waits)).id,
-        queue.requests.submit(make_spec(waits=Waits(after=(Dependency(failed),)))).id,
+        submit(queue, waits=waits),
+        submit(queue, waits=Waits(after=(Dependency(failed),))),
     )
-    grandchild = queue.requests.submit(make_spec(waits=Waits(after=(Dependency(orphan),)))).id
+    grandchild = submit(queue, waits=Waits(after=(Dependency(orphan),)))
     before = [job_of(queue, each) for each in (parent, begin_at, retried)]
     record()
     for job_id, state in ((done, JobState.SUCCEEDED), (failed, JobState.FAILED)):
@@ -676,7 +653,7 @@ def test_what_waits_comes_back_with_what_it_waits_for(
 
     assert before == [job_of(queue, each) for each in (parent, begin_at, retried)]
     assert (1, 1, 2) == (before[2].retries, before[2].requeues, before[2].attempt)
-    assert [] == faults(dump(client))
+    assert [] == faults(dump(store))
     with pytest.raises(Found):
         queue.requests.submit(make_spec(waits=Waits(dedupe="k")))
     queue.maintenance.reap(loss_limit=3, lease_s=LEASE_S, tick_s=10)
@@ -684,13 +661,11 @@ def test_what_waits_comes_back_with_what_it_waits_for(
     assert [f"dependency {failed} failed", f"dependency {orphan} was cancelled"] == [
         job_of(queue, each).because for each in (orphan, grandchild)
     ]
-    assert [] == faults(dump(client))
+    assert [] == faults(dump(store))
     record()
     reported = database.get(orphan)
-    assert reported is not None
     assert (JobState.CANCELLED, WaitReason.DEPENDENCY, f"dependency {failed} failed") == (
         reported.job.state,
         reported.job.reason,
         reported.job.because,
     )
-    client.close()

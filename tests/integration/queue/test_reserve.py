@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 import redis
-from factories import BOB, claim, make_offer, make_spec, must_claim, serve
+from factories import BOB, claim, make_offer, make_spec, must_claim, serve, start, submit
 from store_dump import dump, faults
 
 from gpuqueue.model.dependencies import Waits
@@ -29,9 +28,9 @@ from gpuqueue.text.units import GIB, MIB
 
 def end(queue: JobQueue, run: Claim) -> None:
     """End a run successfully."""
-    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    start(queue, run)
     done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
-    assert queue.runs.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
+    assert queue.runs.finish(run.job_id, run.token, **done)
 
 
 def token_of(queue: JobQueue, job_id: int) -> str:
@@ -49,7 +48,7 @@ def reserve(queue: JobQueue, *, most: int = 1) -> dict[int, tuple[str, ...]]:
 
 def small(queue: JobQueue, **changes: object) -> int:
     """Queue a job of 4 GiB without a time limit."""
-    return queue.requests.submit(make_spec(mem_bytes=4 * GIB, **changes)).id
+    return submit(queue, mem_bytes=4 * GIB, **changes)
 
 
 @pytest.mark.promise("P7")
@@ -62,7 +61,7 @@ def test_a_large_job_in_a_stream_of_small_ones_gets_its_turn(queue: JobQueue) ->
     for _ in range(6):
         small(queue)
     running = [must_claim(queue) for _ in range(6)]
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = submit(queue, mem_bytes=23 * GIB)
     for _ in range(6):
         small(queue)
 
@@ -82,7 +81,7 @@ def test_a_job_that_waits_for_a_reservation_has_that_reason(queue: JobQueue) -> 
     serve(queue)
     small(queue)
     must_claim(queue)
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = submit(queue, mem_bytes=23 * GIB)
     passed = small(queue)
 
     def reasons() -> list[WaitReason | None]:
@@ -98,17 +97,15 @@ def test_who_would_have_no_room_anyway_waits_for_memory(queue: JobQueue) -> None
     serve(queue)
     small(queue)
     must_claim(queue)
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = submit(queue, mem_bytes=23 * GIB)
     assert {large: ("GPU-0",)} == reserve(queue)
 
     asked = {20: WaitReason.RESERVATION, 21: WaitReason.MEMORY, 23: WaitReason.MEMORY}
 
     for gib, reason in asked.items():
-        job = queue.jobs.get(queue.requests.submit(make_spec(mem_bytes=gib * GIB)).id)
-        assert job is not None
+        job = queue.jobs.get(submit(queue, mem_bytes=gib * GIB))
         assert reason is job.reason, f"{gib} GiB, and 20 are free"
-    alone = queue.jobs.get(queue.requests.submit(make_spec(placement=Placement(exclusive=True))).id)
-    assert alone is not None
+    alone = queue.jobs.get(submit(queue, placement=Placement(exclusive=True)))
     assert WaitReason.MEMORY is alone.reason, "a run is there"
 
 
@@ -124,8 +121,7 @@ def test_a_job_that_waits_for_a_slot_has_that_reason(queue: JobQueue) -> None:
         assert queue.runs.claim(full, worker="worker-GPU-1", lease_s=300, nonce=nonce)
 
     def reason(**spec: Any) -> WaitReason | None:
-        job = queue.jobs.get(queue.requests.submit(make_spec(**spec)).id)
-        assert job is not None
+        job = queue.jobs.get(submit(queue, **spec))
         return job.reason
 
     assert WaitReason.SLOTS is reason(mem_bytes=GIB, pool="fast")
@@ -156,7 +152,7 @@ def test_others_start_beside_it_where_it_needs_nothing(queue: JobQueue) -> None:
     must_claim(queue)
     queue.requests.submit(make_spec(mem_bytes=21 * GIB))
     reserve(queue)
-    beside = queue.requests.submit(make_spec(mem_bytes=3 * GIB)).id
+    beside = submit(queue, mem_bytes=3 * GIB)
     queue.requests.submit(make_spec(mem_bytes=1 * GIB))
 
     assert beside == must_claim(queue).job_id
@@ -175,7 +171,7 @@ def test_others_start_before_it_where_they_end_in_time(queue: JobQueue) -> None:
     (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
     queue.requests.submit(make_spec(mem_bytes=10 * GIB))
     queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=2 * 3600.0))
-    short = queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=600.0)).id
+    short = submit(queue, mem_bytes=10 * GIB, time_limit_s=600.0)
 
     assert short == must_claim(queue).job_id
     assert claim(queue) is None
@@ -203,7 +199,7 @@ def test_the_device_that_has_room_first_is_reserved(queue: JobQueue) -> None:
     for i, limit_s in enumerate((None, 3600.0, 300.0)):
         queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
         must_claim(queue, f"GPU-{i}")
-    large = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
+    large = submit(queue, mem_bytes=20 * GIB)
 
     assert {large: ("GPU-2",)} == reserve(queue)
 
@@ -214,7 +210,7 @@ def test_a_job_with_a_reservation_starts_elsewhere_if_there_is_room_first(queue:
     for i, limit_s in enumerate((300.0, None)):
         queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
         must_claim(queue, f"GPU-{i}")
-    large = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
+    large = submit(queue, mem_bytes=20 * GIB)
     assert {large: ("GPU-0",)} == reserve(queue)
 
     queue.runs.lose(2, token_of(queue, 2), loss_limit=1, detail="gone")
@@ -233,7 +229,7 @@ def test_a_gang_gets_its_devices_together(queue: JobQueue) -> None:
     for i in range(2):
         small(queue)
         must_claim(queue, f"GPU-{i}")
-    gang = queue.requests.submit(make_spec(mem_bytes=22 * GIB, gpus=2)).id
+    gang = submit(queue, mem_bytes=22 * GIB, gpus=2)
     for _ in range(3):
         small(queue)
 
@@ -252,8 +248,8 @@ def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
     for i in range(3):
         small(queue)
         must_claim(queue, f"GPU-{i}")
-    first = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
-    second = queue.requests.submit(make_spec(mem_bytes=22 * GIB)).id
+    first = submit(queue, mem_bytes=23 * GIB)
+    second = submit(queue, mem_bytes=22 * GIB)
 
     assert {first} == reserve(queue).keys()
     reserved = reserve(queue, most=2)
@@ -287,8 +283,8 @@ def test_a_job_that_waits_anew_has_its_turn_by_the_new_wait(queue: JobQueue, sto
     serve(queue)
     small(queue)
     must_claim(queue)
-    first = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
-    second = queue.requests.submit(make_spec(mem_bytes=22 * GIB)).id
+    first = submit(queue, mem_bytes=23 * GIB)
+    second = submit(queue, mem_bytes=22 * GIB)
     now_ms = queue.now_ms()
     dropped = {stored.DROPPED_MS: now_ms - 3_600_000, stored.READY_SINCE_MS: now_ms - 600_000}
     store.hset(keys.job(first), mapping=dropped)
@@ -304,7 +300,7 @@ def test_the_oldest_job_is_found_behind_many_others(queue: JobQueue) -> None:
     must_claim(queue)
     for _ in range(200):
         small(queue)
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB, account=BOB)).id
+    large = submit(queue, mem_bytes=23 * GIB, account=BOB)
     queue.requests.submit(make_spec(mem_bytes=22 * GIB))
 
     assert [large] == list(reserve(queue))
@@ -331,7 +327,7 @@ def test_nothing_is_reserved_behind_a_run_that_is_likely_to_last_too_long(queue:
     serve(queue)
     small(queue)
     run = must_claim(queue)
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = submit(queue, mem_bytes=23 * GIB)
     has_run(queue, store, run, 4 * 3600)
 
     waited(queue, store, large, 31 * 3600)
@@ -350,7 +346,7 @@ def test_a_run_is_expected_to_take_as_long_as_its_users_runs_usually_take(queue:
     queue.requests.submit(make_spec(mem_bytes=4 * GIB))
     run = must_claim(queue)
     store.hset(keys.job(run.job_id), stored.USUAL_S, 6 * 3600)
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = submit(queue, mem_bytes=23 * GIB)
     waited(queue, store, large, 3600)
 
     assert {} == reserve(queue)
@@ -384,11 +380,11 @@ def test_a_pause_follows_a_reservation_of_many_devices(queue: JobQueue, store: r
     for uuid in cards:
         small(queue)
         must_claim(queue, uuid)
-    gang = queue.requests.submit(make_spec(mem_bytes=23 * GIB, gpus=4)).id
+    gang = submit(queue, mem_bytes=23 * GIB, gpus=4)
     assert [gang] == list(reserve(queue))
     store.hincrby(keys.job(gang), stored.RESERVED_SINCE_MS, -110_000)
     queue.jobs.cancel(gang)
-    single = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    single = submit(queue, mem_bytes=23 * GIB)
 
     found = queue.maintenance.check_reservations(after_s=0, most=1)
 
@@ -408,9 +404,9 @@ def test_a_large_job_has_its_turn_before_later_ones(queue: JobQueue) -> None:
     for uuid in cards:
         small(queue)
         runs.append(must_claim(queue, uuid))
-    first = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    first = submit(queue, mem_bytes=23 * GIB)
     (reserved,) = reserve(queue)[first]
-    gang = queue.requests.submit(make_spec(mem_bytes=22 * GIB, gpus=2)).id
+    gang = submit(queue, mem_bytes=22 * GIB, gpus=2)
     queue.requests.submit(make_spec(mem_bytes=21 * GIB))
     assert [first] == list(reserve(queue, most=1))
 
@@ -421,14 +417,6 @@ def test_a_large_job_has_its_turn_before_later_ones(queue: JobQueue) -> None:
 
 
 # ---- the end of a reservation ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def store(queue: JobQueue) -> Iterator[redis.Redis]:
-    """Return a bare connection to the store."""
-    client = connect(queue.url)
-    yield client
-    client.close()
 
 
 def wait_on(store: redis.Redis, job_id: int, passed_s: int = 120) -> None:
@@ -446,7 +434,7 @@ def pair_behind_a_run(queue: JobQueue) -> tuple[Claim, int]:
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     run = must_claim(queue, "GPU-1")
-    return run, queue.requests.submit(make_spec(mem_bytes=23 * GIB, gpus=2)).id
+    return run, submit(queue, mem_bytes=23 * GIB, gpus=2)
 
 
 def test_an_empty_card_is_let_go_where_the_other_has_a_run_that_stays(queue: JobQueue, store: redis.Redis) -> None:
@@ -500,7 +488,7 @@ def test_on_a_quarter_of_the_devices_a_reservation_lasts_as_long_as_the_wait(
         small(queue)
         must_claim(queue, uuid)
     for gpus, lasts_s in ((1, 3600), (2, 1800)):
-        large = queue.requests.submit(make_spec(mem_bytes=23 * GIB, gpus=gpus)).id
+        large = submit(queue, mem_bytes=23 * GIB, gpus=gpus)
         waited(queue, store, large, 3600)
         (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
         assert large == reserved.job_id
@@ -516,7 +504,7 @@ def test_a_reservation_ends_also_before_a_known_start(queue: JobQueue, store: re
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=5 * 86400))
     must_claim(queue)
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = submit(queue, mem_bytes=23 * GIB)
     (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
     assert reserved.start_ms is not None
     assert (reserved.until_ms or 0) < reserved.start_ms
@@ -536,12 +524,9 @@ def test_why_reports_a_dropped_reservation(queue: JobQueue, store: redis.Redis) 
 
     found = queue.jobs.why(pair)
 
-    assert found is not None
-    assert found.start is not None
     assert (run.job_id,) == found.start.blockers
     assert found.start.at_ms is None
     its = queue.jobs.why(other)
-    assert its is not None
     assert [None, None] == [each.reserved_for for each in its.devices]
 
 
@@ -573,7 +558,7 @@ def test_nothing_is_reserved_where_external_processes_are_in_the_way(queue: JobQ
 
 
 @pytest.mark.parametrize("way", ["name", "priority", "retries", "promoted"])
-def test_a_reservation_stays_if_the_request_is_unchanged(queue: JobQueue, way: str) -> None:
+def test_a_reservation_stays_if_the_request_is_unchanged(queue: JobQueue, store: redis.Redis, way: str) -> None:
     """A reservation stays after a promotion or an edit of the name, priority or retries.
 
     Otherwise small jobs would take the memory until the next tick.
@@ -581,7 +566,7 @@ def test_a_reservation_stays_if_the_request_is_unchanged(queue: JobQueue, way: s
     serve(queue)
     small(queue)
     must_claim(queue)
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = submit(queue, mem_bytes=23 * GIB)
     small(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
 
@@ -592,14 +577,14 @@ def test_a_reservation_stays_if_the_request_is_unchanged(queue: JobQueue, way: s
         queue.requests.edit(large, lambda spec: replace(spec, **{way: changes[way]}), priority=way == "priority")
 
     assert claim(queue) is None, "it is still reserved"
-    client = connect(queue.url)
-    assert [] == faults(dump(client))
-    client.close()
+    assert [] == faults(dump(store))
     assert {large: ("GPU-0",)} == reserve(queue)
 
 
 @pytest.mark.parametrize("way", ["smaller", "later"])
-def test_an_edit_by_which_it_waits_for_something_else_keeps_nothing(queue: JobQueue, way: str) -> None:
+def test_an_edit_by_which_it_waits_for_something_else_keeps_nothing(
+    queue: JobQueue, store: redis.Redis, way: str
+) -> None:
     """A reservation ends if an edit changes the size or sets a begin time.
 
     Another size needs another place, and no device stands empty for a future begin time.
@@ -607,7 +592,7 @@ def test_an_edit_by_which_it_waits_for_something_else_keeps_nothing(queue: JobQu
     serve(queue)
     small(queue)
     must_claim(queue)
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = submit(queue, mem_bytes=23 * GIB)
     passed = small(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
 
@@ -618,13 +603,11 @@ def test_an_edit_by_which_it_waits_for_something_else_keeps_nothing(queue: JobQu
         queue.requests.edit(large, lambda spec: replace(spec, waits=begin), begin=True)
 
     assert passed == must_claim(queue).job_id
-    client = connect(queue.url)
-    assert [] == faults(dump(client))
-    client.close()
+    assert [] == faults(dump(store))
 
 
 @pytest.mark.parametrize("way", ["cancel", "hold", "start"])
-def test_a_job_that_no_longer_waits_has_no_reservation(queue: JobQueue, way: str) -> None:
+def test_a_job_that_no_longer_waits_has_no_reservation(queue: JobQueue, store: redis.Redis, way: str) -> None:
     """A job that is cancelled, held or started elsewhere loses its reservation at once.
 
     Other jobs start without waiting for the next tick.
@@ -633,12 +616,11 @@ def test_a_job_that_no_longer_waits_has_no_reservation(queue: JobQueue, way: str
     for i in range(2):
         small(queue)
         must_claim(queue, f"GPU-{i}")
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = submit(queue, mem_bytes=23 * GIB)
     follower = small(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
     assert claim(queue, "GPU-0") is None
-    client = connect(queue.url)
-    listener = client.pubsub(ignore_subscribe_messages=True)
+    listener = store.pubsub(ignore_subscribe_messages=True)
     listener.subscribe(keys.WAKEUP_CHANNEL)
     listener.get_message(timeout=5)
 
@@ -653,7 +635,6 @@ def test_a_job_that_no_longer_waits_has_no_reservation(queue: JobQueue, way: str
     assert "room" == rung["data"]
     assert follower == must_claim(queue, "GPU-0").job_id
     listener.close()
-    client.close()
 
 
 def test_a_silent_or_drained_device_is_not_waited_for(queue: JobQueue) -> None:
@@ -662,7 +643,7 @@ def test_a_silent_or_drained_device_is_not_waited_for(queue: JobQueue) -> None:
     for i in range(2):
         small(queue)
         must_claim(queue, f"GPU-{i}")
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = submit(queue, mem_bytes=23 * GIB)
     assert {large: ("GPU-0",)} == reserve(queue)
 
     queue.devices.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ada")
@@ -702,7 +683,7 @@ def test_a_job_for_another_pool_is_not_passed(queue: JobQueue) -> None:
     assert (2, "immediate") == (claimed.job_id, event.fields["start"])
 
 
-def test_a_reservation_has_the_size_of_the_claim(queue: JobQueue, store_url: str) -> None:
+def test_a_reservation_has_the_size_of_the_claim(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation counts whole MiB, as a claim does.
 
     Otherwise other jobs beside a request of half a MiB could leave too little.
@@ -714,12 +695,10 @@ def test_a_reservation_has_the_size_of_the_claim(queue: JobQueue, store_url: str
 
     reserve(queue)
 
-    client = connect(store_url)
-    assert str(23 * GIB) == str(client.hget(keys.RESERVED, "GPU-0")).split(":")[1]
-    client.close()
+    assert str(23 * GIB) == str(store.hget(keys.RESERVED, "GPU-0")).split(":")[1]
 
 
-def test_room_is_reserved_for_a_job_that_lost_its_figure(queue: JobQueue, store_url: str) -> None:
+def test_room_is_reserved_for_a_job_that_lost_its_figure(queue: JobQueue, store: redis.Redis) -> None:
     """A job with a lost memory field still gets its reservation, because its shape has the size.
 
     Regression: the reservation was made and dropped in turns.
@@ -727,10 +706,8 @@ def test_room_is_reserved_for_a_job_that_lost_its_figure(queue: JobQueue, store_
     serve(queue)
     small(queue)
     must_claim(queue)
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
-    client = connect(store_url)
-    client.hdel(keys.job(large), stored.MEM_BYTES)
-    client.close()
+    large = submit(queue, mem_bytes=23 * GIB)
+    store.hdel(keys.job(large), stored.MEM_BYTES)
 
     for _ in range(3):
         assert {large: ("GPU-0",)} == reserve(queue)

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 import redis
-from factories import make_offer, make_spec, must_claim, serve
+from factories import make_offer, make_spec, must_claim, serve, start, submit
 
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
 from gpuqueue.text.units import GIB
-
-
-@pytest.fixture
-def store(queue: JobQueue) -> Iterator[redis.Redis]:
-    """Return a bare connection to the store."""
-    client = connect(queue.url)
-    yield client
-    client.close()
 
 
 def after(queue: JobQueue, store: redis.Redis, passed_s: int) -> float:
@@ -34,7 +22,7 @@ def after(queue: JobQueue, store: redis.Redis, passed_s: int) -> float:
 
 def end(queue: JobQueue, run: Claim) -> None:
     """End a run successfully."""
-    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    start(queue, run)
     ending = Ending.from_status(0)
     assert queue.runs.finish(run.job_id, run.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=())
 
@@ -44,7 +32,7 @@ def test_free_memory_counts_while_it_is_reserved(queue: JobQueue, store: redis.R
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=12 * GIB))
     run = must_claim(queue)
-    large = queue.requests.submit(make_spec(mem_bytes=18 * GIB)).id
+    large = submit(queue, mem_bytes=18 * GIB)
     assert 0 == after(queue, store, 1000), "nothing was reserved before"
 
     assert 50 == after(queue, store, 100)

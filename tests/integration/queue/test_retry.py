@@ -64,7 +64,6 @@ def test_a_job_queued_again_counts_its_attempts_on_and_no_loss(queue: JobQueue) 
     assert JobState.QUEUED is end(queue, first)
 
     job = queue.jobs.get(1)
-    assert job is not None
     assert (JobState.QUEUED, 1, 0, ()) == (job.state, job.attempt, job.losses, job.devices)
     assert ((), 0) == (queue.devices.all()[0].jobs, queue.devices.all()[0].allocated_bytes)
     second = must_claim(queue)
@@ -94,7 +93,6 @@ def test_it_waits_for_its_time_and_comes_back_with_the_next_claim_or_tick(queue:
     """
     assert JobState.QUEUED is end(queue, start(queue), LATER)
     job = queue.jobs.get(1)
-    assert job is not None
     assert WaitReason.RETRY is job.reason
     assert claim(queue) is None
 
@@ -105,7 +103,6 @@ def test_it_waits_for_its_time_and_comes_back_with_the_next_claim_or_tick(queue:
     if tick == "reap":
         queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
         job = queue.jobs.get(1)
-        assert job is not None
         assert WaitReason.MEMORY is job.reason
 
     assert 2 == must_claim(queue).attempt
@@ -124,7 +121,6 @@ def test_somebody_changes_their_mind_while_it_waits_for_its_time(queue: JobQueue
         assert JobState.QUEUED is queue.jobs.release(1)
         assert claim(queue) is None
         job = queue.jobs.get(1)
-        assert job is not None
         assert WaitReason.RETRY is job.reason
 
 

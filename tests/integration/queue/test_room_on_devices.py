@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import make_device, make_offer, make_spec, serve
+from factories import make_device, make_offer, make_spec, serve, submit
 
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.model.run import RunDevice
@@ -29,7 +29,6 @@ def running(queue: JobQueue, offer: Offer, mem_bytes: int, time_limit_s: float |
     """Start a job on a device."""
     queue.requests.submit(make_spec(mem_bytes=mem_bytes, time_limit_s=time_limit_s))
     found = queue.runs.claim(offer, worker=f"worker-{offer.device.uuid}", lease_s=300, nonce=new_nonce())
-    assert found is not None
     device = RunDevice(uuid=offer.device.uuid, lease_bytes=mem_bytes)
     queue.runs.started(found.job_id, found.token, lease_s=300, log_path="/log", devices=(device,))
     return found.job_id
@@ -61,7 +60,7 @@ def test_a_reserved_job_takes_its_room_first(queue: JobQueue, time_limit_s: floa
     serve(queue, make_offer(headroom_bytes=GIB), large)
     first = running(queue, large, 50 * GIB, 6 * HOUR_S)
     running(queue, large, 18 * GIB, 3 * HOUR_S)
-    reserved = queue.requests.submit(make_spec(mem_bytes=40 * GIB, time_limit_s=time_limit_s)).id
+    reserved = submit(queue, mem_bytes=40 * GIB, time_limit_s=time_limit_s)
     assert [reserved] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
 
     whole, twice, beside = answers(queue, (70 * GIB, 1), (18 * GIB, 2), (20 * GIB, 1))
@@ -86,11 +85,9 @@ def test_the_place_of_a_job_behind_a_reservation_has_no_time(queue: JobQueue) ->
     offer = make_offer(headroom_bytes=GIB)
     serve(queue, offer)
     running(queue, offer, 20 * GIB, HOUR_S)
-    reserved = queue.requests.submit(make_spec(mem_bytes=15 * GIB, time_limit_s=HOUR_S)).id
+    reserved = submit(queue, mem_bytes=15 * GIB, time_limit_s=HOUR_S)
     assert [reserved] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
-    found = queue.jobs.why(queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id)
-    assert found is not None
-    assert found.start is not None
+    found = queue.jobs.why(submit(queue, mem_bytes=20 * GIB))
     assert reserved == found.start.behind
     assert (1, None, None) == (place_of(found).ahead, place_of(found).room_at, place_of(found).start_at)
     own = queue.jobs.why(reserved)

@@ -7,7 +7,7 @@ from typing import Any
 import odd
 import pytest
 import redis
-from factories import BOB, make_offer, make_spec, must_claim, serve
+from factories import BOB, make_offer, make_spec, must_claim, serve, submit
 from hypothesis import given
 from hypothesis import strategies as st
 from store_dump import NAMES, Snapshot, digest, dump, faults
@@ -68,7 +68,7 @@ def client(queue: JobQueue, store_url: str) -> Iterator[redis.Redis]:
     queue.jobs.cancel(2)
     queue.requests.submit(make_spec(account=BOB))
     queue.requests.submit(make_spec(gpus=2))
-    queue.jobs.hold(queue.requests.submit(make_spec()).id)
+    queue.jobs.hold(submit(queue))
     queue.requests.submit(make_spec(array=Array.parse("0-9")))
     connection = connect(store_url)
     assert [] == faults(dump(connection))

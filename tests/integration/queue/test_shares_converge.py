@@ -80,7 +80,7 @@ class _ForAWhile(Ours):
         super().__init__(url, Site.parse("24G", slots=slots), knobs)
         self.runs: list[tuple[str, float, float]] = []
 
-    def start(self, now_s: float) -> list:  # type: ignore[type-arg]
+    def start(self, now_s: float) -> list:
         """Start jobs until the period is over."""
         if now_s > LONGEST_S * (SETTLED + ROUNDS):
             raise _Enough

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
 import pytest
-from factories import make_offer, make_spec, serve
+import redis
+from factories import make_offer, make_spec, serve, start
 from store_dump import dump, faults
 
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.text.units import GIB
@@ -25,7 +25,7 @@ BOUND_S = 90.0
 
 
 @pytest.mark.full
-def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store_url: str) -> None:
+def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store: redis.Redis, store_url: str) -> None:
     """Eight claimers run 1500 jobs, each exactly once, without allocating too much memory.
 
     There are two hosts with four cards each. Ticks reserve devices and promote jobs meanwhile, and some runs end late.
@@ -46,7 +46,7 @@ def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store_url: str
         while sum(runs.values()) < JOBS and monotonic() < until_s:
             claimed = mine.runs.claim(offer, worker=uuid, lease_s=300, nonce=new_nonce())
             if claimed is not None:
-                mine.runs.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+                start(mine, claimed)
                 open_runs.append(claimed)
                 if claimed.job_id % 8 == 0:
                     found = [each for each in mine.devices.all() if each.allocated_bytes > each.device.total_bytes]
@@ -54,7 +54,7 @@ def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store_url: str
             if open_runs and (claimed is None or len(open_runs) > 2):
                 run = open_runs.pop(0)
                 done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 0.1, "devices": ()}
-                assert mine.runs.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
+                assert mine.runs.finish(run.job_id, run.token, **done)
                 with lock:
                     runs[run.job_id] += 1
             mine.devices.heartbeat(offer, [], lease_s=300)
@@ -70,7 +70,5 @@ def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store_url: str
     assert [] == over
     assert set(range(1, JOBS + 1)) == set(runs)
     assert {1} == set(runs.values())
-    client = connect(store_url)
-    assert [] == faults(dump(client))
-    assert [] == client.keys("*}:q:*") + client.keys("*}:dl:*") + client.keys("*}:rsv")
-    client.close()
+    assert [] == faults(dump(store))
+    assert [] == store.keys("*}:q:*") + store.keys("*}:dl:*") + store.keys("*}:rsv")

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import pytest
 import redis
-from factories import BOB, make_device, make_offer, make_spec, must_claim, serve
+from factories import BOB, make_device, make_offer, make_spec, must_claim, serve, submit
 
 from gpuqueue.errors import Impossible, StoreNotReady, StoreUnreachable
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.text.units import GIB, MIB
@@ -21,7 +20,7 @@ def test_a_submitted_job_waits_and_is_in_the_outbox(queue: JobQueue) -> None:
     job = queue.requests.submit(spec)
 
     assert (1, JobState.QUEUED, WaitReason.DEVICE) == (job.id, *_state_of(queue, job.id))
-    assert spec == queue.jobs.get(1).spec  # type: ignore[union-attr]
+    assert spec == queue.jobs.get(1).spec
     (event,) = queue.outbox.events("0-0")
     assert (Act.SUBMIT, 1, JobState.QUEUED, 0) == (event.act, event.job_id, event.state, event.attempt)
     assert (1, 0) == queue.jobs.counts()
@@ -29,7 +28,6 @@ def test_a_submitted_job_waits_and_is_in_the_outbox(queue: JobQueue) -> None:
 
 def _state_of(queue: JobQueue, job_id: int) -> tuple[JobState, WaitReason | None]:
     job = queue.jobs.get(job_id)
-    assert job is not None
     return job.state, job.reason
 
 
@@ -100,7 +98,7 @@ def test_a_new_store_continues_above_the_last_id_in_the_history(store_url: str) 
 
     assert reopened.recovery.open(41)
     assert not reopened.recovery.open(0)
-    assert 42 == reopened.requests.submit(make_spec()).id
+    assert 42 == submit(reopened)
     reopened.close()
 
 
@@ -117,8 +115,8 @@ def test_live_jobs_are_listed_in_order_page_by_page(queue: JobQueue) -> None:
     """Live jobs are listed by id, page by page, whatever their priority or user."""
     serve(queue)
     ids = [
-        queue.requests.submit(make_spec(account=BOB, priority=Priority.LOW)).id,
-        queue.requests.submit(make_spec(priority=Priority.URGENT)).id,
+        submit(queue, account=BOB, priority=Priority.LOW),
+        submit(queue, priority=Priority.URGENT),
     ]
     must_claim(queue)
 
@@ -127,21 +125,19 @@ def test_live_jobs_are_listed_in_order_page_by_page(queue: JobQueue) -> None:
     assert ids[:1] == [job.id for job in queue.jobs.live(limit=1)]
 
 
-def test_a_script_given_nonsense_writes_nothing(queue: JobQueue, store_url: str) -> None:
+def test_a_script_given_nonsense_writes_nothing(queue: JobQueue, store: redis.Redis) -> None:
     """A script with invalid arguments writes nothing.
 
     A script that fails half-way does not undo its writes. Regression: half a job in the index stopped every claim on
     every device.
     """
-    client = connect(store_url)
-    before = sorted(client.keys("*"))
-    scripts = Scripts(client)
+    before = sorted(store.keys("*"))
+    scripts = Scripts(store)
 
     for shape in ("6001000448.0:0:1:", "x", "", "1:0:1"):
         with pytest.raises(redis.ResponseError, match="BADARGS"):
             scripts.run("submit", "ada", 1, 5, shape, 1, "{}", "n", "", "")
 
-    assert before == sorted(client.keys("*"))
+    assert before == sorted(store.keys("*"))
     serve(queue)
-    assert queue.requests.submit(make_spec()).id == must_claim(queue).job_id
-    client.close()
+    assert submit(queue) == must_claim(queue).job_id

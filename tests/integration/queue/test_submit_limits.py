@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from factories import ADA, BOB, claim, make_spec, must_claim, serve
+from factories import ADA, BOB, claim, end, make_spec, must_claim, serve
 
 from gpuqueue.errors import Refused
 from gpuqueue.model.array import Array, Indexes
@@ -56,9 +56,7 @@ def test_a_user_has_so_many_open_jobs(queue: JobQueue) -> None:
     assert fourth.id == queue.requests.submit(make_spec(), nonce=nonce).id, "a repeated request is not another job"
     for _ in range(5):
         queue.requests.submit(make_spec(account=BOB))
-    queue.runs.finish(
-        running.job_id, running.token, state=JobState.FAILED, ending=Ending.from_status(1), duration_s=1, devices=()
-    )
+    end(queue, running, 1)
     queue.requests.submit(make_spec())
     assert ADA.name in refusal(queue, make_spec())
 

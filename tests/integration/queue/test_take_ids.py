@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 import redis
-from factories import make_offer, make_spec, must_claim, serve
+from factories import make_offer, make_spec, must_claim, serve, submit
 
 from gpuqueue.errors import Refused
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.text.units import GIB
 
@@ -38,7 +37,7 @@ def test_the_members_of_a_signed_array_have_ids_of_their_own(queue: JobQueue) ->
     between: list[int] = []
 
     def meanwhile(spec: JobSpec, job_id: int) -> JobSpec:
-        between.append(queue.requests.submit(make_spec(mem_bytes=GIB)).id)
+        between.append(submit(queue, mem_bytes=GIB))
         return sign(spec, job_id)
 
     array = Array(indexes=Indexes.parse("2-5:3"))
@@ -55,7 +54,7 @@ def test_an_edit_keeps_the_ticket_and_may_renew_it(queue: JobQueue) -> None:
     job = queue.requests.submit(make_spec(), sign=sign)
 
     queue.requests.edit(job.id, lambda spec: replace(spec, name="other"))
-    assert ("other", "mac 1") == (queue.jobs.get(job.id).spec.name, _ticket(queue, job.id))  # type: ignore[union-attr]
+    assert ("other", "mac 1") == (queue.jobs.get(job.id).spec.name, _ticket(queue, job.id))
     queue.requests.edit(job.id, lambda spec: replace(spec, ticket="new"))
     assert "new" == _ticket(queue, job.id)
 
@@ -68,34 +67,30 @@ def test_a_repeated_submit_makes_one_job(queue: JobQueue) -> None:
     assert 3 == queue.requests.submit(make_spec(), sign=sign).id
 
 
-def test_an_id_that_has_expired_is_replaced(queue: JobQueue, store_url: str) -> None:
+def test_an_id_that_has_expired_is_replaced(queue: JobQueue, store: redis.Redis) -> None:
     """A store that has lost its data, or a service that stood still, never makes two jobs with one id."""
-    client = connect(store_url)
     taken: list[int] = []
 
     def forgotten(spec: JobSpec, job_id: int) -> JobSpec:
         if not taken:
-            client.delete(*client.keys(f"{keys.PREFIX}taken:*"))
+            store.delete(*store.keys(f"{keys.PREFIX}taken:*"))
         taken.append(job_id)
         return sign(spec, job_id)
 
     assert 2 == queue.requests.submit(make_spec(), sign=forgotten).id
     assert [1, 2] == taken
-    assert [] == client.keys(f"{keys.PREFIX}taken:*")
-    client.close()
+    assert [] == store.keys(f"{keys.PREFIX}taken:*")
 
 
-def test_an_id_that_always_expires_is_an_error(queue: JobQueue, store_url: str) -> None:
+def test_an_id_that_always_expires_is_an_error(queue: JobQueue, store: redis.Redis) -> None:
     """One clear line instead of a loop without an end."""
-    client = connect(store_url)
 
     def forgotten(spec: JobSpec, job_id: int) -> JobSpec:
-        _forget(client, job_id)
+        _forget(store, job_id)
         return sign(spec, job_id)
 
     with pytest.raises(Refused, match="the store forgets the ids of new jobs"):
         queue.requests.submit(make_spec(), sign=forgotten)
-    client.close()
 
 
 def test_an_id_is_for_the_members_that_it_was_taken_for(queue: JobQueue) -> None:
@@ -114,5 +109,4 @@ def _forget(client: redis.Redis, job_id: int) -> None:
 
 def _ticket(queue: JobQueue, job_id: int) -> str | None:
     job = queue.jobs.get(job_id)
-    assert job is not None
     return job.spec.ticket

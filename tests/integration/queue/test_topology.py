@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
 import pytest
 import redis
 from bounded import until
-from factories import make_offer, make_spec, must_claim
+from factories import make_offer, make_spec, must_claim, submit
 
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Later
 from gpuqueue.queue.requests import new_nonce
@@ -39,14 +38,6 @@ FOURS = ((4, SWITCH),)
 #: Each card has an NVLink to each other.
 ALL = ((8, LINK),)
 BOXES = {"pairs": PAIRS, "fours": FOURS, "all": ALL, "pairs on switches": ((2, LINK), (4, SWITCH), (8, NODE))}
-
-
-@pytest.fixture
-def client(store_url: str) -> Iterator[redis.Redis]:
-    """Return a connection to the store."""
-    connection = connect(store_url)
-    yield connection
-    connection.close()
 
 
 def serve_box(queue: JobQueue, groups: Sequence[tuple[int, int]], held: dict[int, int], *, cards: int = 8) -> None:
@@ -77,19 +68,19 @@ def test_a_pair_is_linked(queue: JobQueue) -> None:
     assert ("GPU-2", "GPU-3") == must_claim(queue, "GPU-2").devices
 
 
-def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, client: redis.Redis) -> None:
+def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, store: redis.Redis) -> None:
     """A worker with only a distant pair leaves the job to a better pair for a moment.
 
     After that moment it takes what is free, fullest card first.
     """
     held = {1: 24 * GIB, 5: GIB, 4: 24 * GIB}
     serve_box(queue, PAIRS, held)
-    job_id = queue.requests.submit(make_spec(gpus=2)).id
+    job_id = submit(queue, gpus=2)
 
     with Subscriber(queue.url) as wakeups:
         assert Later(0.2) == seek(queue, 0, held)
         assert WakeUp("work", device="GPU-2") == until(lambda: wakeups.wait(1), what="the wake-up message")
-    client.hincrby(keys.job(job_id), stored.LEFT_SINCE_MS, -1000)
+    store.hincrby(keys.job(job_id), stored.LEFT_SINCE_MS, -1000)
     late = seek(queue, 0, held)
     assert isinstance(late, Claim)
     assert ("GPU-0", "GPU-2") == late.devices  # GPU-2 is on the same node
@@ -112,7 +103,7 @@ def test_four_stand_on_one_node(queue: JobQueue) -> None:
 
 
 @pytest.mark.parametrize("box", BOXES)
-def test_no_set_of_those_that_are_free_is_better(queue: JobQueue, client: redis.Redis, box: str) -> None:
+def test_no_set_of_those_that_are_free_is_better(queue: JobQueue, store: redis.Redis, box: str) -> None:
     """No other set of free cards has a smaller spread, for any size, any occupied cards and any seeking worker.
 
     The result is compared with all possible sets.
@@ -122,7 +113,7 @@ def test_no_set_of_those_that_are_free_is_better(queue: JobQueue, client: redis.
         n = chance.randint(2, 5)
         free = sorted(chance.sample(range(8), chance.randint(n, 8)))
         held = {card: 24 * GIB for card in range(8) if card not in free} | dict.fromkeys(free[:1], GIB)
-        client.flushall()
+        store.flushall()
         queue.recovery.open(0)
         serve_box(queue, groups, held)
         queue.requests.submit(make_spec(gpus=n))
@@ -135,11 +126,11 @@ def test_no_set_of_those_that_are_free_is_better(queue: JobQueue, client: redis.
 
 
 @pytest.mark.parametrize("near", [{}, {"near": None}, {"near": {"GPU-1": "close"}}, {"near": [0]}, None])
-def test_an_invalid_report_of_a_worker_is_no_topology(queue: JobQueue, client: redis.Redis, near: Any) -> None:
+def test_an_invalid_report_of_a_worker_is_no_topology(queue: JobQueue, store: redis.Redis, near: Any) -> None:
     """Distances that an older worker omitted or that are malformed count as no topology: the fullest cards go first."""
     serve_box(queue, PAIRS, {2: GIB}, cards=4)
     for card in range(4):
-        client.hset(keys.FACTS, f"GPU-{card}", "no JSON" if near is None else str(near).replace("'", '"'))
+        store.hset(keys.FACTS, f"GPU-{card}", "no JSON" if near is None else str(near).replace("'", '"'))
     queue.requests.submit(make_spec(gpus=2))
 
     assert ("GPU-0", "GPU-2") == must_claim(queue, "GPU-0").devices

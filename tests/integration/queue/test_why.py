@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from factories import BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+from factories import BOB, claim, make_device, make_offer, make_spec, must_claim, serve, submit
 
 from gpuqueue.errors import Impossible
 from gpuqueue.model.array import Array
@@ -46,7 +46,7 @@ def test_each_obstacle_is_reported(queue: JobQueue) -> None:
         make_offer("GPU-slots", slots=0, pool="p"),
     )
     queue.devices.drain(["GPU-drained"], origin=DrainOrigin.PERSON, why="", by="ada")
-    job_id = queue.requests.submit(make_spec(mem_bytes=10 * GIB, pool="p")).id
+    job_id = submit(queue, mem_bytes=10 * GIB, pool="p")
 
     assert {
         "GPU-fits": Obstacle.FITS,
@@ -69,7 +69,7 @@ def test_jobs_in_the_way_are_named_with_bytes(queue: JobQueue) -> None:
     queue.requests.submit(make_spec(mem_bytes=5 * GIB))
     must_claim(queue, external_bytes=2 * GIB)
     must_claim(queue, external_bytes=2 * GIB)
-    job_id = queue.requests.submit(make_spec(mem_bytes=12 * GIB)).id
+    job_id = submit(queue, mem_bytes=12 * GIB)
 
     found = why(queue, job_id)
 
@@ -77,7 +77,6 @@ def test_jobs_in_the_way_are_named_with_bytes(queue: JobQueue) -> None:
     assert (6 * GIB, 21 * GIB, 24 * GIB) == (device.available_bytes, device.capacity_bytes, device.total_bytes)
     held = {run.job_id: (run.held_bytes, run.ends_ms is None) for run in device.runs}
     assert {1: (10 * GIB, False), 2: (5 * GIB, True)} == held
-    assert found.start is not None
     assert ((1,), ("GPU-0",)) == (found.start.blockers, found.start.devices)
     assert found.start.at_ms is not None
     assert abs(found.start.at_ms - queue.now_ms() - 3600_000) < 60_000
@@ -94,12 +93,11 @@ def test_only_a_run_whose_end_makes_room_is_in_the_way(queue: JobQueue) -> None:
         must_claim(queue)
     large, small = 1, 2
     expected = {4: (), 8: (small,), 12: (large,), 20: (large, small)}
-    starts = {size: why(queue, queue.requests.submit(make_spec(mem_bytes=size * GIB)).id).start for size in expected}
+    starts = {size: why(queue, submit(queue, mem_bytes=size * GIB)).start for size in expected}
     assert expected == {size: start.blockers for size, start in starts.items() if start is not None}
     known = {size: start.free_ms for size, start in starts.items() if start is not None}
     assert known[12] == known[20] != known[8], "the time is that of the last end"
-    alone = why(queue, queue.requests.submit(make_spec(mem_bytes=GIB, placement=Placement(exclusive=True))).id).start
-    assert alone is not None
+    alone = why(queue, submit(queue, mem_bytes=GIB, placement=Placement(exclusive=True))).start
     assert (large, small) == alone.blockers
 
 
@@ -111,12 +109,10 @@ def test_no_start_is_known_for_a_job_behind_others(queue: JobQueue) -> None:
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     must_claim(queue)
-    jobs = [queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0)).id for _ in range(6)]
+    jobs = [submit(queue, mem_bytes=20 * GIB, time_limit_s=3600.0) for _ in range(6)]
 
     first, *_, last = (why(queue, job_id).start for job_id in jobs)
 
-    assert first is not None
-    assert last is not None
     assert (first.room_ms, 0) == (first.at_ms, first.rivals)
     assert (None, first.room_ms, 5) == (last.at_ms, last.room_ms, last.rivals)
 
@@ -141,9 +137,8 @@ def test_only_who_takes_the_room_is_a_rival(queue: JobQueue, mem_bytes: int, mor
     queue.requests.submit(make_spec(mem_bytes=23 * GIB, time_limit_s=3600.0))
     must_claim(queue)
     queue.requests.submit(make_spec(mem_bytes=mem_bytes, **more))
-    start = why(queue, queue.requests.submit(make_spec(mem_bytes=15 * GIB)).id).start
+    start = why(queue, submit(queue, mem_bytes=15 * GIB)).start
 
-    assert start is not None
     assert rivals == start.rivals
     assert (start.at_ms is None) == bool(rivals)
 
@@ -156,8 +151,8 @@ def test_a_start_that_nobody_can_know_is_none(queue: JobQueue) -> None:
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     must_claim(queue)
-    job_id = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
-    assert why(queue, job_id).start.at_ms is None  # type: ignore[union-attr]
+    job_id = submit(queue, mem_bytes=20 * GIB)
+    assert why(queue, job_id).start.at_ms is None
 
     serve(queue, make_offer(external_bytes=10 * GIB))
     assert why(queue, job_id).start is None
@@ -170,7 +165,7 @@ def test_the_place_in_the_order(queue: JobQueue) -> None:
     must_claim(queue)  # Ada has used something now
     for mem_bytes in (GIB, 2 * GIB):
         queue.requests.submit(make_spec(mem_bytes=mem_bytes))
-    job_id = queue.requests.submit(make_spec()).id
+    job_id = submit(queue)
     queue.requests.submit(make_spec())
     for priority in (Priority.HIGH, Priority.URGENT, Priority.LOW):
         queue.requests.submit(make_spec(priority=priority))
@@ -188,9 +183,9 @@ def test_a_reserved_device_names_its_job(queue: JobQueue) -> None:
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=4 * GIB))
     must_claim(queue)
-    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = submit(queue, mem_bytes=23 * GIB)
     queue.maintenance.reserve(after_s=0, most=1)
-    small = queue.requests.submit(make_spec(mem_bytes=4 * GIB, account=BOB)).id
+    small = submit(queue, mem_bytes=4 * GIB, account=BOB)
 
     (device,) = why(queue, small).devices
 
@@ -214,11 +209,8 @@ def test_a_run_in_the_way_is_named_on_a_reserved_device(queue: JobQueue, size: i
     for uuid, limit_s in (("GPU-0", None), ("GPU-1", 300.0)):
         queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
         must_claim(queue, uuid)
-    reserved = queue.requests.submit(make_spec(mem_bytes=13 * GIB)).id
-    others = [
-        queue.requests.submit(make_spec(mem_bytes=size, placement=Placement(devices=("GPU-1",)))).id
-        for _ in range(count)
-    ]
+    reserved = submit(queue, mem_bytes=13 * GIB)
+    others = [submit(queue, mem_bytes=size, placement=Placement(devices=("GPU-1",))) for _ in range(count)]
     before = why(queue, others[0]).start
 
     assert [(reserved, ("GPU-1",))] == [
@@ -226,8 +218,6 @@ def test_a_run_in_the_way_is_named_on_a_reserved_device(queue: JobQueue, size: i
     ]
     start = why(queue, others[-1]).start
 
-    assert before is not None
-    assert start is not None
     assert ((2,), ("GPU-1",)) == (start.blockers, start.devices)
     assert start.room_ms == before.room_ms
     assert bool(rivals) == bool(start.rivals) == (start.at_ms is None)
@@ -238,13 +228,12 @@ def test_a_later_job_with_a_reservation_is_a_rival(queue: JobQueue) -> None:
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     must_claim(queue)
-    reserved = queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.LOW)).id
+    reserved = submit(queue, mem_bytes=20 * GIB, priority=Priority.LOW)
     assert [reserved] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
 
-    found = why(queue, queue.requests.submit(make_spec(mem_bytes=10 * GIB, priority=Priority.HIGH)).id)
+    found = why(queue, submit(queue, mem_bytes=10 * GIB, priority=Priority.HIGH))
 
     assert (0, 0, 0) == (found.higher, found.theirs, found.own_before)
-    assert found.start is not None
     assert (None, 1, (1,)) == (found.start.at_ms, found.start.rivals, found.start.blockers)
 
 
@@ -258,12 +247,11 @@ def test_no_start_is_known_if_only_a_reservation_is_in_the_way(queue: JobQueue) 
     must_claim(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     queue.maintenance.reserve(after_s=0, most=1)
-    beside, beyond = (queue.requests.submit(make_spec(mem_bytes=size * GIB)).id for size in (4, 5))
+    beside, beyond = (submit(queue, mem_bytes=size * GIB) for size in (4, 5))
 
     assert why(queue, beyond).start is None
     assert {"GPU-0": Obstacle.RESERVED} == verdicts(queue, beyond)
     start = why(queue, beside).start
-    assert start is not None
     assert () == start.blockers, "it fits beside what is reserved"
     assert beside == must_claim(queue).job_id
 
@@ -273,7 +261,7 @@ def test_a_gang_with_room_on_too_few_devices(queue: JobQueue) -> None:
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     must_claim(queue, "GPU-0")
-    gang = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    gang = submit(queue, mem_bytes=20 * GIB, gpus=2)
 
     assert {"GPU-0": Obstacle.MEMORY, "GPU-1": Obstacle.ALONE} == verdicts(queue, gang)
 
@@ -320,7 +308,7 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
     for job in queue.jobs.live():
         if job.state is JobState.QUEUED:
             queue.jobs.cancel(job.id)
-    reserved = queue.requests.submit(make_spec(mem_bytes=chance.randrange(15, 24) * GIB, account=BOB)).id
+    reserved = submit(queue, mem_bytes=chance.randrange(15, 24) * GIB, account=BOB)
     queue.maintenance.reserve(after_s=0, most=1)
     wanted: dict[str, Any] = {
         "mem_bytes": chance.randrange(1, 20) * GIB,
@@ -331,7 +319,7 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
         "priority": Priority.URGENT,
     }
     try:
-        job_id = queue.requests.submit(make_spec(**wanted)).id
+        job_id = submit(queue, **wanted)
     except Impossible:  # this random site has no such device, and the submit was refused
         return
     output: dict[str, Verdict] = {each.device: each for each in why(queue, job_id).devices}
@@ -358,18 +346,16 @@ def test_who_cannot_start_is_no_rival(queue: JobQueue) -> None:
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2))
     queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
     both = Placement(devices=("GPU-0", "GPU-1"))
-    waits = queue.requests.submit(make_spec(mem_bytes=20 * GIB, placement=both)).id
+    waits = submit(queue, mem_bytes=20 * GIB, placement=both)
 
     found = why(queue, waits)
 
-    assert found.start is not None
     assert (1, 0, (run.job_id,)) == (found.own_before, found.start.rivals, found.start.blockers)
     assert found.start.at_ms is not None
     queue.devices.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.URGENT))
     must_claim(queue, "GPU-1")
     start = why(queue, waits).start
-    assert start is not None
     assert (None, 1) == (start.at_ms, start.rivals), "now it can, once both have room"
 
 
@@ -386,13 +372,12 @@ def test_who_is_gone_before_the_device_is_needed_starts_before(
     for uuid, hours in (("GPU-0", 1), ("GPU-1", 2)):
         queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0 * hours))
         must_claim(queue, uuid)
-    both = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    both = submit(queue, mem_bytes=20 * GIB, gpus=2)
     assert [both] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
 
-    found = why(queue, queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=time_limit_s)).id)
+    found = why(queue, submit(queue, mem_bytes=20 * GIB, time_limit_s=time_limit_s))
 
     first, second = (device.runs[0].ends_ms for device in sorted(found.devices, key=lambda each: each.device))
-    assert found.start is not None
     assert (("GPU-0",), (1,)) == (found.start.devices, found.start.blockers)
     assert (second if behind else first) == found.start.room_ms
     assert (both if behind else None, rivals) == (found.start.behind, found.start.rivals)

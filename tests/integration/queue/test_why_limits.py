@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from factories import ADA, BOB, make_device, make_offer, make_spec, must_claim, serve
+from factories import ADA, BOB, make_device, make_offer, make_spec, must_claim, serve, submit
 
 from gpuqueue.model.array import Array
 from gpuqueue.model.limits import Limits
@@ -41,7 +41,6 @@ def run(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> int:
 def why(queue: JobQueue, job_id: int) -> tuple[Explanation, Start]:
     """Return the explanation of a job and its earliest start."""
     found = queue.jobs.why(job_id)
-    assert found is not None
     assert found.start is not None
     return found, found.start
 
@@ -55,11 +54,10 @@ def test_who_waits_for_a_device_and_a_limit_starts_when_both_have_room(queue: Jo
     limit(queue, "ada: running_mem=24G")
     long = run(queue, "GPU-1", mem_bytes=14 * GIB, time_limit_s=7200.0)
     external_processes = run(queue, account=BOB, mem_bytes=18 * GIB, time_limit_s=3600.0)
-    waits = queue.requests.submit(make_spec(mem_bytes=11 * GIB, placement=Placement(devices=("GPU-0",)))).id
+    waits = submit(queue, mem_bytes=11 * GIB, placement=Placement(devices=("GPU-0",)))
 
     found, start = why(queue, waits)
 
-    assert found.room is not None
     assert found.room.at_ms is not None
     assert start.free_ms is not None
     assert ((external_processes,), (long,), True) == (start.blockers, found.room.runs, start.limited)
@@ -77,12 +75,11 @@ def test_room_under_all_limits_is_that_of_the_last(queue: JobQueue) -> None:
     limit(queue, "ada: running_jobs=1; @lab: running_jobs=2")
     run(queue, time_limit_s=3600.0)
     last = run(queue, account=BOB, time_limit_s=7200.0)
-    waits = queue.requests.submit(make_spec()).id
+    waits = submit(queue)
 
     found, start = why(queue, waits)
 
     assert 2 == len(found.limits)
-    assert found.room is not None
     assert (found.room.at_ms, ()) == (start.at_ms, start.blockers)
     first = found.devices[0].runs
     assert found.room.at_ms == min(each.ends_ms or 0 for each in first), "either of them makes room under the group's"
@@ -95,11 +92,10 @@ def test_no_start_is_known_if_a_run_under_the_limit_has_no_time_limit(queue: Job
     limit(queue, "ada: running_jobs=1")
     endless = run(queue, "GPU-1")
     run(queue, account=BOB, mem_bytes=20 * GIB, time_limit_s=3600.0)
-    waits = queue.requests.submit(make_spec(mem_bytes=20 * GIB, placement=Placement(devices=("GPU-0",)))).id
+    waits = submit(queue, mem_bytes=20 * GIB, placement=Placement(devices=("GPU-0",)))
 
     found, start = why(queue, waits)
 
-    assert found.room is not None
     assert (None, (endless,), None) == (found.room.at_ms, found.room.runs, found.room.reserved_for)
     assert start.free_ms is not None
     assert (None, None) == (start.at_ms, start.room_ms)
@@ -118,13 +114,12 @@ def test_no_start_is_known_if_the_room_under_the_limit_is_reserved(
     limit(queue, "@lab: running_mem=8G")
     for lasts in (1, 4):
         run(queue, account=BOB, mem_bytes=4 * GIB, time_limit_s=3600.0 * lasts)
-    large = queue.requests.submit(make_spec(mem_bytes=8 * GIB)).id
+    large = submit(queue, mem_bytes=8 * GIB)
     queue.maintenance.reserve(after_s=0, most=1)
-    waits = queue.requests.submit(make_spec(account=BOB, mem_bytes=2 * GIB, time_limit_s=hours and hours * 3600.0)).id
+    waits = submit(queue, account=BOB, mem_bytes=2 * GIB, time_limit_s=hours and hours * 3600.0)
 
     found, start = why(queue, waits)
 
-    assert found.room is not None
     assert found.room.reserved_for == (large if is_reserved else None)
     assert bool(is_reserved) == (found.room.at_ms is None) == (start.room_ms is None)
     assert is_reserved == start.rivals
@@ -138,11 +133,10 @@ def test_a_reservation_beside_other_jobs_blocks_nothing(queue: JobQueue) -> None
     run(queue, account=BOB, mem_bytes=14 * GIB, time_limit_s=3600.0)
     queue.requests.submit(make_spec(mem_bytes=8 * GIB))
     queue.maintenance.reserve(after_s=0, most=1)
-    waits = queue.requests.submit(make_spec(account=BOB, mem_bytes=3 * GIB)).id
+    waits = submit(queue, account=BOB, mem_bytes=3 * GIB)
 
     found, start = why(queue, waits)
 
-    assert found.room is not None
     assert (None, found.room.at_ms) == (found.room.reserved_for, start.room_ms)
     assert start.room_ms is not None
 
@@ -170,9 +164,8 @@ def test_who_goes_before_it_under_the_limit_is_a_rival(
     run(queue, mem_bytes=8 * GIB, time_limit_s=3600.0)
     queue.requests.submit(make_spec(**{"mem_bytes": 5 * GIB, "account": account, **more}))
     queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
-    found, start = why(queue, queue.requests.submit(make_spec(account=ADA, mem_bytes=4 * GIB)).id)
+    found, start = why(queue, submit(queue, account=ADA, mem_bytes=4 * GIB))
 
-    assert found.room is not None
     assert (found.room.at_ms, rivals) == (start.room_ms, start.rivals)
     assert (start.at_ms is None) == bool(rivals)
 
@@ -182,7 +175,7 @@ def test_who_fills_a_limit_that_has_room_now_is_a_rival(queue: JobQueue) -> None
     serve(queue)
     limit(queue, "ada: running_jobs=1")
     run(queue, account=BOB, mem_bytes=23 * GIB, time_limit_s=3600.0)
-    first, second = (queue.requests.submit(make_spec(mem_bytes=4 * GIB)).id for _ in range(2))
+    first, second = (submit(queue, mem_bytes=4 * GIB) for _ in range(2))
 
     assert (0, 1) == tuple(why(queue, each)[1].rivals for each in (first, second))
     assert why(queue, second)[1].at_ms is None
@@ -199,8 +192,7 @@ def test_a_device_that_will_be_beyond_the_limit_gives_no_start(queue: JobQueue) 
     run(queue, account=BOB, time_limit_s=3600.0)
     alone = Placement(devices=("GPU-0",), exclusive=True)
 
-    found, start = why(queue, queue.requests.submit(make_spec(placement=alone)).id)
+    found, start = why(queue, submit(queue, placement=alone))
 
-    assert found.room is not None
     assert (long,) == found.room.runs
     assert found.room.at_ms == start.at_ms

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from factories import claim, make_offer, make_spec, must_claim, serve
+from factories import claim, make_offer, make_spec, must_claim, serve, submit
 
 from gpuqueue.client.why import Why
 from gpuqueue.clock import from_epoch_ms
@@ -86,18 +86,18 @@ def test_the_time_before_a_job_could_start_is_no_waiting(simulated: Site, waits:
     Regression: `why` blamed the setting `reservations` as soon as a job became ready, an hour after its submission.
     """
     queue = simulated.queue
-    parent = queue.requests.submit(make_spec()).id
+    parent = submit(queue)
     run = must_claim(queue, lease_s=DAY_S)
     queue.requests.submit(make_spec(time_limit_s=HOUR_S + 2 * AFTER_S, **LARGE))
     must_claim(queue, lease_s=DAY_S)
-    holder = queue.requests.submit(make_spec(**LARGE)).id
+    holder = submit(queue, **LARGE)
     asked = {
         "nothing": NO_WAITS,
         "a time": Waits(begin_at=from_epoch_ms(EPOCH_MS + round(HOUR_S * 1000))),
         "a job": Waits(after=(Dependency(parent, Condition.ANY),)),
         "a person": Waits(hold=True),
     }[waits]
-    late = queue.requests.submit(make_spec(waits=asked, **LARGE)).id
+    late = submit(queue, waits=asked, **LARGE)
 
     simulated.at(HOUR_S)
     ending = Ending.from_status(0)
@@ -120,7 +120,7 @@ def test_a_job_that_is_not_likely_to_start_soon_learns_why_nothing_is_reserved(s
     queue.requests.submit(make_spec(mem_bytes=6 * GIB))
     must_claim(queue, lease_s=DAY_S)
     simulated.at(2 * HOUR_S)
-    late = queue.requests.submit(make_spec(**LARGE)).id
+    late = submit(queue, **LARGE)
     assert [] == simulated.lines(late), "it has not waited for long enough"
     simulated.at(2 * HOUR_S + AFTER_S)
 
@@ -135,7 +135,7 @@ def test_a_reservation_for_another_job_is_a_possible_reason_for_none(simulated: 
     queue, simulated.most = simulated.queue, 2
     queue.requests.submit(make_spec(mem_bytes=6 * GIB))
     must_claim(queue, lease_s=DAY_S)
-    holder, late = (queue.requests.submit(make_spec(**LARGE)).id for _ in range(2))
+    holder, late = (submit(queue, **LARGE) for _ in range(2))
     simulated.at(AFTER_S)
 
     assert [holder] == [each.job_id for each in queue.maintenance.reserve(after_s=AFTER_S, most=simulated.most)]
@@ -149,7 +149,7 @@ def test_the_end_of_a_pause_after_reservations_is_named(simulated: Site) -> None
     queue = simulated.queue
     queue.requests.submit(make_spec(mem_bytes=6 * GIB))
     must_claim(queue, lease_s=DAY_S)
-    holder, next_one = (queue.requests.submit(make_spec(**LARGE)).id for _ in range(2))
+    holder, next_one = (submit(queue, **LARGE) for _ in range(2))
     simulated.at(AFTER_S)
     assert [holder] == [each.job_id for each in queue.maintenance.reserve(after_s=AFTER_S, most=1)]
     simulated.at(AFTER_S + 300)
