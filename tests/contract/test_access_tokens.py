@@ -93,8 +93,7 @@ def test_a_token_proves_its_account(database: HistoryDatabase, gate: Authenticat
     assert caller.address == "10.0.0.7"
 
 
-def test_no_header_is_an_anonymous_caller(gate: Authenticator) -> None:
-    """A request without a header has no account."""
+def test_a_request_without_a_header_has_no_account(gate: Authenticator) -> None:
     assert gate.caller(None, "10.0.0.7").via is Via.ANONYMOUS
 
 
@@ -183,8 +182,9 @@ def test_the_last_use_is_written_once_a_minute(database: HistoryDatabase, gate: 
     assert [0, 0, 0, 60, 60] == [(each - NOW).total_seconds() for each in noted if each is not None]
 
 
-def test_a_verification_is_one_read(database: HistoryDatabase, gate: Authenticator, clock: SetClock) -> None:
-    """A hundred requests with one token read the history once in CACHE_S."""
+def test_a_hundred_requests_with_one_token_read_the_history_once_in_cache_s(
+    database: HistoryDatabase, gate: Authenticator, clock: SetClock
+) -> None:
     token, reads = added(database), []
     find = database.find_token
     database.find_token = lambda token_id: (reads.append(token_id), find(token_id))[1]  # type: ignore[method-assign]

@@ -59,8 +59,9 @@ def test_a_change_is_in_the_log_with_its_outcome(database: HistoryDatabase, jour
     assert (AuditOutcome.REFUSED, "cancel") == (refused.outcome, refused.action)
 
 
-def test_the_log_is_searched(database: HistoryDatabase, journal: AuditJournal) -> None:
-    """--since, --user and --action narrow the list, and so does the limit."""
+def test_since_user_and_action_narrow_the_list_and_so_does_the_limit(
+    database: HistoryDatabase, journal: AuditJournal
+) -> None:
     for caller, action in ((ADA, "cancel"), (BOB, "cancel"), (BOB, "hold")):
         with journal.change(caller, action):
             pass
@@ -119,8 +120,8 @@ def test_nothing_is_changed_that_cannot_be_recorded(journal: AuditJournal, tmp_p
         pytest.fail("the change was made")
 
 
-def test_a_full_journal_refuses_changes_and_keeps_what_it_has(database: HistoryDatabase, tmp_path: Path) -> None:
-    """When the history is away for too long, changes are refused. No record is dropped."""
+def test_when_the_history_is_away_for_too_long_changes_are_refused(database: HistoryDatabase, tmp_path: Path) -> None:
+    # No record is dropped.
     journal, made = AuditJournal(tmp_path / "audit", most_bytes=5000), 0
     with pytest.raises(Unreachable, match="bytes wait for the history database"):
         while True:
@@ -312,8 +313,9 @@ def test_what_is_read_again_and_again_is_two_entries(
     assert {AuditOutcome.DONE} == {each.outcome for each in found}
 
 
-def test_a_stop_writes_what_is_counted(database: HistoryDatabase, journal: AuditJournal) -> None:
-    """A service that stops does not wait for the end of a period."""
+def test_a_service_that_stops_does_not_wait_for_the_end_of_a_period(
+    database: HistoryDatabase, journal: AuditJournal
+) -> None:
     stop = threading.Event()
     stop.set()
     for number in range(FEW_REFUSALS + 4):

@@ -131,15 +131,13 @@ def test_each_public_method_is_there_over_each_connection(here: type, remote: ty
     assert set() == public(remote).keys() - public(here).keys()
 
 
-def test_each_operation_of_the_client_has_a_route() -> None:
-    """The service serves each operation in the list of the client."""
+def test_the_service_serves_each_operation_in_the_list_of_the_client() -> None:
     served = {(each.method, each.path) for each in app.OPERATIONS}
 
     assert set() == {name for name, each in OPERATIONS.items() if (each.method, each.path) not in served}
 
 
-def test_the_suite_covers_every_public_method() -> None:
-    """Each method of each group is called in this file."""
+def test_each_method_of_each_group_is_called_in_this_file() -> None:
     text = Path(__file__).read_text()
     for kind in (Jobs, History, Devices, Logs, RunFiles, Access, Snapshots):
         for name in dir(kind):
@@ -241,8 +239,7 @@ def test_each_connection_gives_the_same_answer(direct: Client, client: Client, o
     assert expected == actual
 
 
-def test_why_names_the_same_obstacles(direct: Client, client: Client) -> None:
-    """Why a job waits is explained alike."""
+def test_why_a_job_waits_is_explained_alike(direct: Client, client: Client) -> None:
     job = submitted(direct, hold=True)
 
     expected, actual = direct.jobs.why(job.id), client.jobs.why(job.id)
@@ -255,8 +252,9 @@ def test_why_names_the_same_obstacles(direct: Client, client: Client) -> None:
     assert expected.devices.keys() == actual.devices.keys()
 
 
-def test_events_are_those_of_the_history(direct: Client, client: Client, old: Job) -> None:
-    """The events of a job come in the same order, without the tokens of runs."""
+def test_the_events_of_a_job_come_in_the_same_order_without_the_tokens_of_runs(
+    direct: Client, client: Client, old: Job
+) -> None:
     expected, actual = direct.jobs.events(old.id), client.jobs.events(old.id)
 
     assert [each.act for each in expected] == [each.act for each in actual]
@@ -332,8 +330,9 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("what", ERRORS)
-def test_each_connection_gives_the_same_error(direct: Client, client: Client, old: Job, what: str) -> None:
-    """An error has the same class, the same line and the same exit code."""
+def test_an_error_has_the_same_class_the_same_line_and_the_same_exit_code(
+    direct: Client, client: Client, old: Job, what: str
+) -> None:
     job = submitted(direct, hold=True)
 
     with pytest.raises(GpuQueueError) as expected:
@@ -367,8 +366,10 @@ def test_a_job_is_submitted_with_all_that_it_asks_for(client: Client, direct: Cl
     assert 2 == len(known.array or ())
 
 
-def test_a_probe_is_submitted_over_each_connection(client: Client, direct: Client) -> None:
-    """The whole device, the time limit and the rule of a probe reach the queue. A malformed rule is refused."""
+def test_the_whole_device_the_time_limit_and_the_rule_of_a_probe_reach_the_queue(
+    client: Client, direct: Client
+) -> None:
+    # A malformed rule is refused.
     probe = {"mem": None, "exclusive": True, "time_limit": "10m"}
     job = submitted(client, **probe, probe="flat=60,steps=9", hold=True)
 
@@ -395,8 +396,7 @@ def test_a_waiting_job_is_changed(client: Client, direct: Client) -> None:
     assert client.jobs.cancel(job.id).already
 
 
-def test_a_part_of_an_array_is_changed(client: Client) -> None:
-    """A change to a part says which members it did not reach."""
+def test_a_change_to_a_part_says_which_members_it_did_not_reach(client: Client) -> None:
     job = submitted(client, array="0-3")
 
     done = client.jobs.cancel(f"{job.id}_1-2")
@@ -407,8 +407,7 @@ def test_a_part_of_an_array_is_changed(client: Client) -> None:
     client.jobs.cancel(job.id)
 
 
-def test_a_dedupe_key_finds_the_job(client: Client) -> None:
-    """A second submit with the key returns the first job and says so."""
+def test_a_second_submit_with_the_key_returns_the_first_job_and_says_so(client: Client) -> None:
     found: list[Job] = []
     job = submitted(client, dedupe="key", hold=True)
 
@@ -433,8 +432,7 @@ def test_an_ended_job_is_retried(client: Client, old: Job) -> None:
     )
 
 
-def test_devices_are_drained_and_resumed(client: Client) -> None:
-    """A drain by index means the device of this host, with its reason."""
+def test_a_drain_by_index_means_the_device_of_this_host_with_its_reason(client: Client) -> None:
     (drained,) = client.devices.drain("0", reason="the fan")
     (resumed,) = client.devices.resume(all_here=True)
 
@@ -442,8 +440,7 @@ def test_devices_are_drained_and_resumed(client: Client) -> None:
 
 
 @pytest.mark.full
-def test_ends_come_in_their_order(client: Client) -> None:
-    """Waits end with the jobs, and report a held job once."""
+def test_waits_end_with_the_jobs_and_report_a_held_job_once(client: Client) -> None:
     first, second = submitted(client), submitted(client, hold=True)
     held: list[int] = []
     client.jobs.cancel(first.id)
@@ -533,8 +530,8 @@ def test_an_ended_run_has_no_terminal(client: Client, old: Job) -> None:
     assert client.logs.terminal(old.id, tail) is None
 
 
-def test_only_a_service_makes_codes_to_sign_in_with(served: ServedSite) -> None:
-    """Each call of a service makes a new code. Without a service there is no page to open."""
+def test_each_call_of_a_service_makes_a_new_code(served: ServedSite) -> None:
+    # Without a service there is no page to open.
     codes = []
     for kind in ("unix", "https"):
         with served.client(kind) as client:
@@ -583,8 +580,7 @@ def test_the_account_is_the_callers(bob: Client) -> None:
 
 
 @pytest.mark.parametrize("act", ["cancel", "hold", "release", "move", "retry", "spec_again"])
-def test_nobody_changes_the_job_of_another(direct: Client, bob: Client, act: str) -> None:
-    """Another account is refused, and the job stays as it is."""
+def test_another_account_is_refused_and_the_job_stays_as_it_is(direct: Client, bob: Client, act: str) -> None:
     job = submitted(direct)
 
     with pytest.raises(Refused, match="only"):
@@ -611,24 +607,21 @@ def test_another_account_sees_sizes_and_no_secrets(served: ServedSite, bob: Clie
     assert b"" == bob.logs.end(bob.jobs.newest(old.id), 100)
 
 
-def test_a_wrong_token_is_not_authenticated(served: ServedSite) -> None:
-    """An unknown token is refused, for reads and for writes."""
+def test_an_unknown_token_is_refused_for_reads_and_for_writes(served: ServedSite) -> None:
     with served.client("https", "wrong") as unknown:
         for call in (lambda: unknown.jobs.get(1), lambda: submitted(unknown), unknown.devices.list):
             with pytest.raises(NotAuthenticated):
                 call()
 
 
-def test_a_service_that_is_not_there_is_unreachable(served: ServedSite, tmp_path: Path) -> None:
-    """Without a service the error says so in one line, with exit code 4."""
+def test_without_a_service_the_error_says_so_in_one_line_with_exit_code_4(served: ServedSite, tmp_path: Path) -> None:
     with Client(replace(served.settings, url=f"unix://{tmp_path}/none.sock")) as client:
         with pytest.raises(ServiceUnreachable, match="gpuqueue serve") as caught:
             client.jobs.get(1)
         assert 4 == caught.value.exit_code
 
 
-def test_the_store_is_not_reached_through_a_service(served: ServedSite) -> None:
-    """A client of the service has no queue and no database of its own."""
+def test_a_client_of_the_service_has_no_queue_and_no_database_of_its_own(served: ServedSite) -> None:
     with served.client("unix") as client:
         with pytest.raises(Refused, match="through the service"):
             _ = client.queue

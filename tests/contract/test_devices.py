@@ -43,11 +43,7 @@ class TestSimulated(DeviceConformance):
     def bench(self) -> Iterator[Bench]:
         """Return a bench on simulated devices, where the environment of a process names its device."""
         backend = SimulatedBackend(f"contract{os.getpid()}", "2x24G")
-        bench = Bench(
-            backend,
-            {DeviceKind.SIMULATED},
-            environ=lambda device: {"CUDA_VISIBLE_DEVICES": device.uuid},
-        )
+        bench = Bench(backend, {DeviceKind.SIMULATED}, environ=lambda device: {"CUDA_VISIBLE_DEVICES": device.uuid})
         with ended_after(bench):
             yield bench
 

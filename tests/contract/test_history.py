@@ -18,8 +18,7 @@ from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.text.units import GIB
 
 
-def test_an_empty_history_has_no_jobs(database: HistoryDatabase) -> None:
-    """An empty history answers every query."""
+def test_an_empty_history_answers_every_query(database: HistoryDatabase) -> None:
     assert (None, None, None, (), []) == (
         database.cursor(),
         database.max_job_id(),
@@ -29,8 +28,7 @@ def test_an_empty_history_has_no_jobs(database: HistoryDatabase) -> None:
     )
 
 
-def test_submit(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A submitted job has its full request and waits."""
+def test_a_submitted_job_has_its_full_request_and_waits(database: HistoryDatabase, outbox: Outbox) -> None:
     spec = make_spec(argv=("python", "a b.py"), time_limit_s=60.5, gpus=2, script="a b.py", interpreter="python")
     outbox.submit(1, spec)
     outbox.record()
@@ -45,8 +43,9 @@ def test_submit(database: HistoryDatabase, outbox: Outbox) -> None:
     assert (Cursor(epoch="e1", last_id="1700-1"), 1) == (database.cursor(), database.max_job_id())
 
 
-def test_retries_are_found(database: HistoryDatabase, outbox: Outbox) -> None:
-    """Those of one job, in the order of their ids, among the jobs of its user."""
+def test_those_of_one_job_in_the_order_of_their_ids_among_the_jobs_of_its_user(
+    database: HistoryDatabase, outbox: Outbox
+) -> None:
     for job_id, first in enumerate((None, None, 1, 2, 1, 11), 1):
         outbox.submit(job_id, make_spec(retry_of=first))
     outbox.record()
@@ -56,8 +55,9 @@ def test_retries_are_found(database: HistoryDatabase, outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 4])
-def test_a_whole_life(database: HistoryDatabase, outbox: Outbox, batch: int) -> None:
-    """A record is the same for any division of its events into batches."""
+def test_a_record_is_the_same_for_any_division_of_its_events_into_batches(
+    database: HistoryDatabase, outbox: Outbox, batch: int
+) -> None:
     outbox.submit(1, make_spec(gpus=2))
     outbox.claim(1, devices="GPU-b,GPU-a")
     outbox.started(1, devices="GPU-b,GPU-a")
@@ -133,8 +133,7 @@ def test_lose_and_run_again(database: HistoryDatabase, outbox: Outbox, batch: in
     assert (JobState.FAILED, 2, 1) == (record.job.state, record.job.attempt, record.job.losses)
 
 
-def test_lost_too_often_then_released(database: HistoryDatabase, outbox: Outbox) -> None:
-    """The wait reason is set and cleared together with the state."""
+def test_the_wait_reason_is_set_and_cleared_together_with_the_state(database: HistoryDatabase, outbox: Outbox) -> None:
     outbox.submit(1)
     outbox.claim(1)
     outbox.report(1, Act.LOSE, JobState.HELD, losses=3, reason=WaitReason.LOST_TOO_OFTEN, token="1.a", detail="gone")
@@ -147,8 +146,7 @@ def test_lost_too_often_then_released(database: HistoryDatabase, outbox: Outbox)
     assert (JobState.QUEUED, None, 0) == (job.state, job.reason, job.losses)
 
 
-def test_hold_and_cancel(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A job that never ran can be held and cancelled."""
+def test_a_job_that_never_ran_can_be_held_and_cancelled(database: HistoryDatabase, outbox: Outbox) -> None:
     outbox.submit(1)
     outbox.report(1, Act.HOLD, JobState.HELD, attempt=0, reason=WaitReason.HELD)
     outbox.report(1, Act.CANCEL, JobState.CANCELLED, attempt=0)
@@ -163,7 +161,6 @@ def test_hold_and_cancel(database: HistoryDatabase, outbox: Outbox) -> None:
 
 
 def test_cancel_of_a_running_job(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A cancelled running job is first "cancelling", and then its run ends as cancelled."""
     outbox.submit(1)
     outbox.claim(1)
     outbox.started(1)
@@ -177,7 +174,6 @@ def test_cancel_of_a_running_job(database: HistoryDatabase, outbox: Outbox) -> N
 
 
 def test_a_write_with_a_stale_token_changes_no_run(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A stale token changes no run: only the owner of a run may change it."""
     outbox.submit(1)
     outbox.claim(1)
     outbox.record()
@@ -245,8 +241,7 @@ def test_a_new_epoch_starts_over(database: HistoryDatabase, outbox: Outbox) -> N
     assert (Cursor(epoch="e2", last_id="1700-1"), [1001, 1]) == (database.cursor(), ids(database))
 
 
-def test_no_events_are_written_at_once(database: HistoryDatabase) -> None:
-    """An empty batch succeeds and writes nothing."""
+def test_an_empty_batch_succeeds_and_writes_nothing(database: HistoryDatabase) -> None:
     assert database.apply([], expected=None, epoch="e1")
     assert database.cursor() is None
 

@@ -115,10 +115,9 @@ def test_rows_are_put_as_they_are_one_by_one(
 
 @odd.few_examples
 @given(first=batches, second=batches)
-def test_rows_that_are_there_are_left_alone(
+def test_bulk_insert_inserts_new_rows_and_leaves_existing_rows_unchanged(
     connection: sa.Connection, first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> None:
-    """`bulk.insert` inserts new rows and leaves existing rows unchanged."""
     emptied(connection)
     one_by_one(connection, [*reversed(first)])
     for reported in (first, second):
@@ -148,10 +147,7 @@ def test_rows_are_updated_as_they_are_one_by_one(
 def test_rows_that_are_more_than_one_text_go_in_several(
     connection: sa.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that exceed one text are sent in several.
-
-    PostgreSQL takes no text of 1 GiB, and five hundred environments can be that large.
-    """
+    # PostgreSQL takes no text of 1 GiB, and five hundred environments can be that large.
     monkeypatch.setattr(bulk, "_MOST_TEXT", 100)
     reported = [{"id": number, "part": "", "text": "x" * (10 * number)} for number in range(20)]
 
@@ -169,10 +165,7 @@ def test_rows_that_are_more_than_one_text_go_in_several(
 def test_rows_are_found_by_their_keys_also_in_small_tables(
     history_url: str, of: sa.Table, keys: tuple[str, ...]
 ) -> None:
-    """Rows are found by their keys through an index, even in small tables.
-
-    PostgreSQL would read a small table completely and keep that plan when it has a million rows.
-    """
+    # PostgreSQL would read a small table completely and keep that plan when it has a million rows.
     columns = tuple(column.name for column in of.columns)
     engine = open_engine(history_url)
     with writing(engine) as connection:
@@ -185,8 +178,7 @@ def test_rows_are_found_by_their_keys_also_in_small_tables(
     assert not any("Seq Scan" in step or "Hash" in step for step in steps), steps
 
 
-def test_nothing_is_nothing(connection: sa.Connection) -> None:
-    """No rows need no statement."""
+def test_no_rows_need_no_statement(connection: sa.Connection) -> None:
     bulk.insert(connection, MANY, [])
     bulk.put(connection, MANY, [])
     bulk.update(connection, MANY, ("id", "part"), [])

@@ -82,8 +82,7 @@ def test_secrets_go_with_the_end(database: HistoryDatabase, outbox: Outbox, hist
     assert "hunter2" not in everything(history_url)
 
 
-def test_a_run_that_is_lost_or_requeued_keeps_its_jobs_secrets(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A job that runs again needs its secrets."""
+def test_a_job_that_runs_again_needs_its_secrets(database: HistoryDatabase, outbox: Outbox) -> None:
     outbox.submit(1, spec_of())
     outbox.claim(1)
     outbox.report(1, Act.LOSE, JobState.QUEUED, losses=1, token="1.a", detail="gone")
@@ -92,8 +91,7 @@ def test_a_run_that_is_lost_or_requeued_keeps_its_jobs_secrets(database: History
     assert WHOLE == database.kept_environment(1)
 
 
-def test_a_site_may_keep_secrets(history_url: str) -> None:
-    """With the setting, secrets are kept as long as the environment."""
+def test_with_the_setting_secrets_are_kept_as_long_as_the_environment(history_url: str) -> None:
     database = HistoryDatabase(history_url, keep_secrets=True)
     outbox = Outbox(database)
     outbox.submit(1, spec_of())
@@ -104,8 +102,10 @@ def test_a_site_may_keep_secrets(history_url: str) -> None:
     database.close()
 
 
-def test_an_array_has_one_environment(database: HistoryDatabase, outbox: Outbox, history_url: str) -> None:
-    """The members of an array share its environment. It loses its secrets when the whole array has ended."""
+def test_the_members_of_an_array_share_its_environment(
+    database: HistoryDatabase, outbox: Outbox, history_url: str
+) -> None:
+    # It loses its secrets when the whole array has ended.
     array = Array(indexes=Indexes.parse("0-1"), at_once=None, axes=())
     outbox.submit(1, spec_of(array=array))
     for index in (0, 1):
@@ -123,8 +123,10 @@ def test_an_array_has_one_environment(database: HistoryDatabase, outbox: Outbox,
     assert [1] == [row.job_id for row in _rows(history_url)]
 
 
-def test_environments_go_some_time_after_the_end(database: HistoryDatabase, outbox: Outbox, history_url: str) -> None:
-    """An environment is removed if its job ended before a time. The job stays, and so do those that have not ended."""
+def test_an_environment_is_removed_if_its_job_ended_before_a_time(
+    database: HistoryDatabase, outbox: Outbox, history_url: str
+) -> None:
+    # The job stays, and so do those that have not ended.
     for job_id in (1, 2, 3):
         outbox.submit(job_id, spec_of())
     ends(outbox)
@@ -141,10 +143,10 @@ def test_environments_go_some_time_after_the_end(database: HistoryDatabase, outb
     assert 1 == database.forget_environments(between + timedelta(days=99))
 
 
-def test_of_a_request_that_cannot_be_read_there_is_no_environment(
+def test_a_retry_learns_that_a_request_is_damaged_or_unknown(
     database: HistoryDatabase, outbox: Outbox, history_url: str
 ) -> None:
-    """A retry learns that a request is damaged, or unknown. It must not run something else."""
+    # It must not run something else.
     outbox.submit(1, spec_of())
     outbox.record()
     engine = open_engine(history_url)

@@ -125,11 +125,10 @@ def furnished(database: HistoryDatabase) -> HistoryDatabase:
         ({"exit_code": 0, "limit": 1, "after_id": 6}, [4]),
     ],
 )
-def test_each_filter_keeps_what_it_says(furnished: HistoryDatabase, query: dict[str, Any], expected: list[int]) -> None:
-    """Each filter gives the matching jobs.
-
-    An unknown value matches no filter, and SQL wildcards match only themselves.
-    """
+def test_each_filter_gives_the_matching_jobs(
+    furnished: HistoryDatabase, query: dict[str, Any], expected: list[int]
+) -> None:
+    # An unknown value matches no filter, and SQL wildcards match only themselves.
     assert expected == ids(furnished, **query)
 
 
@@ -189,7 +188,7 @@ def named(database: HistoryDatabase) -> HistoryDatabase:
     ],
 )
 def test_a_name_may_be_a_pattern(named: HistoryDatabase, name: str, expected: list[int]) -> None:
-    """A name may be a pattern, as in `cancel --name`. A pattern that is also a whole name matches that name too."""
+    # A pattern that is also a whole name matches that name too.
     assert expected == ids(named, name=name)
 
 
@@ -273,14 +272,11 @@ def test_a_clock_that_was_set_back_hides_no_job(database: HistoryDatabase, monke
         ({"since": second(4)}, "SCAN jobs USING INDEX sqlite_autoindex_jobs_1"),
     ],
 )
-def test_of_many_none_is_put_in_order(
+def test_a_page_of_many_matches_is_read_from_an_index_without_sorting(
     furnished: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, query: dict[str, Any], plan: str
 ) -> None:
-    """A page of many matches is read from an index without sorting.
-
-    Regression: of a million jobs SQLite collected all succeeded ones to show the fifty largest, or scanned a year of
-    them.
-    """
+    # Regression: of a million jobs SQLite collected all succeeded ones to show the fifty largest, or scanned a year of
+    # them.
     monkeypatch.setattr(filters, "FEW", 0)
     engine = furnished._engine
     asked: list[tuple[str, Any]] = []
@@ -312,10 +308,7 @@ def test_of_many_none_is_put_in_order(
 def test_the_largest_stands_first_and_the_unknown_last(
     furnished: HistoryDatabase, sort: Sort, expected: list[int]
 ) -> None:
-    """The largest value is first and unknown values are last. Among equal values the newest job is first.
-
-    A peak is unknown if the peak on one of its devices is unknown.
-    """
+    # Among equal values the newest job is first. A peak is unknown if the peak on one of its devices is unknown.
     assert expected == ids(furnished, sort=sort)
 
 
@@ -349,8 +342,7 @@ def test_pages_put_together_are_the_whole_list(
     assert whole == seen
 
 
-def test_a_page_with_a_filter_goes_on_in_its_order(furnished: HistoryDatabase) -> None:
-    """The job after which a page continues need not match the filter."""
+def test_the_job_after_which_a_page_continues_need_not_match_the_filter(furnished: HistoryDatabase) -> None:
     assert [3, 1] == ids(furnished, sort=Sort.PEAK, user="ada", after_id=4, limit=2)
     assert [5] == ids(furnished, sort=Sort.PEAK, user="ada", after_id=7)
 
@@ -362,11 +354,8 @@ def test_a_page_after_a_job_that_nobody_knows(furnished: HistoryDatabase) -> Non
     assert [8, 7] == ids(furnished, after_id=99, limit=2)
 
 
-def test_a_job_that_runs_again_shows_nothing_of_its_last_run(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A filter uses the run that a list shows. A job that runs again shows nothing of its previous run.
-
-    A released claim changes nothing.
-    """
+def test_a_filter_uses_the_run_that_a_list_shows(database: HistoryDatabase, outbox: Outbox) -> None:
+    # A job that runs again shows nothing of its previous run. A released claim changes nothing.
     outbox.submit(1)
     outbox.claim(1)
     outbox.report(1, Act.LOSE, JobState.QUEUED, token="1.a", detail="gone", losses=1)

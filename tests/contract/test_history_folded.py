@@ -36,8 +36,7 @@ def rows(database: HistoryDatabase, **query: object) -> list[tuple[int, dict[Job
     return [(row.record.job.id, dict(row.members)) for row in found]
 
 
-def test_an_array_is_one_row_with_counts(furnished: HistoryDatabase) -> None:
-    """Newest first, each array is one row, and each other job is one."""
+def test_newest_first_each_array_is_one_row_and_each_other_job_is_one(furnished: HistoryDatabase) -> None:
     both = {SUCCEEDED: 2, FAILED: 2}
     assert [(8, {SUCCEEDED: 2}), (7, {}), (2, {**both}), (1, {})] == [
         (job_id, {state: number for state, number in members.items() if state.is_end})

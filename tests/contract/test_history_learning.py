@@ -97,8 +97,10 @@ def test_each_rule_is_replayed_over_the_repeat_jobs(database: HistoryDatabase, o
     assert [("arguments", 3)] == [(each.key, each.figures.jobs) for each in report.signatures]
 
 
-def test_jobs_whose_need_is_unknown_are_counted_apart(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A run that filled its allocation, or lacked memory, has no known need. Failures are not read at all."""
+def test_a_run_that_filled_its_allocation_or_lacked_memory_has_no_known_need(
+    database: HistoryDatabase, outbox: Outbox
+) -> None:
+    # Failures are not read at all.
     ran(outbox, 1, train(), 5)
     ran(outbox, 2, train(), 7.9)
     ran(outbox, 3, train(), 5, ending=DIED)
@@ -112,8 +114,8 @@ def test_jobs_whose_need_is_unknown_are_counted_apart(database: HistoryDatabase,
     assert of(report, MemRule.LEARNED).fit_rate is None
 
 
-def test_a_job_after_a_lack_of_memory_asked_for_too_little(database: HistoryDatabase, outbox: Outbox) -> None:
-    """What was asked is the allocation of the first run. The need is that of the last one."""
+def test_what_was_asked_is_the_allocation_of_the_first_run(database: HistoryDatabase, outbox: Outbox) -> None:
+    # The need is that of the last one.
     ran(outbox, 1, train(), 5)
     ran(outbox, 2, train(), 4, lease=4, ending=DIED)
     run(outbox, 2, 5, lease=8, attempt=2)
@@ -148,8 +150,9 @@ def test_only_jobs_that_had_ended_teach(database: HistoryDatabase, outbox: Outbo
     assert (2, 1) == (replayed(database).first, replayed(database).repeats)
 
 
-def test_users_do_not_learn_from_each_other(database: HistoryDatabase, outbox: Outbox) -> None:
-    """Each account has its own earlier runs, and can be asked for alone."""
+def test_each_account_has_its_own_earlier_runs_and_can_be_asked_for_alone(
+    database: HistoryDatabase, outbox: Outbox
+) -> None:
     for job_id, account in enumerate((ADA, BOB, ADA, BOB, ADA), 1):
         ran(outbox, job_id, train(account=account), 5)
     outbox.record()
@@ -170,8 +173,7 @@ def test_nobody_asked_for_the_device_of_a_probe(database: HistoryDatabase, outbo
     assert (2, 1, 0, 1) == (report.jobs, report.unclear, report.first, report.repeats)
 
 
-def test_members_of_an_array_have_its_code(database: HistoryDatabase, outbox: Outbox) -> None:
-    """The members of an array are jobs with their own arguments."""
+def test_the_members_of_an_array_are_jobs_with_their_own_arguments(database: HistoryDatabase, outbox: Outbox) -> None:
     outbox.submit(1, train("--lr", "{lr}", array=Array.asked(None, ["lr=1,1"], None)))
     outbox.record()
     for member, index in ((2, 0), (3, 1)):
@@ -197,8 +199,8 @@ def test_only_the_period_is_read_and_only_so_many_jobs(database: HistoryDatabase
         assert ([1, 2, 3, 4, 5], False) == ([job.id for job in found], is_cut)
 
 
-def test_an_index_finds_the_jobs_of_the_period(database: HistoryDatabase) -> None:
-    """A long history is not read from its beginning. PostgreSQL needs figures about many rows to plan so."""
+def test_a_long_history_is_not_read_from_its_beginning(database: HistoryDatabase) -> None:
+    # PostgreSQL needs figures about many rows to plan so.
     query = queries._with_runs(queries._newest(second(0), END, None, 10))
     with reading(database._engine) as connection:
         if connection.dialect.name != "sqlite":

@@ -52,8 +52,9 @@ def test_a_message_is_due_once_its_job_has_ended(database: HistoryDatabase, outb
     assert [(1, 0)] == keys(database.due_notifications(now=NOW, most=1))
 
 
-def test_the_oldest_ends_go_first(database: HistoryDatabase, outbox: Outbox) -> None:
-    """The messages of the oldest ends are due first, whatever their job ids."""
+def test_the_messages_of_the_oldest_ends_are_due_first_whatever_their_job_ids(
+    database: HistoryDatabase, outbox: Outbox
+) -> None:
     ended(outbox, 3)
     ended(outbox, 1)
 
@@ -61,7 +62,7 @@ def test_the_oldest_ends_go_first(database: HistoryDatabase, outbox: Outbox) -> 
 
 
 def test_one_sender_takes_a_message(database: HistoryDatabase, outbox: Outbox) -> None:
-    """One sender takes a message. No other sender takes it until the given time, after which the next one does."""
+    # No other sender takes it until the given time, after which the next one does.
     ended(outbox, 1)
     first, _ = database.due_notifications(now=NOW, most=9)
 
@@ -93,10 +94,7 @@ def test_what_was_noted_is_never_due_again(database: HistoryDatabase, outbox: Ou
 
 
 def test_a_job_that_is_recorded_twice_keeps_its_notes(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A job that is recorded twice keeps its message outcomes.
-
-    The outbox may repeat events that a history restored from a copy does not have.
-    """
+    # The outbox may repeat events that a history restored from a copy does not have.
     ended(outbox, 1)
     for due in database.due_notifications(now=NOW, most=9):
         database.settle_notification(due, Outcome.SENT, at=NOW)
@@ -116,8 +114,8 @@ def test_an_end_without_a_run_is_one(database: HistoryDatabase, outbox: Outbox, 
     assert [(1, 0)] == keys(database.due_notifications(now=NOW, most=9))
 
 
-def test_an_array_notifies_and_its_members_do_not(database: HistoryDatabase, outbox: Outbox) -> None:
-    """An array has one message, when its last member has ended. Its members have none."""
+def test_an_array_has_one_message_when_its_last_member_has_ended(database: HistoryDatabase, outbox: Outbox) -> None:
+    # Its members have none.
     outbox.submit(1, make_spec(notifications=(TEAM,), array=Array.parse("0-1")))
     for index in (0, 1):
         outbox.claim(2 + index, of="1", index=str(index), left="" if index else "1")

@@ -94,10 +94,10 @@ def test_a_run_whose_memory_others_took_shows_nothing(
 
 
 @pytest.mark.parametrize(("asks_gib", "proofs"), [(6, []), (12, [Proof.DIED])])
-def test_a_run_whose_memory_others_took_shows_nothing_before_the_next_one(
+def test_while_the_job_waits_its_request_shows_that(
     database: HistoryDatabase, outbox: Outbox, asks_gib: int, proofs: list[Proof]
 ) -> None:
-    """While the job waits, its request shows that. The next job of the script used to ask for twice as much."""
+    # The next job of the script used to ask for twice as much.
     seen = replace(device(3), lease_bytes=6 * GIB)
     outbox.submit(1, train())
     given = {"token": "1.a", "attempt": 1}
@@ -112,8 +112,8 @@ def test_a_run_whose_memory_others_took_shows_nothing_before_the_next_one(
     assert proofs == [run.proof for run in found(database)]
 
 
-def test_runs_have_what_a_signature_needs(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A run has its proof, its arguments, its code and its devices. The newest comes first."""
+def test_a_run_has_its_proof_its_arguments_its_code_and_its_devices(database: HistoryDatabase, outbox: Outbox) -> None:
+    # The newest comes first.
     git = Checkout(commit=COMMIT, dirty=False)
     ran(outbox, 1, train("--lr", "1", git=git), device(5))
     ran(outbox, 2, train("--name", 'it\'s; a \\ "name"', ""), device(6, "GPU-1"), device(7, "GPU-0"))
@@ -127,8 +127,9 @@ def test_runs_have_what_a_signature_needs(database: HistoryDatabase, outbox: Out
     assert second == PastRun(**same, bytes=7 * GIB, words=words, gpus=2, models=("A10", "A10"))
 
 
-def test_a_run_shows_its_utilisation_if_it_was_alone(database: HistoryDatabase, outbox: Outbox) -> None:
-    """Whether others were on the device is read, and how much the run used it."""
+def test_whether_others_were_on_the_device_is_read_and_how_much_the_run_used_it(
+    database: HistoryDatabase, outbox: Outbox
+) -> None:
     use = Activity(own_utilisation_mean=0.25)
     for job_id, shared in enumerate((True, False, None), 1):
         peak = Peak(bytes=GIB // 2, source=PeakSource.NVML_SAMPLED, samples=50, shared=shared)
@@ -152,7 +153,6 @@ def test_only_runs_that_show_a_need_are_found(database: HistoryDatabase, outbox:
 
 
 def test_a_probe_that_ended_early_shows_a_lower_bound(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A probe that ran to its end shows the need, and one that was ended early a lower bound."""
     limited: dict[str, Any] = {"probe": "flat=60", "time_limit_s": 600.0}
     ran(outbox, 1, train(**limited), device(5))
     ran(outbox, 2, train(**limited), device(8), ending=Ending.stopped(EndingKind.TIMED_OUT, -15))
@@ -161,8 +161,7 @@ def test_a_probe_that_ended_early_shows_a_lower_bound(database: HistoryDatabase,
     assert [(Proof.AT_LEAST, 8 * GIB), (Proof.PEAK, 5 * GIB)] == [(run.proof, run.bytes) for run in found(database)]
 
 
-def test_runs_of_others_and_of_other_programs_are_private(database: HistoryDatabase, outbox: Outbox) -> None:
-    """Only the account's own runs of the same file are found."""
+def test_only_the_accounts_own_runs_of_the_same_file_are_found(database: HistoryDatabase, outbox: Outbox) -> None:
     ran(outbox, 1, train(account=BOB), device(5))
     ran(outbox, 2, make_spec(argv=("./train.py",), cwd="/home/ada"), device(6))
     ran(outbox, 3, train(), device(7))
@@ -174,8 +173,9 @@ def test_runs_of_others_and_of_other_programs_are_private(database: HistoryDatab
     assert () == found(database, program="/home/ada/other.py")
 
 
-def test_members_of_an_array_are_runs_with_their_own_arguments(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A member has the values of its index, and the code of its array."""
+def test_a_member_has_the_values_of_its_index_and_the_code_of_its_array(
+    database: HistoryDatabase, outbox: Outbox
+) -> None:
     array = train("--lr", "{lr}", array=Array.asked(None, ["lr=1,2"], None), git=Checkout(commit=COMMIT, dirty=False))
     outbox.submit(1, array)
     outbox.record()
@@ -186,8 +186,8 @@ def test_members_of_an_array_are_runs_with_their_own_arguments(database: History
     assert [(("--lr", "2"), COMMIT), (("--lr", "1"), COMMIT)] == [(run.words, run.code) for run in found(database)]
 
 
-def test_a_run_has_the_environment_that_was_named(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A member of an array has that of its array. A variable of this name is no Python environment."""
+def test_a_member_of_an_array_has_that_of_its_array(database: HistoryDatabase, outbox: Outbox) -> None:
+    # A variable of this name is no Python environment.
     outbox.submit(1, train("{x}", array=Array.asked(None, ["x=1"], None), environment="torch-2.8"))
     ran(outbox, 3, train("2", environment="jax", env={"environment": "no"}), device(5))
     ran(outbox, 4, train("3", env={"environment": "no"}), device(5))
@@ -198,8 +198,9 @@ def test_a_run_has_the_environment_that_was_named(database: HistoryDatabase, out
     assert {"1": "torch-2.8", "2": "jax", "3": None} == {run.words[0]: run.environment for run in found(database)}
 
 
-def test_the_words_before_a_script_are_no_arguments(database: HistoryDatabase, outbox: Outbox) -> None:
-    """With uv, more words come before the script than its interpreter."""
+def test_with_uv_more_words_come_before_the_script_than_its_interpreter(
+    database: HistoryDatabase, outbox: Outbox
+) -> None:
     argv = ("uv", "run", "--frozen", "python", "train.py", "--lr", "1")
     ran(outbox, 1, make_spec(argv=argv, script="train.py", interpreter="uv run", cwd="/home/ada"), device(5))
     outbox.record()
@@ -277,8 +278,7 @@ def test_the_query_is_quick_among_many_jobs(crowded: Any, history_url: str) -> N
     assert "Seq Scan" not in plan, plan
 
 
-def test_the_words_of_endings_are_those_of_the_model() -> None:
-    """The query names endings literally, so that it needs few modules."""
+def test_the_query_names_endings_literally_so_that_it_needs_few_modules() -> None:
     assert {EndingKind.EXITED, EndingKind.TIMED_OUT, EndingKind.OUT_OF_MEMORY} == {
         "exited",
         "timed_out",

@@ -35,8 +35,7 @@ def test_a_story_is_in_the_order_of_the_outbox(database: HistoryDatabase, outbox
     assert reported[1:] == list(story[1:])
 
 
-def test_a_job_has_any_number_of_runs_in_a_page(database: HistoryDatabase, outbox: Outbox) -> None:
-    """In a page each job has its own runs and devices, in order."""
+def test_in_a_page_each_job_has_its_own_runs_and_devices_in_order(database: HistoryDatabase, outbox: Outbox) -> None:
     for job_id in (1, 2):
         outbox.submit(job_id)
         for attempt in (1, 2):
@@ -83,8 +82,10 @@ def furnished(database: HistoryDatabase, outbox: Outbox) -> HistoryDatabase:
         ({"before_id": 1}, []),
     ],
 )
-def test_history_gives_what_matches(furnished: HistoryDatabase, query: dict[str, Any], expected: list[int]) -> None:
-    """Each filter narrows the result, alone and combined. Records are newest first, page by page."""
+def test_each_filter_narrows_the_result_alone_and_combined(
+    furnished: HistoryDatabase, query: dict[str, Any], expected: list[int]
+) -> None:
+    # Records are newest first, page by page.
     assert expected == ids(furnished, **query)
 
 
@@ -102,8 +103,7 @@ def test_a_page_may_be_large(database: HistoryDatabase, outbox: Outbox) -> None:
     assert [1] * count == [len(record.runs) for record in page]
 
 
-def test_an_old_reader_says_what_to_do(empty_url: str) -> None:
-    """Without tables, the message names the command that creates them."""
+def test_without_tables_the_message_names_the_command_that_creates_them(empty_url: str) -> None:
     database = HistoryDatabase(empty_url)
     with pytest.raises(
         HistoryUnreachable, match=r"(has no tables|is not there) yet: run gpuqueue up, or gpuqueue db upgrade"
@@ -147,8 +147,7 @@ def test_an_unreachable_history_is_reported_in_one_line(url: str, words: str) ->
     assert (False, 1) == ("secret" in str(caught.value), len(str(caught.value).splitlines()))
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path: Any) -> None:
-    """A file that is no database is neither read nor overwritten."""
+def test_a_file_that_is_no_database_is_neither_read_nor_overwritten(tmp_path: Any) -> None:
     path = tmp_path / "history.db"
     path.write_text("this is somebody's letter, not a database. " * 50)
     database = HistoryDatabase(f"sqlite:///{path}")
@@ -165,8 +164,7 @@ def test_a_new_file_is_private(tmp_path: Any) -> None:
     assert (0o600, 0o700) == (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777)
 
 
-def test_jobs_in_a_few_words(database: HistoryDatabase, outbox: Outbox) -> None:
-    """Name, account and state of those that the history has."""
+def test_name_account_and_state_of_those_that_the_history_has(database: HistoryDatabase, outbox: Outbox) -> None:
     outbox.submit(1, make_spec(name="one", account=BOB))
     outbox.submit(2)
     outbox.record()

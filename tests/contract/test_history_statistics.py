@@ -100,8 +100,7 @@ def of(statistics: Statistics, name: str) -> dict[str, Any]:
     return {group.label: getattr(group.figures, name) for group in statistics.groups}
 
 
-def test_an_empty_history_has_no_groups_and_no_rates(database: HistoryDatabase) -> None:
-    """An empty history has no groups, amounts of 0 and unknown rates."""
+def test_an_empty_history_has_no_groups_amounts_of_0_and_unknown_rates(database: HistoryDatabase) -> None:
     reported = ask(database)
 
     assert ((), Figures()) == (reported.groups, reported.total)
@@ -114,10 +113,7 @@ def test_an_empty_history_has_no_groups_and_no_rates(database: HistoryDatabase) 
 
 
 def test_a_run_counts_on_each_of_its_devices_and_once_as_a_run(database: HistoryDatabase, diary: Diary) -> None:
-    """A run counts once as a run and on each of its devices.
-
-    Two cards for two hours are four GPU-hours of one run, and two hours on each card.
-    """
+    # Two cards for two hours are four GPU-hours of one run, and two hours on each card.
     diary.run(1, ADA, 0, 1, 3, on="GPU-a,GPU-b")
     diary.record()
 
@@ -129,11 +125,8 @@ def test_a_run_counts_on_each_of_its_devices_and_once_as_a_run(database: History
     assert (1, 4 * HOUR) == (by_device.total.runs, pytest.approx(by_device.total.gpu_s))
 
 
-def test_asked_against_used_is_weighted_by_time(database: HistoryDatabase, diary: Diary) -> None:
-    """The ratio of used to requested memory is weighted by time.
-
-    Three hours at 2 of 24 GiB count more than one at 10 of 12. Unmeasured time is left out and reported.
-    """
+def test_the_ratio_of_used_to_requested_memory_is_weighted_by_time(database: HistoryDatabase, diary: Diary) -> None:
+    # Three hours at 2 of 24 GiB count more than one at 10 of 12. Unmeasured time is left out and reported.
     diary.run(1, ADA, 0, 0, 3, lease=24 * GIB, peak=2 * GIB)
     diary.run(2, ADA, 3, 3, 4, lease=12 * GIB, peak=10 * GIB)
     diary.run(3, ADA, 4, 4, 5, lease=6 * GIB, peak=None)
@@ -184,7 +177,7 @@ def test_waits_are_ranked_and_only_the_first_claim_ends_one(database: HistoryDat
 
 
 def test_rates_are_of_the_runs_that_ended(database: HistoryDatabase, diary: Diary) -> None:
-    """Rates refer to ended runs. A cancelled run is no failure, and an exit code other than 0 is one."""
+    # A cancelled run is no failure, and an exit code other than 0 is one.
     endings = [
         Ending.from_status(0),
         Ending.from_status(3),
@@ -234,7 +227,7 @@ def test_a_lack_of_memory_that_was_repaired_is_no_failure(database: HistoryDatab
 
 
 def test_a_device_is_found_by_the_name_that_lists_give_it(database: HistoryDatabase, diary: Diary) -> None:
-    """A device is found by its listed name. Regression: only the UUID worked, which no list shows."""
+    # Regression: only the UUID worked, which no list shows.
     diary.run(1, ADA, 0, 0, 1)
     diary.run(2, ADA, 0, 1, 2, on="GPU-b", host="nodeB")
     diary.record()
@@ -271,7 +264,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.usefixtures("berlin")
 def test_a_run_over_midnight_counts_in_both_days(database: HistoryDatabase, diary: Diary) -> None:
-    """A run over midnight counts in both local days, with its hours in each. A day without runs has 0."""
+    # A day without runs has 0.
     diary.run(1, ADA, 0, 9, 13)  # 22:00 to 02:00 in Berlin
     diary.record()
 
@@ -292,8 +285,8 @@ def test_a_day_has_the_hours_that_the_clock_on_the_wall_gives_it() -> None:
     assert [10, 25, 13] == [(end - start).total_seconds() / HOUR for start, end in steps]
 
 
-def test_a_course_has_each_step_of_each_device(database: HistoryDatabase, diary: Diary) -> None:
-    """A run counts in each step that it overlaps. Devices are in the order of their indexes."""
+def test_a_run_counts_in_each_step_that_it_overlaps(database: HistoryDatabase, diary: Diary) -> None:
+    # Devices are in the order of their indexes.
     diary.run(1, ADA, 0, 0, 3, on="GPU-a,GPU-b", busy=0.25)
     diary.record()
 

@@ -169,13 +169,10 @@ def same(figures: Figures, other: Figures) -> bool:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("user", [None, "ada"])
-def test_each_group_and_all_of_it_are_what_the_runs_come_to(
+def test_groups_by_user_host_device_and_day_and_the_totals_match_the_runs(
     database: HistoryDatabase, seed: int, user: str | None
 ) -> None:
-    """Groups by user, host, device and day and the totals match the runs.
-
-    Some runs exceed the period, and times are at full hours, where an off-by-one error would show.
-    """
+    # Some runs exceed the period, and times are at full hours, where an off-by-one error would show.
     reported = made(seed)
     write(database, reported)
     start, end = at(SINCE), at(UNTIL)
@@ -203,8 +200,7 @@ def test_each_group_and_all_of_it_are_what_the_runs_come_to(
         assert same(expected(mine, day, night), group.figures), group.key
 
 
-def test_each_step_of_a_course_is_what_the_runs_come_to(database: HistoryDatabase) -> None:
-    """Each step of a course matches the runs, in total and by device."""
+def test_each_step_of_a_course_matches_the_runs_in_total_and_by_device(database: HistoryDatabase) -> None:
     reported = made(4)
     write(database, reported)
     within = [run for run in reported if (run.ended is None or run.ended >= at(SINCE)) and run.claimed < at(UNTIL)]

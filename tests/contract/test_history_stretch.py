@@ -48,8 +48,9 @@ def found(database: HistoryDatabase, first: int = 0, last: int = 1000, user: str
     return database.statistics(by=By.USER, since=second(first), until=second(last), user=user).stretch
 
 
-def test_a_shared_run_is_compared_with_the_mean_of_those_alone(database: HistoryDatabase, outbox: Outbox) -> None:
-    """Alone 100 s on average; two shared runs took 260 s, so 1.3 times as long."""
+def test_alone_100_s_on_average_two_shared_runs_took_260_s_so_1_3_times_as_long(
+    database: HistoryDatabase, outbox: Outbox
+) -> None:
     for duration_s in (90, 110):
         ran(outbox, duration_s, *on("alone"))
     for duration_s in (120, 140):
@@ -96,8 +97,7 @@ def test_what_cannot_be_compared_does_not_count(
     assert found(database) is None
 
 
-def test_one_shared_device_is_enough(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A run on two devices waits for the slower one."""
+def test_a_run_on_two_devices_waits_for_the_slower_one(database: HistoryDatabase, outbox: Outbox) -> None:
     ran(outbox, 100, *on("alone", "GPU-0", "GPU-1"))
     ran(outbox, 200, *on("alone", "GPU-0"), *on("shared", "GPU-1"))
     outbox.record()
@@ -105,8 +105,8 @@ def test_one_shared_device_is_enough(database: HistoryDatabase, outbox: Outbox) 
     assert Stretch(factor=2, commands=1, shared_runs=1, alone_runs=1) == found(database)
 
 
-def test_the_period_and_the_user_select_the_runs(database: HistoryDatabase, outbox: Outbox) -> None:
-    """Each run has four events, one a second. The last run of ada is out of the period, and bob's are his own."""
+def test_each_run_has_four_events_one_a_second(database: HistoryDatabase, outbox: Outbox) -> None:
+    # The last run of ada is out of the period, and bob's are his own.
     for duration_s, how in ((100, "alone"), (200, "shared"), (900, "shared")):
         ran(outbox, duration_s, *on(how), account=ADA)
     outbox.record()

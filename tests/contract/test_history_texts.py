@@ -143,7 +143,6 @@ def test_an_index_changes_no_answer(
 def test_each_part_of_a_command_is_found(
     furnished: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, few: int, which: int
 ) -> None:
-    """Each part of a command is found, whatever its characters."""
     monkeypatch.setattr(filters, "FEW", few)
     command = COMMANDS[which]
     its_own = {job_id for job_id in range(1, 13) if job_id % 5 == which}
@@ -182,10 +181,7 @@ def test_beside_other_filters_an_index_changes_no_answer(
 
 @pytest.mark.usefixtures("near")
 def test_the_index_follows_each_change(furnished: HistoryDatabase, outbox: Outbox) -> None:
-    """The index follows each change.
-
-    A job that is edited, annotated, submitted again or deleted is found by its current text only.
-    """
+    # A job that is edited, annotated, submitted again or deleted is found by its current text only.
     assert [4] == named(furnished, "the train of")
     outbox.report(5, Act.EDIT, JobState.QUEUED, attempt=0, spec=encode_spec(make_spec(argv=("python", "edited.py"))))
     note(outbox, 3, "")
@@ -211,10 +207,7 @@ def test_the_index_follows_each_change(furnished: HistoryDatabase, outbox: Outbo
 def test_without_fts5_jobs_are_written_and_found_all_the_same(
     furnished: HistoryDatabase, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without FTS5 jobs are still written and found.
-
-    The recorder of an older Python drops the index. With a newer one ``db upgrade`` builds it again for all jobs.
-    """
+    # The recorder of an older Python drops the index. With a newer one ``db upgrade`` builds it again for all jobs.
     url = furnished._engine.url.render_as_string()
     with monkeypatch.context() as patch:
         patch.setattr(text_index, "known_to_sqlite", lambda: False)
@@ -231,10 +224,8 @@ def test_without_fts5_jobs_are_written_and_found_all_the_same(
 
 
 def test_without_the_extension_texts_are_found_by_reading(postgres_server: Server) -> None:
-    """Without the extension texts are found by a scan.
-
-    The tables belong to an account that may not create the extension. Once it exists, ``db upgrade`` builds the index.
-    """
+    # The tables belong to an account that may not create the extension. Once it exists, ``db upgrade`` builds the
+    # index.
     name = f"plain_{os.getpid()}"
     postgres_server.run(f"CREATE ROLE {name} LOGIN PASSWORD 'x'")
     try:
@@ -285,7 +276,7 @@ def plans(database: HistoryDatabase, **query: Any) -> list[str]:
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 @pytest.mark.usefixtures("near")
 def test_sqlite_searches_a_rare_text_by_its_index(furnished: HistoryDatabase) -> None:
-    """SQLite finds a rare text by the index. Regression: it scanned all jobs for a text that is missing."""
+    # Regression: it scanned all jobs for a text that is missing.
     for query in ({"sort": Sort.ID}, {"sort": Sort.PEAK}, {"user": "ada"}):
         steps = plans(furnished, text="100% of", **query)
         assert any("jobs_text VIRTUAL TABLE" in step for step in steps), steps

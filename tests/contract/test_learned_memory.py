@@ -139,8 +139,7 @@ def client_of(site: ServedSite, kind: str, **changes: Any) -> Client:
     return site.client(kind)
 
 
-def test_a_second_submit_gets_a_right_sized_request(learner: Learner) -> None:
-    """``--mem auto`` asks for what earlier runs needed, and the job says so."""
+def test_mem_auto_asks_for_what_earlier_runs_needed_and_the_job_says_so(learner: Learner) -> None:
     learner.ran("--seed", "1", peak=5.1)
     learner.ran("--seed", "2", peak=5.3)
     learner.ran("--seed", "3", peak=5.2)
@@ -148,14 +147,12 @@ def test_a_second_submit_gets_a_right_sized_request(learner: Learner) -> None:
     assert ("6.1G", "learned 3 moving", line) == learner.asked("--seed", "4", mem="auto")
 
 
-def test_one_run_is_enough_for_auto(learner: Learner) -> None:
-    """One run gives three tenths more."""
+def test_one_run_gives_three_tenths_more(learner: Learner) -> None:
     learner.ran(peak=5)
     assert ("6.5G", "learned 1 arguments", "asking 6.5G: the last run peaked at 5G") == learner.asked(mem="auto")
 
 
-def test_an_explicit_request_stays_and_a_line_says_what_would_do(learner: Learner) -> None:
-    """The history knows better, and the person decides."""
+def test_the_history_knows_better_and_the_person_decides(learner: Learner) -> None:
     for _ in range(3):
         learner.ran(peak=5.1)
     line = "the last 3 runs peaked at 5.1G: 5.9G would do; asking 12G"
@@ -165,15 +162,14 @@ def test_an_explicit_request_stays_and_a_line_says_what_would_do(learner: Learne
     assert ("6G", "asked", "") == learner.asked(mem="6G")
 
 
-def test_a_run_that_died_counts_as_at_least(learner: Learner) -> None:
-    """What was not enough is named, and doubled by ``--mem auto``."""
+def test_what_was_not_enough_is_named_and_doubled_by_mem_auto(learner: Learner) -> None:
     learner.ran(peak=3.9, lease=4, died=True)
     assert ("4G", "asked", "asking 4G, but a run ran out of memory with 4G: try 8G") == learner.asked(mem="4G")
     assert ("8G", "learned 1 arguments", "asking 8G: a run ran out of memory with 4G") == learner.asked(mem="auto")
 
 
-def test_a_size_is_advised_that_a_larger_device_gives(learner: Learner) -> None:
-    """A run died with all of a device. The devices of the site decide what is advised, not those of the run."""
+def test_a_run_died_with_all_of_a_device(learner: Learner) -> None:
+    # The devices of the site decide what is advised, not those of the run.
     learner.ran(peak=23.9, lease=24, died=True)
     line = "asking 24G, but a run ran out of memory with 24G, and no device that the job may use gives enough"
     assert ("24G", "asked", line) == learner.asked(mem="24G")
@@ -190,23 +186,20 @@ def test_without_runs_auto_asks_for_the_default(learner: Learner) -> None:
     assert ("3G", "default", line) == learner.asked(mem="auto")
 
 
-def test_runs_of_others_are_not_used(learner: Learner) -> None:
-    """The runs of another account are private."""
+def test_the_runs_of_another_account_are_private(learner: Learner) -> None:
     for _ in range(3):
         learner.ran(peak=5, account=BOB)
     assert ("3G", "default") == learner.asked(mem="auto")[:2]
     assert ("12G", "asked", "") == learner.asked(mem="12G")
 
 
-def test_a_job_without_mem_asks_for_the_default(learner: Learner) -> None:
-    """With the setting ``suggest`` nothing changes but for a line."""
+def test_with_the_setting_suggest_nothing_changes_but_for_a_line(learner: Learner) -> None:
     for _ in range(3):
         learner.ran(peak=1)
     assert ("3G", "default", "the last 3 runs peaked at 1G: 1.4G would do; asking 3G") == learner.asked()
 
 
-def test_all_members_of_a_sweep_ask_for_one_number(learner: Learner) -> None:
-    """The number of a sweep holds for each value that was seen."""
+def test_the_number_of_a_sweep_holds_for_each_value_that_was_seen(learner: Learner) -> None:
     for batch, peak in ((8, 2), (16, 4), (32, 8), (8, 2)):
         learner.ran("--batch", str(batch), "--data", "x", peak=peak)
     learner.ran("--batch", "64", "--data", "all", peak=16)
@@ -214,8 +207,7 @@ def test_all_members_of_a_sweep_ask_for_one_number(learner: Learner) -> None:
     assert ("9.1G", "learned 4 arguments") == found[:2]
 
 
-def test_exclusive_jobs_get_no_advice(learner: Learner) -> None:
-    """A job that gets the whole device asks for no number."""
+def test_a_job_that_gets_the_whole_device_asks_for_no_number(learner: Learner) -> None:
     for _ in range(3):
         learner.ran(peak=5)
     assert (None, "") == learner.asked(exclusive=True)[1:]
@@ -235,8 +227,7 @@ def test_a_retry_keeps_the_number_and_may_learn_again(learner: Learner) -> None:
         assert wanted == (format_bytes(job.spec.mem_bytes), job.spec.mem_source)
 
 
-def test_an_edit_may_learn(learner: Learner) -> None:
-    """``edit --mem auto`` asks for what was learned, and ``edit --mem 2G`` for this."""
+def test_edit_mem_auto_asks_for_what_was_learned_and_edit_mem_2g_for_this(learner: Learner) -> None:
     learner.ran(peak=5)
     job = learner.submit(mem="1G", hold=True)
     job = learner.client.jobs.edit(job.id, mem="auto")
@@ -278,7 +269,7 @@ def test_a_job_that_is_placed_by_use_carries_what_runs_alone_showed(learner: Lea
         (LearnMemory.AUTO, 0, 0, ("3G", "default")),
     ],
 )
-def test_the_setting_decides_for_jobs_without_mem(
+def test_default_needs_three_runs_with_the_same_arguments_and_auto_takes_any_run(
     learning: tuple[ServedSite, Outbox],
     tmp_path: Path,
     rule: LearnMemory,
@@ -286,7 +277,6 @@ def test_the_setting_decides_for_jobs_without_mem(
     others: int,
     wanted: tuple[str, str],
 ) -> None:
-    """``default`` needs three runs with the same arguments, and ``auto`` takes any run."""
     site, outbox = learning
     (tmp_path / "train.py").touch()
     with client_of(site, "direct", learn_memory=rule) as client:
@@ -300,8 +290,7 @@ def test_the_setting_decides_for_jobs_without_mem(
 
 
 @pytest.mark.full
-def test_the_service_has_the_setting_of_its_site(tmp_path: Path) -> None:
-    """The setting is that of the service, whatever the client's is."""
+def test_the_setting_is_that_of_the_service_whatever_the_clients_is(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
     with (

@@ -54,8 +54,7 @@ def test_the_site_decides_unless_the_submitter_does(client: Client) -> None:
     assert client.jobs.submit("/bin/true", mem="1G", requeue=False, hold=True).id
 
 
-def test_a_job_shows_what_it_got(served: ServedSite, client: Client) -> None:
-    """The job has its new memory, where that came from, and the count."""
+def test_the_job_has_its_new_memory_where_that_came_from_and_the_count(served: ServedSite, client: Client) -> None:
     job_id = client.jobs.submit("/bin/true", mem="3G", priority="urgent").id
     run = must_claim(served.queue)
     died = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1)

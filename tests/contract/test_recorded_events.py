@@ -51,8 +51,9 @@ def test_each_event_is_read_once_whatever_the_parts(database: HistoryDatabase, o
     assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.FINISH] == sorted((each.act for each in found), key=list(Act).index)
 
 
-def test_an_event_has_what_became_of_its_run(database: HistoryDatabase, outbox: Outbox) -> None:
-    """The wait until the first start, how the claim came about, and the ending."""
+def test_the_wait_until_the_first_start_how_the_claim_came_about_and_the_ending(
+    database: HistoryDatabase, outbox: Outbox
+) -> None:
     start = database.recorded_position()
     run(outbox, 1, Ending.stopped(EndingKind.TIMED_OUT, -15), JobState.FAILED)
     outbox.record()
@@ -64,8 +65,7 @@ def test_an_event_has_what_became_of_its_run(database: HistoryDatabase, outbox: 
     assert (EndingKind.TIMED_OUT, None) == (by_act[Act.FINISH].ending, by_act[Act.FINISH].exit_code)
 
 
-def test_a_reader_begins_behind_what_is_there(database: HistoryDatabase, outbox: Outbox) -> None:
-    """What was recorded before the first read is not counted."""
+def test_what_was_recorded_before_the_first_read_is_not_counted(database: HistoryDatabase, outbox: Outbox) -> None:
     run(outbox, 1, Ending.from_status(0), JobState.SUCCEEDED)
     outbox.record()
 

@@ -124,10 +124,7 @@ _PLAIN: dict[str, Callable[[StartStore], str]] = {
 
 @pytest.fixture(params=[*_PLAIN, "tls"])
 def address(
-    request: pytest.FixtureRequest,
-    start_store: StartStore,
-    relayed: Callable[..., tuple[Relay, str]],
-    tmp_path: Path,
+    request: pytest.FixtureRequest, start_store: StartStore, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path
 ) -> str:
     """Return the URL of a store, one of each kind."""
     if request.param != "tls":
@@ -173,7 +170,7 @@ def test_a_job_goes_its_way(by: Connect, address: str) -> None:
 
 
 def test_the_small_client_is_used_wherever_possible(address: str) -> None:
-    """The small client is used wherever possible. Otherwise this suite would test the same client twice."""
+    # Otherwise this suite would test the same client twice.
     resp_client = connect_at_once(address)
 
     assert isinstance(resp_client, RespClient)
@@ -262,8 +259,7 @@ def test_answers_of_every_kind(resp_client: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 2**20])
-def test_long_words_come_back_whole(resp_client: Any, size: int) -> None:
-    """Texts longer than any buffer on the way arrive completely."""
+def test_texts_longer_than_any_buffer_on_the_way_arrive_completely(resp_client: Any, size: int) -> None:
     word = "é" * (size // 2) + "\r\n"[: size % 2]
     echo = resp_client.register_script("return {ARGV[1], KEYS[1]}")
 
@@ -294,10 +290,8 @@ def test_a_script_is_known_again_after_the_store_forgot_it(resp_client: Any) -> 
 
 
 def test_many_runs_of_a_script_are_sent_together(resp_client: Any) -> None:
-    """Several runs of a script are sent together. A refused run keeps its place and does not affect the others.
-
-    It is done twice, because the store may lose the script in between.
-    """
+    # A refused run keeps its place and does not affect the others. It is done twice, because the store may lose the
+    # script in between.
     script = resp_client.register_script(
         "if ARGV[1] == '2' then return redis.error_reply('BADARGS two') end return ARGV[1]"
     )
@@ -369,7 +363,7 @@ def test_an_error_of_the_store_means_the_same(resp_client: Any, output: str, kin
 
 
 def test_a_wrong_password_is_reported(by: Connect, start_store: StartStore) -> None:
-    """A wrong or missing password is reported. A store answers a long command without a password in its own way."""
+    # A store answers a long command without a password in its own way.
     guarded = _tcp(start_store, "--requirepass", "right")
     for address in (f"redis://:wrong@{guarded}", f"redis://{guarded}", f"redis://gq:right@{guarded}"):
         queue = JobQueue(address, by=by)
@@ -389,8 +383,8 @@ def test_a_password_that_nobody_wants_keeps_nobody_out(start_store: StartStore) 
     queue.close()
 
 
-def test_nothing_is_done_for_anybody_else_or_elsewhere(by: Connect, start_store: StartStore) -> None:
-    """No command runs after a refused password or database. If it were sent along, database 0 would get the job."""
+def test_no_command_runs_after_a_refused_password_or_database(by: Connect, start_store: StartStore) -> None:
+    # If it were sent along, database 0 would get the job.
     url = start_store("--databases", "4")
     _open(url)
     for bad in (f"{url}?db=99", f"{url}?username=nobody&password=x"):
@@ -446,10 +440,7 @@ def test_a_store_that_is_not_there(by: Connect, tmp_path: Path) -> None:
 def test_a_connection_that_breaks_within_an_answer(
     by: Connect, relayed: Callable[..., tuple[Relay, str]], passed: int
 ) -> None:
-    """A connection that breaks within an answer is dropped with the rest of it.
-
-    The next command gets its own answer.
-    """
+    # The next command gets its own answer.
     relay, url = relayed()
     resp_client = by(url)
     echo = resp_client.register_script("return ARGV[1]")
@@ -525,8 +516,10 @@ def test_a_store_that_was_started_anew_is_not_noticed(by: Connect, own_store: Ow
     queue.close()
 
 
-def test_a_broken_subscriber_raises_an_error(by: Connect, own_store: OwnStore) -> None:
-    """A broken subscription raises an error, as its reader would wait for ever. So does one that cannot connect."""
+def test_a_broken_subscription_raises_an_error_as_its_reader_would_wait_for_ever(
+    by: Connect, own_store: OwnStore
+) -> None:
+    # So does one that cannot connect.
     wakeups = Subscriber(own_store.url, keys.END, by=by)
     assert wakeups.wait(0.01) is None
     own_store.kill()
@@ -542,8 +535,7 @@ def test_a_broken_subscriber_raises_an_error(by: Connect, own_store: OwnStore) -
 # ---- shared connections ----------------------------------------------------------------------------------------------
 
 
-def test_threads_share_a_client(resp_client: Any) -> None:
-    """Threads share a connection, and each gets its own answers."""
+def test_threads_share_a_connection_and_each_gets_its_own_answers(resp_client: Any) -> None:
     echo = resp_client.register_script("return ARGV[1]")
     wrong: list[str] = []
 
@@ -588,13 +580,10 @@ def test_a_child_does_not_talk_on_its_parents_line(resp_client: Any) -> None:
 
 
 @pytest.mark.full
-def test_a_fault_of_a_secure_connection_is_reported(
+def test_tls_problems_are_reported_as_such(
     by: Connect, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TLS problems are reported as such.
-
-    Regression: each was reported as a store that does not run, with the advice to start one.
-    """
+    # Regression: each was reported as a store that does not run, with the advice to start one.
     monkeypatch.setattr("gpuqueue.queue.connect.COMMAND_TIMEOUT_S", 5)  # one answer never comes
     made, key = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -615,11 +604,8 @@ def test_a_fault_of_a_secure_connection_is_reported(
     assert "does it want TLS? Then its address begins with rediss://" in output(secure.replace("rediss://", "redis://"))
 
 
-def test_words_for_a_secure_line_stand_in_no_other_address() -> None:
-    """TLS options in a URL without TLS are refused.
-
-    Regression: the library took them, and its first command was a traceback.
-    """
+def test_tls_options_in_a_url_without_tls_are_refused() -> None:
+    # Regression: the library took them, and its first command was a traceback.
     for url in ("redis://127.0.0.1:1/0?ssl_min_version=3", "unix:///tmp/none?ssl_ca_certs=x"):
         with pytest.raises(StoreUnreachable, match="is no usable address"):
             connect_at_once(url)

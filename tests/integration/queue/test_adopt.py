@@ -67,10 +67,7 @@ def rebuilt(store_url: str) -> Iterator[JobQueue]:
 
 
 def test_a_run_whose_claim_is_not_in_the_history_is_adopted(queue: JobQueue) -> None:
-    """A run whose claim is missing in the history is adopted.
-
-    It keeps its token and memory, and no other worker can claim its job.
-    """
+    # It keeps its token and memory, and no other worker can claim its job.
     serve(queue)
     queue.requests.submit(make_spec())
 
@@ -104,7 +101,7 @@ def test_a_held_job_that_runs_is_taken_back(queue: JobQueue) -> None:
 
 
 def test_a_run_that_the_store_knows_only_renews_its_lease(queue: JobQueue, store: redis.Redis) -> None:
-    """An offer of a known run only renews its lease. Every starting worker can offer its runs at any time."""
+    # Every starting worker can offer its runs at any time.
     serve(queue)
     queue.requests.submit(make_spec())
     claimed = must_claim(queue)
@@ -119,11 +116,8 @@ def test_a_run_that_the_store_knows_only_renews_its_lease(queue: JobQueue, store
     assert before + 1 == len(queue.outbox.events("0-0"))
 
 
-def test_a_run_with_an_id_out_of_reach_is_not_taken_back(rebuilt: JobQueue) -> None:
-    """A run with an id beyond the maximum is not adopted.
-
-    Its directory was damaged, and all later jobs would have had the same id.
-    """
+def test_a_run_with_an_id_beyond_the_maximum_is_not_adopted(rebuilt: JobQueue) -> None:
+    # Its directory was damaged, and all later jobs would have had the same id.
     assert rebuilt.runs.adopt(stray(2**52 + 1), lease_s=300) is None
 
     assert 101 == submit(rebuilt)
@@ -131,8 +125,8 @@ def test_a_run_with_an_id_out_of_reach_is_not_taken_back(rebuilt: JobQueue) -> N
     assert [2**52 + 1, 2**52 + 2] == [submit(rebuilt) for _ in range(2)]
 
 
-def test_a_run_with_an_unseen_start_continues(queue: JobQueue) -> None:
-    """The adoption of a claimed run records its start. The history has only the claim and needs the log path."""
+def test_the_adoption_of_a_claimed_run_records_its_start(queue: JobQueue) -> None:
+    # The history has only the claim and needs the log path.
     serve(queue)
     queue.requests.submit(make_spec())
     claimed = must_claim(queue)
@@ -143,11 +137,8 @@ def test_a_run_with_an_unseen_start_continues(queue: JobQueue) -> None:
     assert (Act.ADOPT, {"token", "claimed", "started"}) == (event.act, set(event.fields))
 
 
-def test_a_run_that_is_over_for_the_store_is_not_taken_back(queue: JobQueue) -> None:
-    """A run that ended for the store is not adopted, as two copies would live.
-
-    It was lost and its job waits again, or the job has another run.
-    """
+def test_a_run_that_ended_for_the_store_is_not_adopted_as_two_copies_would_live(queue: JobQueue) -> None:
+    # It was lost and its job waits again, or the job has another run.
     serve(queue)
     queue.requests.submit(make_spec())
     first = must_claim(queue)
@@ -162,7 +153,7 @@ def test_a_run_that_is_over_for_the_store_is_not_taken_back(queue: JobQueue) -> 
 
 
 def test_a_reported_end_is_known_until_it_is_in_the_history(queue: JobQueue) -> None:
-    """A reported end stays known until the history has it. The run directory is reserved for as long."""
+    # The run directory is reserved for as long.
     serve(queue)
     queue.requests.submit(make_spec())
     claimed = must_claim(queue)
@@ -185,10 +176,7 @@ def test_a_cancelled_job_is_not_brought_back_by_its_run(queue: JobQueue) -> None
 
 
 def test_an_unrecorded_job_of_a_lost_store_is_restored_with_its_run(rebuilt: JobQueue) -> None:
-    """A job whose submission was lost with the store is created from its run.
-
-    The worker's copy of the request is the only one.
-    """
+    # The worker's copy of the request is the only one.
     spec = make_spec(name="unheard", time_limit_s=60.0, pool="")
 
     assert JobState.RUNNING is rebuilt.runs.adopt(stray(7, spec=spec), lease_s=300)
@@ -221,11 +209,8 @@ def test_a_job_that_was_made_up_of_a_run_on_a_gpu_goes_on_only_there(
 
 
 def test_a_job_that_ended_is_never_made_up_again(rebuilt: JobQueue, store_url: str) -> None:
-    """An ended job is never created again from its run.
-
-    The history had all jobs up to 5, so a missing job up to 5 has ended. Jobs 101 and 7 were in this store, and the
-    history has them by now.
-    """
+    # The history had all jobs up to 5, so a missing job up to 5 has ended. Jobs 101 and 7 were in this store, and the
+    # history has them by now.
     rebuilt.requests.submit(make_spec())
     assert rebuilt.runs.adopt(stray(7), lease_s=300)
     client = connect(store_url)
@@ -236,21 +221,15 @@ def test_a_job_that_ended_is_never_made_up_again(rebuilt: JobQueue, store_url: s
     client.close()
 
 
-def test_without_its_spec_a_job_cannot_be_made_up(rebuilt: JobQueue) -> None:
-    """A job cannot be created from a run without a readable spec.
-
-    The spec is damaged, missing in that older version, or invalid.
-    """
+def test_a_job_cannot_be_created_from_a_run_without_a_readable_spec(rebuilt: JobQueue) -> None:
+    # The spec is damaged, missing in that older version, or invalid.
     for payload in (None, "", "{", "{}"):
         assert rebuilt.runs.adopt(stray(7, payload=payload), lease_s=300) is None
     assert [] == rebuilt.jobs.live()
 
 
 def test_a_run_keeps_its_id_if_store_and_history_are_lost(store_url: str) -> None:
-    """A run keeps its id if both the store and the history are lost.
-
-    No new job gets that id, and runs with lower ids are adopted later as well.
-    """
+    # No new job gets that id, and runs with lower ids are adopted later as well.
     queue = JobQueue(store_url)
     queue.recovery.open(0)
 
@@ -261,10 +240,7 @@ def test_a_run_keeps_its_id_if_store_and_history_are_lost(store_url: str) -> Non
 
 
 def test_a_run_is_not_taken_for_that_of_another_job_of_the_same_id(queue: JobQueue) -> None:
-    """A run is not adopted for another job with the same id.
-
-    After the loss of the store and the history ids start again.
-    """
+    # After the loss of the store and the history ids start again.
     queue.requests.submit(make_spec(name="new"))
 
     assert queue.runs.adopt(stray(1, spec=make_spec(name="old")), lease_s=300) is None
@@ -272,7 +248,6 @@ def test_a_run_is_not_taken_for_that_of_another_job_of_the_same_id(queue: JobQue
 
 
 def test_a_run_on_several_devices_gets_its_memory_on_each(queue: JobQueue) -> None:
-    """A run on several devices gets its memory on all of them or on none, as in a claim."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     spec = make_spec(gpus=2)
     queue.requests.submit(spec)
@@ -285,10 +260,7 @@ def test_a_run_on_several_devices_gets_its_memory_on_each(queue: JobQueue) -> No
 
 
 def test_the_start_kind_of_an_earlier_run_is_not_that_of_a_later_one(queue: JobQueue) -> None:
-    """The start kind of an earlier run is not reported for a later one.
-
-    The claim of the offered run was lost with the store, so its start kind is None.
-    """
+    # The claim of the offered run was lost with the store, so its start kind is None.
     serve(queue)
     queue.requests.submit(make_spec())
     queue.runs.lose(1, must_claim(queue).token, loss_limit=3, detail="gone")
@@ -300,7 +272,7 @@ def test_the_start_kind_of_an_earlier_run_is_not_that_of_a_later_one(queue: JobQ
 
 
 def test_a_run_that_was_alone_on_its_card_is_alone_again(rebuilt: JobQueue) -> None:
-    """An adopted exclusive run is alone on its card again. The history records that it holds all memory of the card."""
+    # The history records that it holds all memory of the card.
     alone = make_spec(placement=Placement(exclusive=True, models=("test",)))
     assert JobState.RUNNING is rebuilt.runs.adopt(stray(50, spec=alone), lease_s=300)
     adopted = last_event(rebuilt)

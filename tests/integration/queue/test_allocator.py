@@ -55,7 +55,7 @@ def test_who_has_chosen_is_left_alone(tmp_path: Path, chosen: str) -> None:
 
 
 def test_a_server_with_an_allocator_of_its_own_keeps_it(tmp_path: Path) -> None:
-    """A server with a built-in allocator keeps it. Servers of distributions have jemalloc built in."""
+    # Servers of distributions have jemalloc built in.
     (tmp_path / "libjemalloc.so.2").touch()
 
     assert VARIABLE not in environment_for(server_with(tmp_path, "jemalloc-5.3.0"), {}, [tmp_path])
@@ -95,7 +95,7 @@ def test_the_server_that_we_start_has_loaded_it(
 
 
 def test_a_process_that_is_gone_has_loaded_nothing() -> None:
-    """An ended process has loaded nothing. Doctor examines a store that may end meanwhile."""
+    # Doctor examines a store that may end meanwhile.
     ended = subprocess.Popen(["/bin/true"])
     ended.wait()
 

@@ -108,8 +108,8 @@ def test_a_claim_sent_twice_gets_the_same_member(farm: JobQueue) -> None:
     assert "1-9" == left(farm, first)[0]
 
 
-def test_no_more_than_asked_are_at_it_at_once(farm: JobQueue) -> None:
-    """At its concurrency limit an array is skipped by claims. It comes back when a member ends."""
+def test_at_its_concurrency_limit_an_array_is_skipped_by_claims(farm: JobQueue) -> None:
+    # It comes back when a member ends.
     first = submit(farm, "0-9%2")
     one, two = must_claim(farm), must_claim(farm)
 
@@ -126,8 +126,8 @@ def test_no_more_than_asked_are_at_it_at_once(farm: JobQueue) -> None:
 @pytest.mark.parametrize(
     ("codes", "state"), [([0, 0], JobState.SUCCEEDED), ([0, 1], JobState.FAILED), ([1, 0], JobState.FAILED)]
 )
-def test_it_has_ended_when_its_last_member_has(farm: JobQueue, codes: list[int], state: JobState) -> None:
-    """An array ends with its last member. It succeeds if all members succeeded."""
+def test_an_array_ends_with_its_last_member(farm: JobQueue, codes: list[int], state: JobState) -> None:
+    # It succeeds if all members succeeded.
     first = submit(farm, "0-1")
     claims = [must_claim(farm), must_claim(farm)]
 
@@ -140,7 +140,6 @@ def test_it_has_ended_when_its_last_member_has(farm: JobQueue, codes: list[int],
 
 
 def test_a_lost_member_runs_again_as_a_job_of_its_own(farm: JobQueue) -> None:
-    """A lost member is queued again as a job of its own, and its array waits for it."""
     first = submit(farm, "0")
     claimed = must_claim(farm)
 
@@ -165,8 +164,7 @@ def test_a_part_is_cancelled(farm: JobQueue) -> None:
     assert first + 3 == must_claim(farm).job_id
 
 
-def test_all_of_it_is_cancelled(farm: JobQueue) -> None:
-    """A cancelled array is cancelling until its last run has ended."""
+def test_a_cancelled_array_is_cancelling_until_its_last_run_has_ended(farm: JobQueue) -> None:
     first = submit(farm, "0-9")
     run = must_claim(farm)
 
@@ -195,8 +193,8 @@ def test_a_part_is_held_and_released(farm: JobQueue) -> None:
     assert ("", "0,9", {}) == left(farm, first)
 
 
-def test_all_that_waits_is_held(farm: JobQueue) -> None:
-    """A hold of an array lets its runs continue. Once they have ended the array is held, until a release."""
+def test_a_hold_of_an_array_lets_its_runs_continue(farm: JobQueue) -> None:
+    # Once they have ended the array is held, until a release.
     first = submit(farm, "0-9")
     run = must_claim(farm)
 
@@ -290,11 +288,8 @@ def test_a_million_members_cost_a_claim_no_more(farm: JobQueue, client: redis.Re
 
 
 @pytest.mark.full
-def test_thousands_of_members_are_all_named(farm: JobQueue, client: redis.Redis) -> None:
-    """An edit of thousands of members reports all of them.
-
-    Regression: Lua returns at most eight thousand values, so the change was made half-way and could not be repeated.
-    """
+def test_an_edit_of_thousands_of_members_reports_all_of_them(farm: JobQueue, client: redis.Redis) -> None:
+    # Regression: Lua returns at most eight thousand values, so the change was made half-way and could not be repeated.
     array = submit(farm, "0-3")
     ids = [str(10**6 + number) for number in range(9000)]
     for number in ids:

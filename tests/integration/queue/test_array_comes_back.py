@@ -84,13 +84,10 @@ def doctor_of(queue: JobQueue) -> Finding:
 
 
 @pytest.mark.full
-def test_what_is_left_of_a_torn_array_takes_a_long_text(
+def test_a_scattered_array_with_a_long_text_of_remaining_members_is_restored(
     queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
-    """A scattered array with a long text of remaining members is restored.
-
-    Regression: the text was too long for the rebuild script, so all members were held, including those that had run.
-    """
+    # Regression: the text was too long for the rebuild script, so all members were held, including those that had run.
     array = submit(queue, "0-2999")
     for _ in range(40):
         end(queue, must_claim(queue))
@@ -120,10 +117,7 @@ def test_what_is_left_of_a_torn_array_takes_a_long_text(
 def test_the_most_scattered_array_comes_back(
     queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
-    """The most scattered array is restored.
-
-    It has a million members, of which every second one was cancelled and half of the others are held.
-    """
+    # It has a million members, of which every second one was cancelled and half of the others are held.
     array = submit(queue, f"0-{MOST_MEMBERS - 1}")
     record()
     left, held = (",".join(map(str, range(first, MOST_MEMBERS, 4))) for first in (0, 2))

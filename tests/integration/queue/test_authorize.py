@@ -37,11 +37,9 @@ CHANGES: dict[str, Callable[[JobQueue, int, str], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("by", ["bob", "root"])
-def test_nobody_else_changes_a_job(queue: JobQueue, change: str, by: str) -> None:
-    """No other user can change a job. One line names the owner and who may change it, and the job stays unchanged.
-
-    The account ``root`` is no exception: anybody can be root of some machine in the network.
-    """
+def test_no_other_user_can_change_a_job(queue: JobQueue, change: str, by: str) -> None:
+    # One line names the owner and who may change it, and the job stays unchanged. The account ``root`` is no exception:
+    # anybody can be root of some machine in the network.
     serve(queue)
     array = Array.parse("0-3") if change == "part" else None
     job = submit(queue, array=array)
@@ -56,7 +54,7 @@ def test_nobody_else_changes_a_job(queue: JobQueue, change: str, by: str) -> Non
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("by", ["ada", "eve", ""])
 def test_owner_admin_and_the_queue_itself_may(queue: JobQueue, change: str, by: str) -> None:
-    """The owner, an admin and the queue itself may change a job. Eve is an admin by the site's setting."""
+    # Eve is an admin by the site's setting.
     serve(queue)
     queue.rules.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="dan,eve")
     job = submit(queue, array=Array.parse("0-3") if change == "part" else None)
@@ -64,8 +62,8 @@ def test_owner_admin_and_the_queue_itself_may(queue: JobQueue, change: str, by: 
     assert CHANGES[change](queue, job, by) is not None
 
 
-def test_what_the_site_says_holds_at_once(queue: JobQueue) -> None:
-    """A change of the admins applies at once, including "*" and none. A part of a name does not match."""
+def test_a_change_of_the_admins_applies_at_once_including_and_none(queue: JobQueue) -> None:
+    # A part of a name does not match.
     job = submit(queue)
     queue.rules.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="bobby,eve")
     with pytest.raises(Refused):
@@ -101,11 +99,8 @@ def as_bob(queue: JobQueue, store_url: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_command_line_asks_as_the_account_that_runs_it(as_bob: JobQueue) -> None:
-    """The command line changes jobs as the account that runs it.
-
-    Another user's job gives exit code 5 and one line, and the own jobs are still changed. A filter for another user's
-    jobs is refused completely.
-    """
+    # Another user's job gives exit code 5 and one line, and the own jobs are still changed. A filter for another user's
+    # jobs is refused completely.
     theirs, own = submit(as_bob), submit(as_bob, account=BOB)
 
     output = speak(["cancel", str(theirs), str(own)])
@@ -148,8 +143,7 @@ def test_root_is_root_only_on_the_machine_of_the_store(
 
 
 @pytest.mark.usefixtures("as_bob")
-def test_so_does_the_python_client(store_url: str) -> None:
-    """The Python client submits and changes jobs as the account that runs it."""
+def test_the_python_client_submits_and_changes_jobs_as_the_account_that_runs_it(store_url: str) -> None:
     with Client(Settings.load({"GPUQUEUE_REDIS_URL": store_url, "GPUQUEUE_STATE_DIR": "/nowhere"})) as client:
         mine = client.jobs.submit(["true"], mem="1G")
         other = submit(client.queue)

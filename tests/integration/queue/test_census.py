@@ -35,8 +35,7 @@ def fill(queue: JobQueue) -> None:
     add(make_spec(waits=Waits(after=(Dependency(job_id=first.id),))))
 
 
-def test_the_counts_are_those_of_the_list(queue: JobQueue) -> None:
-    """Each job of the list is counted once, in its state and with its reason."""
+def test_each_job_of_the_list_is_counted_once_in_its_state_and_with_its_reason(queue: JobQueue) -> None:
     fill(queue)
     listed = queue.jobs.live()
 
@@ -51,8 +50,7 @@ def test_the_counts_are_those_of_the_list(queue: JobQueue) -> None:
     assert 0 == found.not_counted
 
 
-def test_limits_give_users_different_reasons(queue: JobQueue) -> None:
-    """With limits the jobs of one shape are judged for each user."""
+def test_with_limits_the_jobs_of_one_shape_are_judged_for_each_user(queue: JobQueue) -> None:
     serve(queue)
     for account in (ADA, ADA, BOB):
         queue.requests.submit(make_spec(account=account, mem_bytes=10 * GIB))
@@ -80,8 +78,7 @@ def test_each_waiting_member_of_an_array_counts(queue: JobQueue) -> None:
     assert {JobState.QUEUED: 1, JobState.CANCELLING: 1} == +Counter(census(queue).states())
 
 
-def test_an_array_whose_members_have_all_been_claimed_waits_no_more(queue: JobQueue) -> None:
-    """Its entry is there until its last member has ended."""
+def test_its_entry_is_there_until_its_last_member_has_ended(queue: JobQueue) -> None:
     serve(queue)
     queue.requests.submit(make_spec(array=Array.parse("0-1")))
     for _ in range(2):
@@ -106,8 +103,10 @@ def test_many_jobs_of_one_queue_cost_as_much_as_one(queue: JobQueue) -> None:
     assert 201 == sum(found.waiting.values())
 
 
-def test_what_is_beyond_the_bounds_is_counted_as_a_whole(queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A census reads a bounded number of queues and of other waiting jobs. The sum is still right."""
+def test_a_census_reads_a_bounded_number_of_queues_and_of_other_waiting_jobs(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The sum is still right.
     serve(queue)
     for number in range(12):
         queue.requests.submit(make_spec(mem_bytes=GIB * (number + 1)))

@@ -39,7 +39,6 @@ def test_the_sample_of_the_device_is_part_of_the_claim(queue: JobQueue) -> None:
 
 
 def test_headroom_is_never_allocated(queue: JobQueue) -> None:
-    """The headroom is never allocated to a job."""
     serve(queue, make_offer(headroom_bytes=GIB))
     queue.requests.submit(make_spec(mem_bytes=23 * GIB))
     queue.requests.submit(make_spec(mem_bytes=1))
@@ -63,11 +62,8 @@ def test_what_a_run_really_takes_counts_where_it_is_more_than_the_lease(queue: J
     assert claim(queue) is None
 
 
-def test_order_is_priority_then_least_served_user_then_arrival(queue: JobQueue) -> None:
-    """Jobs start by priority, then by usage of their user, then by arrival.
-
-    Ada queues three jobs first. Bob has used nothing, so his job does not wait behind all of hers.
-    """
+def test_jobs_start_by_priority_then_by_usage_of_their_user_then_by_arrival(queue: JobQueue) -> None:
+    # Ada queues three jobs first. Bob has used nothing, so his job does not wait behind all of hers.
     serve(queue, make_offer(slots=1))
     for _ in range(3):
         queue.requests.submit(make_spec())
@@ -85,8 +81,7 @@ def test_order_is_priority_then_least_served_user_then_arrival(queue: JobQueue) 
     assert [1, 2, 3] == order[2:]
 
 
-def test_a_job_that_does_not_fit_is_passed_over(queue: JobQueue) -> None:
-    """A small job behind a large one starts where the large one does not fit."""
+def test_a_small_job_behind_a_large_one_starts_where_the_large_one_does_not_fit(queue: JobQueue) -> None:
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     queue.requests.submit(make_spec(mem_bytes=20 * GIB))
@@ -96,10 +91,7 @@ def test_a_job_that_does_not_fit_is_passed_over(queue: JobQueue) -> None:
 
 
 def test_a_claim_sent_twice_gets_the_same_answer(queue: JobQueue) -> None:
-    """A repeated claim with the same nonce gets the same answer.
-
-    The first reply may get lost, and a second lease would lose a job.
-    """
+    # The first reply may get lost, and a second lease would lose a job.
     serve(queue)
     queue.requests.submit(make_spec())
     queue.requests.submit(make_spec())
@@ -139,7 +131,6 @@ def test_a_drained_device_takes_nothing(queue: JobQueue) -> None:
 
 
 def test_a_pool_is_served_by_its_devices_only(queue: JobQueue) -> None:
-    """A job with a pool runs only on devices of that pool."""
     serve(queue, make_offer("GPU-0", pool="fast"), make_offer("GPU-1"))
     queue.requests.submit(make_spec(pool="fast"))
 
@@ -147,11 +138,10 @@ def test_a_pool_is_served_by_its_devices_only(queue: JobQueue) -> None:
     assert 1 == must_claim(queue, "GPU-0").job_id
 
 
-def test_a_reservation_lets_others_only_beside_it_or_before_it(queue: JobQueue, store: redis.Redis) -> None:
-    """A reservation admits only jobs that fit beside it or end before it.
-
-    The reservation is written by hand: the claim honours any reservation that is in the store.
-    """
+def test_a_reservation_admits_only_jobs_that_fit_beside_it_or_end_before_it(
+    queue: JobQueue, store: redis.Redis
+) -> None:
+    # The reservation is written by hand: the claim honours any reservation that is in the store.
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB))  # this one starts and occupies the device
     running = must_claim(queue)  # while it runs, the device can be reserved for job 2
@@ -194,10 +184,7 @@ def test_eight_claimers_at_once_never_allocate_more_than_there_is(queue: JobQueu
 
 
 def test_a_claim_repeated_after_the_lease_was_lost_gets_nobody_elses_token(queue: JobQueue) -> None:
-    """A repeated claim gets no token after its lease was lost and another worker claimed the job.
-
-    Worker A is cut off and worker B has the job. With B's token, A would start a second live copy.
-    """
+    # Worker A is cut off and worker B has the job. With B's token, A would start a second live copy.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec())
     lost = must_claim(queue, "GPU-0", nonce="aa")

@@ -147,7 +147,7 @@ def test_a_load_removes_the_functions_of_other_versions(queue: JobQueue, admin: 
 
 
 def test_two_versions_do_not_remove_each_others_functions_for_ever(queue: JobQueue, admin: redis.Redis) -> None:
-    """A process removes the functions of other versions once. Later both versions keep theirs."""
+    # Later both versions keep theirs.
     for _ in range(2):
         queue.requests.submit(make_spec())
     must_claim(queue)
@@ -232,10 +232,7 @@ def test_a_function_that_is_removed_at_once_is_a_script_this_time(
 def test_who_may_not_remove_others_calls_the_function_all_the_same(
     own_store: OwnStore, admin: redis.Redis, refused: str
 ) -> None:
-    """A client that may not remove functions still calls the claim function.
-
-    Leaving the others does no harm. Regression: the claim was a script for the lifetime of that process.
-    """
+    # Leaving the others does no harm. Regression: the claim was a script for the lifetime of that process.
     admin.execute_command("ACL", "SETUSER", "lab", "on", ">pass", "~*", "&*", "+@all", refused)
     queue = JobQueue(f"{own_store.url}?username=lab&password=pass")
     for _ in range(2):
@@ -421,12 +418,9 @@ class Site:
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(6))
-def test_a_claim_that_stays_gives_the_jobs_that_one_made_anew_gives(own_store: OwnStore, seed: int) -> None:
-    """A stored claim function gives the same jobs as a newly loaded script.
-
-    Between two claims anything may change: devices, models, limits, shares, reservations, and jobs left to other
-    devices.
-    """
+def test_a_stored_claim_function_gives_the_same_jobs_as_a_newly_loaded_script(own_store: OwnStore, seed: int) -> None:
+    # Between two claims anything may change: devices, models, limits, shares, reservations, and jobs left to other
+    # devices.
     site = Site(own_store.url, seed)
     for _ in range(STEPS):
         site.step()

@@ -117,10 +117,7 @@ JUMPS = [DAY_S, -DAY_S, YEAR_S, -YEAR_S, 45.0, -45.0, 5.0, -5.0]
 @pytest.mark.parametrize("knows", [True, False], ids=["same reaper", "another reaper"])
 @pytest.mark.parametrize("jump_s", JUMPS)
 def test_a_clock_that_is_set_loses_no_run_with_heartbeats(site: Site, jump_s: float, *, knows: bool) -> None:
-    """Setting the clock loses no run that has heartbeats.
-
-    Regression: a jump forward expired all leases at once. The clock is also set back, as a time server does.
-    """
+    # Regression: a jump forward expired all leases at once. The clock is also set back, as a time server does.
     run = site.start()
     site.go_on(60, run)
 
@@ -137,10 +134,7 @@ def test_a_clock_that_is_set_loses_no_run_with_heartbeats(site: Site, jump_s: fl
 @pytest.mark.parametrize("knows", [True, False], ids=["same reaper", "another reaper"])
 @pytest.mark.parametrize("jump_s", JUMPS)
 def test_a_run_without_heartbeats_is_lost_in_time_all_the_same(site: Site, jump_s: float, *, knows: bool) -> None:
-    """A run without heartbeats is lost in time even if the clock is set.
-
-    Regression: its lease ended a day later because the clock had been a day ahead, and its job waited for that day.
-    """
+    # Regression: its lease ended a day later because the clock had been a day ahead, and its job waited for that day.
     site.set(max(0.0, jump_s))
     site.reap(knows_the_time=knows)
     run = site.start()
@@ -154,11 +148,8 @@ def test_a_run_without_heartbeats_is_lost_in_time_all_the_same(site: Site, jump_
 
 
 @pytest.mark.parametrize("jump_s", [5 * DAY_S, -5 * DAY_S])
-def test_a_run_that_was_left_on_purpose_keeps_its_lease(site: Site, jump_s: float) -> None:
-    """A run that was left by `down --leave-jobs` keeps its lease of ten days.
-
-    Regression: with a clock five days ahead, another worker got the job on day five.
-    """
+def test_a_run_that_was_left_by_down_leave_jobs_keeps_its_lease_of_ten_days(site: Site, jump_s: float) -> None:
+    # Regression: with a clock five days ahead, another worker got the job on day five.
     run = site.start(lease_s=10 * DAY_S)
     site.go_on(TICK_S)
     site.set(jump_s)
@@ -198,11 +189,9 @@ def test_however_the_clock_is_set_the_living_stay_and_the_dead_go(
     site.finish(living)
 
 
-def test_what_was_used_under_a_wrong_clock_is_not_held_against_anybody_for_ever(site: Site) -> None:
-    """Usage recorded under a wrong clock does not count for ever.
-
-    Regression: a user whose jobs were claimed while the clock was a year ahead waited behind all others for that year.
-    """
+def test_usage_recorded_under_a_wrong_clock_does_not_count_for_ever(site: Site) -> None:
+    # Regression: a user whose jobs were claimed while the clock was a year ahead waited behind all others for that
+    # year.
     site.set(YEAR_S)
     site.reap()
     site.go_on(TICK_S)
@@ -240,11 +229,8 @@ def test_a_run_is_charged_for_the_time_that_it_took(site: Site, jump_s: float) -
     assert ("ada" if jump_s > 0 else "bob") == must_claim(site.queue).spec.account.name
 
 
-def test_a_lost_run_is_no_present_either(site: Site) -> None:
-    """A lost run under a clock that was set back gives its user no credit.
-
-    Its duration is unknown and would be negative.
-    """
+def test_a_lost_run_under_a_clock_that_was_set_back_gives_its_user_no_credit(site: Site) -> None:
+    # Its duration is unknown and would be negative.
     done = site.start(account=ADA)
     site.finish(done, took_s=600.0)
     lost = site.start(account=ADA, requeue=False)
@@ -274,10 +260,7 @@ def test_a_device_with_a_heartbeat_in_the_future_is_not_used(site: Site) -> None
 
 
 def test_a_worker_with_a_heartbeat_in_the_future_counts_as_silent(site: Site) -> None:
-    """A worker whose last heartbeat lies in the future counts as silent until its next heartbeat.
-
-    Otherwise it would count as just seen for a whole day.
-    """
+    # Otherwise it would count as just seen for a whole day.
     site.set(time.time() + DAY_S - site._now_s)
     site.queue.devices.heartbeat(make_offer(), [], lease_s=LEASE_S)
 
@@ -293,12 +276,9 @@ def test_a_job_of_the_future_waits_for_no_negative_time() -> None:
 
 
 @pytest.mark.parametrize("before_s", [0.0, 20.0])
-def test_a_pause_after_a_rebuild_cannot_be_slept_through(site: Site, before_s: float) -> None:
-    """The pause after a rebuild counts only the time in which the store is up.
-
-    Regression: the store was stopped during its pause and started after it. A run that no worker had offered yet was
-    started twice.
-    """
+def test_the_pause_after_a_rebuild_counts_only_the_time_in_which_the_store_is_up(site: Site, before_s: float) -> None:
+    # Regression: the store was stopped during its pause and started after it. A run that no worker had offered yet was
+    # started twice.
     site._client.flushall()
     site.set(0)
     assert site.queue.recovery.open(0, pause_s=LEASE_S)

@@ -54,10 +54,7 @@ def spoil(store: redis.Redis, job_id: int, text: Any) -> None:
 def test_a_job_whose_request_cannot_be_read_is_seen_and_never_claimed_twice(
     queue: JobQueue, store: redis.Redis, text: Any
 ) -> None:
-    """A job with an unreadable request is listed and is never claimed twice.
-
-    It shows its other fields and hides no other job. A worker that claims it gets an error that names the job to end.
-    """
+    # It shows its other fields and hides no other job. A worker that claims it gets an error that names the job to end.
     serve(queue)
     first, second = submit(queue, mem_bytes=2 * GIB), submit(queue)
     spoil(store, first, text)
@@ -77,9 +74,7 @@ def test_a_job_whose_request_cannot_be_read_is_seen_and_never_claimed_twice(
 
 
 @pytest.mark.parametrize(
-    "lost",
-    [("mem",), ("at",), ("ls",), ("tc",), ("dep", "rate"), ("at", "ls", "mem"), ("rq",)],
-    ids="-".join,
+    "lost", [("mem",), ("at",), ("ls",), ("tc",), ("dep", "rate"), ("at", "ls", "mem"), ("rq",)], ids="-".join
 )
 @pytest.mark.parametrize("worth", [None, "", "x", "1e999", "-1"])
 def test_fields_that_a_job_has_lost_stop_nobody(
@@ -118,13 +113,10 @@ def test_fields_that_a_job_has_lost_stop_nobody(
 
 @pytest.mark.parametrize("lost", ["st", "mem", "at", "ls", "u", "pr", "sh", "rq", "ts"])
 @pytest.mark.parametrize("worth", [None, "", "x", "1e999"])
-def test_a_run_of_a_job_that_has_lost_a_field_is_taken_back_or_not(
+def test_a_run_of_a_damaged_job_is_adopted_completely_or_not_at_all(
     queue: JobQueue, store: redis.Redis, lost: str, worth: str | None
 ) -> None:
-    """A run of a damaged job is adopted completely or not at all.
-
-    An error half-way would leave the job neither waiting nor running.
-    """
+    # An error half-way would leave the job neither waiting nor running.
     queue.requests.submit(make_spec())
     held = dict(store.hgetall(keys.job(1)))
     store.hset(keys.job(1), mapping={**held, lost: worth}) if worth is not None else store.hdel(keys.job(1), lost)
@@ -163,10 +155,10 @@ def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQue
     assert claim(queue) is None
 
 
-def test_an_entry_without_a_state_hides_nobody(
+def test_an_entry_with_an_unknown_state_is_logged_and_hides_no_other_job(
     queue: JobQueue, store: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An entry with an unknown state is logged and hides no other job. A request for its id gives one clear error."""
+    # A request for its id gives one clear error.
     for _ in range(3):
         queue.requests.submit(make_spec())
     store.hset(keys.job(2), stored.STATE, "paused by a version to come")
@@ -192,10 +184,9 @@ def test_an_entry_without_a_state_hides_nobody(
         (keys.device_leases("GPU-0"), "7", "much"),
     ],
 )
-def test_a_device_that_makes_no_sense_hides_no_other(
+def test_gpus_logs_a_damaged_device_and_shows_the_others_which_continue_to_serve(
     queue: JobQueue, store: redis.Redis, caplog: pytest.LogCaptureFixture, key: str, field: str, text: str
 ) -> None:
-    """`gpus` logs a damaged device and shows the others, which continue to serve."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     store.hset(key, field, text)
 
@@ -231,10 +222,7 @@ def test_invalid_external_processes_are_ignored(queue: JobQueue, store: redis.Re
 def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
     queue: JobQueue, store: redis.Redis, database: HistoryDatabase
 ) -> None:
-    """A malformed outbox entry is recorded as it is and does not stop the recorder.
-
-    Cases: a state of a newer version, bytes that are no text, and unknown fields.
-    """
+    # Cases: a state of a newer version, bytes that are no text, and unknown fields.
     queue.requests.submit(make_spec(name="first"))
     store.xadd(keys.OUTBOX, {"act": "submit", "job": "x"})
     store.xadd(keys.OUTBOX, {b"\xff": b"\xfe\x1b]0;x\x07"})
@@ -255,7 +243,6 @@ def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
 
 
 def test_an_unreadable_request_in_the_history_hides_no_record(queue: JobQueue, database: HistoryDatabase) -> None:
-    """An unreadable request in the history hides no record: the values of the columns are shown."""
     for name in ("first", "last"):
         queue.requests.submit(make_spec(name=name, argv=("echo", "a b"), gpus=2, time_limit_s=5.0))
     Recorder(Settings.load(), queue, database).record(0)
@@ -274,10 +261,7 @@ def test_an_unreadable_request_in_the_history_hides_no_record(queue: JobQueue, d
 
 
 def test_a_key_of_ours_that_holds_something_else_is_one_clear_error(queue: JobQueue, store: redis.Redis) -> None:
-    """A key that holds another type gives one clear error.
-
-    Another program uses the same database. That is no outage, so no store may act as if the store were unreachable.
-    """
+    # Another program uses the same database. That is no outage, so no store may act as if the store were unreachable.
     store.set(keys.LIVE, "mine")
 
     with pytest.raises(Unreadable, match="gave an unexpected answer: 'WRONGTYPE") as caught:
@@ -286,11 +270,8 @@ def test_a_key_of_ours_that_holds_something_else_is_one_clear_error(queue: JobQu
 
 
 @pytest.mark.parametrize("text", ["", "x", "cancel", "cancel:1", "cancel:x:1.a", "\x00", "9" * 5000])
-def test_an_unknown_wake_up_message_only_causes_a_poll(text: str) -> None:
-    """A malformed wake-up message only means "check for work".
-
-    Any store of the store can publish, and no worker may crash.
-    """
+def test_a_malformed_wake_up_message_only_means_check_for_work(text: str) -> None:
+    # Any store of the store can publish, and no worker may crash.
     assert WakeUp("work") == wake_of(keys.CONTROL, text)
     assert WakeUp("work") == wake_of(keys.END, text)
     assert WakeUp("cancel", 7, "1.a") == wake_of(keys.CONTROL, "cancel:7:1.a")

@@ -101,7 +101,7 @@ def test_a_job_after_another_starts_or_is_cancelled_by_how_that_ended(
 
 
 def test_a_job_may_wait_for_several_and_for_one_that_is_held(queue: JobQueue) -> None:
-    """A job may wait for several jobs and waits for all of them. A held job keeps it waiting."""
+    # A held job keeps it waiting.
     serve(queue)
     first, second = submit(queue), submit(queue)
     third = submit(queue, waits=after(first, second))
@@ -116,8 +116,8 @@ def test_a_job_may_wait_for_several_and_for_one_that_is_held(queue: JobQueue) ->
     assert third == must_claim(queue).job_id
 
 
-def test_who_waits_for_what_will_never_be_is_cancelled_all_the_way_down(queue: JobQueue) -> None:
-    """A cancelled job cancels the whole chain of jobs that depend on it. A job that depends on a failure starts."""
+def test_a_cancelled_job_cancels_the_whole_chain_of_jobs_that_depend_on_it(queue: JobQueue) -> None:
+    # A job that depends on a failure starts.
     serve(queue)
     ids = [submit(queue)]
     for _ in range(5):
@@ -152,10 +152,7 @@ def test_thousands_of_dependants_are_released_in_batches(queue: JobQueue) -> Non
 
 
 def test_an_end_that_the_queue_has_forgotten_is_judged_when_the_job_is_submitted(queue: JobQueue) -> None:
-    """An end that the queue has dropped is judged at submit by the submitter's lookup.
-
-    The queue's own knowledge has precedence.
-    """
+    # The queue's own knowledge has precedence.
     serve(queue)
     with pytest.raises(Unknown, match="no job 7") as unknown:
         submit(queue, waits=after(7))
@@ -192,10 +189,7 @@ def test_a_dependant_that_is_cancelled_leaves_nothing_behind(queue: JobQueue) ->
 
 
 def test_a_held_dependant_is_updated_too(queue: JobQueue) -> None:
-    """A held dependant also gets the end of its dependency.
-
-    A dependant that is released before that end still waits for it.
-    """
+    # A dependant that is released before that end still waits for it.
     serve(queue)
     first = submit(queue)
     second = submit(queue, waits=after(first))
@@ -227,8 +221,7 @@ def test_a_job_begins_at_its_time_and_at_its_place(queue: JobQueue) -> None:
     assert [early, late] == [must_claim(queue).job_id for _ in range(2)]
 
 
-def test_a_job_waits_for_another_and_then_for_its_time(queue: JobQueue) -> None:
-    """A job can wait for another job first and then for its begin time."""
+def test_a_job_can_wait_for_another_job_first_and_then_for_its_begin_time(queue: JobQueue) -> None:
     serve(queue)
     first = submit(queue)
     second = submit(queue, waits=after(first, begin_at=begin().begin_at))
@@ -256,7 +249,7 @@ def test_waiting_for_a_dependency_does_not_promote(queue: JobQueue, store: redis
 
 
 def test_a_job_can_be_born_held(queue: JobQueue) -> None:
-    """A job can be submitted held. It waits for a release."""
+    # It waits for a release.
     serve(queue)
     job = queue.requests.submit(make_spec(waits=Waits(hold=True)))
     assert (JobState.HELD, WaitReason.HELD) == (job.state, job.reason)
@@ -268,11 +261,8 @@ def test_a_job_can_be_born_held(queue: JobQueue) -> None:
 
 
 def test_one_job_of_a_user_has_a_dedupe_key_at_a_time(queue: JobQueue) -> None:
-    """Only one live job of a user has a given dedupe key.
-
-    The key is taken while the job waits or runs. The same key of another user is a different key, and an ended job
-    frees its key.
-    """
+    # The key is taken while the job waits or runs. The same key of another user is a different key, and an ended job
+    # frees its key.
     serve(queue)
     keyed = Waits(dedupe="nightly")
     first = submit(queue, waits=keyed)
@@ -299,10 +289,7 @@ def test_one_job_of_a_user_has_a_dedupe_key_at_a_time(queue: JobQueue) -> None:
 
 
 def test_a_run_that_exits_with_75_is_requeued_five_times_and_then_held(queue: JobQueue) -> None:
-    """A run that exits with 75 is requeued five times, and then its job is held.
-
-    A requeue counts neither as a loss nor as a retry. A release by a user resets the count.
-    """
+    # A requeue counts neither as a loss nor as a retry. A release by a user resets the count.
     serve(queue)
     job_id = submit(queue)
     states = []
@@ -323,8 +310,7 @@ def test_a_run_that_exits_with_75_is_requeued_five_times_and_then_held(queue: Jo
     assert JobState.QUEUED is run(queue, 75)
 
 
-def test_no_requeue_forbids_it(queue: JobQueue) -> None:
-    """With --no-requeue, exit code 75 is a failure like any other."""
+def test_with_no_requeue_exit_code_75_is_a_failure_like_any_other(queue: JobQueue) -> None:
     serve(queue)
     submit(queue, requeue=False)
 
@@ -350,7 +336,6 @@ TIMED_OUT = Ending.stopped(EndingKind.TIMED_OUT, -15)
 def test_a_job_is_retried_after_the_endings_that_were_named(
     queue: JobQueue, on: tuple[RetryOn, ...], ending: Ending, *, again: bool
 ) -> None:
-    """A job is retried after the endings that it names and after no others."""
     serve(queue)
     submit(queue, retries=Retries(times=1, on=on))
 
@@ -358,10 +343,7 @@ def test_a_job_is_retried_after_the_endings_that_were_named(
 
 
 def test_the_pause_before_a_retry_doubles_and_the_last_one_ends_the_job(queue: JobQueue) -> None:
-    """The pause before each retry doubles, and the job ends after its last retry.
-
-    The job shows its retry count and time.
-    """
+    # The job shows its retry count and time.
     serve(queue)
     job_id = submit(queue, retries=Retries(times=3))
     pauses_s = []
@@ -392,7 +374,6 @@ def test_a_start_that_failed_is_retried(queue: JobQueue) -> None:
 
 
 def test_a_job_that_is_cancelled_is_not_retried(queue: JobQueue) -> None:
-    """A cancelled job is not retried, whatever its ending."""
     serve(queue)
     submit(queue, retries=Retries(times=3, on=(RetryOn.ANY,)))
     claimed = must_claim(queue)
@@ -402,7 +383,7 @@ def test_a_job_that_is_cancelled_is_not_retried(queue: JobQueue) -> None:
 
 
 def test_losses_beyond_the_limit_are_retried_where_that_was_asked(queue: JobQueue) -> None:
-    """Losses beyond the limit are retried if the job asks for that. Losses below the limit do not count as retries."""
+    # Losses below the limit do not count as retries.
     serve(queue)
     job_id = submit(queue, retries=Retries(times=1, on=(RetryOn.LOST,)))
     states = []
@@ -414,8 +395,7 @@ def test_losses_beyond_the_limit_are_retried_where_that_was_asked(queue: JobQueu
     assert (1, 4) == (job_of(queue, job_id).retries, job_of(queue, job_id).losses)
 
 
-def test_a_retried_parent_keeps_its_dependants_waiting(queue: JobQueue) -> None:
-    """A job that is retried has not ended, so its dependants go on waiting."""
+def test_a_job_that_is_retried_has_not_ended_so_its_dependants_go_on_waiting(queue: JobQueue) -> None:
     serve(queue)
     first = submit(queue, retries=Retries(times=1))
     second = submit(queue, waits=after(first))
@@ -453,8 +433,7 @@ def test_a_damaged_entry_stops_nobody(queue: JobQueue, store: redis.Redis, field
     assert other in found
 
 
-def test_who_waits_for_a_job_can_be_asked(queue: JobQueue) -> None:
-    """In the order of their ids, and nobody any more once the job has ended."""
+def test_in_the_order_of_their_ids_and_nobody_any_more_once_the_job_has_ended(queue: JobQueue) -> None:
     first = submit(queue)
     others = [submit(queue, waits=after(first)) for _ in range(3)]
     assert (others, others[:2]) == tuple(queue.jobs.dependents(first, limit=limit) for limit in (9, 2))

@@ -125,10 +125,7 @@ def test_a_gpu_of_another_host_is_waited_for(queue: JobQueue) -> None:
 
 
 def test_the_cpu_of_a_gpu_host_leaves_the_gpus_their_jobs_before_they_are_announced(queue: JobQueue) -> None:
-    """The CPU worker of a GPU host leaves jobs without a device filter to the GPUs before these are announced.
-
-    When a host starts, its CPU worker is ready first: the driver's session takes a moment.
-    """
+    # When a host starts, its CPU worker is ready first: the driver's session takes a moment.
     serve(queue, offer_of("cpu-nodeA", CPU))
     unsaid = queue.requests.submit(make_spec())
     asked = queue.requests.submit(make_spec(device=DeviceFilter.CPU))
@@ -154,7 +151,7 @@ def test_the_cpu_finds_its_job_behind_those_of_the_gpus(queue: JobQueue) -> None
 
 
 def test_a_pool_may_have_the_name_of_a_device_kind(queue: JobQueue) -> None:
-    """A pool may have the name of a device filter. In a shape without a filter the last field is the pool."""
+    # In a shape without a filter the last field is the pool.
     serve(queue, *(offer_of(f"dev-{kind}", kind, pool=word) for kind, word in ((GPU, "cpu"), (CPU, "any"))))
 
     assert not may_run(queue, "dev-cpu", pool="any")
@@ -162,11 +159,8 @@ def test_a_pool_may_have_the_name_of_a_device_kind(queue: JobQueue) -> None:
     assert may_run(queue, "dev-gpu", pool="cpu")
 
 
-def test_a_reservation_respects_the_device_kind(queue: JobQueue, store: redis.Redis) -> None:
-    """A reservation does not bypass the device filter.
-
-    A device that is reserved for a job of another kind serves its own jobs.
-    """
+def test_a_reservation_does_not_bypass_the_device_filter(queue: JobQueue, store: redis.Redis) -> None:
+    # A device that is reserved for a job of another kind serves its own jobs.
     serve(queue, offer_of("cpu-nodeA", CPU))
     queue.requests.submit(make_spec(device=DeviceFilter.GPU))
     store.hset(keys.PREFIX + "rsv", "cpu-nodeA", f"1:{GIB}:{queue.now_ms() + 1000_000}")
@@ -180,7 +174,7 @@ def test_a_reservation_respects_the_device_kind(queue: JobQueue, store: redis.Re
 
 @pytest.mark.parametrize("device_filter", [None, DeviceFilter.GPU, DeviceFilter.ANY])
 def test_a_gang_never_mixes_kinds(queue: JobQueue, device_filter: DeviceFilter | None) -> None:
-    """A gang never mixes device kinds. The fullest neighbour is tried first, here the CPU or the simulated device."""
+    # The fullest neighbour is tried first, here the CPU or the simulated device.
     job = queue.requests.submit(
         make_spec(gpus=2, device=device_filter)
     )  # no device is known yet, so the claim must decide
@@ -198,10 +192,7 @@ def test_a_gang_never_mixes_kinds(queue: JobQueue, device_filter: DeviceFilter |
 
 
 def test_a_gang_takes_no_mig_instance(queue: JobQueue) -> None:
-    """A gang takes no MIG instances.
-
-    A CUDA process sees only one of them, so the job would die or run on half of its request.
-    """
+    # A CUDA process sees only one of them, so the job would die or run on half of its request.
     queue.requests.submit(make_spec(gpus=2))
     parts = [offer_of(f"MIG-{i}", GPU, total_bytes=8 * GIB, **MIG) for i in range(2)]
     serve(queue, *parts, make_offer("GPU-0"))
@@ -212,8 +203,8 @@ def test_a_gang_takes_no_mig_instance(queue: JobQueue) -> None:
     assert ("GPU-0", "GPU-1") == must_claim(queue, "GPU-0").devices
 
 
-def test_what_only_mig_instances_could_make_up_is_refused(queue: JobQueue) -> None:
-    """A gang that only MIG instances could serve is refused with advice. Whole cards beside them change the answer."""
+def test_a_gang_that_only_mig_instances_could_serve_is_refused_with_advice(queue: JobQueue) -> None:
+    # Whole cards beside them change the answer.
     serve(queue, *(offer_of(f"MIG-{i}", GPU, **MIG) for i in range(4)), make_offer("GPU-0"))
 
     with pytest.raises(Impossible, match=r"a program can use only one MIG instance.*ask for one device"):
@@ -229,10 +220,7 @@ def test_what_only_mig_instances_could_make_up_is_refused(queue: JobQueue) -> No
 
 
 def test_only_devices_of_the_kind_can_make_a_job_possible(queue: JobQueue) -> None:
-    """Only devices of the right kind make a job possible.
-
-    The host's 512G do not help a job that wants a GPU, and a device of another kind is no second device for a gang.
-    """
+    # The host's 512G do not help a job that wants a GPU, and a device of another kind is no second device for a gang.
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU, total_bytes=512 * GIB))
 
     with pytest.raises(Impossible, match="80G asked for, but the largest GPU can give 24G"):
@@ -249,12 +237,9 @@ def test_only_devices_of_the_kind_can_make_a_job_possible(queue: JobQueue) -> No
         assert JobState.QUEUED is queue.requests.submit(make_spec(mem_bytes=80 * GIB, device=device_filter)).state
 
 
-def test_too_few_large_cards_on_a_host_are_reported(queue: JobQueue) -> None:
-    """The refusal says that too few devices are large enough.
-
-    Regression: with one device of three large enough, it said that the largest can give 16G to a job that asks for 12G
-    on each of two.
-    """
+def test_the_refusal_says_that_too_few_devices_are_large_enough(queue: JobQueue) -> None:
+    # Regression: with one device of three large enough, it said that the largest can give 16G to a job that asks for
+    # 12G on each of two.
     large = make_offer("GPU-2", device=make_device("GPU-2", total_bytes=16 * GIB))
     small = (make_offer(uuid, device=make_device(uuid, total_bytes=8 * GIB)) for uuid in ("GPU-0", "GPU-1"))
     serve(queue, large, *small)
@@ -266,11 +251,8 @@ def test_too_few_large_cards_on_a_host_are_reported(queue: JobQueue) -> None:
     assert JobState.QUEUED is queue.requests.submit(make_spec(gpus=2, mem_bytes=8 * GIB)).state
 
 
-def test_a_job_may_wait_for_a_kind_that_is_not_there(queue: JobQueue) -> None:
-    """A job may wait for a device kind that does not exist at the moment.
-
-    A GPU host that is down for an hour has withdrawn its devices, and its users must not be refused.
-    """
+def test_a_job_may_wait_for_a_device_kind_that_does_not_exist_at_the_moment(queue: JobQueue) -> None:
+    # A GPU host that is down for an hour has withdrawn its devices, and its users must not be refused.
     serve(queue, offer_of("cpu-nodeA", CPU))
     spec = make_spec(mem_bytes=500 * GIB, gpus=4, device=DeviceFilter.GPU)
 
@@ -283,12 +265,9 @@ def test_a_job_may_wait_for_a_kind_that_is_not_there(queue: JobQueue) -> None:
     assert [WaitReason.MEMORY] == [job.reason for job in queue.jobs.live()]
 
 
-def test_a_device_kind_is_searched_in_the_jobs_pool(queue: JobQueue) -> None:
-    """The device kind is looked up in the job's own pool.
-
-    A pool that has only a CPU may have its GPUs away. A pool without any device counts as a typing error and is
-    refused.
-    """
+def test_the_device_kind_is_looked_up_in_the_jobs_own_pool(queue: JobQueue) -> None:
+    # A pool that has only a CPU may have its GPUs away. A pool without any device counts as a typing error and is
+    # refused.
     serve(queue, make_offer(pool="fast"), offer_of("cpu-nodeA", CPU, pool="lab"))
 
     assert WaitReason.DEVICE is queue.requests.submit(make_spec(pool="lab", device=DeviceFilter.GPU)).reason
@@ -317,10 +296,7 @@ def written_by_hand(client: redis.Redis, shape: str, spec: str) -> None:
 
 
 def test_a_device_kind_of_a_newer_version_is_left_to_it(queue: JobQueue, store: redis.Redis) -> None:
-    """A device filter of a newer version is left to that version.
-
-    No device takes such a job, as it may be the wrong one, and the store refuses it from this client.
-    """
+    # No device takes such a job, as it may be the wrong one, and the store refuses it from this client.
     written_by_hand(store, f"{GIB}:0:1::npu", (GOLDEN / "spec-v1.json").read_text())
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))
 

@@ -62,6 +62,5 @@ def test_it_is_what_the_best_host_gives(connection: Connection, wanted: dict[str
     assert most_bytes == (None if most_gib is None else most_gib * GIB)
 
 
-def test_it_is_unknown_without_a_store() -> None:
-    """A store that does not answer gives no number and no error."""
+def test_a_store_that_does_not_answer_gives_no_number_and_no_error() -> None:
     assert most_for(Connection(Settings.load({"GPUQUEUE_REDIS_URL": "unix:///nowhere"})), make_spec()) is None

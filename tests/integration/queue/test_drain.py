@@ -28,11 +28,8 @@ def origins(queue: JobQueue) -> list[str]:
     return [str(each.origin) for each in device.drains]
 
 
-def test_a_drain_has_a_reason_a_user_and_a_time(queue: JobQueue) -> None:
-    """A drain records its reason, author and time, as `gpuqueue gpus` shows them. The time is the store's.
-
-    A second drain of the same origin replaces the reason.
-    """
+def test_a_drain_records_its_reason_author_and_time_as_gpuqueue_gpus_shows_them(queue: JobQueue) -> None:
+    # The time is the store's. A second drain of the same origin replaces the reason.
     serve(queue)
     before_ms = queue.now_ms()
 
@@ -45,10 +42,7 @@ def test_a_drain_has_a_reason_a_user_and_a_time(queue: JobQueue) -> None:
 
 
 def test_up_ends_only_the_drains_of_down(queue: JobQueue) -> None:
-    """`up` removes only the drain of `down`.
-
-    A card that a user drained for an RMA gets no jobs because its machine rebooted.
-    """
+    # A card that a user drained for an RMA gets no jobs because its machine rebooted.
     serve(queue)
     queue.requests.submit(make_spec())
     drain(queue, DrainOrigin.PERSON, "RMA")
@@ -63,11 +57,8 @@ def test_up_ends_only_the_drains_of_down(queue: JobQueue) -> None:
     assert 1 == must_claim(queue).job_id
 
 
-def test_a_person_does_not_open_a_machine_that_is_going_down(queue: JobQueue) -> None:
-    """A user's resume does not remove the drain of `down`.
-
-    Otherwise `down` would wait for the jobs that it tries to keep out.
-    """
+def test_a_users_resume_does_not_remove_the_drain_of_down(queue: JobQueue) -> None:
+    # Otherwise `down` would wait for the jobs that it tries to keep out.
     serve(queue)
     queue.requests.submit(make_spec())
     drain(queue, DrainOrigin.DOWN)
@@ -95,8 +86,7 @@ def test_a_person_s_drain_outlives_the_device_s_absence(queue: JobQueue) -> None
     assert ["person"] == origins(queue)
 
 
-def test_what_runs_goes_on_and_other_devices_claim(queue: JobQueue) -> None:
-    """A drain only stops new jobs, and only on the named devices."""
+def test_a_drain_only_stops_new_jobs_and_only_on_the_named_devices(queue: JobQueue) -> None:
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec())
     queue.requests.submit(make_spec())
@@ -129,7 +119,7 @@ def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store: r
 
 
 def test_no_text_is_no_drain() -> None:
-    """A device without a drain text has no drains. This is the common case."""
+    # This is the common case.
     assert () == drains(None)
 
 
@@ -174,10 +164,7 @@ def report(queue: JobQueue, claimed: Claim, evidence: Evidence, *, lost: bool = 
 
 
 def test_three_quick_deaths_in_a_row_drain_the_device(queue: JobQueue) -> None:
-    """Three quick deaths in a row drain a device.
-
-    A device that kills its jobs is always free and would go through the whole queue.
-    """
+    # A device that kills its jobs is always free and would go through the whole queue.
     serve(queue)
     first, second = die(queue), die(queue, "CUDA error: unknown error")
     assert [] == origins(queue)
@@ -195,10 +182,7 @@ def test_three_quick_deaths_in_a_row_drain_the_device(queue: JobQueue) -> None:
 
 
 def test_a_repeated_report_of_a_death_counts_once(queue: JobQueue, store: redis.Redis) -> None:
-    """A death that is reported twice counts once.
-
-    The step that ends the run counts the death, and a second report of the end is stale.
-    """
+    # The step that ends the run counts the death, and a second report of the end is stale.
     serve(queue)
     die(queue)
     die(queue)
@@ -207,8 +191,8 @@ def test_a_repeated_report_of_a_death_counts_once(queue: JobQueue, store: redis.
     assert [] == origins(queue)
 
 
-def test_one_job_that_dies_again_and_again_is_not_three(queue: JobQueue) -> None:
-    """Repeated deaths of one job do not drain the device. The loss limit holds that job."""
+def test_repeated_deaths_of_one_job_do_not_drain_the_device(queue: JobQueue) -> None:
+    # The loss limit holds that job.
     serve(queue)
     first = die(queue, lost=True)
     for _ in range(4):
@@ -298,8 +282,7 @@ def test_people_may_resume_before_the_third(queue: JobQueue) -> None:
     assert [] == origins(queue)
 
 
-def test_the_worker_receives_it_with_the_next_heartbeat(queue: JobQueue) -> None:
-    """The worker gets the drain with its next heartbeat, so that it can log it."""
+def test_the_worker_gets_the_drain_with_its_next_heartbeat_so_that_it_can_log_it(queue: JobQueue) -> None:
     serve(queue)
     for _ in range(3):
         die(queue)
@@ -310,7 +293,7 @@ def test_the_worker_receives_it_with_the_next_heartbeat(queue: JobQueue) -> None
 
 
 def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store: redis.Redis) -> None:
-    """A damaged row of deaths does not stop a run from ending. The count is not worth a job that cannot be finished."""
+    # The count is not worth a job that cannot be finished.
     serve(queue)
     store.hset(keys.DEATHS, "GPU-0", "[1")
 
@@ -323,10 +306,7 @@ def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store: redis.Re
 
 
 def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> None:
-    """A job waits with reason "drained" if only drained devices could take it.
-
-    "memory" would be wrong, because plenty may be free. A device of another pool changes nothing.
-    """
+    # "memory" would be wrong, because plenty may be free. A device of another pool changes nothing.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", pool="fast"))
     job_id = submit(queue, pool="fast")
     queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
@@ -336,11 +316,10 @@ def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> 
     assert [WaitReason.MEMORY] == [job.reason for job in queue.jobs.live()]
 
 
-def test_a_job_whose_devices_nobody_serves_says_so(queue: JobQueue, store: redis.Redis) -> None:
-    """A job waits with reason "silent" if the workers of its devices are silent.
-
-    Regression: the reason was "memory" on a host that was gone, with all of its memory free.
-    """
+def test_a_job_waits_with_reason_silent_if_the_workers_of_its_devices_are_silent(
+    queue: JobQueue, store: redis.Redis
+) -> None:
+    # Regression: the reason was "memory" on a host that was gone, with all of its memory free.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec(gpus=2))
     queue.requests.submit(make_spec())
@@ -354,10 +333,7 @@ def test_a_job_whose_devices_nobody_serves_says_so(queue: JobQueue, store: redis
 
 
 def test_a_job_on_several_devices_of_which_one_is_drained_says_so(queue: JobQueue) -> None:
-    """A job on several devices waits with reason "drained" if one of them is drained.
-
-    Regression: the reason was "memory", with both cards empty.
-    """
+    # Regression: the reason was "memory", with both cards empty.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
     queue.requests.submit(make_spec(gpus=2))

@@ -80,7 +80,7 @@ def test_a_held_job_stays_held_and_a_priority_counts_at_once(queue: JobQueue, st
 
 
 def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue, store: redis.Redis) -> None:
-    """A running or ended job cannot be edited. The error is one line and nothing changes."""
+    # The error is one line and nothing changes.
     serve(queue)
     submit(queue)
     claimed = must_claim(queue)
@@ -113,10 +113,7 @@ def test_an_edit_that_cannot_be_changes_nothing(
     error: type[Exception],
     reported: dict[str, bool],
 ) -> None:
-    """An impossible edit changes nothing.
-
-    Cases: more than any device has, a dependency on a dependant, on itself, or on an unknown job.
-    """
+    # Cases: more than any device has, a dependency on a dependant, on itself, or on an unknown job.
     serve(queue)
     submit(queue)
     submit(queue, waits=after(1))
@@ -129,8 +126,7 @@ def test_an_edit_that_cannot_be_changes_nothing(
     assert before == digest(store)
 
 
-def test_a_long_circle_is_found(queue: JobQueue) -> None:
-    """A dependency cycle is found over any number of jobs."""
+def test_a_dependency_cycle_is_found_over_any_number_of_jobs(queue: JobQueue) -> None:
     serve(queue)
     ids = [submit(queue)]
     for _ in range(50):
@@ -140,8 +136,8 @@ def test_a_long_circle_is_found(queue: JobQueue) -> None:
         queue.requests.edit(ids[0], to(waits=after(ids[-1])), after=True)
 
 
-def test_a_job_waits_for_others_than_before(queue: JobQueue, store: redis.Redis) -> None:
-    """An edit can remove or replace dependencies. The old ones do not matter any more."""
+def test_an_edit_can_remove_or_replace_dependencies(queue: JobQueue, store: redis.Redis) -> None:
+    # The old ones do not matter any more.
     serve(queue)
     first, second = submit(queue), submit(queue)
     third, fourth = submit(queue, waits=after(first)), submit(queue, waits=after(first))
@@ -206,7 +202,7 @@ def test_an_edit_is_recorded_and_restored(queue: JobQueue, database: HistoryData
 
 
 def test_a_request_that_cannot_be_read_cannot_be_edited(queue: JobQueue, store: redis.Redis) -> None:
-    """An unreadable request cannot be edited. The placeholder shown for it must not become the request."""
+    # The placeholder shown for it must not become the request.
     job_id = submit(queue)
     store.set(keys.spec(job_id), "{")
 
@@ -293,10 +289,7 @@ def test_who_asked_to_be_requeued_may_have_no_more_retries(
 def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(
     queue: JobQueue, database: HistoryDatabase, way: str
 ) -> None:
-    """A job that has run still waits for edited dependencies after a rebuild.
-
-    Regression: because it had run, all its dependencies counted as over, including those added since.
-    """
+    # Regression: because it had run, all its dependencies counted as over, including those added since.
     serve(queue)
     done, parent = submit(queue), submit(queue, waits=Waits(hold=True))
     end(queue, 0)
@@ -359,11 +352,8 @@ def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(
 
 
 @pytest.mark.parametrize("way", ["in its pause", "held"])
-def test_what_let_a_job_in_is_over(queue: JobQueue, database: HistoryDatabase, way: str) -> None:
-    """A dependency that was met stays met.
-
-    A job that has run is neither cancelled nor made to wait if the recorded ending of that dependency changes.
-    """
+def test_a_dependency_that_was_met_stays_met(queue: JobQueue, database: HistoryDatabase, way: str) -> None:
+    # A job that has run is neither cancelled nor made to wait if the recorded ending of that dependency changes.
     serve(queue)
     parent = submit(queue)
     end(queue, 0)
@@ -398,8 +388,7 @@ def lose_the_store(queue: JobQueue, database: HistoryDatabase) -> None:
 
 
 @pytest.mark.full
-def test_edit_by_the_command_line(site: Site) -> None:
-    """`gpuqueue edit` prints one line and uses the documented exit codes."""
+def test_gpuqueue_edit_prints_one_line_and_uses_the_documented_exit_codes(site: Site) -> None:
     site.make_tables()
     serve(site.queue)
     first = submit(site.queue)

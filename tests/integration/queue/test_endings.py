@@ -37,8 +37,7 @@ def heartbeat(queue: JobQueue, claimed: Claim) -> str:
     return word
 
 
-def test_a_finished_run_gives_its_memory_back(queue: JobQueue) -> None:
-    """A finished run releases its memory, and its job ends."""
+def test_a_finished_run_releases_its_memory_and_its_job_ends(queue: JobQueue) -> None:
     claimed = start(queue)
 
     assert finish(queue, claimed)
@@ -78,10 +77,7 @@ def test_a_released_claim_is_no_attempt(queue: JobQueue) -> None:
 
 
 def test_a_lost_run_is_queued_again_and_the_third_loss_holds_the_job(queue: JobQueue) -> None:
-    """A lost run is queued again, and the third loss holds the job.
-
-    A job that kills its host must not do so for ever.
-    """
+    # A job that kills its host must not do so for ever.
     serve(queue)
     queue.requests.submit(make_spec())
 
@@ -99,14 +95,12 @@ def test_a_lost_run_is_queued_again_and_the_third_loss_holds_the_job(queue: JobQ
 
 
 def test_a_lost_job_without_requeue_ends_as_lost(queue: JobQueue) -> None:
-    """A job with --no-requeue ends as lost after a loss."""
     claimed = start(queue, requeue=False)
 
     assert JobState.LOST is queue.runs.lose(1, claimed.token, loss_limit=3, detail="gone")
 
 
 def test_cancel_ends_a_waiting_job_at_once(queue: JobQueue) -> None:
-    """A cancel ends a waiting job at once, queued or held."""
     queue.requests.submit(make_spec())
     queue.requests.submit(make_spec())
     assert JobState.HELD is queue.jobs.hold(2)
@@ -129,10 +123,7 @@ def test_cancel_of_a_running_job_is_in_the_next_heartbeat_reply(queue: JobQueue)
 
 
 def test_a_job_cancelled_between_claim_and_start_does_not_start(queue: JobQueue) -> None:
-    """A job that is cancelled between claim and start does not start.
-
-    The last check before the spawn reports the cancel.
-    """
+    # The last check before the spawn reports the cancel.
     serve(queue)
     queue.requests.submit(make_spec())
     claimed = must_claim(queue)
@@ -144,8 +135,8 @@ def test_a_job_cancelled_between_claim_and_start_does_not_start(queue: JobQueue)
 
 
 @pytest.mark.parametrize("cancelling", [False, True])
-def test_an_expired_lease_is_reclaimed(queue: JobQueue, store: redis.Redis, *, cancelling: bool) -> None:
-    """Any reaper takes back an expired lease. A job that was being cancelled is cancelled then."""
+def test_any_reaper_takes_back_an_expired_lease(queue: JobQueue, store: redis.Redis, *, cancelling: bool) -> None:
+    # A job that was being cancelled is cancelled then.
     claimed = start(queue)
     if cancelling:
         queue.jobs.cancel(1)
@@ -161,10 +152,7 @@ def test_an_expired_lease_is_reclaimed(queue: JobQueue, store: redis.Redis, *, c
 
 
 def test_a_reaper_that_was_away_grants_every_run_one_more_lease(queue: JobQueue, store: redis.Redis) -> None:
-    """A reaper that was away grants every run one more lease.
-
-    While the store was down no heartbeat was possible. Without this rule four of six running jobs were doubled.
-    """
+    # While the store was down no heartbeat was possible. Without this rule four of six running jobs were doubled.
     start(queue)
     queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
     store.hset("{gq}:meta", mapping={"grace": 0, "reap": queue.now_ms() - 31_000})  # four ticks missed
@@ -175,10 +163,7 @@ def test_a_reaper_that_was_away_grants_every_run_one_more_lease(queue: JobQueue,
 
 
 def test_a_heartbeat_returns_leases_that_the_worker_did_not_name(queue: JobQueue) -> None:
-    """A heartbeat reports leases that the worker did not name.
-
-    A new worker finds the claims that its predecessor never started.
-    """
+    # A new worker finds the claims that its predecessor never started.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec(gpus=2))
     claimed = must_claim(queue, "GPU-0")

@@ -81,8 +81,7 @@ def test_a_host_that_cannot_start_a_job_gets_it_no_more(site: JobQueue) -> None:
     assert (job, 1) == (elsewhere.job_id, elsewhere.attempt)
 
 
-def test_a_job_that_no_host_can_start_is_held_with_the_reasons(site: JobQueue) -> None:
-    """The job waits for its user, and after a release each host tries it again."""
+def test_the_job_waits_for_its_user_and_after_a_release_each_host_tries_it_again(site: JobQueue) -> None:
     job = submit(site, placement=Placement(models=("test",)))
     refuse(site, "h1")
 
@@ -99,7 +98,7 @@ def test_a_job_that_no_host_can_start_is_held_with_the_reasons(site: JobQueue) -
 
 
 def test_a_silent_host_may_still_start_the_job(site: JobQueue) -> None:
-    """A drained or silent host counts as one that may start the job. Once it is withdrawn, it does not."""
+    # Once it is withdrawn, it does not.
     first = submit(site)
     site.devices.drain(["GPU-2"], origin=DrainOrigin.PERSON, why="", by="")
     assert JobState.QUEUED is refuse(site, "h1")
@@ -110,8 +109,7 @@ def test_a_silent_host_may_still_start_the_job(site: JobQueue) -> None:
     assert JobState.HELD is refuse(site, "h1")
 
 
-def test_only_hosts_of_the_jobs_own_shape_count(site: JobQueue) -> None:
-    """A host whose devices the job cannot use does not keep it waiting."""
+def test_a_host_whose_devices_the_job_cannot_use_does_not_keep_it_waiting(site: JobQueue) -> None:
     site.requests.submit(make_spec(placement=Placement(devices=("GPU-1",))))
     assert JobState.HELD is refuse(site, "h1")
 
@@ -169,8 +167,8 @@ def test_an_array_that_no_host_can_start_is_held_as_a_whole(site: JobQueue) -> N
     assert {"h1", "h2"} == {host for host in SITE if take(site, host) is not None}
 
 
-def test_jobs_that_a_host_refuses_in_a_row_are_counted(site: JobQueue) -> None:
-    """The devices of the host show how many jobs in a row it could not start. A run that succeeds ends the count."""
+def test_the_devices_of_the_host_show_how_many_jobs_in_a_row_it_could_not_start(site: JobQueue) -> None:
+    # A run that succeeds ends the count.
     for _ in range(3):
         site.requests.submit(make_spec())
         refuse(site, "h1")
@@ -194,8 +192,7 @@ def test_jobs_that_a_host_refuses_in_a_row_are_counted(site: JobQueue) -> None:
     assert [None, None] == [each.refusals for each in site.devices.all()]
 
 
-def test_a_cancelled_job_is_not_excluded_but_cancelled(site: JobQueue) -> None:
-    """A cancel that arrives before the failed start wins."""
+def test_a_cancel_that_arrives_before_the_failed_start_wins(site: JobQueue) -> None:
     job = submit(site)
     claimed = take(site, "h1")
     site.jobs.cancel(job)
@@ -204,8 +201,7 @@ def test_a_cancelled_job_is_not_excluded_but_cancelled(site: JobQueue) -> None:
     assert site.runs.exclude_host(job, claimed.token, MISSING) is None
 
 
-def test_an_edit_gives_each_host_another_try(site: JobQueue) -> None:
-    """An edited request is another request."""
+def test_an_edited_request_is_another_request(site: JobQueue) -> None:
     job = submit(site)
     refuse(site, "h1")
 

@@ -42,13 +42,12 @@ def golden(name: str) -> str:
     return (GOLDEN / name).read_text(encoding="utf-8").rstrip("\n")
 
 
-def test_a_start_report_of_version_1_stays_readable() -> None:
-    """A worker's start report loads for ever. It waits in the outbox for a recorder, which may be newer."""
+def test_a_workers_start_report_loads_for_ever() -> None:
+    # It waits in the outbox for a recorder, which may be newer.
     assert ("/state/runs/1/1.0123456789ab/log", (DEVICE,)) == decode_started(golden("started-v1.json"))
 
 
-def test_an_end_report_of_version_1_stays_readable() -> None:
-    """A worker's end report loads for ever, with all its fields."""
+def test_a_workers_end_report_loads_for_ever_with_all_its_fields() -> None:
     ended = decode_ended(golden("ended-v1.json"))
 
     (device,) = ended.devices
@@ -110,8 +109,8 @@ def test_a_drained_device_stays_drained_for_ever(queue: JobQueue, store: redis.R
     assert must_claim(queue, "GPU-1").job_id == 1
 
 
-def test_a_job_in_the_store_is_known_for_ever(queue: JobQueue, store: redis.Redis) -> None:
-    """The hash of a job loads for ever. Its spec has golden payloads of its own."""
+def test_the_hash_of_a_job_loads_for_ever(queue: JobQueue, store: redis.Redis) -> None:
+    # Its spec has golden payloads of its own.
     store.hset(keys.job(7), mapping=json.loads(golden("job-hash-v1.json")))
     store.set(keys.spec(7), golden("spec-v1.json"))
     store.zadd(keys.LIVE, {"7": 7})
@@ -143,10 +142,7 @@ def test_a_job_comes_back_from_the_store_for_ever(
 def test_the_outbox_of_a_rebuilt_store_is_recorded_for_ever(
     queue: JobQueue, store: redis.Redis, database: HistoryDatabase
 ) -> None:
-    """The outbox of a rebuilt store is recorded for ever.
-
-    It has jobs restored by the history or a worker, and runs that were parked and adopted since.
-    """
+    # It has jobs restored by the history or a worker, and runs that were parked and adopted since.
     for entry_id, fields in json.loads(golden("outbox-v1-rebuilt.json")):
         store.xadd(keys.OUTBOX, fields, id=entry_id)
 
@@ -160,8 +156,9 @@ def test_the_outbox_of_a_rebuilt_store_is_recorded_for_ever(
     assert (None, 1) == (survivor.parked_until, survivor.record.job.id)
 
 
-def test_a_full_outbox_is_recorded_for_ever(queue: JobQueue, store: redis.Redis, database: HistoryDatabase) -> None:
-    """A full outbox that is left from before an upgrade is recorded."""
+def test_a_full_outbox_that_is_left_from_before_an_upgrade_is_recorded(
+    queue: JobQueue, store: redis.Redis, database: HistoryDatabase
+) -> None:
     for entry_id, fields in json.loads(golden("outbox-v1.json")):
         store.xadd(keys.OUTBOX, fields, id=entry_id)
 
@@ -215,7 +212,6 @@ def test_a_run_that_a_worker_left_is_adopted_for_ever(directory: RunDir) -> None
 
 
 def test_a_refusal_that_a_shim_wrote_is_reported_for_ever(directory: RunDir) -> None:
-    """A refusal that a shim wrote is reported with its text."""
     shutil.copy(GOLDEN / "exit-v1-refused.json", directory.path / "exit")
 
     end = directory.exit()
@@ -223,8 +219,8 @@ def test_a_refusal_that_a_shim_wrote_is_reported_for_ever(directory: RunDir) -> 
     assert "refused: cannot start /nonexistent/program: No such file or directory" == str(end.ending)
 
 
-def test_figures_that_another_worker_saved_go_on(directory: RunDir) -> None:
-    """Measurements that another worker stored continue. A peak is not lost with the worker that measured it."""
+def test_measurements_that_another_worker_stored_continue(directory: RunDir) -> None:
+    # A peak is not lost with the worker that measured it.
     shutil.copy(GOLDEN / "meters-v1.json", directory.path / "meters")
     held = directory.held()
     assert held is not None
@@ -245,7 +241,7 @@ def test_figures_that_another_worker_saved_go_on(directory: RunDir) -> None:
 
 
 def test_every_golden_payload_is_loaded_by_some_test() -> None:
-    """Every golden payload is loaded by some test. A file without a test protects nothing."""
+    # A file without a test protects nothing.
     tests = [path.read_text() for path in Path(__file__).parents[2].rglob("test_*.py")]
 
     read = [path for path in GOLDEN.iterdir() if any(path.name in text for text in tests)]

@@ -72,8 +72,7 @@ def test_a_marked_run_is_idle_until_it_is_in_use(queue: JobQueue) -> None:
     assert JobState.RUNNING is queue.jobs.live()[0].state
 
 
-def test_the_mark_ends_with_its_run(queue: JobQueue) -> None:
-    """A job that runs again is not idle, and a stale run marks nothing."""
+def test_a_job_that_runs_again_is_not_idle_and_a_stale_run_marks_nothing(queue: JobQueue) -> None:
     run = running(queue)
     mark(queue, run)
     queue.runs.lose(run.job_id, run.token, loss_limit=3, detail="gone")

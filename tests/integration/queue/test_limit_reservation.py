@@ -56,13 +56,7 @@ class Site:
             self.queue.devices.heartbeat(offer, (), lease_s=WEEK_S)
 
     def submit(
-        self,
-        account: Account,
-        gib: int,
-        lasts_s: float,
-        *devices: int,
-        time_s: float | None = None,
-        **more: object,
+        self, account: Account, gib: int, lasts_s: float, *devices: int, time_s: float | None = None, **more: object
     ) -> int:
         """Queue a job of *gib* GiB on each device, and run all claims.
 
@@ -134,11 +128,8 @@ def site(store_url: str) -> Iterator[Site]:
     made.close()
 
 
-def test_no_room_is_reserved_for_a_job_whose_device_is_drained(site: Site) -> None:
-    """Nothing is reserved under a limit for a job whose device is drained.
-
-    The job could not start before a resume. Regression: its user's next job waited for a minute beside an idle card.
-    """
+def test_nothing_is_reserved_under_a_limit_for_a_job_whose_device_is_drained(site: Site) -> None:
+    # The job could not start before a resume. Regression: its user's next job waited for a minute beside an idle card.
     site.serve(8, 8, limits="*: running_mem=16G")
     site.queue.devices.drain(["dev-1"], origin=DrainOrigin.PERSON, why="", by="eve")
     first = site.submit(ADA, 7, 16, 0, time_s=60)
@@ -244,10 +235,7 @@ def test_a_reservation_ends_if_another_process_takes_the_device(site: Site) -> N
 
 @pytest.mark.full
 def test_room_is_dropped_when_a_run_ends_long_before_its_time(site: Site) -> None:
-    """A reservation under a limit is dropped when its run ends long before its time limit.
-
-    By both time limits the device was free in time. Once the run has ended it is not, and no other job waits for it.
-    """
+    # By both time limits the device was free in time. Once the run has ended it is not, and no other job waits for it.
     site.serve(8, 8, limits="@lab: running_mem=14G")
     site.submit(EVE, 7, 1000, 1, time_s=WEEK_S - 60)
     site.submit(ADA, 7, 30, 0, time_s=WEEK_S)
@@ -321,11 +309,8 @@ def test_no_room_is_reserved_for_a_whole_card_beyond_the_limit(site: Site) -> No
 
 
 def test_many_jobs_that_wait_for_a_device_hide_no_large_one(site: Site) -> None:
-    """Many jobs that wait for a device do not hide a large job that waits for the limit.
-
-    Regression: only the first sixteen jobs were examined, whether the limit held them or not, and the large job was
-    passed for ever.
-    """
+    # Regression: only the first sixteen jobs were examined, whether the limit held them or not, and the large job was
+    # passed for ever.
     site.serve(24, 24, 24, 24, 24, limits="ada: running_gpus=4")
     for device in range(3):
         site.submit(ADA, 24, WEEK_S, device)
@@ -339,11 +324,8 @@ def test_many_jobs_that_wait_for_a_device_hide_no_large_one(site: Site) -> None:
 
 
 def test_many_large_jobs_hide_no_small_one_that_a_reservation_blocks(site: Site) -> None:
-    """Many large jobs do not hide a small job that the reservation holds back.
-
-    A reservation stays while no other job could use it. Regression: only sixteen jobs were examined, all of them too
-    large.
-    """
+    # A reservation stays while no other job could use it. Regression: only sixteen jobs were examined, all of them too
+    # large.
     site.serve(24, 24, limits="ada: running_mem=24G")
     site.submit(ADA, 20, WEEK_S, 0)
     for gib in range(20, 3, -1):

@@ -75,7 +75,7 @@ def test_who_is_at_a_limit_is_passed_over_until_a_run_ends(queue: JobQueue, limi
 
 
 def test_others_pass_a_user_at_a_limit(queue: JobQueue) -> None:
-    """Other users' jobs pass a user who is at a limit. A sweep of one user neither stops nor delays them."""
+    # A sweep of one user neither stops nor delays them.
     serve(queue)
     limit(queue, "ada: running_jobs=1")
     for _ in range(3):
@@ -88,14 +88,10 @@ def test_others_pass_a_user_at_a_limit(queue: JobQueue) -> None:
 
 
 def test_a_small_job_of_the_same_user_still_fits_under_a_limit(queue: JobQueue) -> None:
-    """A smaller job of the same user starts under a limit if it fits, as with the memory of a device."""
     serve(queue)
     limit(queue, "*: running_mem=8G")
     queue.requests.submit(make_spec(mem_bytes=6 * GIB))
-    large, small = (
-        submit(queue, mem_bytes=6 * GIB),
-        submit(queue, mem_bytes=2 * GIB),
-    )
+    large, small = (submit(queue, mem_bytes=6 * GIB), submit(queue, mem_bytes=2 * GIB))
     must_claim(queue)
 
     assert small == must_claim(queue).job_id
@@ -124,11 +120,8 @@ def test_why_names_the_limit_whose_it_is_and_which_runs_use_it(queue: JobQueue) 
     assert queue.jobs.why(waiting).limit is None
 
 
-def test_why_names_no_run_on_a_cpu_as_a_user_of_gpus(queue: JobQueue) -> None:
-    """`why` does not list runs on a CPU under a limit of GPUs.
-
-    Regression: it said that three jobs use 2 of 2 GPUs, two of which had none, and that these had to end as well.
-    """
+def test_why_does_not_list_runs_on_a_cpu_under_a_limit_of_gpus(queue: JobQueue) -> None:
+    # Regression: it said that three jobs use 2 of 2 GPUs, two of which had none, and that these had to end as well.
     serve(queue, make_offer("GPU-0"), make_offer("cpu-a", device=make_device("cpu-a", kind=DeviceKind.CPU)))
     limit(queue, "ada: running_gpus=1")
     for _ in range(2):
@@ -148,10 +141,7 @@ def test_why_names_no_run_on_a_cpu_as_a_user_of_gpus(queue: JobQueue) -> None:
 
 
 def test_why_names_every_limit_in_the_way(queue: JobQueue) -> None:
-    """`why` names every limit in the way.
-
-    Regression: it named the first. When that had room, the job went on waiting for one that was not reported.
-    """
+    # Regression: it named the first. When that had room, the job went on waiting for one that was not reported.
     serve(queue)
     limit(queue, "ada: running_jobs=2 running_mem=8G; @lab: running_mem=12G")
     ada, bob = (submit(queue, account=who, mem_bytes=5 * GIB) for who in (ADA, BOB))
@@ -191,10 +181,7 @@ def test_nothing_is_reserved_for_a_job_that_a_limit_holds(queue: JobQueue) -> No
     A reservation from before the limit ends at the next claim.
     """
     serve(queue, make_offer(slots=2))
-    first = [
-        submit(queue, mem_bytes=10 * GIB),
-        submit(queue, mem_bytes=20 * GIB),
-    ]
+    first = [submit(queue, mem_bytes=10 * GIB), submit(queue, mem_bytes=20 * GIB)]
     must_claim(queue)
     assert [first[1]] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     small = submit(queue, account=BOB, mem_bytes=12 * GIB)
@@ -225,10 +212,7 @@ def full_lab(queue: JobQueue, **changes: object) -> tuple[list[Claim], int]:
 
 
 def test_a_large_job_of_a_group_at_its_limit_gets_its_turn(queue: JobQueue) -> None:
-    """A large job of a group at its limit gets its turn.
-
-    Regression: another small job of the group replaced each run that ended, until none of them was left.
-    """
+    # Regression: another small job of the group replaced each run that ended, until none of them was left.
     runs, large = full_lab(queue)
     later = [submit(queue, mem_bytes=2 * GIB, account=who) for who in (ADA, BOB, ADA)]
     external = submit(queue, mem_bytes=2 * GIB, account=replace(ADA, name="eve"))
@@ -254,7 +238,6 @@ def has_reserved_room(queue: JobQueue) -> bool:
 
 
 def test_reserved_room_under_a_limit_names_its_job(queue: JobQueue) -> None:
-    """`why` names the job that the room under a limit is reserved for, and the limit that this job waits for itself."""
     runs, large = full_lab(queue)
     small = submit(queue, mem_bytes=2 * GIB, account=BOB)
     keep(queue)
@@ -288,7 +271,6 @@ def test_a_reservation_does_not_block_equal_jobs(queue: JobQueue) -> None:
 
 
 def test_beside_reserved_room_under_a_limit_there_is_room(queue: JobQueue) -> None:
-    """Beside a reservation under a limit the rest of the limit is free, as on a reserved device."""
     serve(queue)
     limit(queue, "@lab: running_mem=10G")
     queue.requests.submit(make_spec(mem_bytes=6 * GIB))
@@ -319,11 +301,8 @@ def test_who_is_gone_before_the_room_is_there_takes_it_meanwhile(queue: JobQueue
     assert WaitReason.LIMIT is queue.jobs.get(endless).reason
 
 
-def test_nothing_is_reserved_under_a_limit_for_a_job_that_no_longer_waits(queue: JobQueue) -> None:
-    """A reservation under a limit ends with its job's wait.
-
-    It ends at the next tick after a cancel, when reservations are switched off, and when the limits change.
-    """
+def test_a_reservation_under_a_limit_ends_with_its_jobs_wait(queue: JobQueue) -> None:
+    # It ends at the next tick after a cancel, when reservations are switched off, and when the limits change.
     for give_up in ("cancel", "keep nothing", "limits"):
         runs, large = full_lab(queue)
         keep(queue)
@@ -341,11 +320,8 @@ def test_nothing_is_reserved_under_a_limit_for_a_job_that_no_longer_waits(queue:
             end(queue, run)
 
 
-def test_no_room_under_a_limit_is_reserved_for_days_behind_a_long_run(queue: JobQueue, store: redis.Redis) -> None:
-    """A reservation under a limit ends if a run stays in its way.
-
-    Regression: the group's jobs that did fit waited for a run of two days without a time limit.
-    """
+def test_a_reservation_under_a_limit_ends_if_a_run_stays_in_its_way(queue: JobQueue, store: redis.Redis) -> None:
+    # Regression: the group's jobs that did fit waited for a run of two days without a time limit.
     runs, large = full_lab(queue)
     small = submit(queue, mem_bytes=2 * GIB, account=BOB)
     keep(queue)
@@ -393,18 +369,12 @@ def test_no_room_under_a_limit_is_reserved_behind_an_ended_run(queue: JobQueue, 
 
 
 def test_two_that_need_room_under_two_limits_do_not_wait_for_each_other(queue: JobQueue) -> None:
-    """Two jobs that need room under two limits do not block each other.
-
-    Regression: one had the room under ada's limit, the other that under her group's, and neither would have started.
-    """
+    # Regression: one had the room under ada's limit, the other that under her group's, and neither would have started.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     limit(queue, "ada: running_mem=11G; @lab: running_gpus=2")
     queue.requests.submit(make_spec(mem_bytes=4 * GIB))
     run = must_claim(queue)
-    large, pair = (
-        submit(queue, mem_bytes=10 * GIB),
-        submit(queue, mem_bytes=GIB, gpus=2),
-    )
+    large, pair = (submit(queue, mem_bytes=10 * GIB), submit(queue, mem_bytes=GIB, gpus=2))
     keep(queue)
     end(queue, run)
 
@@ -417,10 +387,7 @@ def test_two_that_need_room_under_two_limits_do_not_wait_for_each_other(queue: J
 
 
 def test_a_refusing_limit_counts_runs_and_not_reservations(queue: JobQueue) -> None:
-    """A limit that refuses counts runs, not reservations.
-
-    A small job that is within the limit waits behind the large one.
-    """
+    # A small job that is within the limit waits behind the large one.
     serve(queue)
     limit(queue, "@lab: running_mem=8G")
     queue.requests.submit(make_spec(mem_bytes=6 * GIB))
@@ -454,11 +421,8 @@ def test_a_job_that_a_limit_can_never_let_run_is_refused(queue: JobQueue) -> Non
 
 
 def test_a_job_that_one_limit_can_never_let_run_is_refused_whatever_another_says(queue: JobQueue) -> None:
-    """A job that exceeds one limit by itself is refused, whatever the state of another limit.
-
-    Regression: only the first limit in the way was checked, so while that one was full the job was accepted. It waited
-    for ever, and the room under the second limit was reserved for it, against all others of its group.
-    """
+    # Regression: only the first limit in the way was checked, so while that one was full the job was accepted. It
+    # waited for ever, and the room under the second limit was reserved for it, against all others of its group.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     limit(queue, "*: running_gpus=2; @lab: running_mem=10G")
     queue.requests.submit(make_spec(gpus=2))
@@ -507,7 +471,7 @@ def test_nothing_is_reserved_for_a_job_beyond_another_limit(queue: JobQueue, sto
 
 
 def test_whichever_the_limit_says_beyond_it_a_job_waits_or_is_refused(queue: JobQueue) -> None:
-    """Beyond a limit a job waits or is refused, as the limit says. The number is the same for both."""
+    # The number is the same for both.
     serve(queue)
     limit(queue, "ada: running_jobs=1; bob: running_jobs=1/refuse")
     for who in (ADA, BOB):
@@ -522,11 +486,8 @@ def test_whichever_the_limit_says_beyond_it_a_job_waits_or_is_refused(queue: Job
 
 
 @pytest.mark.parametrize("limits", ["ada: queued_jobs=2", "@lab: queued_jobs=2"])
-def test_more_than_so_many_may_not_wait(queue: JobQueue, limits: str) -> None:
-    """`queued_jobs` limits the waiting jobs of all shapes and priorities. A started job frees a place.
-
-    A submit that is sent twice counts once.
-    """
+def test_queued_jobs_limits_the_waiting_jobs_of_all_shapes_and_priorities(queue: JobQueue, limits: str) -> None:
+    # A started job frees a place. A submit that is sent twice counts once.
     serve(queue)
     limit(queue, limits)
     queue.requests.submit(make_spec())
@@ -565,11 +526,8 @@ def test_what_is_held_or_stands_aside_waits_as_well(queue: JobQueue, store: redi
     assert [] == faults(dump(store))
 
 
-def test_each_member_of_an_array_waits(queue: JobQueue, store: redis.Redis) -> None:
-    """Each member of an array counts towards `queued_jobs`.
-
-    An array is accepted completely or not at all, and its places become free as its members start.
-    """
+def test_each_member_of_an_array_counts_towards_queued_jobs(queue: JobQueue, store: redis.Redis) -> None:
+    # An array is accepted completely or not at all, and its places become free as its members start.
     serve(queue)
     limit(queue, "*: queued_jobs=5")
     with pytest.raises(Refused, match="this array alone has 6 members, submit it in smaller ones"):
@@ -593,8 +551,7 @@ def test_each_member_of_an_array_waits(queue: JobQueue, store: redis.Redis) -> N
     assert [] == faults(dump(store))
 
 
-def test_a_cpu_is_no_gpu(queue: JobQueue) -> None:
-    """A job on the CPU counts as a run and with its memory, but as no GPU."""
+def test_a_job_on_the_cpu_counts_as_a_run_and_with_its_memory_but_as_no_gpu(queue: JobQueue) -> None:
     cpu = make_device("cpu-0", kind=DeviceKind.CPU)
     serve(queue, make_offer("GPU-0"), make_offer("cpu-0", device=cpu))
     limit(queue, "*: running_gpus=1")
@@ -612,10 +569,7 @@ def test_a_cpu_is_no_gpu(queue: JobQueue) -> None:
 
 @pytest.mark.parametrize("limits", ["*: running_gpus=1", "*: running_gpus=1/refuse", "*: running_gpus=0"])
 def test_a_limit_of_gpus_holds_no_job_that_a_cpu_may_take(queue: JobQueue, limits: str) -> None:
-    """A limit of GPUs does not hold a job that a CPU may take.
-
-    Regression: the job was refused or had reason "limit", although the CPU would have taken it at once.
-    """
+    # Regression: the job was refused or had reason "limit", although the CPU would have taken it at once.
     cpu = make_device("cpu-0", kind=DeviceKind.CPU)
     serve(queue, make_offer("GPU-0"))
     limit(queue, "*: running_gpus=1")
@@ -635,11 +589,8 @@ def test_a_limit_of_gpus_holds_no_job_that_a_cpu_may_take(queue: JobQueue, limit
     assert job_id == claimed.job_id
 
 
-def test_what_is_used_is_what_has_a_lease(queue: JobQueue, store: redis.Redis) -> None:
-    """The use under a limit is that of runs with a lease.
-
-    It is returned however a run ends, and an entry left over in a damaged store does not count.
-    """
+def test_the_use_under_a_limit_is_that_of_runs_with_a_lease(queue: JobQueue, store: redis.Redis) -> None:
+    # It is returned however a run ends, and an entry left over in a damaged store does not count.
     serve(queue)
     limit(queue, "*: running_jobs=1")
     for _ in range(4):
@@ -674,11 +625,10 @@ def test_a_new_limit_counts_what_runs_already(queue: JobQueue, store: redis.Redi
     assert run.job_id == first
 
 
-def test_a_pool_gives_defaults_and_refuses_excess(queue: JobQueue, store: redis.Redis) -> None:
-    """A pool supplies a default time limit and refuses jobs beyond its limits. The message has the exact limit.
-
-    The store applies the rules, so they are the same for all clients.
-    """
+def test_a_pool_supplies_a_default_time_limit_and_refuses_jobs_beyond_its_limits(
+    queue: JobQueue, store: redis.Redis
+) -> None:
+    # The message has the exact limit. The store applies the rules, so they are the same for all clients.
     serve(queue, make_offer("GPU-0", pool="big"), make_offer("GPU-1", pool="big"))
     limit(queue, "", "big: max_mem=4G max_time=2h default_time=30m max_gpus=1; *: max_time=90s")
 
@@ -729,11 +679,8 @@ def test_who_takes_several_whole_cards_is_judged_by_a_host_that_has_as_many(queu
 
 
 @pytest.mark.parametrize("placement", [ALONE, Placement(exclusive=True, whole=True)])
-def test_who_takes_a_whole_card_is_judged_by_all_that_it_gets(queue: JobQueue, placement: Placement) -> None:
-    """A job on a whole card is checked with all memory of the card.
-
-    Regression: it was accepted for the megabyte in its request and got every byte of the card.
-    """
+def test_a_job_on_a_whole_card_is_checked_with_all_memory_of_the_card(queue: JobQueue, placement: Placement) -> None:
+    # Regression: it was accepted for the megabyte in its request and got every byte of the card.
     serve(queue, make_offer("GPU-0", pool="big"), make_offer("GPU-1", pool="big"))
     limit(queue, "ada: running_mem=10G; @lab: running_mem=30G", "big: max_mem=10G")
     plain = submit(queue, mem_bytes=GIB)
@@ -775,7 +722,7 @@ def test_who_takes_a_whole_card_waits_where_that_is_beyond_a_limit(queue: JobQue
 
 
 def test_a_smaller_card_may_be_within_the_limit(queue: JobQueue) -> None:
-    """A smaller card may be within the limit. The reported amount is that of the card that the job would get."""
+    # The reported amount is that of the card that the job would get.
     small = make_offer("GPU-small", headroom_bytes=12 * GIB)
     limit(queue, "ada: running_mem=20G")
     serve(queue, make_offer("GPU-large"), small)
@@ -791,14 +738,11 @@ def test_a_smaller_card_may_be_within_the_limit(queue: JobQueue) -> None:
 
 
 @pytest.mark.parametrize("missing", [(), ("run:ada",)])
-def test_a_whole_card_counts_as_one_under_new_limits(
+def test_a_whole_card_counts_with_all_its_memory_after_limits_change(
     queue: JobQueue, store: redis.Redis, missing: tuple[str, ...]
 ) -> None:
-    """A whole card counts with all its memory after limits change.
-
-    Regression: after any change it counted with the megabyte in its request, and the user's next job exceeded the
-    limit.
-    """
+    # Regression: after any change it counted with the megabyte in its request, and the user's next job exceeded the
+    # limit.
     large = make_device("GPU-large", total_bytes=48 * GIB)
     serve(queue, make_offer(device=large), make_offer("GPU-small"), make_offer("GPU-other"))
     limit(queue, "ada: running_mem=50G")
@@ -848,8 +792,8 @@ def test_a_card_that_is_too_large_for_its_pool_is_passed_over(queue: JobQueue, s
     assert [] == faults(dump(store))
 
 
-def test_of_a_gang_no_card_is_too_large_for_its_pool(queue: JobQueue) -> None:
-    """In a gang each card is checked against the pool's `max_mem`. External processes do not make a card smaller."""
+def test_in_a_gang_each_card_is_checked_against_the_pools_max_mem(queue: JobQueue) -> None:
+    # External processes do not make a card smaller.
     serve(queue, make_offer("GPU-0", headroom_bytes=12 * GIB), make_offer("GPU-1", headroom_bytes=12 * GIB))
     limit(queue, "", "*: max_mem=16G")
     gang = submit(queue, mem_bytes=MIB, placement=ALONE, gpus=2)
@@ -891,12 +835,9 @@ def occupied(queue: JobQueue, *uuids: str, **spec: object) -> list[Claim]:
     return runs
 
 
-def test_no_card_larger_than_the_limit_is_reserved(queue: JobQueue) -> None:
-    """No card is reserved that exceeds the user's limit.
-
-    Regression: the claim dropped the reservation and the next tick made it again, so a job that could not use the card
-    held it for ever.
-    """
+def test_no_card_is_reserved_that_exceeds_the_users_limit(queue: JobQueue) -> None:
+    # Regression: the claim dropped the reservation and the next tick made it again, so a job that could not use the
+    # card held it for ever.
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
     _, on_small = occupied(queue, "GPU-large", "GPU-small")
@@ -982,11 +923,8 @@ def test_a_cpu_is_reserved_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
     assert either == taken.job_id
 
 
-def test_a_job_preempts_nothing_on_a_card_beyond_its_limit(queue: JobQueue) -> None:
-    """No run is preempted on a card that a limit denies to the waiting job.
-
-    Regression: a run was ended there, the card was released, and the next run was ended.
-    """
+def test_no_run_is_preempted_on_a_card_that_a_limit_denies_to_the_waiting_job(queue: JobQueue) -> None:
+    # Regression: a run was ended there, the card was released, and the next run was ended.
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
     (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, priority=Priority.LOW)
@@ -1018,10 +956,7 @@ def test_an_empty_card_beyond_the_limit_prevents_no_preemption(queue: JobQueue) 
 def test_a_whole_card_counts_as_one_after_a_rebuild(
     queue: JobQueue, database: HistoryDatabase, store: redis.Redis
 ) -> None:
-    """A whole card counts with all its memory after a rebuild.
-
-    No worker has announced the card by then: the history has the memory that was allocated to the run.
-    """
+    # No worker has announced the card by then: the history has the memory that was allocated to the run.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2))
     must_claim(queue)
@@ -1037,13 +972,10 @@ def test_a_whole_card_counts_as_one_after_a_rebuild(
     assert [] == faults(dump(store))
 
 
-def test_a_whole_card_that_is_taken_over_counts_as_one(
+def test_a_whole_card_counts_with_all_its_memory_after_its_run_is_adopted(
     queue: JobQueue, database: HistoryDatabase, store: redis.Redis
 ) -> None:
-    """A whole card counts with all its memory after its run is adopted.
-
-    Regression: a run that the store had lost counted with the megabyte in its request.
-    """
+    # Regression: a run that the store had lost counted with the megabyte in its request.
     serve(queue, make_offer())
     queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE))
     run = must_claim(queue)
@@ -1094,8 +1026,7 @@ def test_a_worker_sends_the_limits_of_its_site(queue: JobQueue, store: redis.Red
     assert settings.site_limits() == queue.rules.limits()
 
 
-def test_a_store_without_limits_costs_one_read(queue: JobQueue, store: redis.Redis) -> None:
-    """A claim in a store without limits pays one check for them."""
+def test_a_claim_in_a_store_without_limits_pays_one_check_for_them(queue: JobQueue, store: redis.Redis) -> None:
     serve(queue)
     queue.requests.submit(make_spec())
     store.config_resetstat()

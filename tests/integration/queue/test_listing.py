@@ -56,8 +56,7 @@ def test_a_device_that_is_too_small_does_not_hide_a_drain(queue: JobQueue) -> No
     assert [WaitReason.DRAINED] == [job.reason for job in queue.jobs.live()]
 
 
-def test_the_used_memory_of_a_run_is_the_sum_over_its_devices(queue: JobQueue) -> None:
-    """A run's memory is that of its last sample on all its devices."""
+def test_a_runs_memory_is_that_of_its_last_sample_on_all_its_devices(queue: JobQueue) -> None:
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     job_id = submit(queue, gpus=2, placement=Placement(exclusive=True))
     run = must_claim(queue, "GPU-0")
@@ -67,8 +66,9 @@ def test_the_used_memory_of_a_run_is_the_sum_over_its_devices(queue: JobQueue) -
     assert {job_id: 7 * MIB} == queue.jobs.page().held_bytes
 
 
-def test_equal_jobs_cost_one_judgement(queue: JobQueue, store_url: str) -> None:
-    """The devices are read once for a list, and equal jobs are judged together."""
+def test_the_devices_are_read_once_for_a_list_and_equal_jobs_are_judged_together(
+    queue: JobQueue, store_url: str
+) -> None:
     serve(queue, *(make_offer(f"GPU-{number}") for number in range(8)))
     store, cost = connect(store_url), {}
     for waiting in (10, 110):
@@ -95,8 +95,8 @@ def test_very_many_different_jobs_take_several_calls(queue: JobQueue, monkeypatc
     assert [80, 60, 40, 20] == calls, "each call judges 20 jobs on 99 devices; the first was part of the page"
 
 
-def test_some_jobs_are_read_as_in_a_list(queue: JobQueue) -> None:
-    """Jobs that are named by their ids are those of the list. Ids of no job are passed over, also impossible ones."""
+def test_jobs_that_are_named_by_their_ids_are_those_of_the_list(queue: JobQueue) -> None:
+    # Ids of no job are passed over, also impossible ones.
     serve(queue, make_offer())
     for size in (1, 20, 22):
         queue.requests.submit(make_spec(mem_bytes=size * GIB))

@@ -33,11 +33,9 @@ def fall_silent(queue: JobQueue, uuid: str, silent_s: float) -> None:
     client.hset(keys.host_devices("gpu1"), uuid, record)
 
 
-def test_a_second_machine_of_one_name_is_refused(queue: JobQueue) -> None:
-    """Two machines of one name merged in silence. The message has both ids, the address and what to do.
-
-    The refused heartbeat changes nothing, whether the devices of the two differ or not (the CPU of both is the same).
-    """
+def test_two_machines_of_one_name_merged_in_silence(queue: JobQueue) -> None:
+    # The message has both ids, the address and what to do. The refused heartbeat changes nothing, whether the devices
+    # of the two differ or not (the CPU of both is the same).
     heartbeat(queue, FIRST, "GPU-1")
 
     for uuid in ("GPU-1", "GPU-2"):
@@ -55,8 +53,7 @@ def test_a_second_machine_of_one_name_is_refused(queue: JobQueue) -> None:
     heartbeat(queue, FIRST, "GPU-1")
 
 
-def test_a_machine_that_withdrew_its_devices_leaves_its_name(queue: JobQueue) -> None:
-    """After ``down`` a machine can be replaced by another one of the same name."""
+def test_after_down_a_machine_can_be_replaced_by_another_one_of_the_same_name(queue: JobQueue) -> None:
     heartbeat(queue, FIRST, "GPU-1")
     queue.devices.withdraw("gpu1", "GPU-1")
 
@@ -66,11 +63,9 @@ def test_a_machine_that_withdrew_its_devices_leaves_its_name(queue: JobQueue) ->
         heartbeat(queue, FIRST, "GPU-1")
 
 
-def test_a_reinstalled_machine_gets_its_name_back_after_the_silence(queue: JobQueue) -> None:
-    """A machine that lost its state directory has another id. It gets its name once its old devices are silent.
-
-    They must have been silent for a lease, and hold no run. The old devices are gone then.
-    """
+def test_a_machine_that_lost_its_state_directory_has_another_id(queue: JobQueue) -> None:
+    # It gets its name once its old devices are silent. They must have been silent for a lease, and hold no run. The old
+    # devices are gone then.
     heartbeat(queue, FIRST, "GPU-1")
     fall_silent(queue, "GPU-1", 299)
     with pytest.raises(HostTaken):
@@ -82,8 +77,8 @@ def test_a_reinstalled_machine_gets_its_name_back_after_the_silence(queue: JobQu
     assert ["GPU-2"] == [each.device.uuid for each in queue.devices.all()]
 
 
-def test_a_name_with_a_run_is_kept_until_the_host_is_declared_lost(queue: JobQueue) -> None:
-    """Jobs that were left to run on the first machine keep its name. ``gpuqueue lost`` frees it at once."""
+def test_jobs_that_were_left_to_run_on_the_first_machine_keep_its_name(queue: JobQueue) -> None:
+    # ``gpuqueue lost`` frees it at once.
     heartbeat(queue, FIRST, "GPU-1")
     job = submit(queue)
     must_claim(queue, "GPU-1", host="gpu1")

@@ -65,13 +65,7 @@ def die(queue: JobQueue, run: Claim, facts: Shortage | None = NOTHING_KNOWN, end
     """Report the end of a run that died for lack of memory."""
     held = tuple(RunDevice(uuid=uuid, lease_bytes=run.lease_bytes) for uuid in run.devices)
     return queue.runs.finish(
-        run.job_id,
-        run.token,
-        state=JobState.FAILED,
-        ending=ending,
-        duration_s=60.0,
-        devices=held,
-        shortage=facts,
+        run.job_id, run.token, state=JobState.FAILED, ending=ending, duration_s=60.0, devices=held, shortage=facts
     )
 
 
@@ -124,8 +118,8 @@ def test_a_failed_allocation_counts_if_it_asks_for_more(queue: JobQueue) -> None
     assert 14 * GIB == job_of(queue, job_id).spec.mem_bytes
 
 
-def test_after_the_last_time_the_job_fails(queue: JobQueue) -> None:
-    """A job is queued again twice, and after the third lack of memory it fails. The reason is in the event."""
+def test_a_job_is_queued_again_twice_and_after_the_third_lack_of_memory_it_fails(queue: JobQueue) -> None:
+    # The reason is in the event.
     serve(queue)
     job_id = submit(queue, mem_bytes=2 * GIB)
     states = [die(queue, must_claim(queue)) for _ in range(3)]
@@ -136,8 +130,9 @@ def test_after_the_last_time_the_job_fails(queue: JobQueue) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"retries": Retries(mem_times=0)}, {"requeue": False}])
-def test_a_job_that_must_not_run_again_fails(queue: JobQueue, changes: dict[str, object]) -> None:
-    """``--mem-retries 0`` and ``--no-requeue`` turn it off, without a word about it."""
+def test_mem_retries_0_and_no_requeue_turn_it_off_without_a_word_about_it(
+    queue: JobQueue, changes: dict[str, object]
+) -> None:
     serve(queue)
     job_id = submit(queue, **changes)
 
@@ -149,8 +144,7 @@ def test_a_job_that_must_not_run_again_fails(queue: JobQueue, changes: dict[str,
     )
 
 
-def test_only_a_lack_of_device_memory_counts(queue: JobQueue) -> None:
-    """Without the worker's facts, as for host memory, the job fails as before."""
+def test_without_the_workers_facts_as_for_host_memory_the_job_fails_as_before(queue: JobQueue) -> None:
     serve(queue)
     killed = submit(queue)
     assert JobState.FAILED is die(queue, must_claim(queue), None, Ending.from_status(-9))
@@ -160,8 +154,7 @@ def test_only_a_lack_of_device_memory_counts(queue: JobQueue) -> None:
     assert [6 * GIB, 6 * GIB] == [job_of(queue, each).spec.mem_bytes for each in (killed, unknown)]
 
 
-def test_a_job_that_is_being_cancelled_is_not_queued_again(queue: JobQueue) -> None:
-    """A cancel wins over a lack of memory."""
+def test_a_cancel_wins_over_a_lack_of_memory(queue: JobQueue) -> None:
     serve(queue)
     job_id = submit(queue)
     run = must_claim(queue)
@@ -199,8 +192,8 @@ def test_memory_of_the_driver_is_not_given(queue: JobQueue) -> None:
     assert 23 * GIB - 64 * MIB == job_of(queue, job_id).spec.mem_bytes
 
 
-def test_memory_of_external_processes_is_asked_for(queue: JobQueue) -> None:
-    """A notebook ends some day, so the job waits for its memory. It used to fail: no device gave enough at the time."""
+def test_a_notebook_ends_some_day_so_the_job_waits_for_its_memory(queue: JobQueue) -> None:
+    # It used to fail: no device gave enough at the time.
     notebook = ExternalProcess(pid=1, held_bytes=13 * GIB, user="eve", command="python", counted_bytes=13 * GIB)
     serve(queue, make_offer(external_bytes=14 * GIB, external_processes=(notebook,)))
     job_id = submit(queue, mem_bytes=10 * GIB)
@@ -232,8 +225,7 @@ def test_a_worker_of_an_older_version_does_not_report_the_drivers_memory(queue: 
     assert 23 * GIB == job_of(queue, job_id).spec.mem_bytes
 
 
-def test_several_devices_must_all_give_it(queue: JobQueue) -> None:
-    """A job on two devices gets what the second largest of one host can give."""
+def test_a_job_on_two_devices_gets_what_the_second_largest_of_one_host_can_give(queue: JobQueue) -> None:
     serve(queue, card("GPU-0", 24), card("GPU-1", 10), card("GPU-2", 40, host="nodeB"))
     job_id = submit(queue, gpus=2)
 
@@ -256,25 +248,20 @@ def test_an_exclusive_job_had_the_whole_device(queue: JobQueue) -> None:
     assert (alone, 80 * GIB) == ((run := must_claim(queue, "GPU-1")).job_id, run.lease_bytes)
 
 
-def test_others_who_took_its_memory_are_named_and_the_size_stays(queue: JobQueue) -> None:
-    """Where others took the memory, the job asks for the same again. That counts as well: it is bounded."""
+def test_where_others_took_the_memory_the_job_asks_for_the_same_again(queue: JobQueue) -> None:
+    # That counts as well: it is bounded.
     serve(queue)
     job_id = submit(queue)
 
     assert JobState.QUEUED is die(queue, must_claim(queue), BLAMED)
 
-    assert (6 * GIB, None, 1) == (
-        (job := job_of(queue, job_id)).spec.mem_bytes,
-        job.spec.mem_source,
-        job.mem_retries,
-    )
+    assert (6 * GIB, None, 1) == ((job := job_of(queue, job_id)).spec.mem_bytes, job.spec.mem_source, job.mem_retries)
     assert (str(6 * GIB), BLAMED.blamed) == (last_fields(queue)["mem"], last_fields(queue)["blamed"])
     assert JobState.QUEUED is die(queue, must_claim(queue), BLAMED)
     assert JobState.FAILED is die(queue, must_claim(queue), BLAMED)
 
 
-def test_limits_hold_for_the_next_run(queue: JobQueue) -> None:
-    """A job gets no more than limits allow, and fails where they allow no more."""
+def test_a_job_gets_no_more_than_limits_allow_and_fails_where_they_allow_no_more(queue: JobQueue) -> None:
     serve(queue)
     queue.rules.set_limits(Limits.parse("*: running_mem=9G", "", {}))
     job_id = submit(queue)
@@ -285,8 +272,8 @@ def test_limits_hold_for_the_next_run(queue: JobQueue) -> None:
     assert {"mem_refused": "limit"} == last_fields(queue)
 
 
-def test_the_lowest_of_several_limits_holds(queue: JobQueue) -> None:
-    """The limits of the pool, the user and the group may all be lower. With three of them the job used to fail."""
+def test_the_limits_of_the_pool_the_user_and_the_group_may_all_be_lower(queue: JobQueue) -> None:
+    # With three of them the job used to fail.
     serve(queue)
     job_id = submit(queue, mem_bytes=12 * GIB)
     limits = "ada: running_mem=18G; @lab: running_mem=14G"
@@ -296,8 +283,8 @@ def test_the_lowest_of_several_limits_holds(queue: JobQueue) -> None:
     assert 14 * GIB == job_of(queue, job_id).spec.mem_bytes
 
 
-def test_a_limit_that_refuses_jobs_does_not_refuse_the_next_run(queue: JobQueue) -> None:
-    """The next run waits until the user's other runs leave room. It used to be refused, so the job failed."""
+def test_the_next_run_waits_until_the_users_other_runs_leave_room(queue: JobQueue) -> None:
+    # It used to be refused, so the job failed.
     serve(queue, card("GPU-0", 24), card("GPU-1", 24))
     queue.rules.set_limits(Limits.parse("*: running_mem=30G/refuse", "", {}))
     submit(queue, mem_bytes=10 * GIB)
@@ -308,8 +295,7 @@ def test_a_limit_that_refuses_jobs_does_not_refuse_the_next_run(queue: JobQueue)
     assert 24 * GIB == job_of(queue, job_id).spec.mem_bytes
 
 
-def test_an_exclusive_job_is_charged_for_its_whole_device(queue: JobQueue) -> None:
-    """A larger device than a limit allows is not asked for."""
+def test_a_larger_device_than_a_limit_allows_is_not_asked_for(queue: JobQueue) -> None:
     serve(queue, make_offer(), card("GPU-1", 80))
     queue.rules.set_limits(Limits.parse("*: running_mem=60G", "", {}))
     submit(queue, placement=Placement(exclusive=True))
@@ -318,8 +304,8 @@ def test_an_exclusive_job_is_charged_for_its_whole_device(queue: JobQueue) -> No
     assert {"mem_refused": "limit"} == last_fields(queue)
 
 
-def test_it_is_no_retry_and_retries_come_after_it(queue: JobQueue) -> None:
-    """The runs after a lack of memory use up no retry. The retries begin when they are used up."""
+def test_the_runs_after_a_lack_of_memory_use_up_no_retry(queue: JobQueue) -> None:
+    # The retries begin when they are used up.
     serve(queue)
     job_id = submit(queue, retries=Retries(times=1, on=(RetryOn.OUT_OF_MEMORY,), mem_times=1))
 
@@ -420,10 +406,10 @@ def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
     return drain
 
 
-def test_the_history_records_it_and_restores_it_to_a_lost_store(
+def test_the_history_has_the_new_request_the_count_and_the_notes(
     queue: JobQueue, database: HistoryDatabase, record: Callable[[], None], store: redis.Redis
 ) -> None:
-    """The history has the new request, the count and the notes. A store that is rebuilt from it has them too."""
+    # A store that is rebuilt from it has them too.
     serve(queue)
     job_id = submit(queue)
     die(queue, must_claim(queue), BLAMED)

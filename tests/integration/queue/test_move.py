@@ -51,7 +51,7 @@ def served(queue: JobQueue) -> JobQueue:
 
 
 def test_a_moved_job_is_claimed_first(served: JobQueue, store: redis.Redis) -> None:
-    """A moved job is claimed first, across shapes. The last moved job is before those moved earlier."""
+    # The last moved job is before those moved earlier.
     first, second, third = put(served, 3)
     other = put(served, 1, mem_bytes=2 * GIB)[0]
 
@@ -63,8 +63,7 @@ def test_a_moved_job_is_claimed_first(served: JobQueue, store: redis.Redis) -> N
     assert [] == faults(dump(store))
 
 
-def test_an_undone_move_restores_the_place(served: JobQueue) -> None:
-    """An undone move puts the job back at its old place."""
+def test_an_undone_move_puts_the_job_back_at_its_old_place(served: JobQueue) -> None:
     jobs = put(served, 3)
     served.jobs.move(jobs[2], front=True)
 
@@ -74,10 +73,7 @@ def test_an_undone_move_restores_the_place(served: JobQueue) -> None:
 
 
 def test_among_users_nothing_changes(served: JobQueue) -> None:
-    """A move changes nothing among users.
-
-    The user with less usage goes first, and a higher priority goes before all.
-    """
+    # The user with less usage goes first, and a higher priority goes before all.
     urgent = put(served, 1, priority=Priority.URGENT)[0]
     assert urgent == must_claim(served).job_id  # ada now has more usage than bob
     mine, theirs = put(served, 2), put(served, 2, account=BOB)
@@ -123,8 +119,7 @@ def test_an_array_is_moved_as_a_whole(served: JobQueue) -> None:
     assert [array + 1, array + 2, array + 3, single] == taken
 
 
-def test_only_what_waits_is_moved(served: JobQueue) -> None:
-    """Only waiting jobs can be moved, and only by their owner."""
+def test_only_waiting_jobs_can_be_moved_and_only_by_their_owner(served: JobQueue) -> None:
     running = put(served, 1)[0]
     must_claim(served)
     waiting = put(served, 1)[0]
@@ -142,13 +137,10 @@ def test_only_what_waits_is_moved(served: JobQueue) -> None:
     moves=st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=20),
     shapes=st.lists(st.integers(1, 3), min_size=8, max_size=8),
 )
-def test_any_moves_lead_to_the_order_that_was_asked_for(
+def test_any_moves_give_the_requested_order(
     served: JobQueue, store: redis.Redis, moves: list[tuple[int, bool]], shapes: list[int]
 ) -> None:
-    """Any moves give the requested order.
-
-    Each moved job becomes the first, and each undone move puts a job back by arrival.
-    """
+    # Each moved job becomes the first, and each undone move puts a job back by arrival.
     for job in served.jobs.live():
         served.jobs.cancel(job.id)
     jobs = [put(served, 1, mem_bytes=size * GIB)[0] for size in shapes]
@@ -196,10 +188,9 @@ def test_a_rebuilt_store_keeps_the_order(
     assert [fourth, array + 1, array + 2, third, first, second] == taken
 
 
-def test_a_history_that_lost_it_gets_it_again(
+def test_a_history_that_lost_its_data_gets_the_moves_back_from_the_store(
     served: JobQueue, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
-    """A history that lost its data gets the moves back from the store."""
     jobs = put(served, 2)
     served.jobs.move(jobs[1], front=True)
     record()

@@ -96,11 +96,10 @@ def _more(met: socket.socket) -> Callable[[], bytes]:
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_every_command_says_so_in_a_line(answer: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Every command reports the unexpected answer in one line.
-
-    Regression: each was a traceback, namely a TypeError, a ValueError or an AttributeError, depending on the command.
-    """
+def test_every_command_reports_the_unexpected_answer_in_one_line(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Regression: each was a traceback, namely a TypeError, a ValueError or an AttributeError, depending on the command.
     monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path))
     with answering(answer) as url:
         monkeypatch.setenv("GPUQUEUE_REDIS_URL", url)
@@ -129,10 +128,7 @@ def test_an_unparsable_address_is_reported_with_its_source() -> None:
 
 
 def test_a_worker_keeps_its_traceback(queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker, which uses the library, keeps the traceback.
-
-    Its log is for developers, and a bug of ours is no store error.
-    """
+    # Its log is for developers, and a bug of ours is no store error.
     monkeypatch.setattr(queue.store.scripts, "run", lambda *_: 1)
 
     with pytest.raises(AttributeError):

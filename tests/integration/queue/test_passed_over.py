@@ -57,8 +57,8 @@ def test_a_job_that_is_too_large_is_checked_once(queue: JobQueue, store_url: str
     assert jobs[9] == must_claim(queue, external_bytes=15 * GIB).job_id
 
 
-def test_with_more_room_what_was_too_large_comes_first(queue: JobQueue) -> None:
-    """The remembered position holds only for its free memory of 8 GiB. With more memory it does not apply."""
+def test_the_remembered_position_holds_only_for_its_free_memory_of_8_gib(queue: JobQueue) -> None:
+    # With more memory it does not apply.
     jobs = passed_over(queue)
     must_claim(queue, external_bytes=16 * GIB)
 
@@ -95,10 +95,7 @@ def test_an_earlier_job_that_comes_into_the_line_comes_first(queue: JobQueue, st
 
 
 def test_a_job_that_comes_back_as_the_last_of_the_line_is_found(queue: JobQueue, store_url: str) -> None:
-    """A job that returns as the last of the order is found.
-
-    Regression: the remembered position stayed when a job returned last, and claims searched behind that job for ever.
-    """
+    # Regression: the remembered position stayed when a job returned last, and claims searched behind that job for ever.
     jobs = passed_over(queue, large=8, small=1)
     queue.jobs.hold(jobs[-1])
     later = [submit(queue, mem_bytes=GIB + step * MIB) for step in range(1, 9)]
@@ -115,11 +112,8 @@ def test_a_job_that_comes_back_as_the_last_of_the_line_is_found(queue: JobQueue,
 
 
 def test_a_released_last_job_is_found_by_the_other_devices(queue: JobQueue, store_url: str) -> None:
-    """A released claim is found by the other devices.
-
-    Regression: in a sweep behind four large jobs, one of two devices started behind the job that the other had
-    released.
-    """
+    # Regression: in a sweep behind four large jobs, one of two devices started behind the job that the other had
+    # released.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for step in range(4):
         queue.requests.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
@@ -162,13 +156,10 @@ def test_of_a_user_who_waits_no_more_no_note_stays(queue: JobQueue, store_url: s
     assert not note(store_url)
 
 
-def test_a_job_that_may_not_pass_a_reservation_is_checked_once(
+def test_a_job_that_may_not_start_before_a_reservation_is_examined_once(
     queue: JobQueue, store: redis.Redis, store_url: str
 ) -> None:
-    """A job that may not start before a reservation is examined once.
-
-    Jobs without a time limit gather there. Once the reservation is gone, they come first again.
-    """
+    # Jobs without a time limit gather there. Once the reservation is gone, they come first again.
     serve(queue)
     reserved = submit(queue, mem_bytes=24 * GIB)
     jobs = [submit(queue, mem_bytes=GIB + step * MIB) for step in range(8)]
@@ -256,13 +247,10 @@ class Line:
 @pytest.mark.full
 @pytest.mark.parametrize("sizes", [SIZES, SIZES[:10] + SIZES[-10:]], ids=["many sizes", "few sizes"])
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_comes_and_goes_each_claim_takes_the_first_that_fits(
+def test_each_claim_takes_the_first_job_that_fits_after_any_changes(
     queue: JobQueue, store_url: str, seed: int, sizes: list[int]
 ) -> None:
-    """Each claim takes the first job that fits, after any changes.
-
-    The free memory of the devices jumps, and no claim starts behind a job that it should have taken.
-    """
+    # The free memory of the devices jumps, and no claim starts behind a job that it should have taken.
     line = Line(queue, random.Random(seed), sizes)  # noqa: S311 - the same acts each time
     serve(queue, *map(make_offer, DEVICES))
     line.submit_each(count=10, sizes=sizes[len(sizes) // 2 :])

@@ -53,11 +53,8 @@ def test_who_wants_a_card_alone_waits_until_it_is_empty(queue: JobQueue) -> None
     assert alone == must_claim(queue).job_id
 
 
-def test_nobody_joins_who_is_alone(queue: JobQueue) -> None:
-    """No job joins an exclusive run, in memory or slots.
-
-    That also holds when an external process ends and frees memory, and after a heartbeat.
-    """
+def test_no_job_joins_an_exclusive_run_in_memory_or_slots(queue: JobQueue) -> None:
+    # That also holds when an external process ends and frees memory, and after a heartbeat.
     serve(queue, make_offer(external_bytes=10 * GIB))
     alone = submit(queue, mem_bytes=4 * GIB, placement=ALONE)
     small = submit(queue, mem_bytes=MIB)
@@ -76,12 +73,7 @@ def test_nobody_joins_who_is_alone(queue: JobQueue) -> None:
 
 
 def test_external_processes_may_share_with_a_job_of_a_given_size(queue: JobQueue) -> None:
-    """External processes may be on the card of an exclusive job that gives a size.
-
-    A job without a size means the whole card.
-
-    A display's small use does not keep a whole-card job waiting.
-    """
+    # A job without a size means the whole card. A display's small use does not keep a whole-card job waiting.
     serve(queue, make_offer(external_bytes=8 * GIB))
     whole = submit(queue, mem_bytes=MIB, placement=WHOLE)
     assert claim(queue, external_bytes=8 * GIB) is None
@@ -109,10 +101,7 @@ def _reported(run: Claim) -> tuple[int, int]:
 
 
 def test_a_whole_card_costs_a_whole_card(queue: JobQueue, store_url: str) -> None:
-    """A whole card is charged as a whole card.
-
-    A claim deposits ten minutes. Ada's job has two cards, Bob's has a quarter of one.
-    """
+    # A claim deposits ten minutes. Ada's job has two cards, Bob's has a quarter of one.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2"))
     submit(queue, gpus=2, placement=WHOLE, mem_bytes=MIB, account=ADA)
     must_claim(queue)
@@ -123,10 +112,7 @@ def test_a_whole_card_costs_a_whole_card(queue: JobQueue, store_url: str) -> Non
 
 
 def test_a_gang_is_alone_on_each_of_its_cards(queue: JobQueue) -> None:
-    """An exclusive gang is alone on each of its cards or waits.
-
-    Its claim reports the memory that it has on every card.
-    """
+    # Its claim reports the memory that it has on every card.
     sizes = {"GPU-0": 24, "GPU-1": 24, "GPU-2": 48}
     serve(queue, *(make_offer(uuid, device=make_device(uuid, total_bytes=size * GIB)) for uuid, size in sizes.items()))
     submit(queue)
@@ -144,10 +130,7 @@ def test_a_gang_is_alone_on_each_of_its_cards(queue: JobQueue) -> None:
 
 
 def test_a_repeated_claim_of_a_whole_card_gets_the_same_reply(queue: JobQueue) -> None:
-    """A repeated claim of a whole card reports the same memory.
-
-    The amount is stored with the device, not with the job.
-    """
+    # The amount is stored with the device, not with the job.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", total_bytes=48 * GIB)))
     submit(queue, gpus=2, mem_bytes=MIB, placement=WHOLE)
 
@@ -175,8 +158,7 @@ def test_a_card_in_a_stream_of_small_jobs_is_emptied_for_one(queue: JobQueue) ->
     assert claim(queue) is None
 
 
-def test_who_waits_for_one_who_is_alone_waits_for_its_end(queue: JobQueue) -> None:
-    """`why` reports that a job waits for an exclusive run, and until when."""
+def test_why_reports_that_a_job_waits_for_an_exclusive_run_and_until_when(queue: JobQueue) -> None:
     serve(queue)
     submit(queue, placement=ALONE, time_limit_s=300.0)
     run = must_claim(queue)
@@ -186,11 +168,8 @@ def test_who_waits_for_one_who_is_alone_waits_for_its_end(queue: JobQueue) -> No
     assert ((run.job_id,), run.claimed_ms + 300_000) == (found.start.blockers, found.start.at_ms)
 
 
-def test_one_that_is_alone_and_ends_in_time_goes_before_a_reserved_one(queue: JobQueue) -> None:
-    """An exclusive job that ends in time starts before a reservation. One without a time limit does not.
-
-    That holds even where the reservation would leave half of the card.
-    """
+def test_an_exclusive_job_that_ends_in_time_starts_before_a_reservation(queue: JobQueue) -> None:
+    # One without a time limit does not. That holds even where the reservation would leave half of the card.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     submit(queue, time_limit_s=7200.0)
     must_claim(queue)
@@ -212,8 +191,8 @@ def of_model(uuid: str, name: str, **changes: Any) -> Offer:
 
 
 @pytest.mark.parametrize("pattern", ["A100", "h100", "80gb", "a100-80gb", "A10", "hbm3 h100", "nvidia"])
-def test_a_job_runs_on_the_type_that_it_asked_for(queue: JobQueue, pattern: str) -> None:
-    """A job runs only on the device model that it asks for. The scripts and Python use the same rule."""
+def test_a_job_runs_only_on_the_device_model_that_it_asks_for(queue: JobQueue, pattern: str) -> None:
+    # The scripts and Python use the same rule.
     names = {"GPU-0": A100, "GPU-1": H100}
     serve(queue, *(of_model(uuid, name) for uuid, name in names.items()))
     fitting = {uuid for uuid, name in names.items() if fits_model(pattern, name)}
@@ -231,8 +210,7 @@ def test_a_job_runs_on_the_type_that_it_asked_for(queue: JobQueue, pattern: str)
             queue.jobs.cancel(job.id)
 
 
-def test_several_types_are_any_of_these(queue: JobQueue) -> None:
-    """Several models mean any of them, and a gang may mix them."""
+def test_several_models_mean_any_of_them_and_a_gang_may_mix_them(queue: JobQueue) -> None:
     serve(queue, of_model("GPU-0", A100), of_model("GPU-1", H100), of_model("GPU-2", "Tesla T4"))
     submit(queue, gpus=2, placement=Placement(models=("H100", "A100")))
 
@@ -264,8 +242,7 @@ def test_a_type_is_waited_for_where_nothing_is_known(queue: JobQueue) -> None:
 # ---- named devices ---------------------------------------------------------------------------------------------------
 
 
-def test_a_job_runs_on_the_very_device(queue: JobQueue) -> None:
-    """A job that names a device runs on it, however free the others are."""
+def test_a_job_that_names_a_device_runs_on_it_however_free_the_others_are(queue: JobQueue) -> None:
     serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
     job_id = submit(queue, placement=Placement(devices=("GPU-1",)))
 
@@ -296,7 +273,6 @@ def test_an_impossible_named_device_is_refused_at_once(queue: JobQueue) -> None:
 
 
 def test_a_named_device_that_was_withdrawn_is_waited_for(queue: JobQueue) -> None:
-    """A named device that was withdrawn is waited for, with reason "device"."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     job_id = submit(queue, placement=Placement(devices=("GPU-1",)))
     queue.devices.withdraw("nodeA", "GPU-1")

@@ -62,10 +62,7 @@ def test_shares_converge(queue: JobQueue) -> None:
 
 @pytest.mark.full
 def test_who_queued_five_hundred_delays_nobody_beyond_their_share(queue: JobQueue) -> None:
-    """A user with five hundred queued jobs delays no other user beyond the shares.
-
-    With four users, of which one queued a whole sweep first, each has a quarter of the first hundred starts.
-    """
+    # With four users, of which one queued a whole sweep first, each has a quarter of the first hundred starts.
     serve(queue, make_offer(slots=1))
     for name, count in (("alice", 500), ("bea", 60), ("cleo", 60), ("dora", 60)):
         for _ in range(count):
@@ -78,12 +75,9 @@ def test_who_queued_five_hundred_delays_nobody_beyond_their_share(queue: JobQueu
 
 @pytest.mark.full
 def test_who_gives_no_time_limit_has_as_many_starts_as_who_does(queue: JobQueue) -> None:
-    """A user without time limits has as many starts as users with time limits.
-
-    Three users have the same jobs of three seconds, and two of them give a limit of ten. Regression: the third had 1 of
-    20 slots and the others 19. The advance charge of a run was ten seconds for those two, and ten minutes for the
-    third.
-    """
+    # Three users have the same jobs of three seconds, and two of them give a limit of ten. Regression: the third had 1
+    # of 20 slots and the others 19. The advance charge of a run was ten seconds for those two, and ten minutes for the
+    # third.
     serve(queue, make_offer(slots=20))
     for name, limit_s in (("games", 10.0), ("irc", 10.0), ("uucp", None)):
         for _ in range(100):
@@ -106,10 +100,7 @@ def test_who_gives_no_time_limit_has_as_many_starts_as_who_does(queue: JobQueue)
 
 
 def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis) -> None:
-    """A long run is charged while it runs.
-
-    Regression: until its end, a run of days counted as if it had cost ten minutes.
-    """
+    # Regression: until its end, a run of days counted as if it had cost ten minutes.
     serve(queue, make_offer(slots=1))
     queue.rules.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
     queue.requests.submit(make_spec())
@@ -188,8 +179,8 @@ def test_what_was_used_stays_when_the_half_life_changes(queue: JobQueue, store: 
     assert after["bob"] == pytest.approx(3 * 3600, rel=0.01), "device-seconds as of now"
 
 
-def test_a_new_share_holds_for_what_was_used_before(queue: JobQueue, store: redis.Redis) -> None:
-    """A new share applies at once to earlier usage. Setting the same policy again changes nothing."""
+def test_a_new_share_applies_at_once_to_earlier_usage(queue: JobQueue, store: redis.Redis) -> None:
+    # Setting the same policy again changes nothing.
     serve(queue, make_offer(slots=1))
     for account in (BOB, make_spec().account):
         queue.requests.submit(make_spec(account=account))
@@ -206,10 +197,7 @@ def test_a_new_share_holds_for_what_was_used_before(queue: JobQueue, store: redi
 
 
 def test_a_short_half_life_never_outgrows_a_number(queue: JobQueue, store: redis.Redis) -> None:
-    """A short half-life never overflows a double.
-
-    At a half-life of one hour the weight would pass 2^1023 after six weeks, and the order would be lost.
-    """
+    # At a half-life of one hour the weight would pass 2^1023 after six weeks, and the order would be lost.
     serve(queue, make_offer(slots=1))
     queue.rules.set_policy(half_life_s=3600, urgent=None, shares={})
     store.hset(keys.META, "t0", (queue.now_ms() - 60 * 86400 * 1000) / 1000)
@@ -222,11 +210,8 @@ def test_a_short_half_life_never_outgrows_a_number(queue: JobQueue, store: redis
 
 
 @pytest.mark.parametrize("leap", [-2000, 2000])
-def test_scores_come_through_any_leap_of_the_clock(queue: JobQueue, store: redis.Redis, leap: int) -> None:
-    """Scores survive any jump of the clock.
-
-    Regression: after so many half-lives that a weight fits no double, each tick failed.
-    """
+def test_scores_survive_any_jump_of_the_clock(queue: JobQueue, store: redis.Redis, leap: int) -> None:
+    # Regression: after so many half-lives that a weight fits no double, each tick failed.
     serve(queue, make_offer(slots=1))
     store.hset(keys.META, "t0", queue.now_ms() / 1000 - leap * WEEK_S)
     store.zadd(keys.PREFIX + "fair", {"cid": "inf", "bob": 100})
@@ -244,10 +229,7 @@ def test_scores_come_through_any_leap_of_the_clock(queue: JobQueue, store: redis
 
 
 def test_a_damaged_order_of_users_changes_no_usage(queue: JobQueue, store: redis.Redis) -> None:
-    """A damaged index of users changes no usage.
-
-    Regression: the weights could not be rescaled, and each try reduced the usage of the first users again.
-    """
+    # Regression: the weights could not be rescaled, and each try reduced the usage of the first users again.
     serve(queue)
     users = {"ada": 4000.0, "bob": 5000.0, "cid": 6000.0}
     store.hset(keys.META, "t0", queue.now_ms() / 1000 - 100 * WEEK_S)
@@ -266,11 +248,8 @@ def test_a_damaged_order_of_users_changes_no_usage(queue: JobQueue, store: redis
 
 @pytest.mark.parametrize("begun_s", [0, 12 * WEEK_S, 100 * WEEK_S])
 def test_usage_is_whole_numbers_for_years(queue: JobQueue, store: redis.Redis, begun_s: float) -> None:
-    """Usage scores stay whole numbers for years.
-
-    At each claim the store reads the scores of all users from text, and fractions are slow to parse. A store that an
-    older version filled has fractions, and weights with a reference time long ago.
-    """
+    # At each claim the store reads the scores of all users from text, and fractions are slow to parse. A store that an
+    # older version filled has fractions, and weights with a reference time long ago.
     serve(queue, make_offer(slots=1))
     store.hset(keys.META, "t0", queue.now_ms() / 1000 - begun_s)
     store.zadd(keys.PREFIX + "fair", {"cid": 100.5 * 2 ** (begun_s / WEEK_S)})

@@ -142,10 +142,7 @@ def test_the_least_work_is_lost_and_no_run_goes_in_vain(queue: JobQueue, store: 
 
 
 def test_a_run_that_has_a_card_for_itself_counts_with_all_of_it(queue: JobQueue, store: redis.Redis) -> None:
-    """A run that has a whole card counts with all of its memory.
-
-    Regression: without --mem it counted with 1 MiB, so such runs seemed the cheapest and were preempted first.
-    """
+    # Regression: without --mem it counted with 1 MiB, so such runs seemed the cheapest and were preempted first.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     whole = Placement(exclusive=True, whole=True)
     running(queue, store, uuid="GPU-0", for_s=90_000, mem_bytes=MIB, placement=whole)
@@ -172,7 +169,7 @@ def test_a_job_on_several_cards_preempts_and_is_preempted_once(queue: JobQueue, 
 
 
 def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redis) -> None:
-    """A job is preempted at most five times. Otherwise it might never end."""
+    # Otherwise it might never end.
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     for _ in range(5):
@@ -225,7 +222,7 @@ def test_the_search_position_is_kept_without_a_reservation(queue: JobQueue, stor
 
 
 def test_a_promoted_job_preempts_nothing(queue: JobQueue, store: redis.Redis) -> None:
-    """A job that aging promoted preempts no run. Only the submitted priority allows that."""
+    # Only the submitted priority allows that.
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     waiting = submit(queue, account=BOB, mem_bytes=20 * GIB)
@@ -237,11 +234,8 @@ def test_a_promoted_job_preempts_nothing(queue: JobQueue, store: redis.Redis) ->
     assert {} == preempt(queue)
 
 
-def test_the_worker_is_woken_at_once(queue: JobQueue, store: redis.Redis) -> None:
-    """The worker gets a preemption at once on the wake-up channel.
-
-    A malformed message there only means "check for work".
-    """
+def test_the_worker_gets_a_preemption_at_once_on_the_wake_up_channel(queue: JobQueue, store: redis.Redis) -> None:
+    # A malformed message there only means "check for work".
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     job_id = urgent(queue, mem_bytes=10 * GIB)
@@ -295,12 +289,9 @@ def test_an_exclusive_job_preempts_all_runs_of_the_card(queue: JobQueue, store: 
     assert dict.fromkeys((run.job_id for run in runs), alone) == preempt(queue)
 
 
-def test_no_job_starts_on_a_card_that_is_preempted_for_an_exclusive_job(queue: JobQueue, store: redis.Redis) -> None:
-    """No job joins a card that is being emptied for an exclusive job.
-
-    Regression: until the next tick only the named memory was reserved. A quick claimer took the rest, and the exclusive
-    job went on waiting.
-    """
+def test_no_job_joins_a_card_that_is_being_emptied_for_an_exclusive_job(queue: JobQueue, store: redis.Redis) -> None:
+    # Regression: until the next tick only the named memory was reserved. A quick claimer took the rest, and the
+    # exclusive job went on waiting.
     serve(queue)
     low = running(queue, store, mem_bytes=GIB)
     alone = urgent(queue, mem_bytes=GIB, placement=Placement(exclusive=True))
@@ -312,11 +303,8 @@ def test_no_job_starts_on_a_card_that_is_preempted_for_an_exclusive_job(queue: J
     assert alone == must_claim(queue).job_id
 
 
-def test_what_it_ran_is_no_waiting(queue: JobQueue, store: redis.Redis) -> None:
-    """The wait of a preempted job starts at its preemption.
-
-    Regression: it counted from the first submission, so the job got its memory back before all others.
-    """
+def test_the_wait_of_a_preempted_job_starts_at_its_preemption(queue: JobQueue, store: redis.Redis) -> None:
+    # Regression: it counted from the first submission, so the job got its memory back before all others.
     serve(queue)
     low = running(queue, store, mem_bytes=20 * GIB)
     urgent(queue, mem_bytes=20 * GIB)
@@ -328,11 +316,8 @@ def test_what_it_ran_is_no_waiting(queue: JobQueue, store: redis.Redis) -> None:
     assert before_ms <= int(store.hget(keys.job(low.job_id), stored.READY_SINCE_MS) or 0)
 
 
-def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQueue, store: redis.Redis) -> None:
-    """The end of a preempted exclusive run is recorded in its lease.
-
-    Regression: the end was not recorded, so the freed memory was not held and the preemption was useless.
-    """
+def test_the_end_of_a_preempted_exclusive_run_is_recorded_in_its_lease(queue: JobQueue, store: redis.Redis) -> None:
+    # Regression: the end was not recorded, so the freed memory was not held and the preemption was useless.
     serve(queue)
     alone = running(queue, store, placement=Placement(exclusive=True))
     job_id = urgent(queue)
@@ -351,11 +336,8 @@ def reserved(queue: JobQueue) -> dict[int, set[str]]:
 
 
 def test_a_reservation_of_a_lower_priority_protects_no_run(queue: JobQueue, store: redis.Redis) -> None:
-    """A reservation for a lower priority does not protect the run on that card from preemption.
-
-    Regression: with the card reserved for a normal job, an urgent job preempted no run and started after the normal
-    job.
-    """
+    # Regression: with the card reserved for a normal job, an urgent job preempted no run and started after the normal
+    # job.
     serve(queue)
     low = running(queue, store, mem_bytes=20 * GIB)
     normal = submit(queue, mem_bytes=20 * GIB)
@@ -388,11 +370,9 @@ def test_a_reservation_of_a_priority_that_may_not_be_preempted_stays(
     assert {other: {"GPU-0"}} == reserved(queue)
 
 
-def test_room_by_preemption_may_pass_to_a_higher_priority(queue: JobQueue, store: redis.Redis) -> None:
-    """Memory that is being freed for a lower priority may be taken over. One for an equal priority is left alone.
-
-    No run is preempted twice, and the job that loses the memory is planned again.
-    """
+def test_memory_that_is_being_freed_for_a_lower_priority_may_be_taken_over(queue: JobQueue, store: redis.Redis) -> None:
+    # One for an equal priority is left alone. No run is preempted twice, and the job that loses the memory is planned
+    # again.
     serve(queue)
     may = {Priority.URGENT: (Priority.LOW, Priority.NORMAL), Priority.NORMAL: (Priority.LOW,)}
     low = running(queue, store, mem_bytes=20 * GIB)
@@ -409,11 +389,8 @@ def test_room_by_preemption_may_pass_to_a_higher_priority(queue: JobQueue, store
     assert {JobState.QUEUED} == {queue.jobs.get(each).state for each in (normal, second)}
 
 
-def test_other_reservations_of_a_job_on_several_devices_end(queue: JobQueue, store: redis.Redis) -> None:
-    """A gang that loses one reserved card drops its other reservations.
-
-    Otherwise the other card would stay empty for no job.
-    """
+def test_a_gang_that_loses_one_reserved_card_drops_its_other_reservations(queue: JobQueue, store: redis.Redis) -> None:
+    # Otherwise the other card would stay empty for no job.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
     running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, priority=Priority.URGENT)
@@ -522,12 +499,9 @@ def test_room_is_reserved_also_behind_a_run_that_outlasted_a_reservation(queue: 
 
 
 @pytest.mark.parametrize("most", [0, 1])
-def test_the_room_that_a_run_makes_stays_where_it_is(queue: JobQueue, store: redis.Redis, most: int) -> None:
-    """A reservation for freed memory stays on its card.
-
-    Regression: it moved to another card that was free a little sooner, and was no longer the memory that had been
-    freed.
-    """
+def test_a_reservation_for_freed_memory_stays_on_its_card(queue: JobQueue, store: redis.Redis, most: int) -> None:
+    # Regression: it moved to another card that was free a little sooner, and was no longer the memory that had been
+    # freed.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     run = running(queue, store, mem_bytes=20 * GIB)
     other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, priority=Priority.NORMAL)
@@ -615,11 +589,10 @@ def test_memory_beside_an_exclusive_run_is_no_room(queue: JobQueue, store: redis
     assert {alone.job_id: job_id} == preempt(queue)
 
 
-def test_who_no_card_could_have_takes_no_others_turn(queue: JobQueue, store: redis.Redis) -> None:
-    """Jobs that no card can take do not use up the sizes that one tick tries.
-
-    Regression: the sizes of one user's jobs for a drained pool filled the whole quota.
-    """
+def test_jobs_that_no_card_can_take_do_not_use_up_the_sizes_that_one_tick_tries(
+    queue: JobQueue, store: redis.Redis
+) -> None:
+    # Regression: the sizes of one user's jobs for a drained pool filled the whole quota.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-9", pool="drained"))
     run = running(queue, store, mem_bytes=20 * GIB, account=BOB)
     queue.devices.drain(["GPU-9"], origin=DrainOrigin.PERSON, why="", by="ada")
@@ -631,12 +604,9 @@ def test_who_no_card_could_have_takes_no_others_turn(queue: JobQueue, store: red
     assert {run.job_id: job_id} == preempt(queue)
 
 
-def test_a_promoted_member_preempts_nothing(queue: JobQueue, store: redis.Redis) -> None:
-    """An array member that was promoted by aging preempts no run.
-
-    Regression: once the member of a promoted array had run and waited again, it counted as submitted with that
-    priority.
-    """
+def test_an_array_member_that_was_promoted_by_aging_preempts_no_run(queue: JobQueue, store: redis.Redis) -> None:
+    # Regression: once the member of a promoted array had run and waited again, it counted as submitted with that
+    # priority.
     serve(queue)
     array = submit(queue, array=Array.parse("0-1"), mem_bytes=20 * GIB)
     assert 1 == queue.maintenance.promote(after_s=0)

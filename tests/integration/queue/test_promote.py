@@ -24,10 +24,7 @@ def submit_days_ago(queue: JobQueue, store: redis.Redis, days: float, **changes:
 
 
 def test_a_low_job_goes_before_high_ones_after_two_days(queue: JobQueue, store: redis.Redis) -> None:
-    """A low job starts before high ones after two days.
-
-    Aging promotes it once a day, and it is the oldest job of its new priority.
-    """
+    # Aging promotes it once a day, and it is the oldest job of its new priority.
     serve(queue)
     low = submit_days_ago(queue, store, 2.5, priority=Priority.LOW)
     high = submit(queue, priority=Priority.HIGH)
@@ -37,11 +34,8 @@ def test_a_low_job_goes_before_high_ones_after_two_days(queue: JobQueue, store: 
     assert [low, high] == [must_claim(queue).job_id for _ in range(2)]
 
 
-def test_nothing_is_promoted_to_urgent_or_too_early(queue: JobQueue, store: redis.Redis) -> None:
-    """No job is promoted to urgent or before its time.
-
-    Only users set urgent, and a job that was promoted yesterday waits another day for the next promotion.
-    """
+def test_no_job_is_promoted_to_urgent_or_before_its_time(queue: JobQueue, store: redis.Redis) -> None:
+    # Only users set urgent, and a job that was promoted yesterday waits another day for the next promotion.
     old_high = submit_days_ago(queue, store, 30, priority=Priority.HIGH)
     low = submit_days_ago(queue, store, 1.5, priority=Priority.LOW)
     submit_days_ago(queue, store, 0.5)
@@ -65,19 +59,16 @@ def test_a_users_jobs_keep_their_order(queue: JobQueue, store: redis.Redis) -> N
     assert ids[2] == must_claim(queue).job_id
 
 
-def test_promotions_at_once_are_limited(queue: JobQueue, store: redis.Redis) -> None:
-    """One tick promotes a limited number of jobs.
-
-    A million jobs after a weekend must not block the store for seconds.
-    """
+def test_one_tick_promotes_a_limited_number_of_jobs(queue: JobQueue, store: redis.Redis) -> None:
+    # A million jobs after a weekend must not block the store for seconds.
     for _ in range(5):
         submit_days_ago(queue, store, 2)
 
     assert [3, 2, 0] == [queue.maintenance.promote(after_s=DAY_S, most=3) for _ in range(3)]
 
 
-def test_the_events_record_it(queue: JobQueue, store: redis.Redis) -> None:
-    """A promotion is an event in the job's history. Users can see why a normal job starts before a high one."""
+def test_a_promotion_is_an_event_in_the_jobs_history(queue: JobQueue, store: redis.Redis) -> None:
+    # Users can see why a normal job starts before a high one.
     job_id = submit_days_ago(queue, store, 1.5)
     queue.maintenance.promote(after_s=DAY_S)
 

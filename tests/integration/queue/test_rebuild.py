@@ -96,14 +96,11 @@ def test_a_closed_store_accepts_the_rules_only_from_a_rebuild(store_url: str) ->
     client.close()
 
 
-def test_what_a_site_allows_holds_before_anybody_is_let_in(
+def test_limits_and_policy_hold_before_the_rebuilt_store_opens(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Limits and policy hold before the rebuilt store opens.
-
-    All waiting jobs are back. Without the limits, any user could submit as many again, at any priority, until the first
-    worker tick.
-    """
+    # All waiting jobs are back. Without the limits, any user could submit as many again, at any priority, until the
+    # first worker tick.
     settings = Settings.load(
         {
             "GPUQUEUE_CONFIG": "/dev/null",
@@ -144,11 +141,8 @@ def test_what_a_site_allows_holds_before_anybody_is_let_in(
 
 
 @pytest.mark.parametrize("act", [act for act in ACTS if act not in OPENING | RULES])
-def test_a_store_that_is_not_open_answers_nobody(store_url: str, act: str) -> None:
-    """A store that is not open, or is being rebuilt, refuses every script.
-
-    Any answer about jobs, runs or ids would be wrong.
-    """
+def test_a_store_that_is_not_open_or_is_being_rebuilt_refuses_every_script(store_url: str, act: str) -> None:
+    # Any answer about jobs, runs or ids would be wrong.
     queue = JobQueue(store_url)
     client = connect(store_url)
 
@@ -210,11 +204,8 @@ def test_jobs_come_back_where_they_stood(
 def test_an_old_claim_does_not_start_beside_a_newer_run(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
-    """An old claim does not start beside a newer run.
-
-    A worker stalls with a claim. The job is taken back and runs elsewhere, and the history has no record of that. The
-    store comes back with the old claim, and its worker continues. The newer run may live until the pause is over.
-    """
+    # A worker stalls with a claim. The job is taken back and runs elsewhere, and the history has no record of that. The
+    # store comes back with the old claim, and its worker continues. The newer run may live until the pause is over.
     serve(queue)
     job_id = submit(queue)
     old = must_claim(queue)
@@ -305,13 +296,10 @@ def test_the_number_of_preemptions_of_a_job_is_kept(
     assert ["2", None] == [store.hget(keys.job(each), stored.PREEMPTIONS) for each in (1, 2)]
 
 
-def test_nothing_is_claimed_for_one_lease(
+def test_a_rebuilt_store_allows_no_claim_for_one_lease(
     queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
-    """A rebuilt store allows no claim for one lease.
-
-    The history may not have the last claims. Within one lease such a run is offered again or is dead.
-    """
+    # The history may not have the last claims. Within one lease such a run is offered again or is dead.
     queue.requests.submit(make_spec())
     record()
 
@@ -346,8 +334,7 @@ def test_a_claim_whose_reply_went_down_with_the_store_is_answered_again(
     assert first == must_claim(queue, nonce="abc")
 
 
-def test_a_brand_new_site_does_not_wait(store_url: str, database: HistoryDatabase) -> None:
-    """A new site has no pause, because no job can be running."""
+def test_a_new_site_has_no_pause_because_no_job_can_be_running(store_url: str, database: HistoryDatabase) -> None:
     queue = JobQueue(store_url)
 
     opened = open_queue(queue, database, lease_s=LEASE_S)
@@ -362,7 +349,6 @@ def test_a_brand_new_site_does_not_wait(store_url: str, database: HistoryDatabas
 def test_ids_are_never_reused_however_often_the_data_is_lost(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Ids are never reused after data losses, not even ids that were never recorded."""
     given = [submit(queue)]
     record()
     for _ in range(3):
@@ -379,7 +365,7 @@ def test_ids_are_never_reused_however_often_the_data_is_lost(
 def test_two_and_more_openers_at_once_bring_each_job_back_once(
     queue: JobQueue, history_url: str, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Six openers at once restore each job once. One opens the store; the others help or come too late."""
+    # One opens the store; the others help or come too late.
     for number in range(150):
         queue.requests.submit(make_spec(name=f"n{number}"))
     record()
@@ -411,10 +397,7 @@ def test_two_and_more_openers_at_once_bring_each_job_back_once(
 def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
-    """An interrupted rebuild is finished by the next opener.
-
-    Restored jobs stay as they are, and the store opens only when all jobs are restored.
-    """
+    # Restored jobs stay as they are, and the store opens only when all jobs are restored.
     for _ in range(4):
         queue.requests.submit(make_spec())
     record()
@@ -436,13 +419,10 @@ def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
     assert queue.recovery.restore(epoch, page, lease_s=LEASE_S) is None, "a straggler must not bring an ended job back"
 
 
-def test_a_store_that_is_lost_again_half_way_is_begun_anew(
+def test_a_store_that_loses_its_data_during_a_rebuild_starts_a_new_rebuild(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
-    """A store that loses its data during a rebuild starts a new rebuild.
-
-    A straggler of the first rebuild cannot write into it.
-    """
+    # A straggler of the first rebuild cannot write into it.
     queue.requests.submit(make_spec())
     record()
     lose_data(store_url)
@@ -461,13 +441,10 @@ def test_a_store_that_is_lost_again_half_way_is_begun_anew(
     assert second == queue.epoch()
 
 
-def test_events_of_a_lost_store_cannot_be_written(
+def test_events_of_the_lost_store_cannot_be_recorded_after_the_rebuild(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Events of the lost store cannot be recorded after the rebuild.
-
-    They would make the data that the rebuild read obsolete, and an ended job would run again.
-    """
+    # They would make the data that the rebuild read obsolete, and an ended job would run again.
     queue.requests.submit(make_spec())
     record()
     queue.jobs.cancel(1)
@@ -553,13 +530,10 @@ def test_a_running_job_without_a_run_in_the_history_waits_untried(
     assert token.startswith("1.")
 
 
-def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
+def test_a_parked_run_keeps_its_long_lease_after_the_store_lost_its_data(
     queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
-    """A parked run keeps its long lease after the store lost its data.
-
-    Its machine is down for days while its shim lives. With a normal lease a second copy would start after one lease.
-    """
+    # Its machine is down for days while its shim lives. With a normal lease a second copy would start after one lease.
     serve(queue)
     queue.requests.submit(make_spec())
     token = start(queue, 1)
@@ -580,13 +554,10 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
         record()
 
 
-def test_for_what_a_job_is_run_again_comes_back(
+def test_a_rebuild_restores_why_a_job_runs_again(
     queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
-    """A rebuild restores why a job runs again.
-
-    Regression: a requeue came back with reason "retry" or "begin", and a retry after a loss was forgotten.
-    """
+    # Regression: a requeue came back with reason "retry" or "begin", and a retry after a loss was forgotten.
     serve(queue)
     retries = Retries(times=2, on=(RetryOn.LOST,))
     asked, tried_and_asked, failed, lost = (
@@ -630,10 +601,7 @@ def test_what_waits_comes_back_with_what_it_waits_for(
     bad = Ending.from_status(1)
     queue.runs.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
     waits = Waits(after=(Dependency(done), Dependency(parent)))
-    child, orphan = (
-        submit(queue, waits=waits),
-        submit(queue, waits=Waits(after=(Dependency(failed),))),
-    )
+    child, orphan = (submit(queue, waits=waits), submit(queue, waits=Waits(after=(Dependency(failed),))))
     grandchild = submit(queue, waits=Waits(after=(Dependency(orphan),)))
     before = [job_of(queue, each) for each in (parent, begin_at, retried)]
     record()

@@ -53,10 +53,7 @@ def small(queue: JobQueue, **changes: object) -> int:
 
 @pytest.mark.promise("P7")
 def test_a_large_job_in_a_stream_of_small_ones_gets_its_turn(queue: JobQueue) -> None:
-    """A large job in a stream of small ones starts.
-
-    Without a reservation, another small job replaces each one that ends, and the large job waits for ever.
-    """
+    # Without a reservation, another small job replaces each one that ends, and the large job waits for ever.
     serve(queue)
     for _ in range(6):
         small(queue)
@@ -74,10 +71,7 @@ def test_a_large_job_in_a_stream_of_small_ones_gets_its_turn(queue: JobQueue) ->
 
 
 def test_a_job_that_waits_for_a_reservation_has_that_reason(queue: JobQueue) -> None:
-    """A job held back by a reservation has reason "reservation".
-
-    The job with the reservation still has reason "memory".
-    """
+    # The job with the reservation still has reason "memory".
     serve(queue)
     small(queue)
     must_claim(queue)
@@ -131,7 +125,7 @@ def test_a_job_that_waits_for_a_slot_has_that_reason(queue: JobQueue) -> None:
 
 
 def test_without_a_reservation_it_is_passed_each_time(queue: JobQueue) -> None:
-    """Without a reservation the large job is passed each time. This is the control case of the tests above."""
+    # This is the control case of the tests above.
     serve(queue)
     small(queue)
     running = must_claim(queue)
@@ -221,10 +215,7 @@ def test_a_job_with_a_reservation_starts_elsewhere_if_there_is_room_first(queue:
 
 
 def test_a_gang_gets_its_devices_together(queue: JobQueue) -> None:
-    """A gang gets its devices together.
-
-    Their small jobs never end at the same time, and neither device is filled again.
-    """
+    # Their small jobs never end at the same time, and neither device is filled again.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for i in range(2):
         small(queue)
@@ -258,12 +249,9 @@ def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
     assert {} == reserve(queue, most=0)
 
 
-def test_after_its_turn_a_job_goes_to_the_end(queue: JobQueue, store: redis.Redis) -> None:
-    """Devices are reserved for one job at a time. When its reservation ends, the next job has its turn, then it again.
-
-    Regression: a job for a card that was occupied for days had the host's only reservation, and a job for the other
-    card waited as long.
-    """
+def test_devices_are_reserved_for_one_job_at_a_time(queue: JobQueue, store: redis.Redis) -> None:
+    # When its reservation ends, the next job has its turn, then it again. Regression: a job for a card that was
+    # occupied for days had the host's only reservation, and a job for the other card waited as long.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     cards = ("GPU-0", "GPU-1")
     for uuid in cards:
@@ -319,11 +307,8 @@ def has_run(queue: JobQueue, store: redis.Redis, run: Claim, for_s: float) -> No
     store.hset(keys.job(run.job_id), stored.CLAIMED_MS, queue.now_ms() - round(for_s * 1000))
 
 
-def test_nothing_is_reserved_behind_a_run_that_is_likely_to_last_too_long(queue: JobQueue, store: redis.Redis) -> None:
-    """A run without a time limit is expected to last as long again.
-
-    That must be half of the time for which the only device may be reserved, which is a quarter of the wait.
-    """
+def test_a_run_without_a_time_limit_is_expected_to_last_as_long_again(queue: JobQueue, store: redis.Redis) -> None:
+    # That must be half of the time for which the only device may be reserved, which is a quarter of the wait.
     serve(queue)
     small(queue)
     run = must_claim(queue)
@@ -514,8 +499,8 @@ def test_a_reservation_ends_also_before_a_known_start(queue: JobQueue, store: re
     assert {} == reserve(queue)
 
 
-def test_why_reports_a_dropped_reservation(queue: JobQueue, store: redis.Redis) -> None:
-    """`why` reports no start once the reservation has ended. For other jobs the card is free."""
+def test_why_reports_no_start_once_the_reservation_has_ended(queue: JobQueue, store: redis.Redis) -> None:
+    # For other jobs the card is free.
     run, pair = pair_behind_a_run(queue)
     other = small(queue, account=BOB)
     reserve(queue)
@@ -547,10 +532,7 @@ def test_nothing_is_reserved_for_a_job_that_fits_or_has_not_waited(queue: JobQue
 
 
 def test_nothing_is_reserved_where_external_processes_are_in_the_way(queue: JobQueue) -> None:
-    """No reservation is made behind external processes.
-
-    Their end is not predictable, so an empty device would help no job.
-    """
+    # Their end is not predictable, so an empty device would help no job.
     serve(queue, make_offer(external_bytes=5 * GIB))
     queue.requests.submit(make_spec(mem_bytes=23 * GIB))
 
@@ -582,13 +564,10 @@ def test_a_reservation_stays_if_the_request_is_unchanged(queue: JobQueue, store:
 
 
 @pytest.mark.parametrize("way", ["smaller", "later"])
-def test_an_edit_by_which_it_waits_for_something_else_keeps_nothing(
+def test_a_reservation_ends_if_an_edit_changes_the_size_or_sets_a_begin_time(
     queue: JobQueue, store: redis.Redis, way: str
 ) -> None:
-    """A reservation ends if an edit changes the size or sets a begin time.
-
-    Another size needs another place, and no device stands empty for a future begin time.
-    """
+    # Another size needs another place, and no device stands empty for a future begin time.
     serve(queue)
     small(queue)
     must_claim(queue)
@@ -683,11 +662,8 @@ def test_a_job_for_another_pool_is_not_passed(queue: JobQueue) -> None:
     assert (2, "immediate") == (claimed.job_id, event.fields["start"])
 
 
-def test_a_reservation_has_the_size_of_the_claim(queue: JobQueue, store: redis.Redis) -> None:
-    """A reservation counts whole MiB, as a claim does.
-
-    Otherwise other jobs beside a request of half a MiB could leave too little.
-    """
+def test_a_reservation_counts_whole_mib_as_a_claim_does(queue: JobQueue, store: redis.Redis) -> None:
+    # Otherwise other jobs beside a request of half a MiB could leave too little.
     serve(queue)
     small(queue)
     must_claim(queue)

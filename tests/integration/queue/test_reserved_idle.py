@@ -57,8 +57,7 @@ def test_all_devices_of_a_reservation_count(queue: JobQueue, store: redis.Redis)
     assert 60 == after(queue, store, 60)
 
 
-def test_nothing_counts_without_a_reservation(queue: JobQueue, store: redis.Redis) -> None:
-    """An empty device costs nothing if it is not reserved."""
+def test_an_empty_device_costs_nothing_if_it_is_not_reserved(queue: JobQueue, store: redis.Redis) -> None:
     serve(queue)
 
     assert 0 == after(queue, store, 1000)

@@ -37,13 +37,7 @@ def start_again(queue: JobQueue) -> Claim:
 def end(queue: JobQueue, claimed: Claim, again: Again = AT_ONCE) -> JobState | None:
     """Report that the run has ended and that its job is queued again."""
     return queue.runs.finish(
-        claimed.job_id,
-        claimed.token,
-        state=JobState.QUEUED,
-        ending=PREEMPTED,
-        duration_s=1.0,
-        devices=(),
-        again=again,
+        claimed.job_id, claimed.token, state=JobState.QUEUED, ending=PREEMPTED, duration_s=1.0, devices=(), again=again
     )
 
 
@@ -58,7 +52,6 @@ def store_of(queue: JobQueue) -> redis.Redis:
 
 
 def test_a_job_queued_again_counts_its_attempts_on_and_no_loss(queue: JobQueue) -> None:
-    """A job that is queued again keeps its attempt count, counts no loss and releases its device."""
     first = start(queue)
 
     assert JobState.QUEUED is end(queue, first)
@@ -110,8 +103,8 @@ def test_it_waits_for_its_time_and_comes_back_with_the_next_claim_or_tick(queue:
 
 
 @pytest.mark.parametrize("act", ["cancel", "hold"])
-def test_somebody_changes_their_mind_while_it_waits_for_its_time(queue: JobQueue, act: str) -> None:
-    """A job can be cancelled or held during its delay. After a release it still waits for its time."""
+def test_a_job_can_be_cancelled_or_held_during_its_delay(queue: JobQueue, act: str) -> None:
+    # After a release it still waits for its time.
     end(queue, start(queue), LATER)
 
     getattr(queue.jobs, act)(1)
@@ -125,15 +118,13 @@ def test_somebody_changes_their_mind_while_it_waits_for_its_time(queue: JobQueue
 
 
 def test_a_job_that_was_being_cancelled_is_never_queued_again(queue: JobQueue) -> None:
-    """A job that is being cancelled is never queued again: the cancel wins."""
     claimed = start(queue)
     queue.jobs.cancel(1)
 
     assert JobState.CANCELLED is end(queue, claimed)
 
 
-def test_a_job_that_must_not_run_twice_has_failed(queue: JobQueue) -> None:
-    """A job with --no-requeue fails instead of being queued again."""
+def test_a_job_with_no_requeue_fails_instead_of_being_queued_again(queue: JobQueue) -> None:
     assert JobState.FAILED is end(queue, start(queue, requeue=False))
 
 

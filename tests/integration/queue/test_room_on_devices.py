@@ -80,8 +80,7 @@ def test_a_reserved_job_takes_its_room_first(queue: JobQueue, time_limit_s: floa
     assert "yes" == beside["is"]
 
 
-def test_the_place_of_a_job_behind_a_reservation_has_no_time(queue: JobQueue) -> None:
-    """The room that the reserved job takes is no room for the jobs behind it."""
+def test_the_room_that_the_reserved_job_takes_is_no_room_for_the_jobs_behind_it(queue: JobQueue) -> None:
     offer = make_offer(headroom_bytes=GIB)
     serve(queue, offer)
     running(queue, offer, 20 * GIB, HOUR_S)

@@ -204,10 +204,7 @@ ANYTHING = {
     ("finish", 6),
     ("lose", 3),
     ("lose", 6),
-} | {
-    ("drain", 1),
-    ("drain", 2),
-}
+} | {("drain", 1), ("drain", 2)}
 
 
 def error_of(scripts: Scripts, act: str, words: list[Any]) -> str | None:
@@ -228,11 +225,9 @@ def test_every_script_is_tried_here() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("act", GOOD)
-def test_an_error_leaves_nothing_half_written(store: redis.Redis, act: str) -> None:
-    """No invalid argument leaves the store half written. Each argument in turn is odd, missing or one too many.
-
-    A script that fails does not undo its writes, so after an error every key must be unchanged.
-    """
+def test_no_invalid_argument_leaves_the_store_half_written(store: redis.Redis, act: str) -> None:
+    # Each argument in turn is odd, missing or one too many. A script that fails does not undo its writes, so after an
+    # error every key must be unchanged.
     scripts, snapshot = Scripts(store), Snapshot(store)
     good = GOOD[act]
     vectors = [[*good[:place], strange, *good[place + 1 :]] for place in range(len(good)) for strange in ODD]
@@ -254,8 +249,8 @@ def test_an_error_leaves_nothing_half_written(store: redis.Redis, act: str) -> N
 
 
 @pytest.mark.parametrize("act", GOOD)
-def test_good_arguments_are_no_error(store: redis.Redis, act: str) -> None:
-    """Valid arguments cause no error. Otherwise the test above could pass because every call is refused."""
+def test_valid_arguments_cause_no_error(store: redis.Redis, act: str) -> None:
+    # Otherwise the test above could pass because every call is refused.
     before = dump(store)
 
     Scripts(store).run(act_of(act), *GOOD[act])
@@ -285,13 +280,10 @@ odd_words = st.one_of(
         max_size=8,
     )
 )
-def test_no_sequence_of_calls_breaks_the_store(
+def test_no_sequence_of_valid_calls_with_some_odd_values_breaks_the_store(
     client: redis.Redis, queue: JobQueue, steps: list[tuple[str, list[tuple[int, Any]]]]
 ) -> None:
-    """No sequence of valid calls with some odd values breaks the store.
-
-    It has only known keys, and its indexes match the jobs.
-    """
+    # It has only known keys, and its indexes match the jobs.
     scripts = Scripts(client)
     for act, changes in steps:
         words = list(GOOD[act])

@@ -63,8 +63,9 @@ def test_a_job_goes_to_the_emptiest_device(queue: JobQueue, site: Preference | N
 
 
 @pytest.mark.parametrize(("site", "output"), [(Preference.PACK, None), (Preference.SPREAD, PACK)])
-def test_or_to_the_fullest_that_has_room(queue: JobQueue, site: Preference, output: Placement | None) -> None:
-    """With "pack", a job goes to the fullest device that has room."""
+def test_with_pack_a_job_goes_to_the_fullest_device_that_has_room(
+    queue: JobQueue, site: Preference, output: Placement | None
+) -> None:
     taken = {"GPU-0": 0, "GPU-1": 10 * GIB, "GPU-2": 20 * GIB}
     site_of(queue, site, *(make_offer(uuid, external_bytes=held) for uuid, held in taken.items()))
     job_id = submit(queue, mem_bytes=8 * GIB, placement=output or Placement())
@@ -143,8 +144,9 @@ def kept(queue: JobQueue, store: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize("close", [drained, silent, kept])
-def test_a_device_that_takes_nothing_is_not_waited_for(queue: JobQueue, store: redis.Redis, close: Any) -> None:
-    """A device that takes no jobs is not waited for, however empty it is."""
+def test_a_device_that_takes_no_jobs_is_not_waited_for_however_empty_it_is(
+    queue: JobQueue, store: redis.Redis, close: Any
+) -> None:
     site_of(queue, Preference.SPREAD, make_offer("GPU-0", external_bytes=5 * GIB), make_offer("GPU-1"))
     close(queue, store)
 
@@ -163,10 +165,7 @@ def test_what_a_device_leaves_does_not_keep_it_from_what_is_for_it_alone(queue: 
 
 
 def test_a_claim_leaves_a_few_jobs_and_then_takes_one(queue: JobQueue, store: redis.Redis) -> None:
-    """A claim leaves eight jobs at most and then takes one.
-
-    Each job that it leaves costs the store time, and a stream of them must not keep a device idle.
-    """
+    # Each job that it leaves costs the store time, and a stream of them must not keep a device idle.
     site_of(queue, Preference.SPREAD, make_offer("GPU-0", external_bytes=5 * GIB), make_offer("GPU-1"))
     jobs = [submit(queue, mem_bytes=(i + 1) * MIB) for i in range(12)]
 
@@ -299,8 +298,8 @@ def test_an_unknown_utilisation_counts_as_in_python(queue: JobQueue) -> None:
     assert second == must_claim(queue, "GPU-1").job_id
 
 
-def test_it_is_no_cap(queue: JobQueue, store: redis.Redis) -> None:
-    """Busy devices take jobs as well. No job waits longer than a moment for one that is less busy."""
+def test_busy_devices_take_jobs_as_well(queue: JobQueue, store: redis.Redis) -> None:
+    # No job waits longer than a moment for one that is less busy.
     site_of(queue, Preference.LEAST_BUSY, make_offer("GPU-0"), make_offer("GPU-1"))
     running(queue, "GPU-0", 1.0, 1.0, 1.0)
     running(queue, "GPU-1", 1.0)
@@ -344,7 +343,6 @@ def test_a_lease_keeps_the_expected_utilisation(queue: JobQueue, store: redis.Re
 
 
 def test_an_array_hands_its_utilisation_to_its_members(queue: JobQueue, store: redis.Redis) -> None:
-    """A member has the figure of its array."""
     site_of(queue, Preference.LEAST_BUSY, make_offer("GPU-0"))
     submit(queue, array=Array.parse("0-1"), expected_utilisation=0.4)
     run = must_claim(queue, "GPU-0")
@@ -366,8 +364,8 @@ def test_a_value_that_looks_like_the_field_is_none(queue: JobQueue, store: redis
         assert f"{GIB}:0:0::{run.token.partition('.')[2]}" == lease
 
 
-def test_what_the_least_busy_device_costs_a_claim(queue: JobQueue, store: redis.Redis) -> None:
-    """An idle device claims at the cost of "spread". A busy one reads the leases of each other device as well."""
+def test_an_idle_device_claims_at_the_cost_of_spread(queue: JobQueue, store: redis.Redis) -> None:
+    # A busy one reads the leases of each other device as well.
     site_of(queue, Preference.LEAST_BUSY, *(make_offer(f"GPU-{i}") for i in range(8)))
     claim(queue)  # the first claim may have to load the function first
     for i in range(1, 8):

@@ -32,7 +32,7 @@ def _state_of(queue: JobQueue, job_id: int) -> tuple[JobState, WaitReason | None
 
 
 def test_a_submit_sent_twice_makes_one_job(queue: JobQueue) -> None:
-    """A submit that is sent twice with one nonce makes one job. The first reply may get lost."""
+    # The first reply may get lost.
     first = queue.requests.submit(make_spec(), nonce="abc")
     again = queue.requests.submit(make_spec(), nonce="abc")
 
@@ -41,10 +41,7 @@ def test_a_submit_sent_twice_makes_one_job(queue: JobQueue) -> None:
 
 
 def test_what_no_device_could_ever_run_is_refused_at_once(queue: JobQueue) -> None:
-    """A job that no device could ever run is refused at submit.
-
-    Cases: 80G where the largest device has 24G, three devices where hosts have two, and a pool without devices.
-    """
+    # Cases: 80G where the largest device has 24G, three devices where hosts have two, and a pool without devices.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", headroom_bytes=GIB), make_offer("GPU-2", host="nodeB"))
 
     with pytest.raises(Impossible, match=r"80G asked for, but the largest device can give 24G"):
@@ -60,11 +57,8 @@ def test_what_no_device_could_ever_run_is_refused_at_once(queue: JobQueue) -> No
     assert 24 * GIB == queue.requests.submit(make_spec(mem_bytes=24 * GIB)).spec.mem_bytes
 
 
-def test_memory_that_a_claim_would_not_give_is_not_counted(queue: JobQueue) -> None:
-    """A submit counts whole MiB, as a claim does.
-
-    Regression: a job that needed the last half MiB was queued and waited for ever.
-    """
+def test_a_submit_counts_whole_mib_as_a_claim_does(queue: JobQueue) -> None:
+    # Regression: a job that needed the last half MiB was queued and waited for ever.
     device = make_device(total_bytes=24 * GIB + MIB // 2)
     serve(queue, make_offer(device=device))
 
@@ -78,10 +72,7 @@ def test_with_no_device_known_nothing_is_called_impossible(queue: JobQueue) -> N
 
 
 def test_a_store_that_was_never_opened_takes_no_job(store_url: str) -> None:
-    """A store that was never opened takes no job.
-
-    Its ids would start at 1, and the history may already use those ids.
-    """
+    # Its ids would start at 1, and the history may already use those ids.
     unopened = JobQueue(store_url)
 
     with pytest.raises(StoreNotReady, match="gpuqueue up"):
@@ -90,10 +81,7 @@ def test_a_store_that_was_never_opened_takes_no_job(store_url: str) -> None:
 
 
 def test_a_new_store_continues_above_the_last_id_in_the_history(store_url: str) -> None:
-    """A new store continues above the last id in the history.
-
-    Ids are never reused, even after the store lost its data.
-    """
+    # Ids are never reused, even after the store lost its data.
     reopened = JobQueue(store_url)
 
     assert reopened.recovery.open(41)
@@ -111,13 +99,9 @@ def test_a_store_that_is_not_there_is_one_clear_line() -> None:
     nowhere.close()
 
 
-def test_live_jobs_are_listed_in_order_page_by_page(queue: JobQueue) -> None:
-    """Live jobs are listed by id, page by page, whatever their priority or user."""
+def test_live_jobs_are_listed_by_id_page_by_page_whatever_their_priority_or_user(queue: JobQueue) -> None:
     serve(queue)
-    ids = [
-        submit(queue, account=BOB, priority=Priority.LOW),
-        submit(queue, priority=Priority.URGENT),
-    ]
+    ids = [submit(queue, account=BOB, priority=Priority.LOW), submit(queue, priority=Priority.URGENT)]
     must_claim(queue)
 
     assert ids == [job.id for job in queue.jobs.live()]
@@ -126,11 +110,8 @@ def test_live_jobs_are_listed_in_order_page_by_page(queue: JobQueue) -> None:
 
 
 def test_a_script_given_nonsense_writes_nothing(queue: JobQueue, store: redis.Redis) -> None:
-    """A script with invalid arguments writes nothing.
-
-    A script that fails half-way does not undo its writes. Regression: half a job in the index stopped every claim on
-    every device.
-    """
+    # A script that fails half-way does not undo its writes. Regression: half a job in the index stopped every claim on
+    # every device.
     before = sorted(store.keys("*"))
     scripts = Scripts(store)
 

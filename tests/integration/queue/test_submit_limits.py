@@ -61,8 +61,8 @@ def test_a_user_has_so_many_open_jobs(queue: JobQueue) -> None:
     assert ADA.name in refusal(queue, make_spec())
 
 
-def test_a_user_has_so_many_waiting_members(queue: JobQueue) -> None:
-    """Waiting and held members of all arrays count. An array is taken whole or not at all."""
+def test_waiting_and_held_members_of_all_arrays_count(queue: JobQueue) -> None:
+    # An array is taken whole or not at all.
     serve(queue)
     limited(queue, "*: array_members=10")
     assert "this array has 11 members, submit it in smaller ones" in refusal(queue, array_of("0-10"))
@@ -168,8 +168,7 @@ def test_the_defaults_take_what_people_do(queue: JobQueue) -> None:
     assert "limit environment" in refusal(queue, make_spec(env={f"V{n}": "x" * 1000 for n in range(270)}))
 
 
-def test_submitters_at_once_do_not_pass_a_limit(queue: JobQueue) -> None:
-    """Eight submitters at once get exactly as many jobs as the limit allows."""
+def test_eight_submitters_at_once_get_exactly_as_many_jobs_as_the_limit_allows(queue: JobQueue) -> None:
     limited(queue, "*: open_jobs=20")
 
     def submit(_: int) -> bool:

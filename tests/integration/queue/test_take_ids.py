@@ -21,8 +21,8 @@ def sign(spec: JobSpec, job_id: int) -> JobSpec:
     return replace(spec, ticket=f"mac {job_id}")
 
 
-def test_a_job_is_signed_with_its_own_id(queue: JobQueue) -> None:
-    """The spec in the store has the ticket, and so has what a worker claims. Other jobs have none."""
+def test_the_spec_in_the_store_has_the_ticket_and_so_has_what_a_worker_claims(queue: JobQueue) -> None:
+    # Other jobs have none.
     serve(queue)
     plain, signed = queue.requests.submit(make_spec()), queue.requests.submit(make_spec(), sign=sign)
 
@@ -31,8 +31,7 @@ def test_a_job_is_signed_with_its_own_id(queue: JobQueue) -> None:
     assert [None, "mac 2"] == [must_claim(queue).spec.ticket for _ in range(2)]
 
 
-def test_the_members_of_a_signed_array_have_ids_of_their_own(queue: JobQueue) -> None:
-    """Jobs that come between the ids and the submit are no members."""
+def test_jobs_that_come_between_the_ids_and_the_submit_are_no_members(queue: JobQueue) -> None:
     serve(queue, make_offer(), lease_s=300)
     between: list[int] = []
 
@@ -49,8 +48,7 @@ def test_the_members_of_a_signed_array_have_ids_of_their_own(queue: JobQueue) ->
     assert "mac 1" == _ticket(queue, 7)
 
 
-def test_an_edit_keeps_the_ticket_and_may_renew_it(queue: JobQueue) -> None:
-    """It is a part of the request."""
+def test_it_is_a_part_of_the_request(queue: JobQueue) -> None:
     job = queue.requests.submit(make_spec(), sign=sign)
 
     queue.requests.edit(job.id, lambda spec: replace(spec, name="other"))
@@ -59,8 +57,8 @@ def test_an_edit_keeps_the_ticket_and_may_renew_it(queue: JobQueue) -> None:
     assert "new" == _ticket(queue, job.id)
 
 
-def test_a_repeated_submit_makes_one_job(queue: JobQueue) -> None:
-    """Although each try takes an id. What was taken and not used is never used again."""
+def test_although_each_try_takes_an_id(queue: JobQueue) -> None:
+    # What was taken and not used is never used again.
     first, again = (queue.requests.submit(make_spec(), nonce="abc", sign=sign) for _ in range(2))
 
     assert first.id == again.id
@@ -82,9 +80,7 @@ def test_an_id_that_has_expired_is_replaced(queue: JobQueue, store: redis.Redis)
     assert [] == store.keys(f"{keys.PREFIX}taken:*")
 
 
-def test_an_id_that_always_expires_is_an_error(queue: JobQueue, store: redis.Redis) -> None:
-    """One clear line instead of a loop without an end."""
-
+def test_one_clear_line_instead_of_a_loop_without_an_end(queue: JobQueue, store: redis.Redis) -> None:
     def forgotten(spec: JobSpec, job_id: int) -> JobSpec:
         _forget(store, job_id)
         return sign(spec, job_id)
@@ -93,9 +89,7 @@ def test_an_id_that_always_expires_is_an_error(queue: JobQueue, store: redis.Red
         queue.requests.submit(make_spec(), sign=forgotten)
 
 
-def test_an_id_is_for_the_members_that_it_was_taken_for(queue: JobQueue) -> None:
-    """An array never has ids that another job may have."""
-
+def test_an_array_never_has_ids_that_another_job_may_have(queue: JobQueue) -> None:
     def larger(spec: JobSpec, job_id: int) -> JobSpec:
         return sign(replace(spec, array=Array(indexes=Indexes.parse("0-9"))), job_id)
 

@@ -59,11 +59,8 @@ def test_each_obstacle_is_reported(queue: JobQueue) -> None:
     } == verdicts(queue, job_id)
 
 
-def test_jobs_in_the_way_are_named_with_bytes(queue: JobQueue) -> None:
-    """`why` reports the runs on a device, their bytes and their latest ends.
-
-    It also reports what external processes and the headroom leave.
-    """
+def test_why_reports_the_runs_on_a_device_their_bytes_and_their_latest_ends(queue: JobQueue) -> None:
+    # It also reports what external processes and the headroom leave.
     serve(queue, make_offer(headroom_bytes=GIB, external_bytes=2 * GIB))
     queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
     queue.requests.submit(make_spec(mem_bytes=5 * GIB))
@@ -101,11 +98,8 @@ def test_only_a_run_whose_end_makes_room_is_in_the_way(queue: JobQueue) -> None:
     assert (large, small) == alone.blockers
 
 
-def test_no_start_is_known_for_a_job_behind_others(queue: JobQueue) -> None:
-    """No start time is reported for a job that has rivals before it.
-
-    Regression: the last of six jobs got the start time of the first.
-    """
+def test_no_start_time_is_reported_for_a_job_that_has_rivals_before_it(queue: JobQueue) -> None:
+    # Regression: the last of six jobs got the start time of the first.
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     must_claim(queue)
@@ -127,11 +121,10 @@ def test_no_start_is_known_for_a_job_behind_others(queue: JobQueue) -> None:
         (12 * GIB, {}, 1),
     ],
 )
-def test_only_who_takes_the_room_is_a_rival(queue: JobQueue, mem_bytes: int, more: dict[str, Any], rivals: int) -> None:
-    """Only a job that would take the memory is a rival.
-
-    A job that waits for another device kind, or leaves enough memory, does not make the start unknown.
-    """
+def test_only_a_job_that_would_take_the_memory_is_a_rival(
+    queue: JobQueue, mem_bytes: int, more: dict[str, Any], rivals: int
+) -> None:
+    # A job that waits for another device kind, or leaves enough memory, does not make the start unknown.
     cpu = make_device("cpu-a", kind=DeviceKind.CPU)
     serve(queue, make_offer(), make_offer("cpu-a", device=cpu, slots=0))
     queue.requests.submit(make_spec(mem_bytes=23 * GIB, time_limit_s=3600.0))
@@ -179,7 +172,6 @@ def test_the_place_in_the_order(queue: JobQueue) -> None:
 
 
 def test_a_reserved_device_names_its_job(queue: JobQueue) -> None:
-    """A reserved device names the job that it is reserved for, and that job gets a start."""
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=4 * GIB))
     must_claim(queue)
@@ -194,10 +186,7 @@ def test_a_reserved_device_names_its_job(queue: JobQueue) -> None:
     assert why(queue, large).start is not None
 
 
-@pytest.mark.parametrize(
-    ("size", "count", "rivals"),
-    [(7 * GIB, 1, 0), (13 * GIB, 1, 1), (7 * GIB, 2, 1)],
-)
+@pytest.mark.parametrize(("size", "count", "rivals"), [(7 * GIB, 1, 0), (13 * GIB, 1, 1), (7 * GIB, 2, 1)])
 def test_a_run_in_the_way_is_named_on_a_reserved_device(queue: JobQueue, size: int, count: int, rivals: int) -> None:
     """`why` reports the start behind a run although the device is reserved for another job.
 
@@ -238,10 +227,7 @@ def test_a_later_job_with_a_reservation_is_a_rival(queue: JobQueue) -> None:
 
 
 def test_no_start_is_known_if_only_a_reservation_is_in_the_way(queue: JobQueue) -> None:
-    """No start is reported where only a reservation is in the way.
-
-    The memory is free, and no end of a run changes that.
-    """
+    # The memory is free, and no end of a run changes that.
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=8 * GIB))
     must_claim(queue)
@@ -257,7 +243,7 @@ def test_no_start_is_known_if_only_a_reservation_is_in_the_way(queue: JobQueue) 
 
 
 def test_a_gang_with_room_on_too_few_devices(queue: JobQueue) -> None:
-    """A gang waits where too few devices have room. A device with room for one member does not suffice."""
+    # A device with room for one member does not suffice.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     must_claim(queue, "GPU-0")
@@ -298,11 +284,8 @@ offers: dict[str, dict[str, Any]] = {}
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: int) -> None:
-    """On random sites, a claim takes a job exactly where `why` says that it fits.
-
-    Only one job without a reservation waits, so the order of jobs does not interfere.
-    """
+def test_on_random_sites_a_claim_takes_a_job_exactly_where_why_says_that_it_fits(queue: JobQueue, seed: int) -> None:
+    # Only one job without a reservation waits, so the order of jobs does not interfere.
     chance = random.Random(seed)  # noqa: S311 - the same sites each time
     devices = _random_site(queue, chance)
     for job in queue.jobs.live():
@@ -336,10 +319,7 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
 
 
 def test_who_cannot_start_is_no_rival(queue: JobQueue) -> None:
-    """A job that cannot start is no rival.
-
-    Regression: a job on two devices, one of them drained, was earlier in the order, so no start was reported.
-    """
+    # Regression: a job on two devices, one of them drained, was earlier in the order, so no start was reported.
     serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     run = must_claim(queue)

@@ -46,10 +46,7 @@ def why(queue: JobQueue, job_id: int) -> tuple[Explanation, Start]:
 
 
 def test_who_waits_for_a_device_and_a_limit_starts_when_both_have_room(queue: JobQueue) -> None:
-    """A job that waits for a device and a limit starts when both have room.
-
-    Regression: `why` reported the first and then the second as the start, and the JSON gave only the first.
-    """
+    # Regression: `why` reported the first and then the second as the start, and the JSON gave only the first.
     two_cards(queue)
     limit(queue, "ada: running_mem=24G")
     long = run(queue, "GPU-1", mem_bytes=14 * GIB, time_limit_s=7200.0)
@@ -67,10 +64,7 @@ def test_who_waits_for_a_device_and_a_limit_starts_when_both_have_room(queue: Jo
 
 
 def test_room_under_all_limits_is_that_of_the_last(queue: JobQueue) -> None:
-    """The start under several limits is that of the last limit to have room.
-
-    Here the group's limit is full, the device is free.
-    """
+    # Here the group's limit is full, the device is free.
     two_cards(queue)
     limit(queue, "ada: running_jobs=1; @lab: running_jobs=2")
     run(queue, time_limit_s=3600.0)
@@ -87,7 +81,7 @@ def test_room_under_all_limits_is_that_of_the_last(queue: JobQueue) -> None:
 
 
 def test_no_start_is_known_if_a_run_under_the_limit_has_no_time_limit(queue: JobQueue) -> None:
-    """No start is reported if a run under the limit has no time limit. The device has room by a known time."""
+    # The device has room by a known time.
     two_cards(queue)
     limit(queue, "ada: running_jobs=1")
     endless = run(queue, "GPU-1")
@@ -105,11 +99,8 @@ def test_no_start_is_known_if_a_run_under_the_limit_has_no_time_limit(queue: Job
 def test_no_start_is_known_if_the_room_under_the_limit_is_reserved(
     queue: JobQueue, hours: int | None, is_reserved: int
 ) -> None:
-    """No start is reported if the room under the limit is reserved for another job.
-
-    Regression: `why` reported a start at once or at the end of a run, and the job waited for another job of its group.
-    A job that ends before that other job can start is an exception.
-    """
+    # Regression: `why` reported a start at once or at the end of a run, and the job waited for another job of its
+    # group. A job that ends before that other job can start is an exception.
     serve(queue)
     limit(queue, "@lab: running_mem=8G")
     for lasts in (1, 4):
@@ -151,14 +142,11 @@ def test_a_reservation_beside_other_jobs_blocks_nothing(queue: JobQueue) -> None
         (BOB, {"mem_bytes": 4 * GIB, "gpus": 2}, 0),  # the other device is drained
     ],
 )
-def test_who_goes_before_it_under_the_limit_is_a_rival(
+def test_a_job_that_goes_first_and_uses_the_limits_room_is_a_rival(
     queue: JobQueue, account: Account, more: dict[str, Any], rivals: int
 ) -> None:
-    """A job that goes first and uses the limit's room is a rival.
-
-    Regression: `why` reported a time as if all the room were for this job, while small jobs of its group went on taking
-    it.
-    """
+    # Regression: `why` reported a time as if all the room were for this job, while small jobs of its group went on
+    # taking it.
     two_cards(queue)
     limit(queue, "@lab: running_mem=8G")
     run(queue, mem_bytes=8 * GIB, time_limit_s=3600.0)

@@ -81,10 +81,7 @@ def simulated(store_url: str) -> Iterator[Site]:
 
 @pytest.mark.parametrize("waits", ["nothing", "a time", "a job", "a person"])
 def test_the_time_before_a_job_could_start_is_no_waiting(simulated: Site, waits: str) -> None:
-    """The time before a job may start does not count as waiting.
-
-    Regression: `why` blamed the setting `reservations` as soon as a job became ready, an hour after its submission.
-    """
+    # Regression: `why` blamed the setting `reservations` as soon as a job became ready, an hour after its submission.
     queue = simulated.queue
     parent = submit(queue)
     run = must_claim(queue, lease_s=DAY_S)

@@ -61,7 +61,7 @@ def test_what_stands_before_an_act_that_lasts_keeps_nothing(act: str) -> None:
 
 
 def test_a_claim_keeps_only_what_it_parsed() -> None:
-    """`claim` keeps only its parsed values. Each call sets the variables above them again."""
+    # Each call sets the variables above them again.
     above, _, below = text_of("claim").partition("\nlocal parsed, many_parsed, MOST_PARSED = {}, 0, 1000\n")
 
     assert shared_between_calls(below) == set()
@@ -70,8 +70,7 @@ def test_a_claim_keeps_only_what_it_parsed() -> None:
     )
 
 
-def test_a_variable_that_keeps_something_would_be_found() -> None:
-    """The search finds every form in which a part could keep state."""
+def test_the_search_finds_every_form_in_which_a_part_could_keep_state() -> None:
     text = (
         "local once, table_of, none\nlocal pools = {} -- known ones\nlocal MOST = 3\n"
         "local function a(b)\n  if not b then once = true end\n  pools[b] = {}\n  table_of.b = 1\n"
@@ -87,8 +86,7 @@ def test_a_variable_that_keeps_something_would_be_found() -> None:
 
 
 @pytest.mark.parametrize("act", sorted(LASTING))
-def test_an_act_that_lasts_begins_with_nothing_learned(act: str) -> None:
-    """A lasting act resets `cache` before it does anything else."""
+def test_a_lasting_act_resets_cache_before_it_does_anything_else(act: str) -> None:
     assert "\nreturn function()\n  cache = {}\n" in source(act)
 
 

@@ -19,7 +19,6 @@ LITERAL = re.compile(r"job_key\((?:[^()]|\([^()]*\))*\), '\w+'")
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.stem)
 def test_lua_names_each_field_of_a_job_by_the_table(part: Path) -> None:
-    """A Lua file names no field by its name in the store, and each of its names is in the table."""
     text = part.read_text()
 
     assert [] == LITERAL.findall(text)
@@ -36,8 +35,7 @@ def test_each_field_is_used() -> None:
     assert len(FIELDS) == len(set(FIELDS.values()))
 
 
-def test_a_name_in_lua_becomes_the_name_in_the_store() -> None:
-    """A constant and a table of fields become plain Lua text."""
+def test_a_constant_and_a_table_of_fields_become_plain_lua_text() -> None:
     text = source("state")
 
     assert "call('HGET', job_key(id), 'fr')" in text

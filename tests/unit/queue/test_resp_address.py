@@ -25,10 +25,7 @@ TAKEN = [
 
 @pytest.mark.parametrize("url", TAKEN)
 def test_an_address_means_what_it_means_to_the_library(url: str) -> None:
-    """An address means the same as for the redis library.
-
-    Otherwise a job could go to different stores with the two clients.
-    """
+    # Otherwise a job could go to different stores with the two clients.
     theirs = redis.connection.parse_url(url)
 
     ours = parsed(url)

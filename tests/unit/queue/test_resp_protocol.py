@@ -103,8 +103,8 @@ def test_an_invalid_answer_is_an_error_at_once(sent: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_do_anything_else(sent: bytes) -> None:
-    """Any bytes give an answer, the end of input, or `NoStore`. No other exception is raised."""
+def test_any_bytes_give_an_answer_the_end_of_input_or_nostore(sent: bytes) -> None:
+    # No other exception is raised.
     reader = reader_of([sent])
     with contextlib.suppress(NoMore, NoStore):
         while True:
@@ -115,8 +115,8 @@ def test_no_bytes_do_anything_else(sent: bytes) -> None:
     words=st.lists(st.text() | st.integers() | st.floats(allow_nan=False), min_size=1),
     cuts=st.lists(st.integers(0, 300)),
 )
-def test_what_is_sent_is_what_is_read(words: list[Any], cuts: list[int]) -> None:
-    """A command is a list of texts, however the network splits it. An interrupted read starts again."""
+def test_a_command_is_a_list_of_texts_however_the_network_splits_it(words: list[Any], cuts: list[int]) -> None:
+    # An interrupted read starts again.
     words = [each.encode("utf-8", "replace").decode() if isinstance(each, str) else each for each in words]
     sent = packed(words)
     edges = sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent))})
@@ -125,8 +125,8 @@ def test_what_is_sent_is_what_is_read(words: list[Any], cuts: list[int]) -> None
     assert [each if isinstance(each, str) else repr(each) for each in words] == reader.answer()
 
 
-def test_an_answer_that_was_interrupted_begins_again() -> None:
-    """A subscriber's read may time out in the middle of a message. The message is not lost."""
+def test_a_subscribers_read_may_time_out_in_the_middle_of_a_message() -> None:
+    # The message is not lost.
     pieces = [b"*2\r\n$3\r\nab", b"", b"c\r\n:1\r\n"]
 
     def more() -> bytes:
@@ -143,10 +143,7 @@ def test_an_answer_that_was_interrupted_begins_again() -> None:
 
 
 def test_the_client_has_every_command_that_the_queue_uses() -> None:
-    """The built-in client has every command that the queue uses.
-
-    A missing command would be a traceback for a user, although all tests of workers with the redis library pass.
-    """
+    # A missing command would be a traceback for a user, although all tests of workers with the redis library pass.
     with_redis_py = {"census.py", "redis_py.py", "diagnostics.py", "safety.py"}
     rooms = (ROOT / "gpuqueue" / "queue").glob("*.py")
     texts = [room.read_text() for room in rooms if room.name not in with_redis_py]
