@@ -43,9 +43,7 @@ def test_a_submitted_job_has_its_full_request_and_waits(database: HistoryDatabas
     assert (Cursor(epoch="e1", last_id="1700-1"), 1) == (database.cursor(), database.max_job_id())
 
 
-def test_those_of_one_job_in_the_order_of_their_ids_among_the_jobs_of_its_user(
-    database: HistoryDatabase, outbox: Outbox
-) -> None:
+def test_the_retries_of_a_job_are_found_in_the_order_of_their_ids(database: HistoryDatabase, outbox: Outbox) -> None:
     for job_id, first in enumerate((None, None, 1, 2, 1, 11), 1):
         outbox.submit(job_id, make_spec(retry_of=first))
     outbox.record()

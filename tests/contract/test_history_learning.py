@@ -114,7 +114,7 @@ def test_a_run_that_filled_its_allocation_or_lacked_memory_has_no_known_need(
     assert of(report, MemRule.LEARNED).fit_rate is None
 
 
-def test_what_was_asked_is_the_allocation_of_the_first_run(database: HistoryDatabase, outbox: Outbox) -> None:
+def test_a_job_after_a_lack_of_memory_asked_for_too_little(database: HistoryDatabase, outbox: Outbox) -> None:
     # The need is that of the last one.
     ran(outbox, 1, train(), 5)
     ran(outbox, 2, train(), 4, lease=4, ending=DIED)

@@ -94,7 +94,7 @@ def test_a_run_whose_memory_others_took_shows_nothing(
 
 
 @pytest.mark.parametrize(("asks_gib", "proofs"), [(6, []), (12, [Proof.DIED])])
-def test_while_the_job_waits_its_request_shows_that(
+def test_a_run_whose_memory_others_took_shows_nothing_before_the_next_one(
     database: HistoryDatabase, outbox: Outbox, asks_gib: int, proofs: list[Proof]
 ) -> None:
     # The next job of the script used to ask for twice as much.
@@ -127,9 +127,7 @@ def test_a_run_has_its_proof_its_arguments_its_code_and_its_devices(database: Hi
     assert second == PastRun(**same, bytes=7 * GIB, words=words, gpus=2, models=("A10", "A10"))
 
 
-def test_whether_others_were_on_the_device_is_read_and_how_much_the_run_used_it(
-    database: HistoryDatabase, outbox: Outbox
-) -> None:
+def test_a_run_shows_its_utilisation_if_it_was_alone(database: HistoryDatabase, outbox: Outbox) -> None:
     use = Activity(own_utilisation_mean=0.25)
     for job_id, shared in enumerate((True, False, None), 1):
         peak = Peak(bytes=GIB // 2, source=PeakSource.NVML_SAMPLED, samples=50, shared=shared)
@@ -186,7 +184,7 @@ def test_a_member_has_the_values_of_its_index_and_the_code_of_its_array(
     assert [(("--lr", "2"), COMMIT), (("--lr", "1"), COMMIT)] == [(run.words, run.code) for run in found(database)]
 
 
-def test_a_member_of_an_array_has_that_of_its_array(database: HistoryDatabase, outbox: Outbox) -> None:
+def test_a_run_has_the_environment_that_was_named(database: HistoryDatabase, outbox: Outbox) -> None:
     # A variable of this name is no Python environment.
     outbox.submit(1, train("{x}", array=Array.asked(None, ["x=1"], None), environment="torch-2.8"))
     ran(outbox, 3, train("2", environment="jax", env={"environment": "no"}), device(5))

@@ -164,7 +164,7 @@ def test_a_new_file_is_private(tmp_path: Any) -> None:
     assert (0o600, 0o700) == (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777)
 
 
-def test_name_account_and_state_of_those_that_the_history_has(database: HistoryDatabase, outbox: Outbox) -> None:
+def test_a_label_is_the_name_the_account_and_the_state_of_a_job(database: HistoryDatabase, outbox: Outbox) -> None:
     outbox.submit(1, make_spec(name="one", account=BOB))
     outbox.submit(2)
     outbox.record()

@@ -48,9 +48,7 @@ def found(database: HistoryDatabase, first: int = 0, last: int = 1000, user: str
     return database.statistics(by=By.USER, since=second(first), until=second(last), user=user).stretch
 
 
-def test_alone_100_s_on_average_two_shared_runs_took_260_s_so_1_3_times_as_long(
-    database: HistoryDatabase, outbox: Outbox
-) -> None:
+def test_a_shared_run_is_compared_with_the_mean_of_those_alone(database: HistoryDatabase, outbox: Outbox) -> None:
     for duration_s in (90, 110):
         ran(outbox, duration_s, *on("alone"))
     for duration_s in (120, 140):
@@ -105,7 +103,7 @@ def test_a_run_on_two_devices_waits_for_the_slower_one(database: HistoryDatabase
     assert Stretch(factor=2, commands=1, shared_runs=1, alone_runs=1) == found(database)
 
 
-def test_each_run_has_four_events_one_a_second(database: HistoryDatabase, outbox: Outbox) -> None:
+def test_the_period_and_the_user_select_the_runs(database: HistoryDatabase, outbox: Outbox) -> None:
     # The last run of ada is out of the period, and bob's are his own.
     for duration_s, how in ((100, "alone"), (200, "shared"), (900, "shared")):
         ran(outbox, duration_s, *on(how), account=ADA)

@@ -152,7 +152,7 @@ def test_one_run_gives_three_tenths_more(learner: Learner) -> None:
     assert ("6.5G", "learned 1 arguments", "asking 6.5G: the last run peaked at 5G") == learner.asked(mem="auto")
 
 
-def test_the_history_knows_better_and_the_person_decides(learner: Learner) -> None:
+def test_an_explicit_request_stays_and_a_line_says_what_would_do(learner: Learner) -> None:
     for _ in range(3):
         learner.ran(peak=5.1)
     line = "the last 3 runs peaked at 5.1G: 5.9G would do; asking 12G"
@@ -168,7 +168,7 @@ def test_what_was_not_enough_is_named_and_doubled_by_mem_auto(learner: Learner) 
     assert ("8G", "learned 1 arguments", "asking 8G: a run ran out of memory with 4G") == learner.asked(mem="auto")
 
 
-def test_a_run_died_with_all_of_a_device(learner: Learner) -> None:
+def test_a_size_is_advised_that_a_larger_device_gives(learner: Learner) -> None:
     # The devices of the site decide what is advised, not those of the run.
     learner.ran(peak=23.9, lease=24, died=True)
     line = "asking 24G, but a run ran out of memory with 24G, and no device that the job may use gives enough"
@@ -199,7 +199,7 @@ def test_with_the_setting_suggest_nothing_changes_but_for_a_line(learner: Learne
     assert ("3G", "default", "the last 3 runs peaked at 1G: 1.4G would do; asking 3G") == learner.asked()
 
 
-def test_the_number_of_a_sweep_holds_for_each_value_that_was_seen(learner: Learner) -> None:
+def test_all_members_of_a_sweep_ask_for_one_number(learner: Learner) -> None:
     for batch, peak in ((8, 2), (16, 4), (32, 8), (8, 2)):
         learner.ran("--batch", str(batch), "--data", "x", peak=peak)
     learner.ran("--batch", "64", "--data", "all", peak=16)
@@ -290,7 +290,7 @@ def test_default_needs_three_runs_with_the_same_arguments_and_auto_takes_any_run
 
 
 @pytest.mark.full
-def test_the_setting_is_that_of_the_service_whatever_the_clients_is(tmp_path: Path) -> None:
+def test_the_service_has_the_setting_of_its_site(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
     with (

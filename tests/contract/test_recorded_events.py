@@ -51,9 +51,7 @@ def test_each_event_is_read_once_whatever_the_parts(database: HistoryDatabase, o
     assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.FINISH] == sorted((each.act for each in found), key=list(Act).index)
 
 
-def test_the_wait_until_the_first_start_how_the_claim_came_about_and_the_ending(
-    database: HistoryDatabase, outbox: Outbox
-) -> None:
+def test_an_event_has_what_became_of_its_run(database: HistoryDatabase, outbox: Outbox) -> None:
     start = database.recorded_position()
     run(outbox, 1, Ending.stopped(EndingKind.TIMED_OUT, -15), JobState.FAILED)
     outbox.record()

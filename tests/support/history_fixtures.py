@@ -13,12 +13,19 @@ from template_history import template
 
 from gpuqueue.history import migrate, sqlite_reader
 from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.recovery.reopen import open_queue
+from gpuqueue.settings.settings import Settings
+from workers.services.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from gpuqueue.model.run import Record
+    from gpuqueue.queue.jobqueue import JobQueue
+    from gpuqueue.recovery.reopen import Opened
 
 #: Read at import, before the tests wipe the environment.
 IN_CI = bool(os.environ.get("CI"))
@@ -112,3 +119,46 @@ def database(history_url: str) -> Iterator[HistoryDatabase]:
 def outbox(database: HistoryDatabase) -> Outbox:
     """Return an empty outbox for the empty history."""
     return Outbox(database)
+
+
+class Recorded:
+    """A queue and the history that records it. Its store may lose all data."""
+
+    LEASE_S = 300.0
+
+    def __init__(self, queue: JobQueue, database: HistoryDatabase) -> None:
+        self.queue, self.database = queue, database
+        self.store = connect(queue.url)
+        self._recorder = Recorder(Settings.load(), queue, database)
+
+    def record(self) -> None:
+        """Record the whole outbox in the history."""
+        while self._recorder.record(0):
+            pass
+
+    def lose(self) -> None:
+        """Delete all data in the store."""
+        self.store.flushall()
+
+    def open(self, settings: Settings | None = None) -> Opened | None:
+        """Open the store from the history, if it is not open."""
+        return open_queue(self.queue, self.database, lease_s=self.LEASE_S, settings=settings)
+
+    def rebuild(self) -> Opened:
+        """Lose the data of the store and rebuild it from the history."""
+        self.lose()
+        opened = self.open()
+        assert opened is not None
+        return opened
+
+    def end_pause(self) -> None:
+        """End the pause after a rebuild, in which nothing is claimed, as if the lease were over."""
+        self.store.hset(keys.META, "claims", 0)
+
+
+@pytest.fixture
+def recorded(queue: JobQueue, database: HistoryDatabase) -> Iterator[Recorded]:
+    """Return the open queue with an empty history that records it."""
+    made = Recorded(queue, database)
+    yield made
+    made.store.close()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import sqlalchemy as sa
 from factories import claim, end, job_of, make_offer, make_spec, must_claim, serve
 from findings import findings
+from history_fixtures import Recorded
 from store_dump import dump, faults
 
 from gpuqueue.doctor.queue import arrays
 from gpuqueue.doctor.site import Site
-from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.array import MOST_MEMBERS, Array, Indexes, Member, Tally
 from gpuqueue.model.dependencies import Dependency, Waits
@@ -23,24 +21,10 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.diagnostics import queue_facts
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.recovery.reopen import open_queue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
-from workers.services.recorder import Recorder
 
 LEASE_S = 300.0
-
-
-@pytest.fixture
-def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
-    """Return a function that records the whole outbox in the history."""
-    recorder = Recorder(Settings.load(), queue, database)
-
-    def drain() -> None:
-        while recorder.record(0):
-            pass
-
-    return drain
 
 
 def submit(queue: JobQueue, indexes: str) -> int:
@@ -56,15 +40,12 @@ def tally(queue: JobQueue, array_id: int) -> Tally:
     return found
 
 
-def lose_data(queue: JobQueue, database: HistoryDatabase) -> None:
-    """Delete all data in the store and rebuild it from the history, with claims allowed at once."""
-    client = connect(queue.url)
-    client.flushall()
-    assert open_queue(queue, database, lease_s=LEASE_S) is not None
-    client.hset(keys.META, "claims", 0)
-    assert [] == faults(dump(client))
-    client.close()
-    serve(queue, make_offer(slots=100))
+def lose_data(recorded: Recorded) -> None:
+    """Rebuild the store from the history, with claims allowed at once."""
+    recorded.rebuild()
+    recorded.end_pause()
+    assert [] == faults(dump(recorded.store))
+    serve(recorded.queue, make_offer(slots=100))
 
 
 def whats_wrong(queue: JobQueue) -> list[str]:
@@ -85,7 +66,7 @@ def doctor_of(queue: JobQueue) -> Finding:
 
 @pytest.mark.full
 def test_a_scattered_array_with_a_long_text_of_remaining_members_is_restored(
-    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
+    queue: JobQueue, recorded: Recorded
 ) -> None:
     # Regression: the text was too long for the rebuild script, so all members were held, including those that had run.
     array = submit(queue, "0-2999")
@@ -96,11 +77,11 @@ def test_a_scattered_array_with_a_long_text_of_remaining_members_is_restored(
     cancelled = range(1000, 3000, 2)
     for index in cancelled:
         queue.jobs.part(array, "cancel", Indexes.parse(str(index)))
-    record()
+    recorded.record()
     before = job_of(queue, array)
     assert len(str(before.tally.held)) > 4096
 
-    lose_data(queue, database)
+    lose_data(recorded)
 
     assert before == job_of(queue, array)
     queue.jobs.release(array)
@@ -114,20 +95,17 @@ def test_a_scattered_array_with_a_long_text_of_remaining_members_is_restored(
 
 
 @pytest.mark.full
-def test_the_most_scattered_array_comes_back(
-    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
-) -> None:
+def test_the_most_scattered_array_comes_back(queue: JobQueue, recorded: Recorded) -> None:
     # It has a million members, of which every second one was cancelled and half of the others are held.
     array = submit(queue, f"0-{MOST_MEMBERS - 1}")
-    record()
+    recorded.record()
     left, held = (",".join(map(str, range(first, MOST_MEMBERS, 4))) for first in (0, 2))
     pairs = ",".join(f"{first}-{first + 1}" for first in range(0, MOST_MEMBERS - 1, 3))  # the longest possible text
     for one, other, count in ((left, held, MOST_MEMBERS // 2), (pairs, "", 2 * len(pairs.split(",")))):
-        with database._engine.begin() as connection:
+        with recorded.database._engine.begin() as connection:
             connection.execute(sa.update(jobs).where(jobs.c.id == array).values(array_left=one, array_held=other))
         client = connect(queue.url)
-        client.flushall()
-        assert open_queue(queue, database, lease_s=LEASE_S) is not None
+        recorded.rebuild()
 
         kept = client.hmget(
             keys.job(array), stored.LEFT, stored.HELD, stored.CANCELLED, stored.STATE, stored.PROGRESS_UNKNOWN
@@ -142,8 +120,7 @@ def test_the_most_scattered_array_comes_back(
 )
 def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     queue: JobQueue,
-    database: HistoryDatabase,
-    record: Callable[[], None],
+    recorded: Recorded,
     caplog: pytest.LogCaptureFixture,
     left: str,
     held: str,
@@ -155,11 +132,11 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     array = submit(queue, "0-9")
     ended, running = must_claim(queue), must_claim(queue)
     end(queue, ended)
-    record()
-    with database._engine.begin() as connection:
+    recorded.record()
+    with recorded.database._engine.begin() as connection:
         connection.execute(sa.update(jobs).where(jobs.c.id == array).values(array_left=left, array_held=held))
 
-    lose_data(queue, database)
+    lose_data(recorded)
 
     assert f"array {array} cannot be put back, it is held: " in caplog.text
     assert JobState.RUNNING is job_of(queue, array).state
@@ -176,8 +153,8 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     reported = doctor_of(queue)
     assert Grade.WARNING is reported.grade
     assert f"the progress of array {array} is unknown" in reported.seen
-    record()
-    kept = database.get(array)
+    recorded.record()
+    kept = recorded.database.get(array)
     assert (JobState.HELD, after.because) == (kept.job.state, kept.job.because)
 
     queue.jobs.cancel(array)
@@ -185,25 +162,23 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     assert JobState.CANCELLED is job_of(queue, array).state
     assert Grade.OK is doctor_of(queue).grade
     assert [] == whats_wrong(queue)
-    record()
-    kept = database.get(array)
+    recorded.record()
+    kept = recorded.database.get(array)
     assert {"succeeded": 2, "failed": 0, "cancelled": 8, "lost": 0} == kept.job.tally.ended
 
 
 @pytest.mark.parametrize("well", [True, False])
-def test_nor_does_what_such_an_array_waited_for_start_it(
-    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None], *, well: bool
-) -> None:
+def test_nor_does_what_such_an_array_waited_for_start_it(queue: JobQueue, recorded: Recorded, *, well: bool) -> None:
     """An array with unknown progress stays held when its dependency ends and after a second data loss."""
     parent = queue.requests.submit(make_spec(mem_bytes=GIB // 64, waits=Waits(hold=True))).id
     waits = Waits(after=(Dependency(parent),))
     array = queue.requests.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-9"), waits=waits)).id
-    record()
-    with database._engine.begin() as connection:
+    recorded.record()
+    with recorded.database._engine.begin() as connection:
         connection.execute(sa.update(jobs).where(jobs.c.id == array).values(array_left="0-10"))
     for _ in range(2):
-        lose_data(queue, database)
-        record()
+        lose_data(recorded)
+        recorded.record()
         assert (JobState.HELD, WaitReason.HELD) == (job_of(queue, array).state, job_of(queue, array).reason)
 
     if well:

@@ -78,7 +78,7 @@ def test_each_waiting_member_of_an_array_counts(queue: JobQueue) -> None:
     assert {JobState.QUEUED: 1, JobState.CANCELLING: 1} == +Counter(census(queue).states())
 
 
-def test_its_entry_is_there_until_its_last_member_has_ended(queue: JobQueue) -> None:
+def test_an_array_whose_members_have_all_been_claimed_waits_no_more(queue: JobQueue) -> None:
     serve(queue)
     queue.requests.submit(make_spec(array=Array.parse("0-1")))
     for _ in range(2):

@@ -433,7 +433,7 @@ def test_a_damaged_entry_stops_nobody(queue: JobQueue, store: redis.Redis, field
     assert other in found
 
 
-def test_in_the_order_of_their_ids_and_nobody_any_more_once_the_job_has_ended(queue: JobQueue) -> None:
+def test_the_dependants_of_a_job_are_listed_by_id_until_it_has_ended(queue: JobQueue) -> None:
     first = submit(queue)
     others = [submit(queue, waits=after(first)) for _ in range(3)]
     assert (others, others[:2]) == tuple(queue.jobs.dependents(first, limit=limit) for limit in (9, 2))

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import redis
 from factories import BOB, claim, job_of, must_claim, serve, submit
+from history_fixtures import Recorded
 from site_of_one import Site
 from store_dump import digest, dump, faults
 
 from gpuqueue.errors import BadRequest, Impossible, JobNotFound, Refused, Unreadable
 from gpuqueue.history.connect import writing
-from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.device import DeviceFilter
@@ -25,12 +25,8 @@ from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.recovery.reopen import open_queue
-from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
-from workers.services.recorder import Recorder
 
 
 def to(**changes: Any) -> Callable[[JobSpec], JobSpec]:
@@ -182,20 +178,17 @@ def test_two_edits_at_once_both_count(queue: JobQueue) -> None:
     assert ("other", 2 * GIB) == (spec.name, spec.mem_bytes)
 
 
-def test_an_edit_is_recorded_and_restored(queue: JobQueue, database: HistoryDatabase, store: redis.Redis) -> None:
+def test_an_edit_is_recorded_and_restored(queue: JobQueue, recorded: Recorded, store: redis.Redis) -> None:
     """The history records an edit, and a rebuilt store has the edited job, bound to a GPU as before."""
     serve(queue)
     job_id = submit(queue, device=DeviceFilter.ANY)
     queue.requests.edit(job_id, to(name="other", mem_bytes=3 * GIB, device=None, waits=after()), after=True)
-    recorder = Recorder(Settings.load(), queue, database)
-    while recorder.record(0):
-        pass
-    record = database.get(job_id)
+    recorded.record()
+    record = recorded.database.get(job_id)
     assert ("other", 3 * GIB) == (record.job.spec.name, record.job.spec.mem_bytes)
 
     shape = store.hget(keys.job(job_id), stored.SHAPE)
-    store.flushall()
-    open_queue(queue, database, lease_s=300)
+    recorded.rebuild()
 
     assert shape == store.hget(keys.job(job_id), stored.SHAPE)
     assert "other" == job_of(queue, job_id).spec.name
@@ -228,7 +221,7 @@ RETRIES = Retries(times=3, on=(RetryOn.ANY,))
 
 
 @pytest.mark.parametrize("way", ["in its pause", "after its pause", "held", "given back", "after a rebuild"])
-def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, database: HistoryDatabase, way: str) -> None:
+def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, recorded: Recorded, way: str) -> None:
     """A pending retry cannot be removed by an edit: it was granted and is run.
 
     Regression: the edit was accepted once the pause was over or the job was held.
@@ -246,7 +239,7 @@ def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, database:
     if way == "held":
         queue.jobs.hold(job_id)
     if way == "after a rebuild":
-        lose_the_store(queue, database)
+        lose_the_store(recorded)
     before = job_of(queue, job_id)
 
     with pytest.raises(Refused, match=rf"job {job_id} waits for its retry 2 already: .*, or --retries 2 to make this"):
@@ -257,9 +250,7 @@ def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, database:
 
 
 @pytest.mark.parametrize("way", ["in its pause", "after a rebuild", "lost"])
-def test_who_asked_to_be_requeued_may_have_no_more_retries(
-    queue: JobQueue, database: HistoryDatabase, way: str
-) -> None:
+def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, recorded: Recorded, way: str) -> None:
     """An edit may remove the retries of a job that waits after a requeue (exit code 75) or a loss.
 
     Neither of them is a retry.
@@ -275,7 +266,7 @@ def test_who_asked_to_be_requeued_may_have_no_more_retries(
     else:
         end(queue, 75)
     if way == "after a rebuild":
-        lose_the_store(queue, database)
+        lose_the_store(recorded)
 
     queue.requests.edit(job_id, to(retries=Retries()))
 
@@ -287,7 +278,7 @@ def test_who_asked_to_be_requeued_may_have_no_more_retries(
 
 @pytest.mark.parametrize("way", ["in its pause", "asked for again", "held", "held before"])
 def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(
-    queue: JobQueue, database: HistoryDatabase, way: str
+    queue: JobQueue, recorded: Recorded, way: str
 ) -> None:
     # Regression: because it had run, all its dependencies counted as over, including those added since.
     serve(queue)
@@ -304,7 +295,7 @@ def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(
     assert (Dependency(parent),) == before.awaits
 
     for _ in range(2):
-        lose_the_store(queue, database)
+        lose_the_store(recorded)
         queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)  # which releases the dependants of ended jobs
         assert before == job_of(queue, job_id)
 
@@ -323,9 +314,7 @@ def at_once_but_for_others(queue: JobQueue, job_id: int) -> None:
     assert WaitReason.DEPENDENCY is job_of(queue, job_id).reason
 
 
-def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(
-    queue: JobQueue, store: redis.Redis, database: HistoryDatabase
-) -> None:
+def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(queue: JobQueue, recorded: Recorded) -> None:
     """A dependency that failed before the store was lost cancels the job after the rebuild.
 
     That holds even if the job has run before.
@@ -335,16 +324,13 @@ def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(
     job_id = submit(queue, retries=RETRIES)
     end(queue, 1)
     queue.requests.edit(job_id, to(waits=after(parent)), after=True)
-    recorder = Recorder(Settings.load(), queue, database)
-    while recorder.record(0):
-        pass
+    recorded.record()
     queue.jobs.cancel(parent)
     for event in queue.outbox.events("0-0", most=1000):
         if event.job_id == parent:  # the store is lost before the history has the effect on the job
-            assert database.apply([event], expected=database.cursor(), epoch=queue.epoch() or "")
+            assert recorded.database.apply([event], expected=recorded.database.cursor(), epoch=queue.epoch() or "")
 
-    store.flushall()
-    open_queue(queue, database, lease_s=300)
+    recorded.rebuild()
     queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     reported = job_of(queue, job_id)
@@ -352,7 +338,7 @@ def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(
 
 
 @pytest.mark.parametrize("way", ["in its pause", "held"])
-def test_a_dependency_that_was_met_stays_met(queue: JobQueue, database: HistoryDatabase, way: str) -> None:
+def test_a_dependency_that_was_met_stays_met(queue: JobQueue, recorded: Recorded, way: str) -> None:
     # A job that has run is neither cancelled nor made to wait if the recorded ending of that dependency changes.
     serve(queue)
     parent = submit(queue)
@@ -361,30 +347,23 @@ def test_a_dependency_that_was_met_stays_met(queue: JobQueue, database: HistoryD
     end(queue, 1)
     if way == "held":
         queue.jobs.hold(job_id)
-    recorder = Recorder(Settings.load(), queue, database)
-    while recorder.record(0):
-        pass
-    with writing(database._engine) as connection:
+    recorded.record()
+    with writing(recorded.database._engine) as connection:
         connection.execute(jobs.update().where(jobs.c.id == parent).values(state=JobState.LOST.value))
     before = job_of(queue, job_id)
 
-    lose_the_store(queue, database)
+    lose_the_store(recorded)
     queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     assert before == job_of(queue, job_id)
 
 
-def lose_the_store(queue: JobQueue, database: HistoryDatabase) -> None:
-    """Record everything in the history, lose the store's data and rebuild it."""
-    recorder = Recorder(Settings.load(), queue, database)
-    while recorder.record(0):
-        pass
-    store = connect(queue.url)
-    store.flushall()
-    assert open_queue(queue, database, lease_s=300) is not None
-    store.hset(keys.META, "claims", 0)  # as if the lease were over
-    store.close()
-    serve(queue)
+def lose_the_store(recorded: Recorded) -> None:
+    """Record everything in the history, lose the store's data and rebuild it, with claims allowed at once."""
+    recorded.record()
+    recorded.rebuild()
+    recorded.end_pause()
+    serve(recorded.queue)
 
 
 @pytest.mark.full

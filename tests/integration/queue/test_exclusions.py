@@ -81,7 +81,7 @@ def test_a_host_that_cannot_start_a_job_gets_it_no_more(site: JobQueue) -> None:
     assert (job, 1) == (elsewhere.job_id, elsewhere.attempt)
 
 
-def test_the_job_waits_for_its_user_and_after_a_release_each_host_tries_it_again(site: JobQueue) -> None:
+def test_a_job_that_no_host_can_start_is_held_with_the_reasons(site: JobQueue) -> None:
     job = submit(site, placement=Placement(models=("test",)))
     refuse(site, "h1")
 
@@ -201,7 +201,7 @@ def test_a_cancel_that_arrives_before_the_failed_start_wins(site: JobQueue) -> N
     assert site.runs.exclude_host(job, claimed.token, MISSING) is None
 
 
-def test_an_edited_request_is_another_request(site: JobQueue) -> None:
+def test_an_edit_gives_each_host_another_try(site: JobQueue) -> None:
     job = submit(site)
     refuse(site, "h1")
 

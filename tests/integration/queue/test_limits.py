@@ -8,11 +8,11 @@ from datetime import datetime, timezone
 import pytest
 import redis
 from factories import ADA, BOB, claim, end, make_device, make_offer, make_spec, must_claim, serve, start, submit
+from history_fixtures import Recorded
 from store_dump import dump, faults
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Refused
-from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.device import DeviceFilter, DeviceKind
@@ -29,11 +29,9 @@ from gpuqueue.queue.explanation import LimitReached, Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Stray
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.recovery.reopen import open_queue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
 from workers.services.reaper import Reaper
-from workers.services.recorder import Recorder
 
 
 def running(queue: JobQueue) -> dict[str, Use]:
@@ -953,35 +951,27 @@ def test_an_empty_card_beyond_the_limit_prevents_no_preemption(queue: JobQueue) 
     )
 
 
-def test_a_whole_card_counts_as_one_after_a_rebuild(
-    queue: JobQueue, database: HistoryDatabase, store: redis.Redis
-) -> None:
+def test_a_whole_card_counts_as_one_after_a_rebuild(queue: JobQueue, recorded: Recorded, store: redis.Redis) -> None:
     # No worker has announced the card by then: the history has the memory that was allocated to the run.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2))
     must_claim(queue)
     before = running(queue)
-    recorder = Recorder(Settings.load(), queue, database)
-    while recorder.record(0):
-        pass
-    store.flushall()
-    assert open_queue(queue, database, lease_s=300.0) is not None
+    recorded.record()
+    recorded.rebuild()
 
     assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB)} == before == running(queue)
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     assert [] == faults(dump(store))
 
 
-def test_a_whole_card_counts_with_all_its_memory_after_its_run_is_adopted(
-    queue: JobQueue, database: HistoryDatabase, store: redis.Redis
-) -> None:
+def test_a_whole_card_counts_with_all_its_memory_after_its_run_is_adopted(queue: JobQueue, recorded: Recorded) -> None:
     # Regression: a run that the store had lost counted with the megabyte in its request.
     serve(queue, make_offer())
     queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE))
     run = must_claim(queue)
     before = running(queue)
-    store.flushall()
-    assert open_queue(queue, database, lease_s=300.0) is not None
+    recorded.rebuild()
     serve(queue, make_offer())
 
     stray = Stray(

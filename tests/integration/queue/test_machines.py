@@ -33,7 +33,7 @@ def fall_silent(queue: JobQueue, uuid: str, silent_s: float) -> None:
     client.hset(keys.host_devices("gpu1"), uuid, record)
 
 
-def test_two_machines_of_one_name_merged_in_silence(queue: JobQueue) -> None:
+def test_a_second_machine_of_one_name_is_refused(queue: JobQueue) -> None:
     # The message has both ids, the address and what to do. The refused heartbeat changes nothing, whether the devices
     # of the two differ or not (the CPU of both is the same).
     heartbeat(queue, FIRST, "GPU-1")
@@ -63,7 +63,7 @@ def test_after_down_a_machine_can_be_replaced_by_another_one_of_the_same_name(qu
         heartbeat(queue, FIRST, "GPU-1")
 
 
-def test_a_machine_that_lost_its_state_directory_has_another_id(queue: JobQueue) -> None:
+def test_a_reinstalled_machine_gets_its_name_back_after_the_silence(queue: JobQueue) -> None:
     # It gets its name once its old devices are silent. They must have been silent for a lease, and hold no run. The old
     # devices are gone then.
     heartbeat(queue, FIRST, "GPU-1")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import redis
 from factories import BOB, claim, job_of, make_device, make_offer, make_spec, must_claim, serve
+from history_fixtures import Recorded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from outbox import known
 from store_dump import dump, faults
 
-from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.device import DeviceKind
@@ -22,16 +23,13 @@ from gpuqueue.model.limits import Limits
 from gpuqueue.model.mem_source import Shortage
 from gpuqueue.model.placement import ANYWHERE, Placement
 from gpuqueue.model.retries import Retries, RetryOn
-from gpuqueue.model.run import Ending, EndingKind, Record, RunDevice
+from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, ExternalProcess, Offer, Stray
-from gpuqueue.recovery.reopen import open_queue
-from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
-from workers.services.recorder import Recorder
 
 DIED = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1, "asked 6G")
 NOTHING_KNOWN = Shortage()
@@ -192,7 +190,7 @@ def test_memory_of_the_driver_is_not_given(queue: JobQueue) -> None:
     assert 23 * GIB - 64 * MIB == job_of(queue, job_id).spec.mem_bytes
 
 
-def test_a_notebook_ends_some_day_so_the_job_waits_for_its_memory(queue: JobQueue) -> None:
+def test_memory_of_external_processes_is_asked_for(queue: JobQueue) -> None:
     # It used to fail: no device gave enough at the time.
     notebook = ExternalProcess(pid=1, held_bytes=13 * GIB, user="eve", command="python", counted_bytes=13 * GIB)
     serve(queue, make_offer(external_bytes=14 * GIB, external_processes=(notebook,)))
@@ -272,7 +270,7 @@ def test_a_job_gets_no_more_than_limits_allow_and_fails_where_they_allow_no_more
     assert {"mem_refused": "limit"} == last_fields(queue)
 
 
-def test_the_limits_of_the_pool_the_user_and_the_group_may_all_be_lower(queue: JobQueue) -> None:
+def test_the_lowest_of_several_limits_holds(queue: JobQueue) -> None:
     # With three of them the job used to fail.
     serve(queue)
     job_id = submit(queue, mem_bytes=12 * GIB)
@@ -394,21 +392,7 @@ def test_a_run_that_only_its_worker_knows_keeps_its_memory(queue: JobQueue, stor
     assert 12 * GIB == queue.devices.all()[0].allocated_bytes
 
 
-@pytest.fixture
-def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
-    """Return a function that records the whole outbox in the history."""
-    recorder = Recorder(Settings.load(), queue, database)
-
-    def drain() -> None:
-        while recorder.record(0):
-            pass
-
-    return drain
-
-
-def test_the_history_has_the_new_request_the_count_and_the_notes(
-    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None], store: redis.Redis
-) -> None:
+def test_the_history_records_it_and_restores_it_to_a_lost_store(queue: JobQueue, recorded: Recorded) -> None:
     # A store that is rebuilt from it has them too.
     serve(queue)
     job_id = submit(queue)
@@ -418,36 +402,30 @@ def test_the_history_has_the_new_request_the_count_and_the_notes(
     member = must_claim(queue, external_bytes=13 * GIB)
     assert array + 1 == member.job_id
     die(queue, member)
-    record()
-
-    def known(name: int) -> Record:
-        found = database.get(name)
-        assert found is not None
-        return found
+    recorded.record()
 
     assert (12 * GIB, "out_of_memory", 2) == (
-        (job := known(job_id).job).spec.mem_bytes,
+        (job := known(recorded.database, job_id).job).spec.mem_bytes,
         job.spec.mem_source,
         job.mem_retries,
     )
-    assert [6 * GIB, 6 * GIB] == [run.devices[0].lease_bytes for run in known(job_id).runs]
+    assert [6 * GIB, 6 * GIB] == [run.devices[0].lease_bytes for run in known(recorded.database, job_id).runs]
     assert [
         f"out of memory, because others took its memory: {BLAMED.blamed}; queued again with 6G (memory retry 1 of 2)",
         "out of memory: queued again with 12G (memory retry 2 of 2)",
-    ] == [note.text for note in known(job_id).notes]
+    ] == [note.text for note in known(recorded.database, job_id).notes]
     before = [job_of(queue, each) for each in (job_id, member.job_id)]
 
-    store.flushall()
-    assert open_queue(queue, database, lease_s=300) is not None
-    store.hset(keys.PREFIX + "meta", "claims", 0)  # the pause is over
+    recorded.rebuild()
+    recorded.end_pause()
     serve(queue)
 
     assert before == [job_of(queue, each) for each in (job_id, member.job_id)]
     assert 12 * GIB == must_claim(queue).lease_bytes
     assert JobState.FAILED is die(queue, must_claim_of(queue, job_id))
-    record()
+    recorded.record()
     assert "out of memory, and not queued again with more: it was queued again 2 times already (--mem-retries)" in [
-        note.text for note in known(job_id).notes
+        note.text for note in known(recorded.database, job_id).notes
     ]
 
 

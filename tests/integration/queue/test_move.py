@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import odd
 import pytest
 import redis
 from factories import BOB, claim, must_claim, serve, submit
+from history_fixtures import Recorded
 from hypothesis import given
 from hypothesis import strategies as st
 from store_dump import dump, faults
 
 from gpuqueue.errors import Refused
-from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account, Priority
-from gpuqueue.queue import keys
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.recovery.reopen import catch_up, open_queue
-from gpuqueue.settings.settings import Settings
+from gpuqueue.recovery.reopen import catch_up
 from gpuqueue.text.units import GIB
-from workers.services.recorder import Recorder
 
 EVE = Account(name="eve", uid=1002, host="laptop")
 
@@ -154,33 +149,17 @@ def test_any_moves_give_the_requested_order(
     assert front + [each for each in jobs if each not in front] == order(served)
 
 
-@pytest.fixture
-def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
-    """Return a function that records the whole outbox in the history."""
-    recorder = Recorder(Settings.load(), queue, database)
-
-    def drain() -> None:
-        while recorder.record(0):
-            pass
-
-    return drain
-
-
-def test_a_rebuilt_store_keeps_the_order(
-    served: JobQueue, store: redis.Redis, database: HistoryDatabase, record: Callable[[], None]
-) -> None:
+def test_a_rebuilt_store_keeps_the_order(served: JobQueue, store: redis.Redis, recorded: Recorded) -> None:
     """A rebuilt store keeps the order of moved jobs and arrays, and later moves go before them."""
     first, second, third, fourth = put(served, 4)
     array = put(served, 1, array=Array.parse("0-1"))[0]
     for each in (third, array, second):
         served.jobs.move(each, front=True)
     served.jobs.move(second, front=False)
-    record()
-    store.flushall()
+    recorded.record()
+    recorded.rebuild()
 
-    assert open_queue(served, database, lease_s=300) is not None
-
-    store.hset(keys.META, "claims", 0)
+    recorded.end_pause()
     serve(served)
     assert [] == faults(dump(store))
     served.jobs.move(fourth, front=True)
@@ -188,18 +167,16 @@ def test_a_rebuilt_store_keeps_the_order(
     assert [fourth, array + 1, array + 2, third, first, second] == taken
 
 
-def test_a_history_that_lost_its_data_gets_the_moves_back_from_the_store(
-    served: JobQueue, database: HistoryDatabase, record: Callable[[], None]
-) -> None:
+def test_a_history_that_lost_its_data_gets_the_moves_back_from_the_store(served: JobQueue, recorded: Recorded) -> None:
     jobs = put(served, 2)
     served.jobs.move(jobs[1], front=True)
-    record()
-    assert (None, 1) == tuple(found.job.front for each in jobs if (found := database.get(each)) is not None)
-    with database._engine.begin() as connection:  # as if the file had been deleted
+    recorded.record()
+    assert (None, 1) == tuple(found.job.front for each in jobs if (found := recorded.database.get(each)) is not None)
+    with recorded.database._engine.begin() as connection:  # as if the file had been deleted
         for table in ("job_events", "jobs", "outbox_cursor"):
             connection.exec_driver_sql(f"DELETE FROM {table}")
 
-    assert 2 == catch_up(served, database)
+    assert 2 == catch_up(served, recorded.database)
 
-    again = database.get(jobs[1])
+    again = recorded.database.get(jobs[1])
     assert 1 == again.job.front

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
 
 import pytest
 import redis
 from factories import ADA, BOB, claim, job_of, make_device, make_offer, make_spec, must_claim, serve, submit
+from history_fixtures import Recorded
 from store_dump import dump, faults
 from template_history import empty_tables
 
@@ -34,36 +34,9 @@ from gpuqueue.queue.scripts import ACTS, OPENING, RULES, Scripts
 from gpuqueue.recovery.reopen import ID_GAP, catch_up, open_queue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
-from workers.services.recorder import Recorder
 
 LEASE_S = 300.0
 DEVICE = RunDevice(uuid="GPU-0", lease_bytes=GIB)
-
-
-@pytest.fixture
-def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
-    """Return a function that records the whole outbox in the history."""
-    recorder = Recorder(Settings.load(), queue, database)
-
-    def drain() -> None:
-        while recorder.record(0):
-            pass
-
-    return drain
-
-
-def lose_data(url: str) -> None:
-    """Delete all data in the store."""
-    client = connect(url)
-    client.flushall()
-    client.close()
-
-
-def end_pause(url: str) -> None:
-    """End the pause in which nothing is claimed, as if the lease were over."""
-    client = connect(url)
-    client.hset(keys.PREFIX + "meta", "claims", 0)
-    client.close()
 
 
 def start(queue: JobQueue, job_id: int) -> str:
@@ -96,9 +69,7 @@ def test_a_closed_store_accepts_the_rules_only_from_a_rebuild(store_url: str) ->
     client.close()
 
 
-def test_limits_and_policy_hold_before_the_rebuilt_store_opens(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_limits_and_policy_hold_before_the_rebuilt_store_opens(queue: JobQueue, recorded: Recorded) -> None:
     # All waiting jobs are back. Without the limits, any user could submit as many again, at any priority, until the
     # first worker tick.
     settings = Settings.load(
@@ -122,10 +93,10 @@ def test_limits_and_policy_hold_before_the_rebuilt_store_opens(
     must_claim(queue)
     must_claim(queue)
     before = queue.rules.uses()
-    record()
-    lose_data(store_url)
+    recorded.record()
+    recorded.lose()
 
-    assert open_queue(queue, database, lease_s=LEASE_S, settings=settings) is not None
+    assert recorded.open(settings) is not None
 
     assert settings.site_limits() == queue.rules.limits()
     assert 5 == queue.rules.uses()["ada"].queued_jobs == before["ada"].queued_jobs
@@ -161,9 +132,7 @@ def test_a_store_that_is_not_open_or_is_being_rebuilt_refuses_every_script(store
     client.close()
 
 
-def test_jobs_come_back_where_they_stood(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_jobs_come_back_where_they_stood(queue: JobQueue, recorded: Recorded) -> None:
     """A rebuild restores each job's state, priority, user, attempts, losses, times, token and memory."""
     serve(queue)
     running, cancelling, starting, lost, held, queued = (
@@ -176,13 +145,12 @@ def test_jobs_come_back_where_they_stood(
     queue.runs.lose(lost, must_claim(queue).token, loss_limit=3, detail="gone")
     queue.jobs.hold(held)
     before = [job_of(queue, each) for each in range(1, 7)]
-    record()
+    recorded.record()
 
-    lose_data(store_url)
-    opened = open_queue(queue, database, lease_s=LEASE_S)
+    opened = recorded.rebuild()
 
     assert (6, LEASE_S, True) == (opened.jobs, opened.pause_s, opened.lost_data)
-    end_pause(store_url)
+    recorded.end_pause()
     serve(queue)
     assert before == [job_of(queue, each) for each in range(1, 7)]
     assert list(range(1, 7)) == [job.id for job in queue.jobs.live()]
@@ -193,51 +161,45 @@ def test_jobs_come_back_where_they_stood(
     for job_id, token in tokens.items():
         state = JobState.CANCELLED if job_id == cancelling else JobState.SUCCEEDED
         assert queue.runs.finish(job_id, token, state=state, ending=Ending.from_status(0), duration_s=1, devices=())
-    end_pause(store_url)
+    recorded.end_pause()
     assert [lost, queued] == [must_claim(queue).job_id, must_claim(queue).job_id]
     assert claim(queue) is None
-    record()
-    assert [Act.RESTORE, Act.FINISH] == [event.act for event in database.events(running)][-2:]
-    assert Act.RESTORE in [event.act for event in database.events(held)]
+    recorded.record()
+    assert [Act.RESTORE, Act.FINISH] == [event.act for event in recorded.database.events(running)][-2:]
+    assert Act.RESTORE in [event.act for event in recorded.database.events(held)]
 
 
-def test_an_old_claim_does_not_start_beside_a_newer_run(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_an_old_claim_does_not_start_beside_a_newer_run(queue: JobQueue, recorded: Recorded) -> None:
     # A worker stalls with a claim. The job is taken back and runs elsewhere, and the history has no record of that. The
     # store comes back with the old claim, and its worker continues. The newer run may live until the pause is over.
     serve(queue)
     job_id = submit(queue)
     old = must_claim(queue)
-    record()
+    recorded.record()
     assert queue.runs.lose(job_id, old.token, loss_limit=3, detail="it stalled") is JobState.QUEUED
     start(queue, job_id)
-    lose_data(store_url)
-    assert open_queue(queue, database, lease_s=LEASE_S) is not None
+    recorded.rebuild()
     serve(queue)
 
     started = partial(queue.runs.started, job_id, old.token, lease_s=LEASE_S, log_path="/l", devices=())
 
     assert started() is None
     assert job_of(queue, job_id).state is JobState.STARTING
-    end_pause(store_url)
+    recorded.end_pause()
     assert started() is JobState.RUNNING
 
 
-def test_what_waits_keeps_its_order(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_what_waits_keeps_its_order(queue: JobQueue, recorded: Recorded) -> None:
     """A rebuilt store claims the waiting jobs in the order that the lost store would have used."""
     roomy = make_offer(slots=100)
     serve(queue, roomy)
     for number in range(12):
         queue.requests.submit(make_spec(account=(ADA, BOB)[number % 2], priority=Priority(number % 3)))
-    record()
+    recorded.record()
     once = [must_claim(queue).job_id for _ in range(12)]
 
-    lose_data(store_url)
-    assert open_queue(queue, database, lease_s=LEASE_S) is not None
-    end_pause(store_url)
+    recorded.rebuild()
+    recorded.end_pause()
     serve(queue, roomy)
     late = submit(queue, priority=Priority.LOW)
 
@@ -246,7 +208,7 @@ def test_what_waits_keeps_its_order(
 
 @pytest.mark.parametrize("lost", ["the store", "the history, then the store", "both of them in turn, twice"])
 def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
-    queue: JobQueue, database: HistoryDatabase, history_url: str, store_url: str, record: Callable[[], None], lost: str
+    queue: JobQueue, recorded: Recorded, history_url: str, lost: str
 ) -> None:
     """A job that was bound to a GPU at submit does not run on a CPU after a rebuild.
 
@@ -256,15 +218,14 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     serve(queue)
     queue.requests.submit(make_spec(name="meant"))
     queue.requests.submit(make_spec(name="either", device=DeviceFilter.ANY))
-    record()
+    recorded.record()
     for _ in range(lost.count("twice") + 1):
         if "history" in lost or "both" in lost:
             empty_tables(history_url)
-            assert 2 == catch_up(queue, database)
-        lose_data(store_url)
-        open_queue(queue, database, lease_s=LEASE_S)
-        record()
-    end_pause(store_url)
+            assert 2 == catch_up(queue, recorded.database)
+        recorded.rebuild()
+        recorded.record()
+    recorded.end_pause()
     serve(queue, on_cpu)
 
     assert "either" == must_claim(queue, "cpu-0").spec.name
@@ -273,9 +234,7 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     assert "meant" == must_claim(queue).spec.name
 
 
-def test_the_number_of_preemptions_of_a_job_is_kept(
-    queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_the_number_of_preemptions_of_a_job_is_kept(queue: JobQueue, store: redis.Redis, recorded: Recorded) -> None:
     """A rebuild keeps the preemption count of a job, so that five preemptions stay the maximum.
 
     Other jobs have none.
@@ -288,37 +247,31 @@ def test_the_number_of_preemptions_of_a_job_is_kept(
         again = Again(reason=WaitReason.RETRY)
         queue.runs.finish(1, token, state=JobState.QUEUED, ending=ending, duration_s=1, devices=(), again=again)
     queue.requests.submit(make_spec())
-    record()
+    recorded.record()
 
-    lose_data(store_url)
-    open_queue(queue, database, lease_s=LEASE_S)
+    recorded.rebuild()
 
     assert ["2", None] == [store.hget(keys.job(each), stored.PREEMPTIONS) for each in (1, 2)]
 
 
-def test_a_rebuilt_store_allows_no_claim_for_one_lease(
-    queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_a_rebuilt_store_allows_no_claim_for_one_lease(queue: JobQueue, store: redis.Redis, recorded: Recorded) -> None:
     # The history may not have the last claims. Within one lease such a run is offered again or is dead.
     queue.requests.submit(make_spec())
-    record()
+    recorded.record()
 
-    lose_data(store_url)
-    open_queue(queue, database, lease_s=LEASE_S)
+    recorded.rebuild()
     serve(queue)
 
     assert claim(queue) is None
     assert (JobState.QUEUED, WaitReason.PAUSE) == (job_of(queue, 1).state, job_of(queue, 1).reason)
     left_ms = int(store.hget(keys.PREFIX + "meta", "claims") or 0) - queue.now_ms()
     assert 0.95 * LEASE_S < left_ms / 1000 <= LEASE_S
-    end_pause(store_url)
+    recorded.end_pause()
     assert WaitReason.MEMORY is job_of(queue, 1).reason
     assert must_claim(queue).job_id == 1
 
 
-def test_a_claim_whose_reply_went_down_with_the_store_is_answered_again(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_a_claim_whose_reply_went_down_with_the_store_is_answered_again(queue: JobQueue, recorded: Recorded) -> None:
     """A claim whose reply got lost with the store is answered again after the rebuild.
 
     The claimer repeats it with the same nonce. The history has the claim, so no other worker can get the job.
@@ -326,10 +279,9 @@ def test_a_claim_whose_reply_went_down_with_the_store_is_answered_again(
     serve(queue)
     queue.requests.submit(make_spec())
     first = must_claim(queue, nonce="abc")
-    record()
+    recorded.record()
 
-    lose_data(store_url)
-    open_queue(queue, database, lease_s=LEASE_S)
+    recorded.rebuild()
 
     assert first == must_claim(queue, nonce="abc")
 
@@ -346,35 +298,32 @@ def test_a_new_site_has_no_pause_because_no_job_can_be_running(store_url: str, d
     queue.close()
 
 
-def test_ids_are_never_reused_however_often_the_data_is_lost(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_ids_are_never_reused_however_often_the_data_is_lost(queue: JobQueue, recorded: Recorded) -> None:
     given = [submit(queue)]
-    record()
+    recorded.record()
     for _ in range(3):
         given += [submit(queue) for _ in range(3)]
-        lose_data(store_url)
-        assert open_queue(queue, database, lease_s=LEASE_S) is not None
+        recorded.rebuild()
         given.append(submit(queue))
-        record()
+        recorded.record()
 
     assert sorted(set(given)) == given
     assert given[-1] > 3 * ID_GAP
 
 
 def test_two_and_more_openers_at_once_bring_each_job_back_once(
-    queue: JobQueue, history_url: str, database: HistoryDatabase, store_url: str, record: Callable[[], None]
+    queue: JobQueue, history_url: str, recorded: Recorded
 ) -> None:
     # One opens the store; the others help or come too late.
     for number in range(150):
         queue.requests.submit(make_spec(name=f"n{number}"))
-    record()
-    lose_data(store_url)
+    recorded.record()
+    recorded.lose()
     opened = []
     together = threading.Barrier(6)
 
     def opener() -> None:
-        own_queue, own_history = JobQueue(store_url), HistoryDatabase(history_url)
+        own_queue, own_history = JobQueue(queue.url), HistoryDatabase(history_url)
         together.wait()
         opened.append(open_queue(own_queue, own_history, lease_s=LEASE_S))
         own_queue.close()
@@ -389,29 +338,27 @@ def test_two_and_more_openers_at_once_bring_each_job_back_once(
     assert 1 == len([each for each in opened if each is not None])
     assert [f"n{number}" for number in range(150)] == [job.spec.name for job in queue.jobs.live()]
     assert [Act.RESTORE] * 150 == [event.act for event in queue.outbox.events("0-0", most=1000)]
-    record()
-    assert database.cursor() is not None
-    assert database.cursor().epoch == queue.epoch()
+    recorded.record()
+    assert recorded.database.cursor() is not None
+    assert recorded.database.cursor().epoch == queue.epoch()
 
 
-def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(queue: JobQueue, recorded: Recorded) -> None:
     # Restored jobs stay as they are, and the store opens only when all jobs are restored.
     for _ in range(4):
         queue.requests.submit(make_spec())
-    record()
-    lose_data(store_url)
-    known = database.cursor()
+    recorded.record()
+    recorded.lose()
+    known = recorded.database.cursor()
     epoch = queue.recovery.begin()
     assert epoch is not None
-    assert database.turn_to(epoch, expected=known)
-    (page,) = database.survivors()
+    assert recorded.database.turn_to(epoch, expected=known)
+    (page,) = recorded.database.survivors()
     assert 2 == queue.recovery.restore(epoch, page[:2], lease_s=LEASE_S)
     with pytest.raises(StoreNotOpen):
         queue.requests.submit(make_spec())
 
-    opened = open_queue(queue, database, lease_s=LEASE_S)
+    opened = recorded.open()
 
     assert 2 == opened.jobs
     assert [1, 2, 3, 4] == [job.id for job in queue.jobs.live()]
@@ -419,63 +366,54 @@ def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
     assert queue.recovery.restore(epoch, page, lease_s=LEASE_S) is None, "a straggler must not bring an ended job back"
 
 
-def test_a_store_that_loses_its_data_during_a_rebuild_starts_a_new_rebuild(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_a_store_that_loses_its_data_during_a_rebuild_starts_a_new_rebuild(queue: JobQueue, recorded: Recorded) -> None:
     # A straggler of the first rebuild cannot write into it.
     queue.requests.submit(make_spec())
-    record()
-    lose_data(store_url)
+    recorded.record()
+    recorded.lose()
     first = queue.recovery.begin()
     assert first is not None
-    assert database.turn_to(first, expected=database.cursor())
-    (page,) = database.survivors()
-    lose_data(store_url)
+    assert recorded.database.turn_to(first, expected=recorded.database.cursor())
+    (page,) = recorded.database.survivors()
+    recorded.lose()
     second = queue.recovery.begin()
 
     assert second != first
     assert queue.recovery.restore(first, page, lease_s=LEASE_S) is None
     assert not queue.recovery.open(0, epoch=first)
-    opened = open_queue(queue, database, lease_s=LEASE_S)
+    opened = recorded.open()
     assert 1 == opened.jobs
     assert second == queue.epoch()
 
 
-def test_events_of_the_lost_store_cannot_be_recorded_after_the_rebuild(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_events_of_the_lost_store_cannot_be_recorded_after_the_rebuild(queue: JobQueue, recorded: Recorded) -> None:
     # They would make the data that the rebuild read obsolete, and an ended job would run again.
     queue.requests.submit(make_spec())
-    record()
+    recorded.record()
     queue.jobs.cancel(1)
-    held_back, known, epoch = queue.outbox.events("0-0"), database.cursor(), queue.epoch()
+    held_back, known, epoch = queue.outbox.events("0-0"), recorded.database.cursor(), queue.epoch()
     assert epoch is not None
-    lose_data(store_url)
-    assert open_queue(queue, database, lease_s=LEASE_S) is not None
+    recorded.rebuild()
 
-    assert not database.apply(held_back, expected=known, epoch=epoch)
+    assert not recorded.database.apply(held_back, expected=known, epoch=epoch)
     assert JobState.QUEUED is job_of(queue, 1).state
 
 
-def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(queue: JobQueue, recorded: Recorded) -> None:
     """A job whose request cannot be decoded any more is restored with the others.
 
     A validation rule may have become stricter since its submission, and the job must not wait in the history for ever.
     """
     for _ in range(3):
         queue.requests.submit(make_spec())
-    record()
-    with database._engine.begin() as connection:
+    recorded.record()
+    with recorded.database._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE jobs SET spec = '{}' WHERE id = 2")
-    lose_data(store_url)
-
-    opened = open_queue(queue, database, lease_s=LEASE_S)
+    opened = recorded.rebuild()
 
     assert 3 == opened.jobs
     assert [1, 2, 3] == [job.id for job in queue.jobs.live()]
-    end_pause(store_url)
+    recorded.end_pause()
     serve(queue)
     assert 1 == must_claim(queue).job_id
     with pytest.raises(BrokenClaim, match="request cannot be read"):
@@ -483,11 +421,7 @@ def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
 
 
 def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
-    queue: JobQueue,
-    database: HistoryDatabase,
-    store_url: str,
-    record: Callable[[], None],
-    caplog: pytest.LogCaptureFixture,
+    queue: JobQueue, recorded: Recorded, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An invalid job, for example after a manual edit of the database, does not stop the rebuild of the others.
 
@@ -497,21 +431,17 @@ def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
     for _ in range(3):
         queue.requests.submit(make_spec())
     start(queue, 1)
-    record()
-    with database._engine.begin() as connection:
+    recorded.record()
+    with recorded.database._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE runs SET host = 'a b' WHERE job_id = 1")
-    lose_data(store_url)
-
-    opened = open_queue(queue, database, lease_s=LEASE_S)
+    opened = recorded.rebuild()
 
     assert 2 == opened.jobs
     assert [2, 3] == [job.id for job in queue.jobs.live()]
     assert "job 1 cannot be put back: BADARGS" in caplog.text
 
 
-def test_a_running_job_without_a_run_in_the_history_waits_untried(
-    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_a_running_job_without_a_run_in_the_history_waits_untried(queue: JobQueue, recorded: Recorded) -> None:
     """A running job whose run is missing in the history comes back as waiting, without an attempt.
 
     Its worker can still offer the run.
@@ -519,19 +449,17 @@ def test_a_running_job_without_a_run_in_the_history_waits_untried(
     serve(queue)
     queue.requests.submit(make_spec())
     token = must_claim(queue).token
-    record()
-    with database._engine.begin() as connection:
+    recorded.record()
+    with recorded.database._engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM runs")
-    lose_data(store_url)
-
-    open_queue(queue, database, lease_s=LEASE_S)
+    recorded.rebuild()
 
     assert (JobState.QUEUED, 0) == (job_of(queue, 1).state, job_of(queue, 1).attempt)
     assert token.startswith("1.")
 
 
 def test_a_parked_run_keeps_its_long_lease_after_the_store_lost_its_data(
-    queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
+    queue: JobQueue, store: redis.Redis, recorded: Recorded
 ) -> None:
     # Its machine is down for days while its shim lives. With a normal lease a second copy would start after one lease.
     serve(queue)
@@ -539,11 +467,10 @@ def test_a_parked_run_keeps_its_long_lease_after_the_store_lost_its_data(
     token = start(queue, 1)
     assert queue.runs.park(1, token, lease_s=10 * 86400)
     assert not queue.runs.park(1, "1.other", lease_s=1)
-    record()
+    recorded.record()
 
     for expected_s in (10 * 86400, LEASE_S):
-        lose_data(store_url)
-        open_queue(queue, database, lease_s=LEASE_S)
+        recorded.rebuild()
         left_s = ((store.zscore(keys.LEASES, "1") or 0) - queue.now_ms()) / 1000
         assert expected_s / 2 < left_s <= expected_s
         # The machine is back: from now on heartbeats renew its lease.
@@ -551,12 +478,10 @@ def test_a_parked_run_keeps_its_long_lease_after_the_store_lost_its_data(
             job_id=1, token=token, host="nodeA", worker="w", devices=(DEVICE,), claimed_ms=None, log_path="/l"
         )
         assert JobState.RUNNING is queue.runs.adopt(stray, lease_s=LEASE_S)
-        record()
+        recorded.record()
 
 
-def test_a_rebuild_restores_why_a_job_runs_again(
-    queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_a_rebuild_restores_why_a_job_runs_again(queue: JobQueue, store: redis.Redis, recorded: Recorded) -> None:
     # Regression: a requeue came back with reason "retry" or "begin", and a retry after a loss was forgotten.
     serve(queue)
     retries = Retries(times=2, on=(RetryOn.LOST,))
@@ -570,10 +495,9 @@ def test_a_rebuild_restores_why_a_job_runs_again(
     queue.runs.lose(lost, start(queue, lost), loss_limit=1, detail="its worker vanished")
     ids = (asked, tried_and_asked, failed, lost)
     before = [job_of(queue, each) for each in ids]
-    record()
+    recorded.record()
 
-    lose_data(store_url)
-    open_queue(queue, database, lease_s=LEASE_S)
+    recorded.rebuild()
 
     assert before == [job_of(queue, each) for each in ids]
     assert [WaitReason.REQUEUE, WaitReason.REQUEUE, WaitReason.RETRY, WaitReason.RETRY] == [
@@ -584,9 +508,7 @@ def test_a_rebuild_restores_why_a_job_runs_again(
     )
 
 
-def test_what_waits_comes_back_with_what_it_waits_for(
-    queue: JobQueue, store: redis.Redis, database: HistoryDatabase, store_url: str, record: Callable[[], None]
-) -> None:
+def test_what_waits_comes_back_with_what_it_waits_for(queue: JobQueue, store: redis.Redis, recorded: Recorded) -> None:
     """A rebuild restores dependencies, begin time, dedupe key and retries, and applies ends that happened meanwhile."""
     serve(queue)
     done, failed, parent = (submit(queue, name=name) for name in "dfp")
@@ -604,7 +526,7 @@ def test_what_waits_comes_back_with_what_it_waits_for(
     child, orphan = (submit(queue, waits=waits), submit(queue, waits=Waits(after=(Dependency(failed),))))
     grandchild = submit(queue, waits=Waits(after=(Dependency(orphan),)))
     before = [job_of(queue, each) for each in (parent, begin_at, retried)]
-    record()
+    recorded.record()
     for job_id, state in ((done, JobState.SUCCEEDED), (failed, JobState.FAILED)):
         ending = Ending.from_status(0 if state is JobState.SUCCEEDED else 1)
         queue.runs.finish(job_id, start(queue, job_id), state=state, ending=ending, duration_s=1, devices=())
@@ -612,11 +534,10 @@ def test_what_waits_comes_back_with_what_it_waits_for(
     for event in queue.outbox.events("0-0", most=1000):
         if event.job_id in {orphan, child, grandchild}:
             continue
-        assert database.apply([event], expected=database.cursor(), epoch=queue.epoch() or "")
+        assert recorded.database.apply([event], expected=recorded.database.cursor(), epoch=queue.epoch() or "")
 
-    lose_data(store_url)
-    open_queue(queue, database, lease_s=LEASE_S)
-    end_pause(store_url)
+    recorded.rebuild()
+    recorded.end_pause()
     serve(queue)
 
     assert before == [job_of(queue, each) for each in (parent, begin_at, retried)]
@@ -630,8 +551,8 @@ def test_what_waits_comes_back_with_what_it_waits_for(
         job_of(queue, each).because for each in (orphan, grandchild)
     ]
     assert [] == faults(dump(store))
-    record()
-    reported = database.get(orphan)
+    recorded.record()
+    reported = recorded.database.get(orphan)
     assert (JobState.CANCELLED, WaitReason.DEPENDENCY, f"dependency {failed} failed") == (
         reported.job.state,
         reported.job.reason,

@@ -583,9 +583,7 @@ class Site(RuleBasedStateMachine):
 
 
 @pytest.mark.full
-def test_hypothesis_finds_no_sequence_of_acts_that_breaks_a_guarantee(
-    store_url: str, migrated_sqlite: Path, tmp_path: Path
-) -> None:
+def test_no_order_of_acts_breaks_a_promise(store_url: str, migrated_sqlite: Path, tmp_path: Path) -> None:
     # It would report the shortest one.
     Site.url, Site.empty_history, Site.home = store_url, migrated_sqlite, tmp_path
     run_state_machine_as_test(Site, settings=search(30))

@@ -48,7 +48,7 @@ def test_jobs_that_come_between_the_ids_and_the_submit_are_no_members(queue: Job
     assert "mac 1" == _ticket(queue, 7)
 
 
-def test_it_is_a_part_of_the_request(queue: JobQueue) -> None:
+def test_an_edit_keeps_the_ticket_and_may_renew_it(queue: JobQueue) -> None:
     job = queue.requests.submit(make_spec(), sign=sign)
 
     queue.requests.edit(job.id, lambda spec: replace(spec, name="other"))
@@ -57,7 +57,7 @@ def test_it_is_a_part_of_the_request(queue: JobQueue) -> None:
     assert "new" == _ticket(queue, job.id)
 
 
-def test_although_each_try_takes_an_id(queue: JobQueue) -> None:
+def test_a_repeated_submit_makes_one_job(queue: JobQueue) -> None:
     # What was taken and not used is never used again.
     first, again = (queue.requests.submit(make_spec(), nonce="abc", sign=sign) for _ in range(2))
 
@@ -80,7 +80,7 @@ def test_an_id_that_has_expired_is_replaced(queue: JobQueue, store: redis.Redis)
     assert [] == store.keys(f"{keys.PREFIX}taken:*")
 
 
-def test_one_clear_line_instead_of_a_loop_without_an_end(queue: JobQueue, store: redis.Redis) -> None:
+def test_an_id_that_always_expires_is_an_error(queue: JobQueue, store: redis.Redis) -> None:
     def forgotten(spec: JobSpec, job_id: int) -> JobSpec:
         _forget(store, job_id)
         return sign(spec, job_id)
