@@ -7,9 +7,9 @@ from typing import Any
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Account, JobSpec
-from gpuqueue.model.run import Ending
+from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim, Offer
+from gpuqueue.queue.lease import Claim, Offer, Stray
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.system.account import current_account
 from gpuqueue.text.units import GIB
@@ -107,3 +107,18 @@ def end(queue: JobQueue, run: Claim, code: int = 0, **changes: Any) -> JobState 
         "devices": (),
     }
     return queue.runs.finish(run.job_id, run.token, **{**defaults, **changes})
+
+
+def offered(run: Claim, **changes: Any) -> Stray:
+    """Return a claimed run as its worker would offer it to a store that has lost it."""
+    defaults: dict[str, Any] = {
+        "job_id": run.job_id,
+        "token": run.token,
+        "host": "nodeA",
+        "worker": "w",
+        "devices": tuple(RunDevice(uuid=uuid, lease_bytes=run.lease_bytes) for uuid in run.devices),
+        "claimed_ms": run.claimed_ms,
+        "log_path": "/l",
+        "payload": run.payload,
+    }
+    return Stray(**{**defaults, **changes})

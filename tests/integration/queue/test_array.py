@@ -12,7 +12,6 @@ from store_dump import dump, faults
 from gpuqueue.model.array import Array, Indexes, Member
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
-from gpuqueue.model.run import Ending
 from gpuqueue.model.sweep import Axis
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
@@ -170,9 +169,7 @@ def test_a_cancelled_array_is_cancelling_until_its_last_run_has_ended(farm: JobQ
 
     assert JobState.CANCELLING is farm.jobs.cancel(first)
     assert claim(farm) is None
-    farm.runs.finish(
-        run.job_id, run.token, state=JobState.CANCELLED, ending=Ending.from_status(-15), duration_s=1, devices=()
-    )
+    end(farm, run, -15, state=JobState.CANCELLED)
     assert JobState.CANCELLED is job_of(farm, first).state is farm.jobs.cancel(first)
     waiting = submit(farm, "0-9")
     assert JobState.CANCELLED is farm.jobs.cancel(waiting)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 import redis
-from factories import BOB, claim, job_of, make_spec, must_claim, serve, submit
+from factories import BOB, claim, end, job_of, make_spec, must_claim, serve, submit
 from store_dump import dump, faults
 
 from gpuqueue.errors import Impossible
@@ -20,7 +20,6 @@ from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim
 from gpuqueue.queue.requests import Found, Unknown
 
 HOUR = timedelta(hours=1)
@@ -38,16 +37,10 @@ def begin(later: timedelta = HOUR) -> Waits:
     return Waits(begin_at=datetime.now(timezone.utc) + later)
 
 
-def end(queue: JobQueue, claimed: Claim, status: int = 0, ending: Ending | None = None) -> JobState | None:
-    """End a run as its worker would."""
-    how = ending or Ending.from_status(status)
-    state = JobState.FAILED if ending or status else JobState.SUCCEEDED
-    return queue.runs.finish(claimed.job_id, claimed.token, state=state, ending=how, duration_s=1.0, devices=())
-
-
 def run(queue: JobQueue, status: int = 0, ending: Ending | None = None) -> JobState | None:
     """Claim the next job and end it."""
-    return end(queue, must_claim(queue), status, ending)
+    changes = {} if ending is None else {"state": JobState.FAILED, "ending": ending}
+    return end(queue, must_claim(queue), status, **changes)
 
 
 def time_goes_by(queue: JobQueue) -> None:
@@ -366,9 +359,7 @@ def test_a_start_that_failed_is_retried(queue: JobQueue) -> None:
     claimed = must_claim(queue)
     ending = Ending.refused("cannot enter the working directory /home/ann/proj: No such file or directory")
 
-    after_it = queue.runs.finish(
-        job_id, claimed.token, state=JobState.FAILED, ending=ending, duration_s=None, devices=()
-    )
+    after_it = end(queue, claimed, state=JobState.FAILED, ending=ending, duration_s=None)
 
     assert (JobState.QUEUED, WaitReason.RETRY) == (after_it, job_of(queue, job_id).reason)
 

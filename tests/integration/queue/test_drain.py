@@ -6,10 +6,9 @@ import json
 
 import pytest
 import redis
-from factories import claim, make_offer, make_spec, must_claim, serve, start, submit
+from factories import claim, end, make_offer, make_spec, must_claim, serve, start, submit
 
-from gpuqueue.model.job import JobState, WaitReason
-from gpuqueue.model.run import Ending
+from gpuqueue.model.job import WaitReason
 from gpuqueue.queue import keys
 from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin, drains
 from gpuqueue.queue.evidence import Evidence
@@ -147,18 +146,7 @@ def report(queue: JobQueue, claimed: Claim, evidence: Evidence, *, lost: bool = 
             words = (claimed.job_id, claimed.token)
             reported.append(queue.runs.lose(*words, loss_limit=9, detail="gone", evidence=evidence) is not None)
         else:
-            reported.append(
-                queue.runs.finish(
-                    claimed.job_id,
-                    claimed.token,
-                    state=JobState.FAILED,
-                    ending=Ending.from_status(-11),
-                    duration_s=1.0,
-                    devices=(),
-                    evidence=evidence,
-                )
-                is not None
-            )
+            reported.append(end(queue, claimed, -11, evidence=evidence) is not None)
     assert [True, False] == reported
     return reported[0]
 

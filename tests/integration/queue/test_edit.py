@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from factories import BOB, claim, job_of, must_claim, serve, submit
+from factories import BOB, claim, end, job_of, must_claim, serve, submit
 from history_fixtures import Recorded
 from site_of_one import Site
 from store_dump import digest, dump, faults
@@ -203,12 +203,9 @@ def test_a_request_that_cannot_be_read_cannot_be_edited(queue: JobQueue, store: 
         queue.requests.edit(job_id, to(name="x"))
 
 
-def end(queue: JobQueue, code: int) -> None:
+def run_next(queue: JobQueue, code: int) -> None:
     """Run the next job, which exits with *code*."""
-    run = must_claim(queue)
-    state = JobState.FAILED if code else JobState.SUCCEEDED
-    ending = Ending.from_status(code)
-    queue.runs.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1.0, devices=())
+    end(queue, must_claim(queue), code)
 
 
 def at_once(queue: JobQueue, job_id: int) -> None:
@@ -228,9 +225,9 @@ def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, recorded:
     """
     serve(queue)
     job_id = submit(queue, retries=RETRIES)
-    end(queue, 1)
+    run_next(queue, 1)
     at_once(queue, job_id)
-    end(queue, 1)
+    run_next(queue, 1)
     if way in {"after its pause", "given back"}:
         at_once(queue, job_id)
     if way == "given back":
@@ -258,13 +255,13 @@ def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, reco
     serve(queue)
     job_id = submit(queue, retries=RETRIES)
     for _ in range(2):
-        end(queue, 1)
+        run_next(queue, 1)
         at_once(queue, job_id)
     if way == "lost":
         run = must_claim(queue)
         queue.runs.lose(job_id, run.token, loss_limit=3, detail="gone")
     else:
-        end(queue, 75)
+        run_next(queue, 75)
     if way == "after a rebuild":
         lose_the_store(recorded)
 
@@ -272,7 +269,7 @@ def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, reco
 
     if way != "lost":
         at_once(queue, job_id)
-    end(queue, 1)
+    run_next(queue, 1)
     assert JobState.FAILED is job_of(queue, job_id).state
 
 
@@ -283,9 +280,9 @@ def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(
     # Regression: because it had run, all its dependencies counted as over, including those added since.
     serve(queue)
     done, parent = submit(queue), submit(queue, waits=Waits(hold=True))
-    end(queue, 0)
+    run_next(queue, 0)
     job_id = submit(queue, retries=RETRIES, waits=after(done))
-    end(queue, 75 if way == "asked for again" else 1)
+    run_next(queue, 75 if way == "asked for again" else 1)
     if way == "held before":
         queue.jobs.hold(job_id)
     queue.requests.edit(job_id, to(waits=after(done, parent)), after=True)
@@ -303,8 +300,8 @@ def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(
         queue.jobs.release(job_id)
     at_once_but_for_others(queue, job_id)
     queue.jobs.release(parent)
-    end(queue, 0)
-    end(queue, 0)
+    run_next(queue, 0)
+    run_next(queue, 0)
     assert (JobState.SUCCEEDED, 2) == (job_of(queue, job_id).state, job_of(queue, job_id).attempt)
 
 
@@ -322,7 +319,7 @@ def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(queue: Jo
     serve(queue)
     parent = submit(queue, waits=Waits(hold=True))
     job_id = submit(queue, retries=RETRIES)
-    end(queue, 1)
+    run_next(queue, 1)
     queue.requests.edit(job_id, to(waits=after(parent)), after=True)
     recorded.record()
     queue.jobs.cancel(parent)
@@ -342,9 +339,9 @@ def test_a_dependency_that_was_met_stays_met(queue: JobQueue, recorded: Recorded
     # A job that has run is neither cancelled nor made to wait if the recorded ending of that dependency changes.
     serve(queue)
     parent = submit(queue)
-    end(queue, 0)
+    run_next(queue, 0)
     job_id = submit(queue, retries=RETRIES, waits=after(parent))
-    end(queue, 1)
+    run_next(queue, 1)
     if way == "held":
         queue.jobs.hold(job_id)
     recorded.record()

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from factories import claim, job_of, make_offer, make_spec, must_claim, serve, submit
+from factories import claim, end, job_of, make_offer, make_spec, must_claim, serve, submit
 from store_dump import dump, faults
 
 from gpuqueue.model.array import Array
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.retries import Retries
-from gpuqueue.model.run import Ending
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.evidence import Evidence
@@ -141,10 +140,7 @@ def test_an_array_meets_a_bad_host_once(site: JobQueue) -> None:
     ran = 0
     while (claimed := take(site, "h2")) is not None:
         ran += 1
-        ending = Ending.from_status(0)
-        site.runs.finish(
-            claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1, devices=()
-        )
+        end(site, claimed)
     assert (40, JobState.SUCCEEDED) == (ran, job_of(site, array).state)
 
 
@@ -180,15 +176,7 @@ def test_the_devices_of_the_host_show_how_many_jobs_in_a_row_it_could_not_start(
     good = submit(site, placement=Placement(devices=("GPU-1",)))
     claimed = take(site, "h1")
     assert good == claimed.job_id
-    site.runs.finish(
-        good,
-        claimed.token,
-        state=JobState.SUCCEEDED,
-        ending=Ending.from_status(0),
-        duration_s=1,
-        devices=(),
-        evidence=Evidence(well=True),
-    )
+    end(site, claimed, evidence=Evidence(well=True))
     assert [None, None] == [each.refusals for each in site.devices.all()]
 
 

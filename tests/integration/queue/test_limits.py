@@ -7,7 +7,20 @@ from datetime import datetime, timezone
 
 import pytest
 import redis
-from factories import ADA, BOB, claim, end, make_device, make_offer, make_spec, must_claim, serve, start, submit
+from factories import (
+    ADA,
+    BOB,
+    claim,
+    end,
+    make_device,
+    make_offer,
+    make_spec,
+    must_claim,
+    offered,
+    serve,
+    start,
+    submit,
+)
 from history_fixtures import Recorded
 from store_dump import dump, faults
 
@@ -21,13 +34,12 @@ from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.measures import Measure, Use
 from gpuqueue.model.placement import Placement
-from gpuqueue.model.run import RunDevice
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.explanation import LimitReached, Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim, Stray
+from gpuqueue.queue.lease import Claim
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
@@ -974,17 +986,7 @@ def test_a_whole_card_counts_with_all_its_memory_after_its_run_is_adopted(queue:
     recorded.rebuild()
     serve(queue, make_offer())
 
-    stray = Stray(
-        job_id=run.job_id,
-        token=run.token,
-        host="nodeA",
-        worker="w",
-        devices=(RunDevice(uuid="GPU-0", lease_bytes=run.lease_bytes),),
-        claimed_ms=run.claimed_ms,
-        log_path="/l",
-        payload=run.payload,
-    )
-    assert JobState.RUNNING is queue.runs.adopt(stray, lease_s=300.0)
+    assert JobState.RUNNING is queue.runs.adopt(offered(run), lease_s=300)
 
     assert {"ada": Use(running_jobs=1, running_gpus=1, running_mem=24 * GIB)} == before == running(queue)
 

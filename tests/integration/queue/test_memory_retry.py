@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import redis
-from factories import BOB, claim, job_of, make_device, make_offer, make_spec, must_claim, serve
+from factories import BOB, claim, end, job_of, make_device, make_offer, make_spec, must_claim, offered, serve
 from history_fixtures import Recorded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim, ExternalProcess, Offer, Stray
+from gpuqueue.queue.lease import Claim, ExternalProcess, Offer
 from gpuqueue.text.units import GIB, MIB
 
 DIED = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1, "asked 6G")
@@ -323,9 +323,7 @@ def test_a_dependent_job_waits_for_the_last_run(queue: JobQueue) -> None:
     assert job_of(queue, second).awaits
     run = must_claim(queue)
     assert first == run.job_id
-    queue.runs.finish(
-        first, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1, devices=()
-    )
+    end(queue, run)
 
     assert second == must_claim(queue).job_id
 
@@ -376,18 +374,9 @@ def test_a_run_that_only_its_worker_knows_keeps_its_memory(queue: JobQueue, stor
     queue.recovery.open(0)
     serve(queue)
 
-    stray = Stray(
-        job_id=run.job_id,
-        token=run.token,
-        host="nodeA",
-        worker="worker-GPU-0",
-        devices=(RunDevice(uuid="GPU-0", lease_bytes=run.lease_bytes, kind=DeviceKind.GPU, total_bytes=24 * GIB),),
-        claimed_ms=run.claimed_ms,
-        log_path="/l",
-        payload=run.payload,
-    )
+    devices = (RunDevice(uuid="GPU-0", lease_bytes=run.lease_bytes, kind=DeviceKind.GPU, total_bytes=24 * GIB),)
 
-    assert JobState.RUNNING is queue.runs.adopt(stray, lease_s=300)
+    assert JobState.RUNNING is queue.runs.adopt(offered(run, devices=devices), lease_s=300)
     assert (12 * GIB, 1) == ((job := job_of(queue, run.job_id)).spec.mem_bytes, job.mem_retries)
     assert 12 * GIB == queue.devices.all()[0].allocated_bytes
 

@@ -8,11 +8,9 @@ from dataclasses import replace
 
 import pytest
 import redis
-from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve, submit
+from factories import ADA, BOB, claim, end, make_offer, make_spec, must_claim, serve, submit
 from store_dump import dump, faults
 
-from gpuqueue.model.job import JobState
-from gpuqueue.model.run import Ending
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -214,10 +212,7 @@ class Line:
             assert self.queue.runs.release_claim(claimed.job_id, claimed.token, "")
         elif claimed is not None:
             del self.waiting[claimed.job_id]
-            ending = Ending.from_status(0)
-            self.queue.runs.finish(
-                claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=()
-            )
+            end(self.queue, claimed)
 
     def hold(self) -> None:
         """Hold a waiting job."""

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 import pytest
 import redis
-from factories import BOB, claim, make_offer, make_spec, must_claim, serve, start
+from factories import BOB, claim, end, make_offer, make_spec, must_claim, serve, start
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Refused, Unreadable
-from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account, Priority
-from gpuqueue.model.run import Ending
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.jobqueue import JobQueue
@@ -33,8 +31,7 @@ def one_run(queue: JobQueue, duration_s: float = 3600.0) -> str:
 def ended(queue: JobQueue, run: Claim, duration_s: float) -> str:
     """End a run after *duration_s* and return its user."""
     start(queue, run)
-    ending = Ending.from_status(0)
-    queue.runs.finish(run.job_id, run.token, state=JobState.SUCCEEDED, ending=ending, duration_s=duration_s, devices=())
+    end(queue, run, duration_s=duration_s)
     return run.spec.account.name
 
 

@@ -56,11 +56,8 @@ def heartbeat(queue: JobQueue, run: Claim) -> Verdicts:
 
 def leave(queue: JobQueue, run: Claim) -> JobState | None:
     """Report the end of a preempted run as its worker does."""
-    ending = Ending.stopped(EndingKind.PREEMPTED, -15, "made place")
-    again = Again(reason=WaitReason.RETRY)
-    return queue.runs.finish(
-        run.job_id, run.token, state=JobState.QUEUED, ending=ending, duration_s=1.0, devices=(), again=again
-    )
+    ending, again = Ending.stopped(EndingKind.PREEMPTED, -15, "made place"), Again(reason=WaitReason.RETRY)
+    return end(queue, run, state=JobState.QUEUED, ending=ending, again=again)
 
 
 def test_a_preempted_job_waits_again_at_its_old_place(queue: JobQueue, store: redis.Redis) -> None:
@@ -178,9 +175,7 @@ def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redi
         leave(queue, run)
         taken = must_claim(queue)
         assert job_id == taken.job_id
-        queue.runs.finish(
-            job_id, taken.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
-        )
+        end(queue, taken)
         run = must_claim(queue)
         start(queue, run)
         assert heartbeat(queue, run).preemptions == {}, "what was said of its last run holds no more"

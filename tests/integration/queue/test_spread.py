@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 import redis
 from bounded import until
-from factories import ADA, BOB, claim, make_device, make_offer, must_claim, serve, submit
+from factories import ADA, BOB, claim, end, make_device, make_offer, must_claim, offered, serve, submit
 
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState
 from gpuqueue.model.placement import UNKNOWN_UTILISATION, Placement, Preference
-from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.model.run import RunDevice
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Alive, Claim, Later, Offer, Stray
+from gpuqueue.queue.lease import Alive, Claim, Later, Offer
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.wakeup import Subscriber, WakeUp
 from gpuqueue.text.units import GIB, MIB
@@ -210,8 +210,7 @@ def test_a_reserved_job_is_left_to_nobody(queue: JobQueue) -> None:
     big = submit(queue, mem_bytes=20 * GIB)
     assert [big] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     serve(queue, make_offer("GPU-1", device=make_device("GPU-1", total_bytes=48 * GIB)))
-    done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
-    queue.runs.finish(run.job_id, run.token, **done)
+    end(queue, run)
 
     assert big == must_claim(queue, "GPU-0").job_id
 
@@ -325,20 +324,11 @@ def test_a_lease_keeps_the_expected_utilisation(queue: JobQueue, store: redis.Re
     (status,) = (each for each in queue.devices.all() if each.device.uuid == "GPU-0")
     assert [(GIB, MIB)] == [(each.lease_bytes, each.observed_bytes) for each in status.holdings]
 
-    offered = Stray(
-        job_id=run.job_id,
-        token=run.token,
-        host="nodeA",
-        worker="w0",
-        devices=tuple(RunDevice(uuid=uuid, lease_bytes=GIB, total_bytes=24 * GIB) for uuid in run.devices),
-        claimed_ms=run.claimed_ms,
-        log_path="/l",
-        payload=run.payload,
-    )
+    devices = tuple(RunDevice(uuid=uuid, lease_bytes=GIB, total_bytes=24 * GIB) for uuid in run.devices)
     store.flushall()
     queue.recovery.open(0)
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    assert JobState.RUNNING is queue.runs.adopt(offered, lease_s=300)
+    assert JobState.RUNNING is queue.runs.adopt(offered(run, devices=devices), lease_s=300)
     assert each == store.hget(keys.device_leases("GPU-1"), str(run.job_id))
 
 
