@@ -109,6 +109,12 @@ def end(queue: JobQueue, run: Claim, code: int = 0, **changes: Any) -> JobState 
     return queue.runs.finish(run.job_id, run.token, **{**defaults, **changes})
 
 
+def submit_and_claim(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> Claim:
+    """Submit a job, and claim the first job in the order for a device."""
+    submit(queue, **changes)
+    return must_claim(queue, uuid)
+
+
 def offered(run: Claim, **changes: Any) -> Stray:
     """Return a claimed run as its worker would offer it to a store that has lost it."""
     defaults: dict[str, Any] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-from factories import claim, make_device, make_offer, make_spec, must_claim, serve, submit
+from factories import claim, make_device, make_offer, make_spec, must_claim, serve, submit, submit_and_claim
 
 from gpuqueue.codec import decode_started, encode_spec
 from gpuqueue.model.device import DeviceKind
@@ -103,8 +103,7 @@ def test_a_held_job_that_runs_is_taken_back(queue: JobQueue) -> None:
 def test_a_run_that_the_store_knows_only_renews_its_lease(queue: JobQueue, store: redis.Redis) -> None:
     # Every starting worker can offer its runs at any time.
     serve(queue)
-    queue.requests.submit(make_spec())
-    claimed = must_claim(queue)
+    claimed = submit_and_claim(queue)
     queue.runs.started(1, claimed.token, lease_s=300, log_path="/l", devices=())
     before = len(queue.outbox.events("0-0"))
     store.zadd("{gq}:leases", {"1": 1})
@@ -128,8 +127,7 @@ def test_a_run_with_an_id_beyond_the_maximum_is_not_adopted(rebuilt: JobQueue) -
 def test_the_adoption_of_a_claimed_run_records_its_start(queue: JobQueue) -> None:
     # The history has only the claim and needs the log path.
     serve(queue)
-    queue.requests.submit(make_spec())
-    claimed = must_claim(queue)
+    claimed = submit_and_claim(queue)
 
     assert JobState.RUNNING is queue.runs.adopt(of_claim(claimed), lease_s=300)
 
@@ -140,8 +138,7 @@ def test_the_adoption_of_a_claimed_run_records_its_start(queue: JobQueue) -> Non
 def test_a_run_that_ended_for_the_store_is_not_adopted_as_two_copies_would_live(queue: JobQueue) -> None:
     # It was lost and its job waits again, or the job has another run.
     serve(queue)
-    queue.requests.submit(make_spec())
-    first = must_claim(queue)
+    first = submit_and_claim(queue)
     queue.runs.lose(1, first.token, loss_limit=3, detail="no worker renewed its lease in time")
 
     assert queue.runs.adopt(of_claim(first), lease_s=300) is None
@@ -155,8 +152,7 @@ def test_a_run_that_ended_for_the_store_is_not_adopted_as_two_copies_would_live(
 def test_a_reported_end_is_known_until_it_is_in_the_history(queue: JobQueue) -> None:
     # The run directory is reserved for as long.
     serve(queue)
-    queue.requests.submit(make_spec())
-    claimed = must_claim(queue)
+    claimed = submit_and_claim(queue)
     finish(queue, claimed.token)
     epoch = queue.epoch()
     assert epoch is not None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from factories import ADA, BOB, claim, end, job_of, make_offer, make_spec, must_claim, serve
+from factories import ADA, BOB, claim, end, job_of, make_offer, make_spec, must_claim, serve, submit_and_claim
 from store_dump import dump, faults
 
 from gpuqueue.model.array import Array, Indexes, Member
@@ -221,8 +221,7 @@ def test_an_array_is_forgotten_after_its_last_member(farm: JobQueue, client: red
 def test_a_reservation_is_for_its_next_member(queue: JobQueue) -> None:
     """A reservation of an array is for its next member, and later for the one after it, which waits from then on."""
     serve(queue, make_offer(slots=8))
-    queue.requests.submit(make_spec(mem_bytes=10 * GIB))
-    small = must_claim(queue)
+    small = submit_and_claim(queue, mem_bytes=10 * GIB)
     first = queue.requests.submit(make_spec(mem_bytes=20 * GIB, array=Array.parse("0-3"))).id
     later = queue.requests.submit(make_spec(mem_bytes=8 * GIB)).id
 

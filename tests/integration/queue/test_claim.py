@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 import redis
-from factories import BOB, claim, end, make_offer, make_spec, must_claim, serve, start, submit
+from factories import BOB, claim, end, make_offer, make_spec, must_claim, serve, start, submit, submit_and_claim
 from store_dump import dump, faults
 
 from gpuqueue.model.job import JobState
@@ -59,8 +59,7 @@ def test_what_a_run_really_takes_counts_where_it_is_more_than_the_lease(queue: J
 
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=2 * GIB))
-    queue.requests.submit(make_spec(mem_bytes=10 * GIB))
-    first = must_claim(queue)
+    first = submit_and_claim(queue, mem_bytes=10 * GIB)
     queue.devices.heartbeat(
         make_offer(), [Alive(job_id=1, token=first.token, observed={"GPU-0": 20 * GIB})], lease_s=300
     )
@@ -207,8 +206,7 @@ def test_our_growth_is_in_the_same_sample_as_external_memory(queue: JobQueue) ->
     """
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=2 * GIB))
-    queue.requests.submit(make_spec(mem_bytes=10 * GIB))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=10 * GIB)
 
     assert claim(queue, observed={1: 20 * GIB}) is None
     assert 2 == must_claim(queue, observed={1: 2 * GIB}).job_id

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from factories import make_device, make_offer, make_spec, must_claim, serve, submit
+from factories import make_device, make_offer, make_spec, must_claim, serve, submit, submit_and_claim
 from own_store import OwnStore
 from store_dump import dump
 
@@ -139,8 +139,7 @@ def test_a_load_removes_the_functions_of_other_versions(queue: JobQueue, admin: 
     admin.execute_command("FUNCTION LOAD", "#!lua name=theirs\nredis.register_function('theirs', function() end)")
     for number in range(3):
         older(admin, number)
-    queue.requests.submit(make_spec())
-    must_claim(queue)
+    submit_and_claim(queue)
 
     assert 1 == len(libraries(admin))
     assert "theirs" in str(admin.execute_command("FUNCTION LIST"))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import redis
-from factories import claim, end, make_offer, make_spec, must_claim, serve, start, submit
+from factories import claim, end, make_offer, make_spec, must_claim, serve, start, submit, submit_and_claim
 
 from gpuqueue.model.job import WaitReason
 from gpuqueue.queue import keys
@@ -88,8 +88,7 @@ def test_a_person_s_drain_outlives_the_device_s_absence(queue: JobQueue) -> None
 def test_a_drain_only_stops_new_jobs_and_only_on_the_named_devices(queue: JobQueue) -> None:
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.requests.submit(make_spec())
-    queue.requests.submit(make_spec())
-    running = must_claim(queue, "GPU-0")
+    running = submit_and_claim(queue, "GPU-0")
 
     drain(queue, DrainOrigin.PERSON, "", "GPU-0")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import redis
-from factories import claim, job_of, make_offer, make_spec, must_claim, offered, serve
+from factories import claim, job_of, make_offer, make_spec, must_claim, offered, serve, submit_and_claim
 
 from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.job import JobState, WaitReason
@@ -59,8 +59,7 @@ def test_a_stale_run_changes_nothing(queue: JobQueue) -> None:
 def test_a_released_claim_is_no_attempt(queue: JobQueue) -> None:
     """A released claim is no attempt: the job waits at its old place and the memory is free."""
     serve(queue)
-    queue.requests.submit(make_spec())
-    claimed = must_claim(queue)
+    claimed = submit_and_claim(queue)
 
     assert queue.runs.release_claim(1, claimed.token, "the device looks different now")
     job = queue.jobs.get(1)
@@ -119,8 +118,7 @@ def test_cancel_of_a_running_job_is_in_the_next_heartbeat_reply(queue: JobQueue)
 def test_a_job_cancelled_between_claim_and_start_does_not_start(queue: JobQueue) -> None:
     # The last check before the spawn reports the cancel.
     serve(queue)
-    queue.requests.submit(make_spec())
-    claimed = must_claim(queue)
+    claimed = submit_and_claim(queue)
     queue.jobs.cancel(1)
 
     assert JobState.CANCELLING is queue.runs.started(1, claimed.token, lease_s=300, log_path="/l", devices=())
@@ -159,8 +157,7 @@ def test_a_reaper_that_was_away_grants_every_run_one_more_lease(queue: JobQueue,
 def test_a_heartbeat_returns_leases_that_the_worker_did_not_name(queue: JobQueue) -> None:
     # A new worker finds the claims that its predecessor never started.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.requests.submit(make_spec(gpus=2))
-    claimed = must_claim(queue, "GPU-0")
+    claimed = submit_and_claim(queue, "GPU-0", gpus=2)
 
     (lead,) = queue.devices.heartbeat(make_offer("GPU-0"), [], lease_s=300).others
     (member,) = queue.devices.heartbeat(make_offer("GPU-1"), [], lease_s=300).others

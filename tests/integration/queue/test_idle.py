@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from factories import BOB, claim, make_spec, must_claim, serve, start, submit
+from factories import BOB, claim, must_claim, serve, start, submit, submit_and_claim
 
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
@@ -23,8 +23,7 @@ HOUR_S = 3600.0
 def running(queue: JobQueue, **spec: object) -> Claim:
     """Return the run of a new job."""
     serve(queue)
-    queue.requests.submit(make_spec(**spec))
-    run = must_claim(queue)
+    run = submit_and_claim(queue, **spec)
     start(queue, run)
     return run
 

@@ -20,6 +20,7 @@ from factories import (
     serve,
     start,
     submit,
+    submit_and_claim,
 )
 from history_fixtures import Recorded
 from store_dump import dump, faults
@@ -283,8 +284,7 @@ def test_a_reservation_does_not_block_equal_jobs(queue: JobQueue) -> None:
 def test_beside_reserved_room_under_a_limit_there_is_room(queue: JobQueue) -> None:
     serve(queue)
     limit(queue, "@lab: running_mem=10G")
-    queue.requests.submit(make_spec(mem_bytes=6 * GIB))
-    run = must_claim(queue)
+    run = submit_and_claim(queue, mem_bytes=6 * GIB)
     large = submit(queue, mem_bytes=7 * GIB)
     keep(queue)
     beside, not_beside = (submit(queue, mem_bytes=gib * GIB) for gib in (3, 2))
@@ -382,8 +382,7 @@ def test_two_that_need_room_under_two_limits_do_not_wait_for_each_other(queue: J
     # Regression: one had the room under ada's limit, the other that under her group's, and neither would have started.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     limit(queue, "ada: running_mem=11G; @lab: running_gpus=2")
-    queue.requests.submit(make_spec(mem_bytes=4 * GIB))
-    run = must_claim(queue)
+    run = submit_and_claim(queue, mem_bytes=4 * GIB)
     large, pair = (submit(queue, mem_bytes=10 * GIB), submit(queue, mem_bytes=GIB, gpus=2))
     keep(queue)
     end(queue, run)
@@ -400,8 +399,7 @@ def test_a_refusing_limit_counts_runs_and_not_reservations(queue: JobQueue) -> N
     # A small job that is within the limit waits behind the large one.
     serve(queue)
     limit(queue, "@lab: running_mem=8G")
-    queue.requests.submit(make_spec(mem_bytes=6 * GIB))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=6 * GIB)
     queue.requests.submit(make_spec(mem_bytes=6 * GIB))
     limit(queue, "@lab: running_mem=8G/refuse")
     keep(queue)
@@ -435,8 +433,7 @@ def test_a_job_that_one_limit_can_never_let_run_is_refused_whatever_another_says
     # waited for ever, and the room under the second limit was reserved for it, against all others of its group.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     limit(queue, "*: running_gpus=2; @lab: running_mem=10G")
-    queue.requests.submit(make_spec(gpus=2))
-    run = must_claim(queue)
+    run = submit_and_claim(queue, gpus=2)
     waiting = submit(queue, mem_bytes=GIB)
 
     with pytest.raises(Refused, match=r"@lab may have 10G of device memory running .* asks for 16G"):
@@ -451,8 +448,7 @@ def test_a_limit_that_refuses_does_so_whatever_another_says(queue: JobQueue) -> 
     """A limit that refuses does so even if a limit that lets jobs wait is in the way first."""
     serve(queue)
     limit(queue, "*: running_jobs=1; @lab: running_mem=10G/refuse")
-    queue.requests.submit(make_spec(mem_bytes=8 * GIB))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=8 * GIB)
 
     with pytest.raises(Refused, match=r"@lab has 8G of 10G .* and jobs beyond it are refused"):
         queue.requests.submit(make_spec(mem_bytes=3 * GIB))
@@ -465,8 +461,7 @@ def test_nothing_is_reserved_for_a_job_beyond_another_limit(queue: JobQueue, sto
     The job was accepted under earlier limits. The first limit in its way will have room, the second never.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.requests.submit(make_spec(gpus=2))
-    run = must_claim(queue)
+    run = submit_and_claim(queue, gpus=2)
     in_vain = submit(queue, mem_bytes=8 * GIB, gpus=2)
     small = submit(queue, mem_bytes=3 * GIB)
     limit(queue, "*: running_gpus=2; @lab: running_mem=10G")
@@ -583,8 +578,7 @@ def test_a_limit_of_gpus_holds_no_job_that_a_cpu_may_take(queue: JobQueue, limit
     cpu = make_device("cpu-0", kind=DeviceKind.CPU)
     serve(queue, make_offer("GPU-0"))
     limit(queue, "*: running_gpus=1")
-    queue.requests.submit(make_spec())
-    must_claim(queue)
+    submit_and_claim(queue)
     limit(queue, limits)
     anywhere = make_spec(device=DeviceFilter.ANY)
     if limits != "*: running_gpus=1":
@@ -914,8 +908,7 @@ def test_a_cpu_is_reserved_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
     cpu = make_offer("cpu-0", device=make_device("cpu-0", kind=DeviceKind.CPU))
     serve(queue, make_offer("GPU-0"), cpu)
     limit(queue, "ada: running_gpus=1")
-    queue.requests.submit(make_spec())
-    must_claim(queue, "GPU-0")
+    submit_and_claim(queue, "GPU-0")
     queue.requests.submit(make_spec(account=BOB, device=DeviceFilter.CPU, mem_bytes=10 * GIB))
 
     def claim_cpu() -> Claim | None:
@@ -966,8 +959,7 @@ def test_an_empty_card_beyond_the_limit_prevents_no_preemption(queue: JobQueue) 
 def test_a_whole_card_counts_as_one_after_a_rebuild(queue: JobQueue, recorded: Recorded, store: redis.Redis) -> None:
     # No worker has announced the card by then: the history has the memory that was allocated to the run.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=MIB, placement=ALONE, gpus=2)
     before = running(queue)
     recorded.record()
     recorded.rebuild()
@@ -980,8 +972,7 @@ def test_a_whole_card_counts_as_one_after_a_rebuild(queue: JobQueue, recorded: R
 def test_a_whole_card_counts_with_all_its_memory_after_its_run_is_adopted(queue: JobQueue, recorded: Recorded) -> None:
     # Regression: a run that the store had lost counted with the megabyte in its request.
     serve(queue, make_offer())
-    queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE))
-    run = must_claim(queue)
+    run = submit_and_claim(queue, mem_bytes=MIB, placement=ALONE)
     before = running(queue)
     recorded.rebuild()
     serve(queue, make_offer())

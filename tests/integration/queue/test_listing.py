@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 import redis
-from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve, submit
+from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve, submit, submit_and_claim
 
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency, Waits
@@ -166,8 +166,7 @@ def test_each_waiting_member_of_an_array_counts(queue: JobQueue) -> None:
     """Members that wait, members that are held and members that run are counted as jobs, the array is not."""
     serve(queue)
     array = queue.requests.submit(make_spec(mem_bytes=20 * GIB, array=Array.parse("0-9,20-40:5")))
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=20 * GIB)
     queue.jobs.part(array.id, "hold", Array.parse("3-5").indexes)
 
     found = census(queue)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import redis
-from factories import BOB, claim, end, make_offer, make_spec, must_claim, serve, start
+from factories import BOB, claim, end, make_offer, make_spec, must_claim, serve, start, submit_and_claim
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Refused, Unreadable
@@ -100,8 +100,7 @@ def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis
     # Regression: until its end, a run of days counted as if it had cost ten minutes.
     serve(queue, make_offer(slots=1))
     queue.rules.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
-    queue.requests.submit(make_spec())
-    run = must_claim(queue)
+    run = submit_and_claim(queue)
     assert usage(store)["ada"] == pytest.approx(600, rel=0.01), "in advance, while nobody knows"
 
     store.hincrby(keys.job(run.job_id), stored.CLAIMED_MS, -3600_000)
@@ -128,8 +127,7 @@ def test_what_is_usual_goes_by_how_long_runs_took_and_not_by_what_was_charged(
     serve(queue, make_offer(slots=1))
 
     def usual_after(took_s: float, **asked: float) -> int:
-        queue.requests.submit(make_spec(**asked))
-        run = must_claim(queue)
+        run = submit_and_claim(queue, **asked)
         store.hincrby(keys.job(run.job_id), stored.CLAIMED_MS, -round(took_s * 1000))
         queue.devices.heartbeat(
             make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300
@@ -150,8 +148,7 @@ def test_a_run_that_no_claim_of_today_began_counts_half_as_well(queue: JobQueue,
     Such a run was adopted by a store that had lost it, or claimed by an older version.
     """
     serve(queue, make_offer(slots=1))
-    queue.requests.submit(make_spec())
-    run = must_claim(queue)
+    run = submit_and_claim(queue)
     store.hdel(keys.job(run.job_id), stored.USUAL_S)
     store.hset(keys.PREFIX + "usual", "ada", "10")
 

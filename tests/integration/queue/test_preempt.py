@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import redis
-from factories import ADA, BOB, claim, end, make_offer, make_spec, must_claim, serve, start, submit
+from factories import ADA, BOB, claim, end, make_offer, make_spec, must_claim, serve, start, submit, submit_and_claim
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.model.array import Array
@@ -98,8 +98,7 @@ def test_only_lower_priorities_that_ran_for_a_while_and_may_run_again(queue: Job
         assert {} == preempt(queue), changes
         queue.jobs.cancel(waiting)
         end(queue, run)
-    queue.requests.submit(make_spec(priority=Priority.LOW, **job))
-    starting = must_claim(queue)
+    starting = submit_and_claim(queue, priority=Priority.LOW, **job)
     urgent(queue, mem_bytes=10 * GIB)
     assert {} == preempt(queue, after_s=0.0)
     start(queue, starting)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-from factories import BOB, claim, end, make_offer, make_spec, must_claim, serve, submit
+from factories import BOB, claim, end, make_offer, make_spec, must_claim, serve, submit, submit_and_claim
 from store_dump import dump, faults
 
 from gpuqueue.model.dependencies import Waits
@@ -65,8 +65,7 @@ def test_a_large_job_in_a_stream_of_small_ones_gets_its_turn(queue: JobQueue) ->
 def test_a_job_that_waits_for_a_reservation_has_that_reason(queue: JobQueue) -> None:
     # The job with the reservation still has reason "memory".
     serve(queue)
-    small(queue)
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=4 * GIB)
     large = submit(queue, mem_bytes=23 * GIB)
     passed = small(queue)
 
@@ -81,8 +80,7 @@ def test_a_job_that_waits_for_a_reservation_has_that_reason(queue: JobQueue) -> 
 def test_who_would_have_no_room_anyway_waits_for_memory(queue: JobQueue) -> None:
     """A job that would not fit without the reservation either has reason "memory"."""
     serve(queue)
-    small(queue)
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=4 * GIB)
     large = submit(queue, mem_bytes=23 * GIB)
     assert {large: ("GPU-0",)} == reserve(queue)
 
@@ -119,8 +117,7 @@ def test_a_job_that_waits_for_a_slot_has_that_reason(queue: JobQueue) -> None:
 def test_without_a_reservation_it_is_passed_each_time(queue: JobQueue) -> None:
     # This is the control case of the tests above.
     serve(queue)
-    small(queue)
-    running = must_claim(queue)
+    running = submit_and_claim(queue, mem_bytes=4 * GIB)
     queue.requests.submit(make_spec(mem_bytes=23 * GIB))
     after = small(queue)
     end(queue, running)
@@ -134,8 +131,7 @@ def test_others_start_beside_it_where_it_needs_nothing(queue: JobQueue) -> None:
     Of 24 GiB, 21 are reserved once the current run has ended. The other 3 are free for all.
     """
     serve(queue)
-    small(queue)
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=4 * GIB)
     queue.requests.submit(make_spec(mem_bytes=21 * GIB))
     reserve(queue)
     beside = submit(queue, mem_bytes=3 * GIB)
@@ -151,8 +147,7 @@ def test_others_start_before_it_where_they_end_in_time(queue: JobQueue) -> None:
     The run in the way has a limit of one hour, so a job of ten minutes delays no job.
     """
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=10 * GIB, time_limit_s=3600.0)
     queue.requests.submit(make_spec(mem_bytes=23 * GIB))
     (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
     queue.requests.submit(make_spec(mem_bytes=10 * GIB))
@@ -168,8 +163,7 @@ def test_others_start_before_it_where_they_end_in_time(queue: JobQueue) -> None:
 def test_the_start_is_unknown_where_what_must_end_has_no_limit(queue: JobQueue) -> None:
     """The start is None behind a run without a time limit, and then no job is short enough to backfill."""
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=10 * GIB))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=10 * GIB)
     queue.requests.submit(make_spec(mem_bytes=23 * GIB))
     queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=60.0))
 
@@ -183,8 +177,7 @@ def test_the_device_that_has_room_first_is_reserved(queue: JobQueue) -> None:
     """The device that is free first is reserved: after five minutes, not after one hour or at an unknown time."""
     serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
     for i, limit_s in enumerate((None, 3600.0, 300.0)):
-        queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
-        must_claim(queue, f"GPU-{i}")
+        submit_and_claim(queue, f"GPU-{i}", mem_bytes=20 * GIB, time_limit_s=limit_s)
     large = submit(queue, mem_bytes=20 * GIB)
 
     assert {large: ("GPU-2",)} == reserve(queue)
@@ -194,8 +187,7 @@ def test_a_job_with_a_reservation_starts_elsewhere_if_there_is_room_first(queue:
     """A reservation stays on its device, and the job takes any other device that has room before."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for i, limit_s in enumerate((300.0, None)):
-        queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
-        must_claim(queue, f"GPU-{i}")
+        submit_and_claim(queue, f"GPU-{i}", mem_bytes=20 * GIB, time_limit_s=limit_s)
     large = submit(queue, mem_bytes=20 * GIB)
     assert {large: ("GPU-0",)} == reserve(queue)
 
@@ -210,8 +202,7 @@ def test_a_gang_gets_its_devices_together(queue: JobQueue) -> None:
     # Their small jobs never end at the same time, and neither device is filled again.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for i in range(2):
-        small(queue)
-        must_claim(queue, f"GPU-{i}")
+        submit_and_claim(queue, f"GPU-{i}", mem_bytes=4 * GIB)
     gang = submit(queue, mem_bytes=22 * GIB, gpus=2)
     for _ in range(3):
         small(queue)
@@ -229,8 +220,7 @@ def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
     """One job per host has a reservation unless more are allowed, so that not the whole host runs dry."""
     serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
     for i in range(3):
-        small(queue)
-        must_claim(queue, f"GPU-{i}")
+        submit_and_claim(queue, f"GPU-{i}", mem_bytes=4 * GIB)
     first = submit(queue, mem_bytes=23 * GIB)
     second = submit(queue, mem_bytes=22 * GIB)
 
@@ -247,8 +237,7 @@ def test_devices_are_reserved_for_one_job_at_a_time(queue: JobQueue, store: redi
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     cards = ("GPU-0", "GPU-1")
     for uuid in cards:
-        small(queue)
-        must_claim(queue, uuid)
+        submit_and_claim(queue, uuid, mem_bytes=4 * GIB)
     large = {uuid: make_spec(mem_bytes=23 * GIB, placement=Placement(devices=(uuid,))) for uuid in cards}
     first, second = (queue.requests.submit(large[uuid]).id for uuid in cards)
 
@@ -261,8 +250,7 @@ def test_devices_are_reserved_for_one_job_at_a_time(queue: JobQueue, store: redi
 def test_a_job_that_waits_anew_has_its_turn_by_the_new_wait(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation that was dropped before the job was held does not put it before those that came meanwhile."""
     serve(queue)
-    small(queue)
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=4 * GIB)
     first = submit(queue, mem_bytes=23 * GIB)
     second = submit(queue, mem_bytes=22 * GIB)
     now_ms = queue.now_ms()
@@ -276,8 +264,7 @@ def test_a_job_that_waits_anew_has_its_turn_by_the_new_wait(queue: JobQueue, sto
 def test_the_oldest_job_is_found_behind_many_others(queue: JobQueue) -> None:
     """Jobs are read in steps by age: the oldest one without room is found behind two hundred others that have room."""
     serve(queue)
-    small(queue)
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=4 * GIB)
     for _ in range(200):
         small(queue)
     large = submit(queue, mem_bytes=23 * GIB, account=BOB)
@@ -302,8 +289,7 @@ def has_run(queue: JobQueue, store: redis.Redis, run: Claim, for_s: float) -> No
 def test_a_run_without_a_time_limit_is_expected_to_last_as_long_again(queue: JobQueue, store: redis.Redis) -> None:
     # That must be half of the time for which the only device may be reserved, which is a quarter of the wait.
     serve(queue)
-    small(queue)
-    run = must_claim(queue)
+    run = submit_and_claim(queue, mem_bytes=4 * GIB)
     large = submit(queue, mem_bytes=23 * GIB)
     has_run(queue, store, run, 4 * 3600)
 
@@ -320,8 +306,7 @@ def test_a_run_is_expected_to_take_as_long_as_its_users_runs_usually_take(queue:
     A time limit of ten minutes changes that: no run lasts longer than its limit.
     """
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=4 * GIB))
-    run = must_claim(queue)
+    run = submit_and_claim(queue, mem_bytes=4 * GIB)
     store.hset(keys.job(run.job_id), stored.USUAL_S, 6 * 3600)
     large = submit(queue, mem_bytes=23 * GIB)
     waited(queue, store, large, 3600)
@@ -355,8 +340,7 @@ def test_a_pause_follows_a_reservation_of_many_devices(queue: JobQueue, store: r
     cards = [f"GPU-{number}" for number in range(4)]
     serve(queue, *map(make_offer, cards))
     for uuid in cards:
-        small(queue)
-        must_claim(queue, uuid)
+        submit_and_claim(queue, uuid, mem_bytes=4 * GIB)
     gang = submit(queue, mem_bytes=23 * GIB, gpus=4)
     assert [gang] == list(reserve(queue))
     store.hincrby(keys.job(gang), stored.RESERVED_SINCE_MS, -110_000)
@@ -377,10 +361,7 @@ def test_a_large_job_has_its_turn_before_later_ones(queue: JobQueue) -> None:
     """A job on two cards waits until nothing else is reserved, and no younger job gets a reservation meanwhile."""
     cards = [f"GPU-{number}" for number in range(3)]
     serve(queue, *map(make_offer, cards))
-    runs = []
-    for uuid in cards:
-        small(queue)
-        runs.append(must_claim(queue, uuid))
+    runs = [submit_and_claim(queue, uuid, mem_bytes=4 * GIB) for uuid in cards]
     first = submit(queue, mem_bytes=23 * GIB)
     (reserved,) = reserve(queue)[first]
     gang = submit(queue, mem_bytes=22 * GIB, gpus=2)
@@ -409,8 +390,7 @@ def end_the_pause(store: redis.Redis) -> None:
 def pair_behind_a_run(queue: JobQueue) -> tuple[Claim, int]:
     """Return a run without a time limit on one card, and a job that needs both cards."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
-    run = must_claim(queue, "GPU-1")
+    run = submit_and_claim(queue, "GPU-1", mem_bytes=20 * GIB)
     return run, submit(queue, mem_bytes=23 * GIB, gpus=2)
 
 
@@ -462,8 +442,7 @@ def test_on_a_quarter_of_the_devices_a_reservation_lasts_as_long_as_the_wait(
     cards = [f"GPU-{number}" for number in range(4)]
     serve(queue, *map(make_offer, cards))
     for uuid in cards:
-        small(queue)
-        must_claim(queue, uuid)
+        submit_and_claim(queue, uuid, mem_bytes=4 * GIB)
     for gpus, lasts_s in ((1, 3600), (2, 1800)):
         large = submit(queue, mem_bytes=23 * GIB, gpus=gpus)
         waited(queue, store, large, 3600)
@@ -479,8 +458,7 @@ def test_a_reservation_ends_also_before_a_known_start(queue: JobQueue, store: re
     Regression: a host of eight cards was reserved for 66 hours, since the latest start was known.
     """
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=5 * 86400))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=20 * GIB, time_limit_s=5 * 86400)
     large = submit(queue, mem_bytes=23 * GIB)
     (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
     assert reserved.start_ms is not None
@@ -513,8 +491,7 @@ def test_nothing_is_reserved_for_a_job_that_fits_or_has_not_waited(queue: JobQue
     A reservation costs other jobs their turn.
     """
     serve(queue)
-    small(queue)
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=4 * GIB)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     assert {} == reserve(queue)
     queue.jobs.hold(2)
@@ -538,8 +515,7 @@ def test_a_reservation_stays_if_the_request_is_unchanged(queue: JobQueue, store:
     Otherwise small jobs would take the memory until the next tick.
     """
     serve(queue)
-    small(queue)
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=4 * GIB)
     large = submit(queue, mem_bytes=23 * GIB)
     small(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
@@ -561,8 +537,7 @@ def test_a_reservation_ends_if_an_edit_changes_the_size_or_sets_a_begin_time(
 ) -> None:
     # Another size needs another place, and no device stands empty for a future begin time.
     serve(queue)
-    small(queue)
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=4 * GIB)
     large = submit(queue, mem_bytes=23 * GIB)
     passed = small(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
@@ -585,8 +560,7 @@ def test_a_job_that_no_longer_waits_has_no_reservation(queue: JobQueue, store: r
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for i in range(2):
-        small(queue)
-        must_claim(queue, f"GPU-{i}")
+        submit_and_claim(queue, f"GPU-{i}", mem_bytes=4 * GIB)
     large = submit(queue, mem_bytes=23 * GIB)
     follower = small(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
@@ -612,8 +586,7 @@ def test_a_silent_or_drained_device_is_not_waited_for(queue: JobQueue) -> None:
     """No reservation is made on a silent or drained device, because it may never take the job."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for i in range(2):
-        small(queue)
-        must_claim(queue, f"GPU-{i}")
+        submit_and_claim(queue, f"GPU-{i}", mem_bytes=4 * GIB)
     large = submit(queue, mem_bytes=23 * GIB)
     assert {large: ("GPU-0",)} == reserve(queue)
 
@@ -657,8 +630,7 @@ def test_a_job_for_another_pool_is_not_passed(queue: JobQueue) -> None:
 def test_a_reservation_counts_whole_mib_as_a_claim_does(queue: JobQueue, store: redis.Redis) -> None:
     # Otherwise other jobs beside a request of half a MiB could leave too little.
     serve(queue)
-    small(queue)
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=4 * GIB)
     queue.requests.submit(make_spec(mem_bytes=23 * GIB - MIB // 2))
 
     reserve(queue)
@@ -672,8 +644,7 @@ def test_room_is_reserved_for_a_job_that_lost_its_figure(queue: JobQueue, store:
     Regression: the reservation was made and dropped in turns.
     """
     serve(queue)
-    small(queue)
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=4 * GIB)
     large = submit(queue, mem_bytes=23 * GIB)
     store.hdel(keys.job(large), stored.MEM_BYTES)
 
@@ -694,8 +665,7 @@ def idle_after(queue: JobQueue, store: redis.Redis, passed_s: int) -> float:
 def test_free_memory_counts_while_it_is_reserved(queue: JobQueue, store: redis.Redis) -> None:
     """Of 24 GiB, 18 are reserved, and a run holds 12: half of the device is idle, until the large job starts."""
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=12 * GIB))
-    run = must_claim(queue)
+    run = submit_and_claim(queue, mem_bytes=12 * GIB)
     large = submit(queue, mem_bytes=18 * GIB)
     assert 0 == idle_after(queue, store, 1000), "nothing was reserved before"
 
@@ -713,8 +683,7 @@ def test_free_memory_counts_while_it_is_reserved(queue: JobQueue, store: redis.R
 def test_all_devices_of_a_reservation_count(queue: JobQueue, store: redis.Redis) -> None:
     """A job on two cards has one empty card reserved, and one that another run fills."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.requests.submit(make_spec(mem_bytes=24 * GIB))
-    must_claim(queue, "GPU-1")
+    submit_and_claim(queue, "GPU-1", mem_bytes=24 * GIB)
     queue.requests.submit(make_spec(mem_bytes=24 * GIB, gpus=2))
     idle_after(queue, store, 0)
 
@@ -732,8 +701,7 @@ def test_an_empty_device_costs_nothing_if_it_is_not_reserved(queue: JobQueue, st
 def test_damaged_figures_count_as_none(queue: JobQueue, store: redis.Redis) -> None:
     """A tick does not fail on entries of the store that are no numbers, and counts anew."""
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=12 * GIB))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=12 * GIB)
     queue.requests.submit(make_spec(mem_bytes=18 * GIB))
     idle_after(queue, store, 0)
     for field, text in (("reserved_idle", "inf"), ("reserved_idle_at", "-7"), ("reserved_idle_ms", "1e999")):

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 import redis
-from factories import ADA, BOB, claim, end, make_device, make_offer, make_spec, must_claim, serve, submit
+from factories import (
+    ADA,
+    BOB,
+    claim,
+    end,
+    make_device,
+    make_offer,
+    make_spec,
+    must_claim,
+    serve,
+    submit,
+    submit_and_claim,
+)
 
 from gpuqueue.errors import Impossible, Refused, StoreNotReady, StoreUnreachable
 from gpuqueue.model.array import Array, Indexes
@@ -402,8 +414,7 @@ def test_eight_submitters_at_once_get_exactly_as_many_jobs_as_the_limit_allows(q
 def test_a_job_that_comes_back_meets_no_limit(queue: JobQueue) -> None:
     """A lost job waits again, although the user has as many open jobs as allowed."""
     serve(queue)
-    queue.requests.submit(make_spec())
-    lost = must_claim(queue)
+    lost = submit_and_claim(queue)
     queue.requests.submit(make_spec())
     limited(queue, "*: open_jobs=1")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve, submit
+from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve, submit, submit_and_claim
 
 from gpuqueue.errors import Impossible
 from gpuqueue.model.array import Array
@@ -88,8 +88,7 @@ def test_only_a_run_whose_end_makes_room_is_in_the_way(queue: JobQueue) -> None:
     """
     serve(queue)
     for size, hours in ((14, 6), (6, 3)):
-        queue.requests.submit(make_spec(mem_bytes=size * GIB, time_limit_s=3600.0 * hours))
-        must_claim(queue)
+        submit_and_claim(queue, mem_bytes=size * GIB, time_limit_s=3600.0 * hours)
     large, small = 1, 2
     expected = {4: (), 8: (small,), 12: (large,), 20: (large, small)}
     starts = {size: why(queue, submit(queue, mem_bytes=size * GIB)).start for size in expected}
@@ -103,8 +102,7 @@ def test_only_a_run_whose_end_makes_room_is_in_the_way(queue: JobQueue) -> None:
 def test_no_start_time_is_reported_for_a_job_that_has_rivals_before_it(queue: JobQueue) -> None:
     # Regression: the last of six jobs got the start time of the first.
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=20 * GIB, time_limit_s=3600.0)
     jobs = [submit(queue, mem_bytes=20 * GIB, time_limit_s=3600.0) for _ in range(6)]
 
     first, *_, last = (why(queue, job_id).start for job_id in jobs)
@@ -129,8 +127,7 @@ def test_only_a_job_that_would_take_the_memory_is_a_rival(
     # A job that waits for another device kind, or leaves enough memory, does not make the start unknown.
     cpu = make_device("cpu-a", kind=DeviceKind.CPU)
     serve(queue, make_offer(), make_offer("cpu-a", device=cpu, slots=0))
-    queue.requests.submit(make_spec(mem_bytes=23 * GIB, time_limit_s=3600.0))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=23 * GIB, time_limit_s=3600.0)
     queue.requests.submit(make_spec(mem_bytes=mem_bytes, **more))
     start = why(queue, submit(queue, mem_bytes=15 * GIB)).start
 
@@ -144,8 +141,7 @@ def test_a_start_that_nobody_can_know_is_none(queue: JobQueue) -> None:
     The queue does not end external processes.
     """
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=20 * GIB)
     job_id = submit(queue, mem_bytes=20 * GIB)
     assert why(queue, job_id).start.at_ms is None
 
@@ -175,8 +171,7 @@ def test_the_place_in_the_order(queue: JobQueue) -> None:
 
 def test_a_reserved_device_names_its_job(queue: JobQueue) -> None:
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=4 * GIB))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=4 * GIB)
     large = submit(queue, mem_bytes=23 * GIB)
     queue.maintenance.reserve(after_s=0, most=1)
     small = submit(queue, mem_bytes=4 * GIB, account=BOB)
@@ -198,8 +193,7 @@ def test_a_run_in_the_way_is_named_on_a_reserved_device(queue: JobQueue, size: i
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for uuid, limit_s in (("GPU-0", None), ("GPU-1", 300.0)):
-        queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
-        must_claim(queue, uuid)
+        submit_and_claim(queue, uuid, mem_bytes=20 * GIB, time_limit_s=limit_s)
     reserved = submit(queue, mem_bytes=13 * GIB)
     others = [submit(queue, mem_bytes=size, placement=Placement(devices=("GPU-1",))) for _ in range(count)]
     before = why(queue, others[0]).start
@@ -217,8 +211,7 @@ def test_a_run_in_the_way_is_named_on_a_reserved_device(queue: JobQueue, size: i
 def test_a_later_job_with_a_reservation_is_a_rival(queue: JobQueue) -> None:
     """A later job with a reservation on the device is a rival, although no job is before this one in the order."""
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=20 * GIB, time_limit_s=3600.0)
     reserved = submit(queue, mem_bytes=20 * GIB, priority=Priority.LOW)
     assert [reserved] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
 
@@ -231,8 +224,7 @@ def test_a_later_job_with_a_reservation_is_a_rival(queue: JobQueue) -> None:
 def test_no_start_is_known_if_only_a_reservation_is_in_the_way(queue: JobQueue) -> None:
     # The memory is free, and no end of a run changes that.
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=8 * GIB))
-    must_claim(queue)
+    submit_and_claim(queue, mem_bytes=8 * GIB)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     queue.maintenance.reserve(after_s=0, most=1)
     beside, beyond = (submit(queue, mem_bytes=size * GIB) for size in (4, 5))
@@ -247,8 +239,7 @@ def test_no_start_is_known_if_only_a_reservation_is_in_the_way(queue: JobQueue) 
 def test_a_gang_with_room_on_too_few_devices(queue: JobQueue) -> None:
     # A device with room for one member does not suffice.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
-    must_claim(queue, "GPU-0")
+    submit_and_claim(queue, "GPU-0", mem_bytes=20 * GIB)
     gang = submit(queue, mem_bytes=20 * GIB, gpus=2)
 
     assert {"GPU-0": Obstacle.MEMORY, "GPU-1": Obstacle.ALONE} == verdicts(queue, gang)
@@ -257,8 +248,7 @@ def test_a_gang_with_room_on_too_few_devices(queue: JobQueue) -> None:
 def test_what_runs_has_ended_or_never_was(queue: JobQueue) -> None:
     """`why` has no verdicts for a job that does not wait, and is None for an unknown job."""
     serve(queue)
-    queue.requests.submit(make_spec())
-    must_claim(queue)
+    submit_and_claim(queue)
 
     assert (JobState.STARTING, ()) == (why(queue, 1).state, why(queue, 1).devices)
     assert queue.jobs.why(77) is None
@@ -323,8 +313,7 @@ def test_on_random_sites_a_claim_takes_a_job_exactly_where_why_says_that_it_fits
 def test_who_cannot_start_is_no_rival(queue: JobQueue) -> None:
     # Regression: a job on two devices, one of them drained, was earlier in the order, so no start was reported.
     serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
-    run = must_claim(queue)
+    run = submit_and_claim(queue, mem_bytes=20 * GIB, time_limit_s=3600.0)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2))
     queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
     both = Placement(devices=("GPU-0", "GPU-1"))
@@ -335,8 +324,7 @@ def test_who_cannot_start_is_no_rival(queue: JobQueue) -> None:
     assert (1, 0, (run.job_id,)) == (found.own_before, found.start.rivals, found.start.blockers)
     assert found.start.at_ms is not None
     queue.devices.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.URGENT))
-    must_claim(queue, "GPU-1")
+    submit_and_claim(queue, "GPU-1", mem_bytes=20 * GIB, priority=Priority.URGENT)
     start = why(queue, waits).start
     assert (None, 1) == (start.at_ms, start.rivals), "now it can, once both have room"
 
@@ -352,8 +340,7 @@ def test_who_is_gone_before_the_device_is_needed_starts_before(
     """
     serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
     for uuid, hours in (("GPU-0", 1), ("GPU-1", 2)):
-        queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0 * hours))
-        must_claim(queue, uuid)
+        submit_and_claim(queue, uuid, mem_bytes=20 * GIB, time_limit_s=3600.0 * hours)
     both = submit(queue, mem_bytes=20 * GIB, gpus=2)
     assert [both] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
 
