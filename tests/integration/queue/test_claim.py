@@ -13,7 +13,6 @@ from store_dump import dump, faults
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.run import Ending
-from gpuqueue.queue import keys
 from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.requests import new_nonce
@@ -141,23 +140,6 @@ def test_a_pool_is_served_by_its_devices_only(queue: JobQueue) -> None:
 
     assert claim(queue, "GPU-1") is None
     assert 1 == must_claim(queue, "GPU-0").job_id
-
-
-def test_a_reservation_admits_only_jobs_that_fit_beside_it_or_end_before_it(
-    queue: JobQueue, store: redis.Redis
-) -> None:
-    # The reservation is written by hand: the claim honours any reservation that is in the store.
-    serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB))  # this one starts and occupies the device
-    running = must_claim(queue)  # while it runs, the device can be reserved for job 2
-    queue.requests.submit(make_spec(mem_bytes=22 * GIB))
-    queue.requests.submit(make_spec(mem_bytes=3 * GIB))
-    queue.requests.submit(make_spec(mem_bytes=3 * GIB, time_limit_s=60.0))
-    store.hset(keys.PREFIX + "rsv", "GPU-0", f"2:{3 * GIB}:{queue.now_ms() + 1000_000}")
-
-    assert 4 == must_claim(queue).job_id  # it ends before the reservation starts; job 3 may not
-    assert claim(queue) is None
-    assert 1 == running.job_id
 
 
 @pytest.mark.promise("P3")

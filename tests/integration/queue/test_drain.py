@@ -10,7 +10,7 @@ from factories import claim, end, make_offer, make_spec, must_claim, serve, star
 
 from gpuqueue.model.job import WaitReason
 from gpuqueue.queue import keys
-from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin, drains
+from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin
 from gpuqueue.queue.evidence import Evidence
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
@@ -114,11 +114,6 @@ def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store: r
     assert ["person"] == origins(queue)
     queue.devices.resume(["GPU-0"], origins=BY_PEOPLE)
     assert 0 == store.exists(keys.DRAINED)
-
-
-def test_no_text_is_no_drain() -> None:
-    # This is the common case.
-    assert () == drains(None)
 
 
 # ---- quick deaths ------------------------------------------------------------------------------------------------

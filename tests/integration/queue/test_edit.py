@@ -370,23 +370,8 @@ def test_gpuqueue_edit_prints_one_line_and_uses_the_documented_exit_codes(site: 
     first = submit(site.queue)
     second = submit(site.queue)
 
-    words = [
-        "--mem",
-        "8G",
-        "--time",
-        "2h",
-        "--name",
-        "big",
-        "--priority",
-        "high",
-        "--after",
-        str(first),
-        "--retries",
-        "2",
-    ]
-    done = site.cli(
-        "edit", str(second), *words, "--begin", "2030-01-01", "--gpus", "1", "--device", "gpu", "--pool", ""
-    )
+    words = f"--mem 8G --time 2h --name big --priority high --after {first} --retries 2 --begin 2030-01-01".split()
+    done = site.cli("edit", str(second), *words, "--gpus", "1", "--device", "gpu", "--pool", "")
 
     changed = f"mem 8G, time 2h, name big, priority high, after {first}, retries 2, begin 2030-01-01, gpus 1"
     assert f"job {second}: queued, {changed}, device gpu, any pool\n" == done.stdout

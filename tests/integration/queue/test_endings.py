@@ -303,13 +303,6 @@ def test_a_job_can_be_cancelled_or_held_during_its_delay(queue: JobQueue, act: s
         assert WaitReason.RETRY is job.reason
 
 
-def test_a_job_that_was_being_cancelled_is_never_queued_again(queue: JobQueue) -> None:
-    claimed = start(queue)
-    queue.jobs.cancel(1)
-
-    assert JobState.CANCELLED is end(queue, claimed)
-
-
 def test_a_job_with_no_requeue_fails_instead_of_being_queued_again(queue: JobQueue) -> None:
     assert JobState.FAILED is end(queue, start(queue, requeue=False))
 

@@ -1007,16 +1007,3 @@ def test_a_worker_sends_the_limits_of_its_site(queue: JobQueue, store: redis.Red
     reaper.send_policy()
 
     assert settings.site_limits() == queue.rules.limits()
-
-
-def test_a_claim_in_a_store_without_limits_pays_one_check_for_them(queue: JobQueue, store: redis.Redis) -> None:
-    serve(queue)
-    queue.requests.submit(make_spec())
-    store.config_resetstat()
-
-    must_claim(queue)
-
-    asked = store.info("commandstats")
-    assert 1 == asked["cmdstat_hgetall"]["calls"], "of the leases on the device"
-    asked_for = ("the epoch and what few sites have", "the priorities", "two indexes", "of the queue")
-    assert len(asked_for) == asked["cmdstat_exists"]["calls"]

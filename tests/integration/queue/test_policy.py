@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import redis
-from factories import BOB, claim, end, make_offer, make_spec, must_claim, serve, start, submit_and_claim
+from factories import BOB, end, make_offer, make_spec, must_claim, serve, start, submit_and_claim
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Refused, Unreadable
-from gpuqueue.model.job_spec import Account, Priority
+from gpuqueue.model.job_spec import Priority
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Claim
 from gpuqueue.settings.settings import Settings
-from gpuqueue.text.units import MIB
 from workers.services.reaper import Reaper
 
 WEEK_S = 7 * 86400.0
@@ -55,45 +54,6 @@ def test_shares_converge(queue: JobQueue) -> None:
     runs = Counter(one_run(queue) for _ in range(40))
 
     assert {"ada": 30, "bob": 10} == runs
-
-
-@pytest.mark.full
-def test_who_queued_five_hundred_delays_nobody_beyond_their_share(queue: JobQueue) -> None:
-    # With four users, of which one queued a whole sweep first, each has a quarter of the first hundred starts.
-    serve(queue, make_offer(slots=1))
-    for name, count in (("alice", 500), ("bea", 60), ("cleo", 60), ("dora", 60)):
-        for _ in range(count):
-            queue.requests.submit(make_spec(account=Account(name=name, uid=1, host="h")))
-
-    runs = Counter(one_run(queue) for _ in range(100))
-
-    assert all(abs(count - 25) <= 1 for count in runs.values()), runs
-
-
-@pytest.mark.full
-def test_who_gives_no_time_limit_has_as_many_starts_as_who_does(queue: JobQueue) -> None:
-    # Three users have the same jobs of three seconds, and two of them give a limit of ten. Regression: the third had 1
-    # of 20 slots and the others 19. The advance charge of a run was ten seconds for those two, and ten minutes for the
-    # third.
-    serve(queue, make_offer(slots=20))
-    for name, limit_s in (("games", 10.0), ("irc", 10.0), ("uucp", None)):
-        for _ in range(100):
-            queue.requests.submit(
-                make_spec(account=Account(name=name, uid=1, host="h"), mem_bytes=MIB, time_limit_s=limit_s)
-            )
-    running: deque[Claim] = deque()
-    starts = []
-    while len(starts) < 200:
-        run = claim(queue) if len(running) < 20 else None
-        if run is None:
-            ended(queue, running.popleft(), 3.0)
-            continue
-        running.append(run)
-        starts.append(run.spec.account.name)
-
-    counts = Counter(starts[40:])
-
-    assert all(abs(counts[name] - 160 / 3) <= 10 for name in ("games", "irc", "uucp")), counts
 
 
 def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis) -> None:

@@ -60,14 +60,6 @@ def spread_of(groups: Sequence[tuple[int, int]], cards: Sequence[int]) -> int:
     return sum(steps(groups, a, b) for a, b in combinations(cards, 2))
 
 
-def test_a_pair_is_linked(queue: JobQueue) -> None:
-    """A gang of two gets a linked pair, even where the fullest card, which is otherwise preferred, is another one."""
-    serve_box(queue, PAIRS, {5: GIB})
-    queue.requests.submit(make_spec(gpus=2))
-
-    assert ("GPU-2", "GPU-3") == must_claim(queue, "GPU-2").devices
-
-
 def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, store: redis.Redis) -> None:
     """A worker with only a distant pair leaves the job to a better pair for a moment.
 
