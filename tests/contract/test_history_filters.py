@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from factories import ADA, BOB, make_spec
 from outbox import Outbox, ids, second
 
-from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.errors import JobNotFound
 from gpuqueue.history import filters
 from gpuqueue.history.connect import reading, writing
@@ -32,7 +31,7 @@ TIMED_OUT = Ending.stopped(EndingKind.TIMED_OUT, -15)
 class RunOutbox(Outbox):
     """An outbox whose runs have given endings."""
 
-    def run(
+    def ran(
         self,
         job_id: int,
         ending: Ending,
@@ -55,15 +54,8 @@ class RunOutbox(Outbox):
             )
             for uuid, peak in zip(uuids, peaks, strict=True)
         )
-        token = {"token": f"1.{job_id}"}
-        claim = {**token, "host": host, "worker": "w", "devices": on, "lease": str(8 * GIB)}
-        self.report(job_id, Act.CLAIM, JobState.STARTING, **claim)
-        self.report(
-            job_id, Act.STARTED, JobState.RUNNING, **token, started=encode_started(log_path="/log", devices=devices)
-        )
-        ended = encode_ended(ending=ending, duration_s=took_s, devices=devices)
         state = JobState.SUCCEEDED if ending == Ending.from_status(0) else JobState.FAILED
-        self.report(job_id, Act.FINISH, state, **token, ended=ended)
+        self.run(job_id, devices, ending, state=state, duration_s=took_s, claimed={"host": host})
 
 
 @pytest.fixture
@@ -71,17 +63,17 @@ def furnished(database: HistoryDatabase) -> HistoryDatabase:
     """Return a history with eight jobs: two models of card, two hosts, all kinds of endings, and unknown values."""
     outbox = RunOutbox(database)
     outbox.submit(1, make_spec(account=ADA, argv=("python", "train.py", "--lr", "1e-3")))
-    outbox.run(1, Ending.from_status(0), took_s=10, peaks=(4 * GIB,))
+    outbox.ran(1, Ending.from_status(0), took_s=10, peaks=(4 * GIB,))
     outbox.submit(2, make_spec(account=BOB, argv=("python", "eval_100%.py")))
-    outbox.run(2, Ending.from_status(3), took_s=20, peaks=(4 * GIB,), on="GPU-b2", model="NVIDIA H200", host="nodeB")
+    outbox.ran(2, Ending.from_status(3), took_s=20, peaks=(4 * GIB,), on="GPU-b2", model="NVIDIA H200", host="nodeB")
     outbox.submit(3, make_spec(account=ADA, argv=("python", "Train.py")))
-    outbox.run(3, OUT_OF_MEMORY, took_s=5, peaks=(7 * GIB,))
+    outbox.ran(3, OUT_OF_MEMORY, took_s=5, peaks=(7 * GIB,))
     outbox.submit(4, make_spec(account=BOB, gpus=2))
-    outbox.run(4, Ending.from_status(0), took_s=20, peaks=(3 * GIB, 6 * GIB), on="GPU-a1,GPU-a2")
+    outbox.ran(4, Ending.from_status(0), took_s=20, peaks=(3 * GIB, 6 * GIB), on="GPU-a1,GPU-a2")
     outbox.submit(5, make_spec(account=ADA))
-    outbox.run(5, TIMED_OUT, took_s=None, peaks=(None,))
+    outbox.ran(5, TIMED_OUT, took_s=None, peaks=(None,))
     outbox.submit(6, make_spec(account=BOB, gpus=2))
-    outbox.run(6, Ending.from_status(0), took_s=20, peaks=(9 * GIB, None), on="GPU-a1,GPU-a2")
+    outbox.ran(6, Ending.from_status(0), took_s=20, peaks=(9 * GIB, None), on="GPU-a1,GPU-a2")
     outbox.submit(7, make_spec(account=ADA))
     outbox.claim(7, token="1.7", devices="GPU-b2")
     outbox.report(7, Act.LOSE, JobState.QUEUED, attempt=1, losses=1, token="1.7", detail="gone")
@@ -203,7 +195,7 @@ def test_an_exit_code_may_be_a_signal(database: HistoryDatabase, monkeypatch: py
     endings = (Ending.from_status(-9), Ending.from_status(137), Ending.from_status(-15), OUT_OF_MEMORY, TIMED_OUT)
     for job_id, ending in enumerate((*endings, Ending.from_status(9), Ending.stopped(EndingKind.TIMED_OUT, -9)), 1):
         outbox.submit(job_id)
-        outbox.run(job_id, ending)
+        outbox.ran(job_id, ending)
     outbox.record()
 
     assert [2, 1] == ids(database, exit_code=137)
@@ -226,7 +218,7 @@ def test_an_exit_code_may_be_that_of_run_and_wait(
     endings = (TIMED_OUT, Ending.from_status(124), cancelled, Ending.from_status(130), Ending.from_status(-2))
     for job_id, ending in enumerate((*endings, Ending.from_status(0), Ending.from_status(-15)), 1):
         outbox.submit(job_id)
-        outbox.run(job_id, ending)
+        outbox.ran(job_id, ending)
     outbox.submit(8)
     outbox.report(8, Act.CANCEL, JobState.CANCELLED)
     outbox.record()

@@ -8,17 +8,14 @@ import pytest
 from factories import ADA, BOB, make_spec
 from outbox import Outbox, second
 
-from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.history import queries
 from gpuqueue.history.connect import reading
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
-from gpuqueue.model.event import Act
-from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.model.learning_report import LearningReport, MemRule, ReplayFigures
-from gpuqueue.model.run import Ending, EndingKind, RunDevice, state_after
+from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.text.units import GIB
 
 WELL = Ending.from_status(0)
@@ -51,13 +48,7 @@ def run(
         )
         for number, peak in enumerate(peaks)
     )
-    token, uuids = f"{attempt}.a", ",".join(each.uuid for each in devices)
-    claim = {"token": token, "host": "nodeA", "worker": "w0", "devices": uuids, "lease": str(int(lease * GIB))}
-    outbox.report(job_id, Act.CLAIM, JobState.STARTING, attempt=attempt, **claim, **given)
-    started = encode_started(log_path="/log", devices=devices)
-    outbox.report(job_id, Act.STARTED, JobState.RUNNING, attempt=attempt, token=token, started=started)
-    ended = encode_ended(ending=ending, duration_s=TOOK_S, devices=devices)
-    outbox.report(job_id, Act.FINISH, state_after(ending), attempt=attempt, token=token, ended=ended)
+    outbox.run(job_id, devices, ending, attempt=attempt, duration_s=TOOK_S, claimed=given)
 
 
 def ran(outbox: Outbox, job_id: int, spec: JobSpec, *peaks: float, **given: Any) -> None:

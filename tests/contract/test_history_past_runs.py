@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from factories import ADA, BOB, make_spec
 from outbox import Outbox
 
-from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.history import past_runs, sqlite_past_runs
 from gpuqueue.history.connect import open_engine, reading, writing
 from gpuqueue.history.database import HistoryDatabase
@@ -19,10 +18,9 @@ from gpuqueue.learning.past_run import MOST_JOBS, PastRun, Proof
 from gpuqueue.learning.signature import program_of
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource
-from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account, Checkout, JobSpec
-from gpuqueue.model.run import Ending, EndingKind, RunDevice, state_after
+from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.text.units import GIB
 
 PROGRAM = "/home/ada/train.py"
@@ -54,13 +52,7 @@ def ran(outbox: Outbox, job_id: int, spec: JobSpec, *devices: RunDevice, ending:
 
 def finish(outbox: Outbox, job_id: int, *devices: RunDevice, ending: Ending = WELL, **given: Any) -> None:
     """Add the one run of a job."""
-    uuids = ",".join(each.uuid for each in devices)
-    claim = {"token": "1.a", "host": "nodeA", "worker": "w0", "devices": uuids, "lease": str(8 * GIB)}
-    outbox.report(job_id, Act.CLAIM, JobState.STARTING, **claim, **given)
-    payload = encode_started(log_path="/log", devices=devices)
-    outbox.report(job_id, Act.STARTED, JobState.RUNNING, token="1.a", started=payload)
-    ended = encode_ended(ending=ending, duration_s=9.0, devices=devices)
-    outbox.report(job_id, Act.FINISH, state_after(ending), token="1.a", ended=ended)
+    outbox.run(job_id, devices, ending, duration_s=9.0, claimed={"lease": str(8 * GIB), **given})
 
 
 def found(database: HistoryDatabase, user: str = "ada", program: str = PROGRAM) -> tuple[PastRun, ...]:
@@ -79,15 +71,9 @@ def test_a_run_whose_memory_others_took_shows_nothing(
     """If the next run gets no more memory, others had taken it, and the need was not larger. Else it was."""
     outbox.submit(1, train())
     for attempt, (ending, lease_gib) in enumerate([(DIED, 6), (WELL, next_gib)], 1):
-        token = f"{attempt}.a"
+        state = JobState.QUEUED if attempt == 1 else None
         seen = replace(device(3), lease_bytes=lease_gib * GIB)
-        given = {"token": token, "attempt": attempt}
-        claim = {"host": "nodeA", "worker": "w0", "devices": "GPU-0", "lease": str(lease_gib * GIB)}
-        outbox.report(1, Act.CLAIM, JobState.STARTING, **claim, **given)
-        payload = encode_started(log_path="/log", devices=(seen,))
-        outbox.report(1, Act.STARTED, JobState.RUNNING, started=payload, **given)
-        ended = encode_ended(ending=ending, duration_s=9.0, devices=(seen,))
-        outbox.report(1, Act.FINISH, JobState.QUEUED if attempt == 1 else state_after(ending), ended=ended, **given)
+        outbox.run(1, (seen,), ending, attempt=attempt, state=state, duration_s=9.0)
     outbox.record()
 
     assert proofs == [run.proof for run in found(database)]
@@ -100,13 +86,8 @@ def test_a_run_whose_memory_others_took_shows_nothing_before_the_next_one(
     # The next job of the script used to ask for twice as much.
     seen = replace(device(3), lease_bytes=6 * GIB)
     outbox.submit(1, train())
-    given = {"token": "1.a", "attempt": 1}
-    claim = {"host": "nodeA", "worker": "w0", "devices": "GPU-0", "lease": str(6 * GIB)}
-    outbox.report(1, Act.CLAIM, JobState.STARTING, **claim, **given)
-    outbox.report(1, Act.STARTED, JobState.RUNNING, started=encode_started(log_path="/log", devices=(seen,)), **given)
-    ended = encode_ended(ending=DIED, duration_s=9.0, devices=(seen,))
     again = {"again": "out_of_memory", "mem": str(asks_gib * GIB), "mem_retries": "1", "mem_allowed": "2"}
-    outbox.report(1, Act.FINISH, JobState.QUEUED, ended=ended, **again, **given)
+    outbox.run(1, (seen,), DIED, state=JobState.QUEUED, duration_s=9.0, **again)
     outbox.record()
 
     assert proofs == [run.proof for run in found(database)]

@@ -8,10 +8,8 @@ import pytest
 from factories import ADA, BOB, make_spec
 from outbox import Outbox, facts, second
 
-from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.device import Peak, PeakSource
-from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.model.statistics import By, Stretch
@@ -35,12 +33,8 @@ def ran(
     """Add a job with one run."""
     job_id = outbox.number + 1
     outbox.submit(job_id, make_spec(argv=("train", command), **spec))
-    outbox.claim(job_id, devices=",".join(each.uuid for each in devices))
-    started = encode_started(log_path="/log", devices=devices)
-    outbox.report(job_id, Act.STARTED, JobState.RUNNING, token="1.a", started=started)
-    ended = encode_ended(ending=ending, duration_s=duration_s, devices=devices)
     state = JobState.SUCCEEDED if ending == WELL else JobState.FAILED
-    outbox.report(job_id, Act.FINISH, state, token="1.a", ended=ended)
+    outbox.run(job_id, devices, ending, state=state, duration_s=duration_s)
 
 
 def found(database: HistoryDatabase, first: int = 0, last: int = 1000, user: str | None = None) -> Stretch | None:

@@ -16,15 +16,13 @@ from outbox import Outbox
 from service_fixtures import ServedSite, serving
 
 from gpuqueue.client import Client, past_runs
-from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.errors import BadRequest
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource
-from gpuqueue.model.event import Act
-from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import Account
-from gpuqueue.model.run import Ending, EndingKind, RunDevice, state_after
+from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.settings.parsers import LearnMemory
 from gpuqueue.system.account import current_account
 from gpuqueue.text.units import GIB, format_bytes
@@ -75,12 +73,7 @@ class Learner:
         )
         ending = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1) if died else Ending.from_status(0)
         self.outbox.submit(job_id, spec)
-        claim = {"token": "1.a", "host": "nodeA", "worker": "w0", "devices": "GPU-0", "lease": str(int(lease * GIB))}
-        self.outbox.report(job_id, Act.CLAIM, JobState.STARTING, **claim)
-        started = encode_started(log_path="/log", devices=(device,))
-        self.outbox.report(job_id, Act.STARTED, JobState.RUNNING, token="1.a", started=started)
-        ended = encode_ended(ending=ending, duration_s=9.0, devices=(device,))
-        self.outbox.report(job_id, Act.FINISH, state_after(ending), token="1.a", ended=ended)
+        self.outbox.run(job_id, (device,), ending, duration_s=9.0, claimed={"lease": str(int(lease * GIB))})
         self.outbox.record()
 
     def submit(self, *args: str, **changes: Any) -> Job:

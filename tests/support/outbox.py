@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from gpuqueue.model.event import Act, Cursor, Event
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import JobSpec
-from gpuqueue.model.run import Ending, Record, RunDevice
+from gpuqueue.model.run import Ending, Record, RunDevice, state_after
 from gpuqueue.text.units import GIB
 
 if TYPE_CHECKING:
@@ -60,6 +61,31 @@ class Outbox:
         """Add the end of a job's run."""
         payload = encode_ended(ending=ending, duration_s=1.5, devices=facts(devices, PEAK))
         self.report(job_id, Act.FINISH, state, token=given.pop("token", RUN), ended=payload, **given)
+
+    def run(
+        self,
+        job_id: int,
+        devices: tuple[RunDevice, ...],
+        ending: Ending,
+        *,
+        attempt: int = 1,
+        state: JobState | None = None,
+        duration_s: float | None = 1.5,
+        claimed: Mapping[str, Any] | None = None,
+        **ended: Any,
+    ) -> None:
+        """Add a run on these devices, from its claim to its end. *claimed* and *ended* are more fields of those events.
+
+        The state is that after the ending, unless another one is given.
+        """
+        given = {"attempt": attempt, "token": f"{attempt}.a"}
+        claim = {"host": "nodeA", "worker": "w0", "lease": str(devices[0].lease_bytes), **(claimed or {})}
+        uuids = ",".join(each.uuid for each in devices)
+        self.report(job_id, Act.CLAIM, JobState.STARTING, devices=uuids, **claim, **given)
+        started = encode_started(log_path="/log", devices=devices)
+        self.report(job_id, Act.STARTED, JobState.RUNNING, started=started, **given)
+        payload = encode_ended(ending=ending, duration_s=duration_s, devices=devices)
+        self.report(job_id, Act.FINISH, state or state_after(ending), ended=payload, **ended, **given)
 
     def record(self, batch: int | None = None) -> None:
         """Write all events into the history, *batch* events at a time."""
