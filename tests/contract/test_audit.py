@@ -45,13 +45,8 @@ def test_a_change_is_in_the_log_with_its_outcome(database: HistoryDatabase, jour
 
     refused, submit, hold, edit, cancel = database.audit_entries(AuditQuery())
     assert (AuditOutcome.DONE, ("12", "13_2")) == (cancel.outcome, cancel.jobs)
-    assert ("ada", 1001, "socket", None, "pid 12") == (
-        cancel.account,
-        cancel.uid,
-        cancel.via,
-        cancel.token_id,
-        cancel.address,
-    )
+    actual = (cancel.account, cancel.uid, cancel.via, cancel.token_id, cancel.address)
+    assert ("ada", 1001, "socket", None, "pid 12") == actual
     assert (AuditOutcome.REFUSED, "only ada may change it", {"mem": "6G"}) == (edit.outcome, edit.reason, edit.detail)
     assert ("bob", "token", "abcdefgh", "10.0.0.7") == (edit.account, edit.via, edit.token_id, edit.address)
     assert AuditOutcome.FAILED is hold.outcome
@@ -267,12 +262,8 @@ def test_refusals_that_repeat_are_one_entry_with_their_number(
     assert {None} == {each.detail.get("times") for each in before}
     folded = {each.action: each for each in found if "times" in each.detail}
     assert ("30", "7") == (folded["cancel"].detail["times"], folded["hold"].detail["times"])
-    assert ("bob", AuditOutcome.REFUSED, "job 34 has ended", "5") == (
-        folded["cancel"].account,
-        folded["cancel"].outcome,
-        folded["cancel"].reason,
-        folded["cancel"].jobs[0],
-    )
+    actual = (folded["cancel"].account, folded["cancel"].outcome, folded["cancel"].reason, folded["cancel"].jobs[0])
+    assert ("bob", AuditOutcome.REFUSED, "job 34 has ended", "5") == actual
     assert len(before) + 3 == len(found)
     assert ("78",) == found[-1].jobs
     assert {AuditOutcome.REFUSED, AuditOutcome.DONE} == {each.outcome for each in found}

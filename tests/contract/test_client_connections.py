@@ -114,11 +114,9 @@ def old(served: ServedSite) -> Job:
     ids=lambda each: each.__name__,
 )
 def test_each_public_method_is_there_over_each_connection(here: type, remote: type) -> None:
-    """A public method of a group has a remote counterpart with the same parameters.
+    """A public method of a group has a remote counterpart with the same parameters."""
 
-    A method that means something only on the host of a run is in ONLY_DIRECT, with the reason.
-    """
-
+    # A method that means something only on the host of a run is in ONLY_DIRECT, with the reason.
     def public(kind: type) -> dict[str, Any]:
         return {name: each for name, each in inspect.getmembers(kind, callable) if not name.startswith("_")}
 
@@ -424,12 +422,8 @@ def test_an_ended_job_is_retried(client: Client, old: Job) -> None:
     """A retry is a new job with the environment of the first, and with the changes."""
     new = client.jobs.retry(old.id, env={"B": "2"}, mem="2M")
 
-    assert (old.id, "1", "2", 2 * 2**20) == (
-        new.spec.retry_of,
-        new.spec.env["A"],
-        new.spec.env["B"],
-        new.spec.mem_bytes,
-    )
+    actual = (new.spec.retry_of, new.spec.env["A"], new.spec.env["B"], new.spec.mem_bytes)
+    assert (old.id, "1", "2", 2 * 2**20) == actual
 
 
 def test_a_drain_by_index_means_the_device_of_this_host_with_its_reason(client: Client) -> None:
@@ -542,10 +536,8 @@ def test_each_call_of_a_service_makes_a_new_code(served: ServedSite) -> None:
 
 
 def test_a_token_works_until_it_is_revoked(served: ServedSite) -> None:
-    """A token made over the socket opens the service over HTTPS, and no longer once it is revoked.
-
-    Both changes are in the audit log. A token that is no admin's can neither make tokens nor read the log.
-    """
+    """A token made over the socket opens the service over HTTPS, and no longer once it is revoked."""
+    # Both changes are in the audit log. A token that is no admin's can neither make tokens nor read the log.
     path = served.directory / "fresh"
     with served.client("unix") as local:
         made = local.access.make_token()
@@ -575,7 +567,7 @@ def test_the_account_is_the_callers(bob: Client) -> None:
 
     assert ("bob", 54321) == (job.spec.account.name, job.spec.account.uid)
     with pytest.raises(BadRequest, match="there is no field 'account'"):
-        bob._link.send("POST", "/jobs", {"argv": ["true"], "cwd": "/", "mem_bytes": 1, "account": {"name": "root"}})  # type: ignore[union-attr]
+        bob._link.send("POST", "/jobs", {"argv": ["true"], "cwd": "/", "mem_bytes": 1, "account": {"name": "root"}})
     bob.jobs.cancel(job.id)
 
 

@@ -33,13 +33,8 @@ def test_a_submitted_job_has_its_full_request_and_waits(database: HistoryDatabas
     outbox.submit(1, spec)
     outbox.record()
     job = known(database, 1).job
-    assert (replace(spec, env={}), JobState.QUEUED, second(1), 0, None) == (
-        job.spec,
-        job.state,
-        job.submitted_at,
-        job.attempt,
-        job.ended_at,
-    )
+    actual = (job.spec, job.state, job.submitted_at, job.attempt, job.ended_at)
+    assert (replace(spec, env={}), JobState.QUEUED, second(1), 0, None) == actual
     assert (Cursor(epoch="e1", last_id="1700-1"), 1) == (database.cursor(), database.max_job_id())
 
 
@@ -66,13 +61,8 @@ def test_a_record_is_the_same_for_any_division_of_its_events_into_batches(
     assert (JobState.SUCCEEDED, "nodeA", ("GPU-b", "GPU-a")) == (job.state, job.host, job.devices)
     assert (second(2), second(3), second(4)) == (job.claimed_at, job.started_at, job.ended_at)
     assert (second(2), second(3), second(4)) == (run.claimed_at, run.started_at, run.ended_at)
-    assert ("1.a", "w0", 1.5, Ending.from_status(0), "/log") == (
-        run.token,
-        run.worker,
-        run.duration_s,
-        run.ending,
-        run.log_path,
-    )
+    actual = (run.token, run.worker, run.duration_s, run.ending, run.log_path)
+    assert ("1.a", "w0", 1.5, Ending.from_status(0), "/log") == actual
     assert facts("GPU-b,GPU-a", PEAK) == run.devices
     assert 6 * GIB == run.peak_bytes
 
@@ -85,13 +75,8 @@ def test_a_released_claim_counts_as_no_attempt(database: HistoryDatabase, outbox
     outbox.report(1, Act.RELEASE_CLAIM, JobState.QUEUED, attempt=0, token="1.a", detail="busy")
     outbox.record(batch)
     job = known(database, 1).job
-    assert ((), JobState.QUEUED, 0, None, None) == (
-        known(database, 1).runs,
-        job.state,
-        job.attempt,
-        job.claimed_at,
-        job.host,
-    )
+    actual = (known(database, 1).runs, job.state, job.attempt, job.claimed_at, job.host)
+    assert ((), JobState.QUEUED, 0, None, None) == actual
     outbox.claim(1, token="1.b", devices="GPU-1")
     outbox.record(batch)
     run = known(database, 1).runs[0]
@@ -150,12 +135,8 @@ def test_a_job_that_never_ran_can_be_held_and_cancelled(database: HistoryDatabas
     outbox.report(1, Act.CANCEL, JobState.CANCELLED, attempt=0)
     outbox.record(1)
     record = known(database, 1)
-    assert (JobState.CANCELLED, second(3), None, ()) == (
-        record.job.state,
-        record.job.ended_at,
-        record.job.reason,
-        record.runs,
-    )
+    actual = (record.job.state, record.job.ended_at, record.job.reason, record.runs)
+    assert (JobState.CANCELLED, second(3), None, ()) == actual
 
 
 def test_cancel_of_a_running_job(database: HistoryDatabase, outbox: Outbox) -> None:
@@ -264,10 +245,8 @@ def test_an_unreadable_submission_still_uses_its_id(database: HistoryDatabase, o
 
 
 def test_what_a_database_refuses_is_replaced(database: HistoryDatabase, outbox: Outbox) -> None:
-    """Names that are not UTF-8 and NUL characters are replaced by a mark in the columns.
-
-    The spec keeps them unchanged.
-    """
+    """Names that are not UTF-8 and NUL characters are replaced by a mark in the columns."""
+    # The spec keeps them unchanged.
     odd = os.fsdecode(b"/home/\xff\xfe")
     spec = make_spec(argv=("cat", odd), cwd=odd, name=odd, script=odd, env={"X": odd})
     outbox.submit(1, spec)

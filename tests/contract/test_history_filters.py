@@ -186,10 +186,8 @@ def test_a_name_may_be_a_pattern(named: HistoryDatabase, name: str, expected: li
 
 @pytest.mark.parametrize("few", [filters.FEW, 0])
 def test_an_exit_code_may_be_a_signal(database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    """The filter for exit code 137 also matches jobs that SIGKILL ended, for which ``run`` returns 137.
-
-    A job that timed out and was ended by SIGKILL does not match.
-    """
+    """The filter for exit code 137 also matches jobs that SIGKILL ended, for which ``run`` returns 137."""
+    # A job that timed out and was ended by SIGKILL does not match.
     monkeypatch.setattr(filters, "FEW", few)
     outbox = RunOutbox(database)
     endings = (Ending.from_status(-9), Ending.from_status(137), Ending.from_status(-15), OUT_OF_MEMORY, TIMED_OUT)
@@ -208,10 +206,8 @@ def test_an_exit_code_may_be_a_signal(database: HistoryDatabase, monkeypatch: py
 def test_an_exit_code_may_be_that_of_run_and_wait(
     database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    """The filter also matches the exit codes of `run` and `wait`: 124 for a timeout and 130 for a cancel.
-
-    Regression: the history found neither.
-    """
+    """The filter also matches the exit codes of `run` and `wait`: 124 for a timeout and 130 for a cancel."""
+    # Regression: the history found neither.
     monkeypatch.setattr(filters, "FEW", few)
     outbox = RunOutbox(database)
     cancelled = Ending.stopped(EndingKind.CANCELLED, -15)
@@ -231,10 +227,8 @@ def test_an_exit_code_may_be_that_of_run_and_wait(
 
 
 def test_a_clock_that_was_set_back_hides_no_job(database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job with an earlier time than its id suggests is found: the submission time counts, not the id.
-
-    The store's clock was set back, so job 3 has an earlier submission time than job 1.
-    """
+    """A job with an earlier time than its id suggests is found: the submission time counts, not the id."""
+    # The store's clock was set back, so job 3 has an earlier submission time than job 1.
     outbox = Outbox(database)
     for job_id in (1, 2, 3, 4):
         outbox.submit(job_id)
@@ -321,10 +315,8 @@ def test_pages_put_together_are_the_whole_list(
     reverse: bool,  # noqa: FBT001 - a test's
     limit: int,
 ) -> None:
-    """All pages together are the whole list in every order, with no job twice and none missing.
-
-    That also holds where a page ends among equal or unknown values.
-    """
+    """All pages together are the whole list in every order, with no job twice and none missing."""
+    # That also holds where a page ends among equal or unknown values.
     whole = ids(furnished, sort=sort, reverse=reverse)
     seen: list[int] = []
     while page := ids(furnished, sort=sort, reverse=reverse, limit=limit, after_id=seen[-1] if seen else None):

@@ -68,10 +68,8 @@ def of(report: LearningReport, rule: MemRule) -> ReplayFigures:
 
 
 def test_each_rule_is_replayed_over_the_repeat_jobs(database: HistoryDatabase, outbox: Outbox) -> None:
-    """The first job teaches; each later one is replayed with what the jobs before it had shown.
-
-    The learned number is 6.5 GiB after one and two peaks of 5 GiB, and 5.8 GiB after three: the fourth job needs 6.
-    """
+    """The first job teaches; each later one is replayed with what the jobs before it had shown."""
+    # The learned number is 6.5 GiB after one and two peaks of 5 GiB, and 5.8 GiB after three: the fourth job needs 6.
     for job_id, peak in enumerate((5, 5, 5, 6), 1):
         ran(outbox, job_id, train(), peak)
     outbox.record()

@@ -159,10 +159,8 @@ def test_only_what_lies_in_the_period_counts(database: HistoryDatabase, diary: D
 
 
 def test_waits_are_ranked_and_only_the_first_claim_ends_one(database: HistoryDatabase, diary: Diary) -> None:
-    """Median and 95th percentile are actual waits, and only the first claim of a job ends a wait.
-
-    A run after a loss is no second wait.
-    """
+    """Median and 95th percentile are actual waits, and only the first claim of a job ends a wait."""
+    # A run after a loss is no second wait.
     for number in range(1, 21):
         diary.run(number, ADA, 0, number / 10, 3)
     diary.record()

@@ -128,10 +128,8 @@ queries = st.fixed_dictionaries(
 def test_an_index_changes_no_answer(
     furnished: HistoryDatabase, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]
 ) -> None:
-    """The index changes no result, for special characters of LIKE and FTS5 and other signs, in each order.
-
-    That holds for texts in few and in many jobs.
-    """
+    """The index changes no result, for special characters of LIKE and FTS5 and other signs, in each order."""
+    # That holds for texts in few and in many jobs.
     monkeypatch.setattr(filters, "FEW", few)
 
     assert without(furnished, **query) == ids(furnished, **query)

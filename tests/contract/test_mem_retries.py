@@ -64,11 +64,7 @@ def test_the_job_has_its_new_memory_where_that_came_from_and_the_count(served: S
 
     job = client.jobs.get(job_id)
 
-    assert (JobState.QUEUED, 6 * GIB, "out_of_memory", 1) == (
-        job.state,
-        job.spec.mem_bytes,
-        job.spec.mem_source,
-        job.mem_retries,
-    )
+    actual = (job.state, job.spec.mem_bytes, job.spec.mem_source, job.mem_retries)
+    assert (JobState.QUEUED, 6 * GIB, "out_of_memory", 1) == actual
     assert 7 * GIB == client.jobs.edit(job_id, mem="7G").spec.mem_bytes
     client.jobs.cancel(job_id)

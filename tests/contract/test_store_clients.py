@@ -479,10 +479,8 @@ def _patiently(resp_client: Any, url: str) -> str | None:
 
 @pytest.mark.full
 def test_a_store_that_is_killed_between_sending_and_answering(by: Connect, own_store: OwnStore) -> None:
-    """A submit that is repeated with the same nonce after the store was killed makes one job.
-
-    That holds whether the first submit was done or not.
-    """
+    """A submit that is repeated with the same nonce after the store was killed makes one job."""
+    # That holds whether the first submit was done or not.
     _open(own_store.url)
     relay = Relay(own_store.url)
     queue = JobQueue(f"redis://127.0.0.1:{relay.port}", by=by)
@@ -625,10 +623,8 @@ def test_a_certificate_without_an_authority(
 
 
 def test_the_library_has_what_the_small_client_lacks(start_store: StartStore) -> None:
-    """A URL with an option that the small client does not support goes to the library.
-
-    No option is ignored silently.
-    """
+    """A URL with an option that the small client does not support goes to the library."""
+    # No option is ignored silently.
     url = start_store()
 
     for more in ("?ssl_min_version=TLSv1_3", "?db=x", "?db=1&db=2", "?username=ann"):

@@ -189,10 +189,8 @@ def test_an_unrecorded_job_of_a_lost_store_is_restored_with_its_run(rebuilt: Job
 def test_a_job_that_was_made_up_of_a_run_on_a_gpu_goes_on_only_there(
     rebuilt: JobQueue, kind: DeviceKind, meant: str | None
 ) -> None:
-    """A job created from a run on a GPU is bound to GPUs, should the run be lost.
-
-    Its request has no device filter, and no GPU may be known by then.
-    """
+    """A job created from a run on a GPU is bound to GPUs, should the run be lost."""
+    # Its request has no device filter, and no GPU may be known by then.
     uuid = "GPU-0" if kind is DeviceKind.GPU else "cpu-0"
     assert rebuilt.runs.adopt(stray(7, devices=(replace(DEVICE, kind=kind, uuid=uuid),)), lease_s=300)
     assert meant == last_event(rebuilt).fields.get("meant")

@@ -62,10 +62,8 @@ def test_a_server_with_an_allocator_of_its_own_keeps_it(tmp_path: Path) -> None:
 
 
 def test_nothing_installed_or_no_answer_changes_nothing(tmp_path: Path) -> None:
-    """Nothing changes without an installed allocator or without an answer from the server.
-
-    A store must start on any machine.
-    """
+    """Nothing changes without an installed allocator or without an answer from the server."""
+    # A store must start on any machine.
     assert environment_for(server_with(tmp_path, "libc"), {}, [tmp_path]) == {}
     (tmp_path / "libjemalloc.so.2").touch()
     assert environment_for(tmp_path / "no server", {}, [tmp_path]) == {}

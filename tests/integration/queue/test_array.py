@@ -237,10 +237,8 @@ def test_a_reservation_is_for_its_next_member(queue: JobQueue) -> None:
 
 
 def test_waiting_counts_from_the_last_member_taken(farm: JobQueue, client: redis.Redis) -> None:
-    """Aging of an array counts from the last claimed member, not from the submission.
-
-    An array that is being served is not promoted above other jobs.
-    """
+    """Aging of an array counts from the last claimed member, not from the submission."""
+    # An array that is being served is not promoted above other jobs.
     first = submit(farm, "0-9")
     client.hset(f"{{gq}}:j:{first}", stored.SUBMITTED_MS, 1_000_000)
     taken = must_claim(farm)

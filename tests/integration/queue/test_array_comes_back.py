@@ -125,10 +125,8 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     left: str,
     held: str,
 ) -> None:
-    """An array whose progress is invalid is held, with no member left to release, and the reason is reported.
-
-    The cause may be a manual edit of the database.
-    """
+    """An array whose progress is invalid is held, with no member left to release, and the reason is reported."""
+    # The cause may be a manual edit of the database.
     array = submit(queue, "0-9")
     ended, running = must_claim(queue), must_claim(queue)
     end(queue, ended)

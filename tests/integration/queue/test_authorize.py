@@ -155,10 +155,8 @@ def test_the_python_client_submits_and_changes_jobs_as_the_account_that_runs_it(
 
 
 def test_the_access_rule_of_the_docs_is_enough_and_no_more(own_store: OwnStore) -> None:
-    """The documented access rule is sufficient and minimal.
-
-    A job runs completely under it, and no member empties the store or reads keys of other programs.
-    """
+    """The documented access rule is sufficient and minimal."""
+    # A job runs completely under it, and no member empties the store or reads keys of other programs.
     page = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "identity.md"
     rule = next(line for line in page.read_text().splitlines() if line.startswith("ACL SETUSER"))
     as_superuser = connect(own_store.url)

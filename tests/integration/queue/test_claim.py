@@ -144,10 +144,8 @@ def test_a_pool_is_served_by_its_devices_only(queue: JobQueue) -> None:
 
 @pytest.mark.promise("P3")
 def test_eight_claimers_at_once_never_allocate_more_than_there_is(queue: JobQueue, store_url: str) -> None:
-    """Racing claimers never allocate too much: 200 jobs, four devices, eight connections.
-
-    No job is claimed twice, and no device has more memory allocated than it has in total.
-    """
+    """Racing claimers never allocate too much: 200 jobs, four devices, eight connections."""
+    # No job is claimed twice, and no device has more memory allocated than it has in total.
     devices = [f"GPU-{i}" for i in range(4)]
     serve(queue, *(make_offer(uuid, slots=64) for uuid in devices))
     for i in range(200):
@@ -182,10 +180,8 @@ def test_a_claim_repeated_after_the_lease_was_lost_gets_nobody_elses_token(queue
 
 
 def test_our_growth_is_in_the_same_sample_as_external_memory(queue: JobQueue) -> None:
-    """A claim counts the growth of our own runs in the same sample as the external processes.
-
-    A run that took more memory than it asked for, between two heartbeats, leaves no free memory for the next claim.
-    """
+    """A claim counts the growth of our own runs in the same sample as the external processes."""
+    # A run that took more memory than it asked for, between two heartbeats, leaves no free memory for the next claim.
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=2 * GIB))
     submit_and_claim(queue, mem_bytes=10 * GIB)
@@ -204,10 +200,9 @@ BOUND_S = 90.0
 
 @pytest.mark.full
 def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store: redis.Redis, store_url: str) -> None:
-    """Eight claimers run 1500 jobs, each exactly once, without allocating too much memory.
-
-    There are two hosts with four cards each. Ticks reserve devices and promote jobs meanwhile, and some runs end late.
-    """
+    """Eight claimers run 1500 jobs, each exactly once, without allocating too much memory."""
+    # There are two hosts with four cards each. Ticks reserve devices and promote jobs meanwhile, and some runs end
+    # late.
     serve(queue, *(make_offer(uuid, host=host) for uuid, host in DEVICES.items()))
     for number in range(JOBS):
         queue.requests.submit(

@@ -93,10 +93,8 @@ def test_a_claim_is_a_function_that_stays(queue: JobQueue, admin: redis.Redis) -
 
 @pytest.mark.full
 def test_a_claim_does_not_mix_up_shapes_however_many_it_has_read(queue: JobQueue, admin: redis.Redis) -> None:
-    """A claim does not mix up shapes, even when it has parsed more of them than the server-side cache holds.
-
-    The cache of parsed shapes has a maximum size, after which it starts again.
-    """
+    """A claim does not mix up shapes, even when it has parsed more of them than the server-side cache holds."""
+    # The cache of parsed shapes has a maximum size, after which it starts again.
     most = int(re.findall(r"MOST_PARSED = \{\}, 0, (\d+)", whole("claim"))[0])
     sizes = [GIB + number * 2**20 for number in range(most + 20)]
     ids = {submit(queue, mem_bytes=size): size for size in sizes}
@@ -114,10 +112,8 @@ def test_a_claim_does_not_mix_up_shapes_however_many_it_has_read(queue: JobQueue
 
 
 def test_a_store_that_lost_its_functions_gets_them_again(queue: JobQueue, admin: redis.Redis) -> None:
-    """A store that lost its functions (by a restart without data or a flush) gets them again.
-
-    The claim is made once.
-    """
+    """A store that lost its functions (by a restart without data or a flush) gets them again."""
+    # The claim is made once.
     for _ in range(2):
         queue.requests.submit(make_spec())
     must_claim(queue)
@@ -162,10 +158,8 @@ def test_two_versions_do_not_remove_each_others_functions_for_ever(queue: JobQue
 def test_where_the_rules_allow_no_functions_the_claim_is_a_script(
     own_store: OwnStore, admin: redis.Redis, refused: str
 ) -> None:
-    """Where access rules forbid functions, the claim runs as a script, as in a store without functions.
-
-    Access rules that were written for an older version remain sufficient.
-    """
+    """Where access rules forbid functions, the claim runs as a script, as in a store without functions."""
+    # Access rules that were written for an older version remain sufficient.
     admin.execute_command("ACL", "SETUSER", "lab", "on", ">pass", "~*", "&*", "+@all", refused)
     queue = JobQueue(f"{own_store.url}?username=lab&password=pass")
     for _ in range(3):

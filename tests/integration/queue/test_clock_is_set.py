@@ -171,10 +171,8 @@ def test_a_run_that_was_left_by_down_leave_jobs_keeps_its_lease_of_ten_days(site
 def test_however_the_clock_is_set_the_living_stay_and_the_dead_go(
     site: Site, jumps: list[tuple[float, int, bool]]
 ) -> None:
-    """With any clock settings, a run with heartbeats stays and a run without is lost.
-
-    The worker of the second run dies before the clock is set. The store's clock stays above zero.
-    """
+    """With any clock settings, a run with heartbeats stays and a run without is lost."""
+    # The worker of the second run dies before the clock is set. The store's clock stays above zero.
     site.set(1000 * DAY_S)
     site.reap()
     site.lost.clear()
@@ -211,10 +209,8 @@ def test_usage_recorded_under_a_wrong_clock_does_not_count_for_ever(site: Site) 
 
 @pytest.mark.parametrize("jump_s", [DAY_S, -DAY_S])
 def test_a_run_is_charged_for_the_time_that_it_took(site: Site, jump_s: float) -> None:
-    """A run is charged for its own duration, not for the time by which the clock was set in between.
-
-    No user gets that time as a credit either.
-    """
+    """A run is charged for its own duration, not for the time by which the clock was set in between."""
+    # No user gets that time as a credit either.
     ada = site.start(account=ADA)
     site.set(jump_s)
     site.reap()
@@ -245,10 +241,8 @@ def test_a_lost_run_under_a_clock_that_was_set_back_gives_its_user_no_credit(sit
 
 
 def test_a_device_with_a_heartbeat_in_the_future_is_not_used(site: Site) -> None:
-    """A neighbour device whose last heartbeat lies in the future is not used for a gang.
-
-    Regression: its worker was dead, and for a whole day gangs were allocated memory there.
-    """
+    """A neighbour device whose last heartbeat lies in the future is not used for a gang."""
+    # Regression: its worker was dead, and for a whole day gangs were allocated memory there.
     serve(site.queue, make_offer("GPU-1"))
     site.set(-DAY_S)
     site.queue.devices.heartbeat(make_offer("GPU-0"), [], lease_s=LEASE_S)

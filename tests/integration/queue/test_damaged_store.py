@@ -80,11 +80,9 @@ def test_a_job_whose_request_cannot_be_read_is_seen_and_never_claimed_twice(
 def test_fields_that_a_job_has_lost_stop_nobody(
     queue: JobQueue, store: redis.Redis, lost: tuple[str, ...], worth: str | None
 ) -> None:
-    """Lost or damaged fields of a job stop no other job, before and after its claim.
+    """Lost or damaged fields of a job stop no other job, before and after its claim."""
 
-    The job itself continues, and all indexes are right afterwards.
-    """
-
+    # The job itself continues, and all indexes are right afterwards.
     def lose() -> None:
         for name in lost:
             if worth is None:
@@ -135,10 +133,8 @@ def test_a_run_of_a_damaged_job_is_adopted_completely_or_not_at_all(
 
 
 def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQueue, store: redis.Redis) -> None:
-    """A job that lost its priority, user or shape cannot be queued again, but it can be ended.
-
-    A job that would be queued again ends as lost, and its history stays.
-    """
+    """A job that lost its priority, user or shape cannot be queued again, but it can be ended."""
+    # A job that would be queued again ends as lost, and its history stays.
     serve(queue, make_offer("GPU-0"))
     for _ in range(4):
         queue.requests.submit(make_spec())
@@ -197,10 +193,8 @@ def test_gpus_logs_a_damaged_device_and_shows_the_others_which_continue_to_serve
 
 
 def test_a_lease_that_cannot_be_read_closes_its_device(queue: JobQueue, store: redis.Redis) -> None:
-    """An unreadable lease stops claims on its device, because an unknown size is not zero.
-
-    The device's worker continues to send heartbeats for its other runs.
-    """
+    """An unreadable lease stops claims on its device, because an unknown size is not zero."""
+    # The device's worker continues to send heartbeats for its other runs.
     serve(queue)
     store.hset(keys.device_leases("GPU-0"), "7", "much")
     queue.requests.submit(make_spec())
@@ -251,12 +245,8 @@ def test_an_unreadable_request_in_the_history_hides_no_record(queue: JobQueue, d
 
     last, first = database.history(HistoryQuery())
 
-    assert ("first", ("echo", "a b"), 2, 5.0) == (
-        first.job.spec.name,
-        first.job.spec.argv,
-        first.job.spec.gpus,
-        first.job.spec.time_limit_s,
-    )
+    actual = (first.job.spec.name, first.job.spec.argv, first.job.spec.gpus, first.job.spec.time_limit_s)
+    assert ("first", ("echo", "a b"), 2, 5.0) == actual
     assert "last" == last.job.spec.name
 
 
@@ -280,10 +270,8 @@ def test_a_malformed_wake_up_message_only_means_check_for_work(text: str) -> Non
 
 @pytest.mark.full
 def test_a_worker_ends_what_it_cannot_read_and_goes_on(site: Site, store_url: str) -> None:
-    """A worker ends a job that it cannot decode and continues with the next job.
-
-    The job is refused once, with its story in the history, instead of being claimed and released for ever.
-    """
+    """A worker ends a job that it cannot decode and continues with the next job."""
+    # The job is refused once, with its story in the history, instead of being claimed and released for ever.
     store = connect(store_url)
     bad = [submit(site.queue, account=BOB) for _ in range(2)]
     good = submit(site.queue)

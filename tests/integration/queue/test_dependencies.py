@@ -125,10 +125,8 @@ def test_a_cancelled_job_cancels_the_whole_chain_of_jobs_that_depend_on_it(queue
 
 
 def test_thousands_of_dependants_are_released_in_batches(queue: JobQueue) -> None:
-    """The end of a job reaches its many dependants in batches, so that no script runs long.
-
-    Every claim and every tick continues until all dependants have it, each once and in order.
-    """
+    """The end of a job reaches its many dependants in batches, so that no script runs long."""
+    # Every claim and every tick continues until all dependants have it, each once and in order.
     serve(queue)
     parent = submit(queue)
     many = [submit(queue, waits=after(parent), priority=Priority.LOW) for _ in range(170)]
@@ -164,10 +162,8 @@ def test_an_end_that_the_queue_has_forgotten_is_judged_when_the_job_is_submitted
 
 
 def test_a_dependant_that_is_cancelled_leaves_nothing_behind(queue: JobQueue) -> None:
-    """A cancelled dependant leaves no index entries, neither for its dependencies nor for its begin time.
-
-    Its own dependants are cancelled instead of waiting for ever.
-    """
+    """A cancelled dependant leaves no index entries, neither for its dependencies nor for its begin time."""
+    # Its own dependants are cancelled instead of waiting for ever.
     serve(queue)
     first = submit(queue)
     second = submit(queue, waits=after(first, begin_at=begin().begin_at))
@@ -292,13 +288,8 @@ def test_a_run_that_exits_with_75_is_requeued_five_times_and_then_held(queue: Jo
 
     assert [JobState.QUEUED] * 5 + [JobState.HELD] == states
     job = job_of(queue, job_id)
-    assert (WaitReason.REQUEUED_TOO_OFTEN, 5, 0, 0, 6) == (
-        job.reason,
-        job.requeues,
-        job.losses,
-        job.retries,
-        job.attempt,
-    )
+    actual = (job.reason, job.requeues, job.losses, job.retries, job.attempt)
+    assert (WaitReason.REQUEUED_TOO_OFTEN, 5, 0, 0, 6) == actual
     queue.jobs.release(job_id)
     assert JobState.QUEUED is run(queue, 75)
 

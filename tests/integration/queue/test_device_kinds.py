@@ -101,10 +101,8 @@ def silence(queue: JobQueue, store_url: str) -> None:
 
 @pytest.mark.parametrize("close", [lose, drain, silence])
 def test_a_gpu_that_takes_nothing_is_still_waited_for(queue: JobQueue, store_url: str, close: Any) -> None:
-    """A job without a device filter waits for a GPU that takes no jobs at the moment.
-
-    It must not run for a day on the CPU because a card was unavailable for a minute.
-    """
+    """A job without a device filter waits for a GPU that takes no jobs at the moment."""
+    # It must not run for a day on the CPU because a card was unavailable for a minute.
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))
     close(queue, store_url)
     job = queue.requests.submit(make_spec())

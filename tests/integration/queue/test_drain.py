@@ -70,10 +70,8 @@ def test_a_users_resume_does_not_remove_the_drain_of_down(queue: JobQueue) -> No
 
 
 def test_a_person_s_drain_outlives_the_device_s_absence(queue: JobQueue) -> None:
-    """A user's drain outlives the withdrawal of the device by `down` and its new announcement by `up`.
-
-    The drain of `down` itself is gone by then.
-    """
+    """A user's drain outlives the withdrawal of the device by `down` and its new announcement by `up`."""
+    # The drain of `down` itself is gone by then.
     serve(queue)
     drain(queue, DrainOrigin.PERSON, "RMA")
     drain(queue, DrainOrigin.DOWN)
@@ -99,10 +97,8 @@ def test_a_drain_only_stops_new_jobs_and_only_on_the_named_devices(queue: JobQue
 
 @pytest.mark.parametrize("text", ["this machine is going down (gpuqueue down)", "12", "[1]", '"down"', "null", "{"])
 def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store: redis.Redis, text: str) -> None:
-    """A drain text of the previous version is read as a drain of `down`, the only origin of that version.
-
-    An upgrade under `down --leave-jobs` must not leave the devices drained.
-    """
+    """A drain text of the previous version is read as a drain of `down`, the only origin of that version."""
+    # An upgrade under `down --leave-jobs` must not leave the devices drained.
     serve(queue)
     store.hset(keys.DRAINED, "GPU-0", text)
 
@@ -185,10 +181,8 @@ def test_repeated_deaths_of_one_job_do_not_drain_the_device(queue: JobQueue) -> 
 
 @pytest.mark.parametrize("resets", [True, False])
 def test_a_run_that_goes_well_ends_the_row_and_one_that_says_nothing_does_not(queue: JobQueue, *, resets: bool) -> None:
-    """A run that goes well resets the row of deaths, and a run without evidence does not.
-
-    An ImportError between two crashes proves nothing. An hour of training does.
-    """
+    """A run that goes well resets the row of deaths, and a run without evidence does not."""
+    # An ImportError between two crashes proves nothing. An hour of training does.
     serve(queue)
     die(queue)
     die(queue)
@@ -214,10 +208,8 @@ def test_a_run_that_goes_well_elsewhere_says_nothing_here(queue: JobQueue) -> No
 
 
 def test_a_run_on_several_devices_is_evidence_for_each(queue: JobQueue) -> None:
-    """The death of a run on several devices counts against each of them, because the cause is unknown.
-
-    A run that goes well on one device resets the row of that device only.
-    """
+    """The death of a run on several devices counts against each of them, because the cause is unknown."""
+    # A run that goes well on one device resets the row of that device only.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for _ in range(3):
         queue.requests.submit(make_spec(gpus=2))
@@ -229,10 +221,8 @@ def test_a_run_on_several_devices_is_evidence_for_each(queue: JobQueue) -> None:
 
 
 def test_resumed_the_device_starts_with_a_clean_slate(queue: JobQueue) -> None:
-    """A resume resets the row of deaths: one more death is not the third of a row.
-
-    While the first drain lasts, its reason stays unchanged.
-    """
+    """A resume resets the row of deaths: one more death is not the third of a row."""
+    # While the first drain lasts, its reason stays unchanged.
     serve(queue)
     running = [queue.requests.submit(make_spec()) and must_claim(queue) for _ in range(6)]
     for claimed in running[:3]:

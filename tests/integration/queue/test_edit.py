@@ -53,10 +53,8 @@ def test_an_edited_job_keeps_its_place_and_runs_as_it_was_edited(queue: JobQueue
 
 
 def test_a_held_job_stays_held_and_a_priority_counts_at_once(queue: JobQueue, store: redis.Redis) -> None:
-    """An edit of a held job keeps it held, and an edited priority applies at once.
-
-    An edit of another field does not undo a promotion by aging.
-    """
+    """An edit of a held job keeps it held, and an edited priority applies at once."""
+    # An edit of another field does not undo a promotion by aging.
     serve(queue)
     first, second = submit(queue), submit(queue)
     queue.jobs.hold(first)
@@ -219,10 +217,8 @@ RETRIES = Retries(times=3, on=(RetryOn.ANY,))
 
 @pytest.mark.parametrize("way", ["in its pause", "after its pause", "held", "given back", "after a rebuild"])
 def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, recorded: Recorded, way: str) -> None:
-    """A pending retry cannot be removed by an edit: it was granted and is run.
-
-    Regression: the edit was accepted once the pause was over or the job was held.
-    """
+    """A pending retry cannot be removed by an edit: it was granted and is run."""
+    # Regression: the edit was accepted once the pause was over or the job was held.
     serve(queue)
     job_id = submit(queue, retries=RETRIES)
     run_next(queue, 1)
@@ -248,10 +244,8 @@ def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, recorded:
 
 @pytest.mark.parametrize("way", ["in its pause", "after a rebuild", "lost"])
 def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, recorded: Recorded, way: str) -> None:
-    """An edit may remove the retries of a job that waits after a requeue (exit code 75) or a loss.
-
-    Neither of them is a retry.
-    """
+    """An edit may remove the retries of a job that waits after a requeue (exit code 75) or a loss."""
+    # Neither of them is a retry.
     serve(queue)
     job_id = submit(queue, retries=RETRIES)
     for _ in range(2):
@@ -312,10 +306,8 @@ def at_once_but_for_others(queue: JobQueue, job_id: int) -> None:
 
 
 def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(queue: JobQueue, recorded: Recorded) -> None:
-    """A dependency that failed before the store was lost cancels the job after the rebuild.
-
-    That holds even if the job has run before.
-    """
+    """A dependency that failed before the store was lost cancels the job after the rebuild."""
+    # That holds even if the job has run before.
     serve(queue)
     parent = submit(queue, waits=Waits(hold=True))
     job_id = submit(queue, retries=RETRIES)
@@ -377,13 +369,8 @@ def test_gpuqueue_edit_prints_one_line_and_uses_the_documented_exit_codes(site: 
     assert f"job {second}: queued, {changed}, device gpu, any pool\n" == done.stdout
     job = job_of(site.queue, second)
     spec = job.spec
-    assert (8 * GIB, 7200.0, "big", Priority.HIGH, 2) == (
-        spec.mem_bytes,
-        spec.time_limit_s,
-        spec.name,
-        spec.priority,
-        spec.retries.times,
-    )
+    actual = (spec.mem_bytes, spec.time_limit_s, spec.name, spec.priority, spec.retries.times)
+    assert (8 * GIB, 7200.0, "big", Priority.HIGH, 2) == actual
     assert (WaitReason.DEPENDENCY, 2030) == (job.reason, job.begins_at.year if job.begins_at else None)
     site.cli("edit", str(second), "--after", "none", "--begin", "now", "--time", "none", "--retries", "0")
     assert (WaitReason.MEMORY, None) == (

@@ -251,10 +251,8 @@ def test_a_job_queued_again_counts_its_attempts_on_and_no_loss(queue: JobQueue) 
 
 
 def test_it_stays_when_the_history_has_the_end_of_its_run(queue: JobQueue) -> None:
-    """A job that is queued again stays in the queue after the history has the end of its run.
-
-    Only ended jobs are dropped.
-    """
+    """A job that is queued again stays in the queue after the history has the end of its run."""
+    # Only ended jobs are dropped.
     end(queue, start(queue))
     last = queue.outbox.events("0-0")[-1]
     assert (Act.FINISH, JobState.QUEUED) == (last.act, last.state)
@@ -266,10 +264,8 @@ def test_it_stays_when_the_history_has_the_end_of_its_run(queue: JobQueue) -> No
 
 @pytest.mark.parametrize("tick", ["claim", "reap"])
 def test_it_waits_for_its_time_and_comes_back_with_the_next_claim_or_tick(queue: JobQueue, tick: str) -> None:
-    """A delayed retry waits for its time, with reason "retry", and comes back with the next claim or reaper tick.
-
-    Until then no claim takes it.
-    """
+    """A delayed retry waits for its time, with reason "retry", and comes back with the next claim or reaper tick."""
+    # Until then no claim takes it.
     assert JobState.QUEUED is end(queue, start(queue), LATER)
     job = queue.jobs.get(1)
     assert WaitReason.RETRY is job.reason

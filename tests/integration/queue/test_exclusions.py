@@ -56,10 +56,8 @@ def explain(queue: JobQueue, job_id: int) -> Explanation:
 
 
 def test_a_host_that_cannot_start_a_job_gets_it_no_more(site: JobQueue) -> None:
-    """27 of 40 jobs failed for good on a host without their directory, in milliseconds each.
-
-    The start counts as no attempt, the host gets other jobs, and ``why`` names the host with the reason.
-    """
+    """27 of 40 jobs failed for good on a host without their directory, in milliseconds each."""
+    # The start counts as no attempt, the host gets other jobs, and ``why`` names the host with the reason.
     job = submit(site)
 
     assert JobState.QUEUED is refuse(site, "h1")
@@ -71,11 +69,8 @@ def test_a_host_that_cannot_start_a_job_gets_it_no_more(site: JobQueue) -> None:
     assert {"h1": (Obstacle.EXCLUDED, MISSING), "h2": (Obstacle.FITS, None)} == {
         each.host: (each.obstacle, each.cannot_start) for each in explain(site, job).devices
     }
-    assert (0, JobState.QUEUED, WaitReason.MEMORY) == (
-        job_of(site, job).attempt,
-        job_of(site, job).state,
-        job_of(site, job).reason,
-    )
+    actual = (job_of(site, job).attempt, job_of(site, job).state, job_of(site, job).reason)
+    assert (0, JobState.QUEUED, WaitReason.MEMORY) == actual
     elsewhere = take(site, "h2")
     assert (job, 1) == (elsewhere.job_id, elsewhere.attempt)
 

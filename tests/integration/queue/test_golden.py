@@ -59,10 +59,8 @@ def test_a_workers_end_report_loads_for_ever_with_all_its_fields() -> None:
 
 
 def test_a_device_that_a_worker_announced_is_known_for_ever(queue: JobQueue, store: redis.Redis) -> None:
-    """A device that a worker announced loads for ever, in the scripts and in Python.
-
-    Checked are its values, pool and external processes.
-    """
+    """A device that a worker announced loads for ever, in the scripts and in Python."""
+    # Checked are its values, pool and external processes.
     store.sadd(keys.HOSTS, "nodeA")
     store.hset(keys.FACTS, "GPU-1", golden("facts-v1.json"))
     store.hset(keys.SEEN, "GPU-1", golden("seen-v1.json"))
@@ -80,12 +78,8 @@ def test_a_device_that_a_worker_announced_is_known_for_ever(queue: JobQueue, sto
     assert (512 * MIB, 3 * GIB, 8, "big") == (status.headroom_bytes, status.external_bytes, status.slots, status.pool)
     assert None is status.environments  # a worker of the first version does not say
     (external,) = status.external_processes
-    assert (7, 3 * GIB, "bob", "python notebook.py") == (
-        external.pid,
-        external.held_bytes,
-        external.user,
-        external.command,
-    )
+    actual = (external.pid, external.held_bytes, external.user, external.command)
+    assert (7, 3 * GIB, "bob", "python notebook.py") == actual
     with pytest.raises(Impossible, match=r"can give 23\.5G"):
         queue.requests.submit(make_spec(mem_bytes=24 * GIB))
     queue.requests.submit(make_spec(pool="big"))
@@ -167,11 +161,8 @@ def test_a_full_outbox_that_is_left_from_before_an_upgrade_is_recorded(
     acts = [event.act for event in database.events(1)]
     assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.NOTE, Act.FINISH] == acts
     record = database.get(1)
-    assert (JobState.SUCCEEDED, "train.py", 6 * GIB) == (
-        record.job.state,
-        record.job.spec.script,
-        record.job.spec.mem_bytes,
-    )
+    actual = (record.job.state, record.job.spec.script, record.job.spec.mem_bytes)
+    assert (JobState.SUCCEEDED, "train.py", 6 * GIB) == actual
     assert (TOKEN, "nodeA", "GPU-1") == (record.last_run.token, record.last_run.host, record.last_run.devices[0].uuid)
     assert ["it holds 7G on GPU-1"] == [note.text for note in record.notes]
     assert record.job.submitted_at > from_epoch_ms(0)
@@ -201,12 +192,8 @@ def test_a_run_that_a_worker_left_is_adopted_for_ever(directory: RunDir) -> None
     assert 1795276796048 == held.claimed_ms
     assert (GOLDEN / "spec-v1.json").read_text() == directory.payload()
     assert ProcessIdentity(3684, 692307, "0f0e0d0c-0b0a-4908-8706-050403020100") == shim
-    assert (EndingKind.EXITED, 0, None, False) == (
-        end.ending.kind,
-        end.ending.exit_code,
-        end.max_rss_bytes,
-        end.hosts_fault,
-    )
+    actual = (end.ending.kind, end.ending.exit_code, end.max_rss_bytes, end.hosts_fault)
+    assert (EndingKind.EXITED, 0, None, False) == actual
     report = read_reports(directory.path)
     assert (5 * GIB, False) == (report.reserved("GPU-1", 0), report.out_of_memory)
 
@@ -232,11 +219,8 @@ def test_measurements_that_another_worker_stored_continue(directory: RunDir) -> 
     assert (5 * GIB, 2, 1, True) == (meter.peak_bytes, meter.samples, meter.na_samples, meter.shared)
     assert (1000.25, 5 * GIB) == (run.since_s, run.at_once_bytes)
     assert ({4711, 4712}, 6 * GIB, True) == (meter.pids, meter.delta_bytes, meter.warned)
-    assert (0.3, 0.5, 61.0) == (
-        meter.activity().first_memory_s,
-        meter.activity().utilisation_mean,
-        meter.activity().temperature_max_c,
-    )
+    actual = (meter.activity().first_memory_s, meter.activity().utilisation_mean, meter.activity().temperature_max_c)
+    assert (0.3, 0.5, 61.0) == actual
     assert meter.timeline() is not None
 
 

@@ -144,10 +144,8 @@ def test_nothing_is_reserved_under_a_limit_for_a_job_whose_device_is_drained(sit
 
 
 def test_room_is_reserved_again_once_the_device_is_resumed(site: Site) -> None:
-    """The reservation under a limit is dropped when the device is drained and comes back when it is resumed.
-
-    It protects the job from a stream of small jobs of its user, one of which fits whenever another ends.
-    """
+    """The reservation under a limit is dropped when the device is drained and comes back when it is resumed."""
+    # It protects the job from a stream of small jobs of its user, one of which fits whenever another ends.
     site.serve(16, 8, limits="*: running_mem=16G")
     site.stream(60, ADA, 4, 30, 0, time_s=60)
     gang = site.submit(ADA, 6, 3, 0, 1, time_s=20)
@@ -181,11 +179,9 @@ def test_no_room_is_reserved_for_a_job_whose_device_is_silent(site: Site) -> Non
 
 
 def test_no_room_is_reserved_for_a_job_that_lacks_another_device(site: Site) -> None:
-    """Nothing is reserved under a limit for a job whose device another user occupies for a week.
-
-    That user, eve, is under no such limit. Regression: the reservation stayed after the limit was in the way for a
-    moment.
-    """
+    """Nothing is reserved under a limit for a job whose device another user occupies for a week."""
+    # That user, eve, is under no such limit. Regression: the reservation stayed after the limit was in the way for a
+    # moment.
     site.after_s = 20.0
     site.serve(8, 8, 16, limits="@lab: running_mem=20G")
     site.submit(EVE, 7, 150, 1, time_s=WEEK_S)
@@ -207,11 +203,9 @@ def test_no_room_is_reserved_for_a_job_that_lacks_another_device(site: Site) -> 
 
 @pytest.mark.full
 def test_a_reservation_ends_if_another_process_takes_the_device(site: Site) -> None:
-    """A reservation under a limit is dropped when another user's run takes the device, but not at once.
-
-    Most time limits are too long, so the run may end early. A job that ends before that run passes at once, all others
-    after a minute.
-    """
+    """A reservation under a limit is dropped when another user's run takes the device, but not at once."""
+    # Most time limits are too long, so the run may end early. A job that ends before that run passes at once, all
+    # others after a minute.
     site.serve(8, 8, 8, limits="@lab: running_mem=14G")
     site.submit(ADA, 7, 100, 0, time_s=300)
     large = site.submit(ADA, 8, 5, 1, time_s=20)
@@ -251,10 +245,8 @@ def test_room_is_dropped_when_a_run_ends_long_before_its_time(site: Site) -> Non
 
 @pytest.mark.full
 def test_who_waits_for_a_run_without_a_limit_keeps_no_room_behind_it_twice(site: Site) -> None:
-    """A reservation behind a run without a time limit lasts as long as the job had waited, and is not made again.
-
-    Other jobs then continue until that run has ended. The same rule holds for reserved devices.
-    """
+    """A reservation behind a run without a time limit lasts as long as the job had waited, and is not made again."""
+    # Other jobs then continue until that run has ended. The same rule holds for reserved devices.
     site.serve(8, 8, 16, limits="@lab: running_mem=20G")
     site.submit(EVE, 7, 4000, 1)
     gang = site.submit(ADA, 7, 3, 0, 1, time_s=20)
@@ -274,10 +266,8 @@ def test_who_waits_for_a_run_without_a_limit_keeps_no_room_behind_it_twice(site:
 @pytest.mark.full
 @pytest.mark.parametrize("time_s", [None, 300.0, 3600.0])
 def test_who_needs_room_under_a_limit_and_a_busy_device_gets_both(site: Site, time_s: float | None) -> None:
-    """A job that needs both a limit's room and a busy device gets both within two minutes, whatever the time limits.
-
-    Small jobs of the same user compete for the limit, and jobs of another user compete for the device.
-    """
+    """A job that needs both a limit's room and a busy device gets both within two minutes, whatever the time limits."""
+    # Small jobs of the same user compete for the limit, and jobs of another user compete for the device.
     site.serve(24, limits="ada: running_mem=20G")
     for second in range(30):
         site.submit(EVE, 4, 100 + second, time_s=time_s)
@@ -292,10 +282,8 @@ def test_who_needs_room_under_a_limit_and_a_busy_device_gets_both(site: Site, ti
 
 
 def test_no_room_is_reserved_for_a_whole_card_beyond_the_limit(site: Site) -> None:
-    """Nothing is reserved for a job on a whole card if the limit allows only a drained card.
-
-    Regression: the other card, which is idle but too large for the limit, led to a reservation.
-    """
+    """Nothing is reserved for a job on a whole card if the limit allows only a drained card."""
+    # Regression: the other card, which is idle but too large for the limit, led to a reservation.
     site.serve(8, 24, limits="ada: running_mem=16G")
     site.queue.devices.drain(["dev-0"], origin=DrainOrigin.PERSON, why="", by="eve")
     site.submit(ADA, 10, 20, 1, time_s=60)
@@ -338,10 +326,8 @@ def test_many_large_jobs_hide_no_small_one_that_a_reservation_blocks(site: Site)
 
 
 def test_a_run_that_holds_none_of_what_lacks_is_not_waited_for(site: Site) -> None:
-    """A reservation under a limit waits only for runs that hold what is lacking.
-
-    Regression: with GPUs lacking, it also waited for an older run on the CPU, whose end restarted the wait.
-    """
+    """A reservation under a limit waits only for runs that hold what is lacking."""
+    # Regression: with GPUs lacking, it also waited for an older run on the CPU, whose end restarted the wait.
     cpu = make_device("cpu-0", kind=DeviceKind.CPU)
     site.serve(24, 24, limits="ada: running_gpus=2")
     site.queue.devices.announce(make_offer(device=cpu), worker="worker-cpu-0", pid=1, boot_id="boot")

@@ -110,10 +110,8 @@ def test_a_small_job_of_the_same_user_still_fits_under_a_limit(queue: JobQueue) 
 
 
 def test_why_names_the_limit_whose_it_is_and_which_runs_use_it(queue: JobQueue) -> None:
-    """`why` names the limit, its subject, the used, allowed and requested amounts, and the runs that use it.
-
-    The device has no other obstacle.
-    """
+    """`why` names the limit, its subject, the used, allowed and requested amounts, and the runs that use it."""
+    # The device has no other obstacle.
     serve(queue)
     limit(queue, "@lab: running_jobs=2")
     runs = [submit(queue, account=who) for who in (ADA, BOB)]
@@ -166,10 +164,8 @@ def test_why_names_every_limit_in_the_way(queue: JobQueue) -> None:
 
 
 def test_why_names_no_limit_whose_room_is_needed_later_only(queue: JobQueue) -> None:
-    """`why` does not name a limit whose reserved room the job may use until the reservation starts.
-
-    Regression: `why` named that limit for a short job, beside the first one.
-    """
+    """`why` does not name a limit whose reserved room the job may use until the reservation starts."""
+    # Regression: `why` named that limit for a short job, beside the first one.
     serve(queue)
     limit(queue, "ada: running_jobs=1; @lab: running_mem=8G")
     for who in (ADA, BOB, BOB, BOB):
@@ -187,10 +183,8 @@ def test_why_names_no_limit_whose_room_is_needed_later_only(queue: JobQueue) -> 
 
 
 def test_nothing_is_reserved_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
-    """No device is reserved for a job that a limit holds: it would stay empty for no job.
-
-    A reservation from before the limit ends at the next claim.
-    """
+    """No device is reserved for a job that a limit holds: it would stay empty for no job."""
+    # A reservation from before the limit ends at the next claim.
     serve(queue, make_offer(slots=2))
     first = [submit(queue, mem_bytes=10 * GIB), submit(queue, mem_bytes=20 * GIB)]
     must_claim(queue)
@@ -262,10 +256,8 @@ def test_reserved_room_under_a_limit_names_its_job(queue: JobQueue) -> None:
 
 
 def test_a_reservation_does_not_block_equal_jobs(queue: JobQueue) -> None:
-    """A reservation under a limit does not hold back an equal job of the same user: the claim may start either of them.
-
-    Regression: the queue reported that a limit held the second job.
-    """
+    """A reservation under a limit does not hold back an equal job of the same user: either may start."""
+    # Regression: the queue reported that a limit held the second job.
     runs, large = full_lab(queue)
     like_it, other = (submit(queue, mem_bytes=6 * GIB, account=who) for who in (ADA, BOB))
     keep(queue)
@@ -297,10 +289,8 @@ def test_beside_reserved_room_under_a_limit_there_is_room(queue: JobQueue) -> No
 
 
 def test_who_is_gone_before_the_room_is_there_takes_it_meanwhile(queue: JobQueue) -> None:
-    """A job that ends before the reserved room is needed may use it, by time limits as in backfill.
-
-    The runs in the way have one hour left, and this job takes five minutes.
-    """
+    """A job that ends before the reserved room is needed may use it, by time limits as in backfill."""
+    # The runs in the way have one hour left, and this job takes five minutes.
     runs, _ = full_lab(queue, time_limit_s=3600.0)
     keep(queue)
     end(queue, runs[0])
@@ -357,10 +347,8 @@ def test_a_reservation_under_a_limit_ends_if_a_run_stays_in_its_way(queue: JobQu
 
 
 def test_no_room_under_a_limit_is_reserved_behind_an_ended_run(queue: JobQueue, store: redis.Redis) -> None:
-    """A reservation under a limit does not wait for an entry without a lease, which holds nothing.
-
-    Regression: the reservation waited for the end of that entry and was never dropped.
-    """
+    """A reservation under a limit does not wait for an entry without a lease, which holds nothing."""
+    # Regression: the reservation waited for the end of that entry and was never dropped.
     runs, large = full_lab(queue)
     store.hset(f"{keys.PREFIX}run:ada", "999", f"1:{8 * GIB}")
     small = submit(queue, mem_bytes=2 * GIB, account=BOB)
@@ -411,10 +399,8 @@ def test_a_refusing_limit_counts_runs_and_not_reservations(queue: JobQueue) -> N
 
 
 def test_a_job_that_a_limit_can_never_let_run_is_refused(queue: JobQueue) -> None:
-    """A job that exceeds a limit by itself is refused at submit, with the name of the limit.
-
-    If the limit is set later, the job waits and reports the reason.
-    """
+    """A job that exceeds a limit by itself is refused at submit, with the name of the limit."""
+    # If the limit is set later, the job waits and reports the reason.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     early = submit(queue, gpus=2)
     limit(queue, "*: running_gpus=1; bob: running_mem=3G")
@@ -456,10 +442,8 @@ def test_a_limit_that_refuses_does_so_whatever_another_says(queue: JobQueue) -> 
 
 
 def test_nothing_is_reserved_for_a_job_beyond_another_limit(queue: JobQueue, store: redis.Redis) -> None:
-    """No room is reserved for a job that exceeds another limit by itself, and `why` names that limit.
-
-    The job was accepted under earlier limits. The first limit in its way will have room, the second never.
-    """
+    """No room is reserved for a job that exceeds another limit by itself, and `why` names that limit."""
+    # The job was accepted under earlier limits. The first limit in its way will have room, the second never.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     run = submit_and_claim(queue, gpus=2)
     in_vain = submit(queue, mem_bytes=8 * GIB, gpus=2)
@@ -506,10 +490,8 @@ def test_queued_jobs_limits_the_waiting_jobs_of_all_shapes_and_priorities(queue:
 
 
 def test_what_is_held_or_stands_aside_waits_as_well(queue: JobQueue, store: redis.Redis) -> None:
-    """Held jobs and jobs that wait for others or for a time count towards `queued_jobs`.
-
-    Otherwise hold, submit and release would exceed the limit.
-    """
+    """Held jobs and jobs that wait for others or for a time count towards `queued_jobs`."""
+    # Otherwise hold, submit and release would exceed the limit.
     serve(queue)
     limit(queue, "ada: queued_jobs=3")
     held = submit(queue)
@@ -663,11 +645,9 @@ ALONE = Placement(exclusive=True)
 
 
 def test_who_takes_several_whole_cards_is_judged_by_a_host_that_has_as_many(queue: JobQueue) -> None:
-    """A job on several whole cards is checked against a host that has enough cards.
-
-    Regression: it was checked against the smallest card of the site, accepted, and waited for ever. Only large cards
-    come in pairs.
-    """
+    """A job on several whole cards is checked against a host that has enough cards."""
+    # Regression: it was checked against the smallest card of the site, accepted, and waited for ever. Only large
+    # cards come in pairs.
     for host, sizes in (("twins", (24, 24)), ("small", (8,)), ("middle", (16,))):
         for index, size in enumerate(sizes):
             device = make_device(f"GPU-{host}-{index}", total_bytes=size * GIB)
@@ -701,10 +681,8 @@ def test_a_job_on_a_whole_card_is_checked_with_all_memory_of_the_card(queue: Job
 
 
 def test_who_takes_a_whole_card_waits_where_that_is_beyond_a_limit(queue: JobQueue, store: redis.Redis) -> None:
-    """A whole-card job waits if the card exceeds the rest of a limit, for a run to end or for a smaller card.
-
-    `why` reports the bytes that it would have.
-    """
+    """A whole-card job waits if the card exceeds the rest of a limit, for a run to end or for a smaller card."""
+    # `why` reports the bytes that it would have.
     serve(queue, make_offer("GPU-large"))
     limit(queue, "ada: running_mem=30G")
     first = submit(queue, mem_bytes=8 * GIB)
@@ -764,11 +742,9 @@ def test_a_whole_card_counts_with_all_its_memory_after_limits_change(
 
 
 def test_a_card_that_is_too_large_for_its_pool_is_passed_over(queue: JobQueue, store: redis.Redis) -> None:
-    """A card that exceeds its pool's `max_mem` is passed over for an exclusive job.
-
-    Regression: a large card that joined later was given out, and a job with a suitable smaller card beside it was
-    refused.
-    """
+    """A card that exceeds its pool's `max_mem` is passed over for an exclusive job."""
+    # Regression: a large card that joined later was given out, and a job with a suitable smaller card beside it was
+    # refused.
     small = make_offer("GPU-small", headroom_bytes=12 * GIB, pool="big")
     serve(queue, small)
     limit(queue, "", "big: max_mem=16G")
@@ -857,10 +833,8 @@ def test_no_card_is_reserved_that_exceeds_the_users_limit(queue: JobQueue) -> No
 
 
 def test_no_card_is_reserved_if_all_are_larger_than_the_limit(queue: JobQueue) -> None:
-    """No card is reserved if each one exceeds the limit, also while the only suitable one is drained.
-
-    Jobs of other users still get their reservations.
-    """
+    """No card is reserved if each one exceeds the limit, also while the only suitable one is drained."""
+    # Jobs of other users still get their reservations.
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
     queue.devices.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
@@ -877,10 +851,8 @@ def test_no_card_is_reserved_if_all_are_larger_than_the_limit(queue: JobQueue) -
 
 
 def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQueue, store: redis.Redis) -> None:
-    """Each card of a gang counts with the memory of the smallest, so a small card keeps the gang within its limit.
-
-    Two linked large cards exceed the limit, so the gang gets the reserved cards.
-    """
+    """Each card of a gang counts with the memory of the smallest, so a small card keeps the gang within its limit."""
+    # Two linked large cards exceed the limit, so the gang gets the reserved cards.
     near = {"GPU-0": {"GPU-1": 0}, "GPU-1": {"GPU-0": 0}, "GPU-small": {}}
     for uuid, others in near.items():
         offer = make_offer(uuid, headroom_bytes=12 * GIB if uuid == "GPU-small" else 0)
@@ -983,10 +955,8 @@ def test_a_whole_card_counts_with_all_its_memory_after_its_run_is_adopted(queue:
 
 
 def test_a_worker_sends_the_limits_of_its_site(queue: JobQueue, store: redis.Redis) -> None:
-    """A worker writes its site's limits when it starts, and again after data loss.
-
-    Writing them again changes nothing.
-    """
+    """A worker writes its site's limits when it starts, and again after data loss."""
+    # Writing them again changes nothing.
     settings = Settings.load(
         {
             "GPUQUEUE_CONFIG": "/dev/null",

@@ -49,10 +49,8 @@ def test_a_list_and_a_single_job_name_the_same_reason(queue: JobQueue) -> None:
 
 
 def test_a_device_that_is_too_small_does_not_hide_a_drain(queue: JobQueue) -> None:
-    """A job that fits only a drained device waits because of the drain, whatever smaller devices are there.
-
-    The list called that a wait for memory.
-    """
+    """A job that fits only a drained device waits because of the drain, whatever smaller devices are there."""
+    # The list called that a wait for memory.
     small = make_offer("GPU-1", device=make_device("GPU-1", total_bytes=8 * GIB))
     serve(queue, make_offer("GPU-0"), small)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB))

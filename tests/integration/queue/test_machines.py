@@ -136,10 +136,8 @@ def _ended(site: Site) -> bool:
 
 
 def test_the_jobs_of_a_lost_host_run_elsewhere_at_once(queue: JobQueue) -> None:
-    """A dead machine used to keep its jobs for an hour, though its administrator knew that it was off.
-
-    A job with --no-requeue ends as lost, and a run that was lost too often is held. Other hosts keep their runs.
-    """
+    """A dead machine used to keep its jobs for an hour, though its administrator knew that it was off."""
+    # A job with --no-requeue ends as lost, and a run that was lost too often is held. Other hosts keep their runs.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-far", host="far"))
     jobs = [submit(queue, **more) for more in ({}, {"requeue": False}, {})]
     again, ended, far = must_claim(queue), must_claim(queue), must_claim(queue, "GPU-far", host="far")

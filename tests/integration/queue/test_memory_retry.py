@@ -88,13 +88,8 @@ def test_the_next_run_gets_twice_as_much_and_says_so(queue: JobQueue) -> None:
     assert JobState.QUEUED is die(queue, first)
 
     job = job_of(queue, job_id)
-    assert (12 * GIB, "out_of_memory", 1, 0, 1) == (
-        job.spec.mem_bytes,
-        job.spec.mem_source,
-        job.mem_retries,
-        job.retries,
-        job.attempt,
-    )
+    actual = (job.spec.mem_bytes, job.spec.mem_source, job.mem_retries, job.retries, job.attempt)
+    assert (12 * GIB, "out_of_memory", 1, 0, 1) == actual
     assert {"again": "out_of_memory", "mem": str(12 * GIB), "mem_retries": "1", "mem_allowed": "2"} == {
         name: text
         for name, text in last_fields(queue).items()
@@ -135,11 +130,8 @@ def test_mem_retries_0_and_no_requeue_turn_it_off_without_a_word_about_it(
     job_id = submit(queue, **changes)
 
     assert JobState.FAILED is die(queue, must_claim(queue))
-    assert (6 * GIB, 0, {}) == (
-        job_of(queue, job_id).spec.mem_bytes,
-        job_of(queue, job_id).mem_retries,
-        last_fields(queue),
-    )
+    actual = (job_of(queue, job_id).spec.mem_bytes, job_of(queue, job_id).mem_retries, last_fields(queue))
+    assert (6 * GIB, 0, {}) == actual
 
 
 def test_without_the_workers_facts_as_for_host_memory_the_job_fails_as_before(queue: JobQueue) -> None:
@@ -201,10 +193,8 @@ def test_memory_of_external_processes_is_asked_for(queue: JobQueue) -> None:
 
 
 def test_external_processes_that_ended_are_not_subtracted_twice(queue: JobQueue) -> None:
-    """The worker lists external processes with a heartbeat; the memory itself is newer.
-
-    A job that died just after a process had ended got the driver's own memory as well, and waited for ever.
-    """
+    """The worker lists external processes with a heartbeat; the memory itself is newer."""
+    # A job that died just after a process had ended got the driver's own memory as well, and waited for ever.
     notebook = ExternalProcess(pid=1, held_bytes=20 * GIB, user="eve", command="python", counted_bytes=20 * GIB)
     serve(queue, make_offer(external_bytes=21 * GIB, external_processes=(notebook,)))
     job_id = submit(queue, mem_bytes=12 * GIB)
@@ -352,12 +342,8 @@ def test_an_edit_keeps_what_the_job_got(queue: JobQueue) -> None:
 
     queue.requests.edit(job_id, lambda spec: replace(spec, name="other"))
     job = job_of(queue, job_id)
-    assert ("other", 12 * GIB, "out_of_memory", 1) == (
-        job.spec.name,
-        job.spec.mem_bytes,
-        job.spec.mem_source,
-        job.mem_retries,
-    )
+    actual = (job.spec.name, job.spec.mem_bytes, job.spec.mem_source, job.mem_retries)
+    assert ("other", 12 * GIB, "out_of_memory", 1) == actual
     queue.requests.edit(job_id, lambda spec: replace(spec, mem_bytes=7 * GIB, mem_source="asked"))
     job = job_of(queue, job_id)
     assert (7 * GIB, "asked", 1) == (job.spec.mem_bytes, job.spec.mem_source, job.mem_retries)
@@ -393,11 +379,9 @@ def test_the_history_records_it_and_restores_it_to_a_lost_store(queue: JobQueue,
     die(queue, member)
     recorded.record()
 
-    assert (12 * GIB, "out_of_memory", 2) == (
-        (job := known(recorded.database, job_id).job).spec.mem_bytes,
-        job.spec.mem_source,
-        job.mem_retries,
-    )
+    job = known(recorded.database, job_id).job
+    actual = (job.spec.mem_bytes, job.spec.mem_source, job.mem_retries)
+    assert (12 * GIB, "out_of_memory", 2) == actual
     assert [6 * GIB, 6 * GIB] == [run.devices[0].lease_bytes for run in known(recorded.database, job_id).runs]
     assert [
         f"out of memory, because others took its memory: {BLAMED.blamed}; queued again with 6G (memory retry 1 of 2)",

@@ -41,10 +41,8 @@ def usage(store: redis.Redis) -> dict[str, float]:
 
 
 def test_shares_converge(queue: JobQueue) -> None:
-    """Usage converges to the shares, no matter which user queued first.
-
-    With three times Bob's share, Ada gets thirty of forty runs of equal length.
-    """
+    """Usage converges to the shares, no matter which user queued first."""
+    # With three times Bob's share, Ada gets thirty of forty runs of equal length.
     serve(queue, make_offer(slots=1))
     queue.rules.set_policy(half_life_s=WEEK_S, urgent=None, shares={"ada": 3.0})
     for account in (BOB, make_spec().account):
@@ -79,11 +77,9 @@ def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis
 def test_what_is_usual_goes_by_how_long_runs_took_and_not_by_what_was_charged(
     queue: JobQueue, store: redis.Redis
 ) -> None:
-    """The usual duration of a user is computed from run durations, not from charges.
-
-    Regression: the mean included the deposit, which a heartbeat doubles and a time limit cuts, so 10 s and 60 s gave 85
-    s.
-    """
+    """The usual duration of a user is computed from run durations, not from charges."""
+    # Regression: the mean included the deposit, which a heartbeat doubles and a time limit cuts, so 10 s and 60 s
+    # gave 85 s.
     serve(queue, make_offer(slots=1))
 
     def usual_after(took_s: float, **asked: float) -> int:
@@ -103,10 +99,8 @@ def test_what_is_usual_goes_by_how_long_runs_took_and_not_by_what_was_charged(
 
 
 def test_a_run_that_no_claim_of_today_began_counts_half_as_well(queue: JobQueue, store: redis.Redis) -> None:
-    """A run whose entry lacks the usual duration has the same weight in the mean: the value is read at its end.
-
-    Such a run was adopted by a store that had lost it, or claimed by an older version.
-    """
+    """A run whose entry lacks the usual duration has the same weight in the mean: the value is read at its end."""
+    # Such a run was adopted by a store that had lost it, or claimed by an older version.
     serve(queue, make_offer(slots=1))
     run = submit_and_claim(queue)
     store.hdel(keys.job(run.job_id), stored.USUAL_S)
@@ -220,10 +214,8 @@ def test_usage_is_whole_numbers_for_years(queue: JobQueue, store: redis.Redis, b
 
 
 def test_urgent_is_for_those_who_may(queue: JobQueue, store: redis.Redis) -> None:
-    """Priority urgent is refused for users who may not use it, at submit and edit.
-
-    One line names the alternative. The error is a refusal, not a bad request.
-    """
+    """Priority urgent is refused for users who may not use it, at submit and edit."""
+    # One line names the alternative. The error is a refusal, not a bad request.
     serve(queue)
     queue.rules.set_policy(half_life_s=WEEK_S, urgent=["bob"], shares={})
 

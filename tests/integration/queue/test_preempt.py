@@ -61,10 +61,8 @@ def leave(queue: JobQueue, run: Claim) -> JobState | None:
 
 
 def test_a_preempted_job_waits_again_at_its_old_place(queue: JobQueue, store: redis.Redis) -> None:
-    """A preempted run's worker is notified, and its job waits again at its old place without a loss.
-
-    The memory goes to the job that it was freed for, not to the first claimer.
-    """
+    """A preempted run's worker is notified, and its job waits again at its old place without a loss."""
+    # The memory goes to the job that it was freed for, not to the first claimer.
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     job_id = urgent(queue, mem_bytes=10 * GIB, account=ADA)
@@ -86,10 +84,8 @@ def test_a_preempted_job_waits_again_at_its_old_place(queue: JobQueue, store: re
 
 
 def test_only_lower_priorities_that_ran_for_a_while_and_may_run_again(queue: JobQueue, store: redis.Redis) -> None:
-    """Only running jobs of a named lower priority that ran long enough and may be requeued are preempted.
-
-    Not preempted: a fresh run, a priority that is not named, a job with requeue off, and a job that is starting.
-    """
+    """Only running jobs of a named lower priority that ran long enough and may be requeued are preempted."""
+    # Not preempted: a fresh run, a priority that is not named, a job with requeue off, and a job that is starting.
     serve(queue)
     job: dict[str, Any] = {"mem_bytes": 20 * GIB}
     for changes in ({"for_s": 599}, {"priority": Priority.HIGH}, {"requeue": False}):
@@ -262,10 +258,8 @@ def test_nothing_is_preempted_unless_the_site_enables_it(queue: JobQueue, store:
 
 
 def test_a_card_that_a_job_does_not_want_is_no_place_for_it(queue: JobQueue, store: redis.Redis) -> None:
-    """An idle card that the job's placement excludes does not stop a preemption on the card that it names.
-
-    Regression: the idle card counted as a place for the job, so no run was preempted.
-    """
+    """An idle card that the job's placement excludes does not stop a preemption on the card that it names."""
+    # Regression: the idle card counted as a place for the job, so no run was preempted.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, mem_bytes=20 * GIB)
 
@@ -399,10 +393,8 @@ def test_a_gang_that_loses_one_reserved_card_drops_its_other_reservations(queue:
 
 
 def test_an_empty_card_reserved_for_several_devices_preempts_nothing(queue: JobQueue, store: redis.Redis) -> None:
-    """An empty card that is reserved for a gang is taken before any run is preempted.
-
-    The urgent job starts there at once.
-    """
+    """An empty card that is reserved for a gang is taken before any run is preempted."""
+    # The urgent job starts there at once.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
     gang = submit(queue, mem_bytes=20 * GIB, gpus=2)
@@ -447,10 +439,8 @@ def test_of_two_cards_the_unreserved_one_is_used(queue: JobQueue, store: redis.R
 
 
 def test_no_run_on_a_reserved_card_is_preempted_in_vain(queue: JobQueue, store: redis.Redis) -> None:
-    """No run is preempted on a reserved card where another run may not be preempted and leaves too little memory.
-
-    The reservation stays as well.
-    """
+    """No run is preempted on a reserved card where another run may not be preempted and leaves too little memory."""
+    # The reservation stays as well.
     serve(queue)
     running(queue, store, mem_bytes=12 * GIB, priority=Priority.URGENT)
     running(queue, store, mem_bytes=12 * GIB)
@@ -477,10 +467,8 @@ def end_by(queue: JobQueue, store: redis.Redis, run: Claim, in_s: float) -> None
 
 
 def test_room_is_reserved_also_behind_a_run_that_outlasted_a_reservation(queue: JobQueue, store: redis.Redis) -> None:
-    """Memory is reserved behind a preempted run even if the queue had given up waiting for that run.
-
-    Regression: the reservation was dropped in the same tick in which the run was preempted.
-    """
+    """Memory is reserved behind a preempted run even if the queue had given up waiting for that run."""
+    # Regression: the reservation was dropped in the same tick in which the run was preempted.
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     store.hset(keys.job(run.job_id), stored.IN_VAIN_MS, str(store.hget(keys.job(run.job_id), stored.CLAIMED_MS)))
@@ -511,10 +499,8 @@ def test_a_reservation_for_freed_memory_stays_on_its_card(queue: JobQueue, store
 
 
 def test_a_run_that_does_not_end_at_its_limit_is_no_room_soon(queue: JobQueue, store: redis.Redis) -> None:
-    """A run that outlives its time limit (it hangs in the kernel) does not count as about to end.
-
-    Regression: as long as it hung, other jobs seemed about to start.
-    """
+    """A run that outlives its time limit (it hangs in the kernel) does not count as about to end."""
+    # Regression: as long as it hung, other jobs seemed about to start.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     hung = running(queue, store, mem_bytes=20 * GIB, priority=Priority.URGENT)
     run = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB)
@@ -531,10 +517,8 @@ def test_a_run_that_does_not_end_at_its_limit_is_no_room_soon(queue: JobQueue, s
 
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_an_overdue_preempted_run_is_not_waited_for(queue: JobQueue, store: redis.Redis, *, cancelled: bool) -> None:
-    """Another run is preempted if a preempted run hangs beyond its grace time, even if the hung job is cancelled.
-
-    Regression: no other run was preempted, because a preemption was under way.
-    """
+    """Another run is preempted if a preempted run hangs beyond its grace time, even if the hung job is cancelled."""
+    # Regression: no other run was preempted, because a preemption was under way.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     hung = running(queue, store, mem_bytes=20 * GIB)
     run = running(queue, store, uuid="GPU-1", for_s=90_000, mem_bytes=20 * GIB)
@@ -552,10 +536,8 @@ def test_an_overdue_preempted_run_is_not_waited_for(queue: JobQueue, store: redi
 
 
 def test_the_reservation_moves_away_from_a_hung_run(queue: JobQueue, store: redis.Redis) -> None:
-    """The reservation behind a hung run moves to a card whose run has a time limit.
-
-    Regression: the end of the hung run is unknown, and small jobs passed the waiting job on the other card.
-    """
+    """The reservation behind a hung run moves to a card whose run has a time limit."""
+    # Regression: the end of the hung run is unknown, and small jobs passed the waiting job on the other card.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     hung = running(queue, store, mem_bytes=20 * GIB)
     other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, priority=Priority.URGENT)
@@ -570,10 +552,8 @@ def test_the_reservation_moves_away_from_a_hung_run(queue: JobQueue, store: redi
 
 
 def test_memory_beside_an_exclusive_run_is_no_room(queue: JobQueue, store: redis.Redis) -> None:
-    """Memory that external processes free beside an exclusive run is not usable by other jobs.
-
-    Regression: it looked like free memory, so no run was preempted.
-    """
+    """Memory that external processes free beside an exclusive run is not usable by other jobs."""
+    # Regression: it looked like free memory, so no run was preempted.
     serve(queue, make_offer(external_bytes=4 * GIB))
     alone = running(queue, store, mem_bytes=GIB, placement=Placement(exclusive=True))
     store.hset(keys.device_leases("GPU-0"), str(alone.job_id), f"{20 * GIB}:0:0:x")  # claimed beside external processes

@@ -88,10 +88,8 @@ def test_run_time_does_not_promote_a_job(queue: JobQueue, store: redis.Redis) ->
 
 
 def test_run_time_and_hold_time_do_not_promote_a_member(queue: JobQueue, store: redis.Redis) -> None:
-    """Run time and hold time of an array member do not count for aging, nor for its array.
-
-    Regression: a member's wait counted from its first claim, whatever happened since.
-    """
+    """Run time and hold time of an array member do not count for aging, nor for its array."""
+    # Regression: a member's wait counted from its first claim, whatever happened since.
     serve(queue)
     array = submit(queue, array=Array.parse("0-1%1"))
     run = must_claim(queue)
@@ -103,10 +101,8 @@ def test_run_time_and_hold_time_do_not_promote_a_member(queue: JobQueue, store: 
 
 
 def test_a_promoted_job_that_is_lost_keeps_its_priority(queue: JobQueue, store: redis.Redis) -> None:
-    """A promoted job that is lost keeps its new priority: the fault is the machine's.
-
-    No index keeps an entry of the old one.
-    """
+    """A promoted job that is lost keeps its new priority: the fault is the machine's."""
+    # No index keeps an entry of the old one.
     serve(queue, make_offer())
     job_id = submit_days_ago(queue, store, 1.5, mem_bytes=GIB)
     queue.maintenance.promote(after_s=DAY_S)

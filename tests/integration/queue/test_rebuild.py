@@ -48,10 +48,8 @@ def start(queue: JobQueue, job_id: int) -> str:
 
 
 def test_a_closed_store_accepts_the_rules_only_from_a_rebuild(store_url: str) -> None:
-    """A store that is not open takes limits and policy only while it is being opened.
-
-    A worker that did not notice the data loss leaves no keys behind.
-    """
+    """A store that is not open takes limits and policy only while it is being opened."""
+    # A worker that did not notice the data loss leaves no keys behind.
     queue = JobQueue(store_url)
     client = connect(store_url)
     limits = Limits.parse("ada: queued_jobs=1", "", {})
@@ -210,10 +208,8 @@ def test_what_waits_keeps_its_order(queue: JobQueue, recorded: Recorded) -> None
 def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     queue: JobQueue, recorded: Recorded, history_url: str, lost: str
 ) -> None:
-    """A job that was bound to a GPU at submit does not run on a CPU after a rebuild.
-
-    Its request has no device filter. A GPU was known when it was submitted, and that GPU's worker is not back yet.
-    """
+    """A job that was bound to a GPU at submit does not run on a CPU after a rebuild."""
+    # Its request has no device filter. A GPU was known when it was submitted, and that GPU's worker is not back yet.
     on_cpu = make_offer(device=make_device("cpu-0", kind=DeviceKind.CPU))
     serve(queue)
     queue.requests.submit(make_spec(name="meant"))
@@ -235,10 +231,8 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
 
 
 def test_the_number_of_preemptions_of_a_job_is_kept(queue: JobQueue, store: redis.Redis, recorded: Recorded) -> None:
-    """A rebuild keeps the preemption count of a job, so that five preemptions stay the maximum.
-
-    Other jobs have none.
-    """
+    """A rebuild keeps the preemption count of a job, so that five preemptions stay the maximum."""
+    # Other jobs have none.
     serve(queue)
     queue.requests.submit(make_spec())
     for _ in range(2):
@@ -272,10 +266,8 @@ def test_a_rebuilt_store_allows_no_claim_for_one_lease(queue: JobQueue, store: r
 
 
 def test_a_claim_whose_reply_went_down_with_the_store_is_answered_again(queue: JobQueue, recorded: Recorded) -> None:
-    """A claim whose reply got lost with the store is answered again after the rebuild.
-
-    The claimer repeats it with the same nonce. The history has the claim, so no other worker can get the job.
-    """
+    """A claim whose reply got lost with the store is answered again after the rebuild."""
+    # The claimer repeats it with the same nonce. The history has the claim, so no other worker can get the job.
     serve(queue)
     queue.requests.submit(make_spec())
     first = must_claim(queue, nonce="abc")
@@ -400,10 +392,9 @@ def test_events_of_the_lost_store_cannot_be_recorded_after_the_rebuild(queue: Jo
 
 
 def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(queue: JobQueue, recorded: Recorded) -> None:
-    """A job whose request cannot be decoded any more is restored with the others.
-
-    A validation rule may have become stricter since its submission, and the job must not wait in the history for ever.
-    """
+    """A job whose request cannot be decoded any more is restored with the others."""
+    # A validation rule may have become stricter since its submission, and the job must not wait in the history for
+    # ever.
     for _ in range(3):
         queue.requests.submit(make_spec())
     recorded.record()
@@ -423,10 +414,8 @@ def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(queue: Jo
 def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
     queue: JobQueue, recorded: Recorded, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An invalid job, for example after a manual edit of the database, does not stop the rebuild of the others.
-
-    It is logged and left out.
-    """
+    """An invalid job, for example after a manual edit of the database, does not stop the rebuild of the others."""
+    # It is logged and left out.
     serve(queue)
     for _ in range(3):
         queue.requests.submit(make_spec())
@@ -442,10 +431,8 @@ def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
 
 
 def test_a_running_job_without_a_run_in_the_history_waits_untried(queue: JobQueue, recorded: Recorded) -> None:
-    """A running job whose run is missing in the history comes back as waiting, without an attempt.
-
-    Its worker can still offer the run.
-    """
+    """A running job whose run is missing in the history comes back as waiting, without an attempt."""
+    # Its worker can still offer the run.
     serve(queue)
     queue.requests.submit(make_spec())
     token = must_claim(queue).token
@@ -553,8 +540,5 @@ def test_what_waits_comes_back_with_what_it_waits_for(queue: JobQueue, store: re
     assert [] == faults(dump(store))
     recorded.record()
     reported = recorded.database.get(orphan)
-    assert (JobState.CANCELLED, WaitReason.DEPENDENCY, f"dependency {failed} failed") == (
-        reported.job.state,
-        reported.job.reason,
-        reported.job.because,
-    )
+    actual = (reported.job.state, reported.job.reason, reported.job.because)
+    assert (JobState.CANCELLED, WaitReason.DEPENDENCY, f"dependency {failed} failed") == actual

@@ -51,10 +51,8 @@ def answers(queue: JobQueue, *questions: tuple[int, int]) -> list[dict[str, Any]
 
 @pytest.mark.parametrize("time_limit_s", [2 * HOUR_S, None])
 def test_a_reserved_job_takes_its_room_first(queue: JobQueue, time_limit_s: float | None) -> None:
-    """A job that needs the room of a reserved job, or several devices, goes after it. A small one may start beside it.
-
-    Regression: the page named the time at which the reserved job takes the room, here and on the job's own page.
-    """
+    """A job that needs reserved room or several devices goes after it; a small one may start beside it."""
+    # Regression: the page named the time at which the reserved job takes the room, here and on the job's own page.
     device = make_device("GPU-1", index=1, total_bytes=80 * GIB)
     large = make_offer("GPU-1", device=device, headroom_bytes=GIB)
     serve(queue, make_offer(headroom_bytes=GIB), large)

@@ -110,13 +110,11 @@ def _served_s(url: str, users: dict[str, Habit], slots: int) -> dict[str, float]
 
 @pytest.mark.full
 def test_shares_converge(scratch: str) -> None:
-    """Run times converge to the shares, within one job duration per slot.
+    """Run times converge to the shares, within one job duration per slot."""
 
-    That much is running and not settled at any time. Regression: a job without a time limit was charged ten minutes in
-    advance. On eight slots, beside two users with a limit of one minute, a user with jobs of half a minute got two
-    thirds of their share.
-    """
-
+    # That much is running and not settled at any time. Regression: a job without a time limit was charged ten minutes
+    # in advance. On eight slots, beside two users with a limit of one minute, a user with jobs of half a minute got
+    # two thirds of their share.
     @search(6)
     @given(rows=st.lists(habits, min_size=2, max_size=3), slots=st.sampled_from([2, 4, 8]))
     @example(rows=[Habit((30,), None), Habit((30,), 2.0), Habit((30,), 2.0)], slots=8)

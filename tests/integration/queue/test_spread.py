@@ -45,10 +45,8 @@ def let_time_pass(store: redis.Redis, *job_ids: int) -> None:
 
 @pytest.mark.parametrize(("site", "output"), [(Preference.SPREAD, None), (Preference.PACK, SPREAD), (None, SPREAD)])
 def test_a_job_goes_to_the_emptiest_device(queue: JobQueue, site: Preference | None, output: Placement | None) -> None:
-    """With "spread", a job goes to the emptiest device, whichever worker seeks first.
-
-    The wake-up channel names that device. The site's placement applies where the job has none.
-    """
+    """With "spread", a job goes to the emptiest device, whichever worker seeks first."""
+    # The wake-up channel names that device. The site's placement applies where the job has none.
     site_of(queue, site, make_offer("GPU-0", external_bytes=10 * GIB), make_offer("GPU-1", external_bytes=5 * GIB))
     serve(queue, make_offer("GPU-2", host="nodeB"))
     job_id = submit(queue, placement=output or Placement())
@@ -76,10 +74,9 @@ def test_with_pack_a_job_goes_to_the_fullest_device_that_has_room(
 
 
 def test_no_job_waits_long_for_a_better_device(queue: JobQueue, store: redis.Redis) -> None:
-    """No job waits longer than a moment for a better device, whose worker may hang.
-
-    After that moment any seeking worker takes it. After a released claim the job is left to the better device again.
-    """
+    """No job waits longer than a moment for a better device, whose worker may hang."""
+    # After that moment any seeking worker takes it. After a released claim the job is left to the better device
+    # again.
     site_of(queue, Preference.SPREAD, make_offer("GPU-0", external_bytes=5 * GIB), make_offer("GPU-1"))
     job_id = submit(queue)
     assert Later(0.2) == seek(queue, "GPU-0", external_bytes=5 * GIB)
@@ -280,10 +277,8 @@ def test_equally_busy_devices_are_chosen_by_memory(queue: JobQueue) -> None:
 
 
 def test_an_unknown_utilisation_counts_as_in_python(queue: JobQueue) -> None:
-    """Three unknown runs count as more than three that use a little less, and as less than three with a little more.
-
-    The card with the unknown runs has the most free memory, and so would have the job if the sums were equal.
-    """
+    """Three unknown runs count as more than three that use a little less, and as less than three with a little more."""
+    # The card with the unknown runs has the most free memory, and so would have the job if the sums were equal.
     site_of(queue, Preference.LEAST_BUSY, make_offer("GPU-0"), make_offer("GPU-2"))
     serve(queue, make_offer(device=make_device("GPU-1", total_bytes=48 * GIB)))
     running(queue, "GPU-0", *[UNKNOWN_UTILISATION - 0.03] * 3)

@@ -61,10 +61,8 @@ def spread_of(groups: Sequence[tuple[int, int]], cards: Sequence[int]) -> int:
 
 
 def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, store: redis.Redis) -> None:
-    """A worker with only a distant pair leaves the job to a better pair for a moment.
-
-    After that moment it takes what is free, fullest card first.
-    """
+    """A worker with only a distant pair leaves the job to a better pair for a moment."""
+    # After that moment it takes what is free, fullest card first.
     held = {1: 24 * GIB, 5: GIB, 4: 24 * GIB}
     serve_box(queue, PAIRS, held)
     job_id = submit(queue, gpus=2)
@@ -84,10 +82,8 @@ def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, store: 
 
 
 def test_four_stand_on_one_node(queue: JobQueue) -> None:
-    """A gang of four gets the cards of one node: the rest of the second pair is nearer than a pair elsewhere.
-
-    The devices are listed in the order in which the set grew.
-    """
+    """A gang of four gets the cards of one node: the rest of the second pair is nearer than a pair elsewhere."""
+    # The devices are listed in the order in which the set grew.
     serve_box(queue, PAIRS, {})
     queue.requests.submit(make_spec(gpus=4))
 
@@ -96,10 +92,8 @@ def test_four_stand_on_one_node(queue: JobQueue) -> None:
 
 @pytest.mark.parametrize("box", BOXES)
 def test_no_set_of_those_that_are_free_is_better(queue: JobQueue, store: redis.Redis, box: str) -> None:
-    """No other set of free cards has a smaller spread, for any size, any occupied cards and any seeking worker.
-
-    The result is compared with all possible sets.
-    """
+    """No other set of free cards has a smaller spread, for any size, any occupied cards and any seeking worker."""
+    # The result is compared with all possible sets.
     groups, chance = BOXES[box], random.Random(box)  # noqa: S311 - the same cases each time
     for _ in range(12):
         n = chance.randint(2, 5)

@@ -82,10 +82,8 @@ def test_why_reports_the_runs_on_a_device_their_bytes_and_their_latest_ends(queu
 
 
 def test_only_a_run_whose_end_makes_room_is_in_the_way(queue: JobQueue) -> None:
-    """A small run that ends first is of no use to a job that needs the end of a large one.
-
-    Regression: its owner was named as somebody to ask.
-    """
+    """A small run that ends first is of no use to a job that needs the end of a large one."""
+    # Regression: its owner was named as somebody to ask.
     serve(queue)
     for size, hours in ((14, 6), (6, 3)):
         submit_and_claim(queue, mem_bytes=size * GIB, time_limit_s=3600.0 * hours)
@@ -136,10 +134,8 @@ def test_only_a_job_that_would_take_the_memory_is_a_rival(
 
 
 def test_a_start_that_nobody_can_know_is_none(queue: JobQueue) -> None:
-    """The start is unknown behind a run without a time limit and behind external processes.
-
-    The queue does not end external processes.
-    """
+    """The start is unknown behind a run without a time limit and behind external processes."""
+    # The queue does not end external processes.
     serve(queue)
     submit_and_claim(queue, mem_bytes=20 * GIB)
     job_id = submit(queue, mem_bytes=20 * GIB)
@@ -185,12 +181,10 @@ def test_a_reserved_device_names_its_job(queue: JobQueue) -> None:
 
 @pytest.mark.parametrize(("size", "count", "rivals"), [(7 * GIB, 1, 0), (13 * GIB, 1, 1), (7 * GIB, 2, 1)])
 def test_a_run_in_the_way_is_named_on_a_reserved_device(queue: JobQueue, size: int, count: int, rivals: int) -> None:
-    """`why` reports the start behind a run although the device is reserved for another job.
-
-    Regression: once the only device of a job was reserved for the job before it, no start was reported, although the
-    end of the run was known. The job with the reservation is a rival unless the rest of the memory suffices for both,
-    even when it is later in the order.
-    """
+    """`why` reports the start behind a run although the device is reserved for another job."""
+    # Regression: once the only device of a job was reserved for the job before it, no start was reported, although
+    # the end of the run was known. The job with the reservation is a rival unless the rest of the memory suffices for
+    # both, even when it is later in the order.
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for uuid, limit_s in (("GPU-0", None), ("GPU-1", 300.0)):
         submit_and_claim(queue, uuid, mem_bytes=20 * GIB, time_limit_s=limit_s)
@@ -333,11 +327,9 @@ def test_who_cannot_start_is_no_rival(queue: JobQueue) -> None:
 def test_who_is_gone_before_the_device_is_needed_starts_before(
     queue: JobQueue, time_limit_s: float | None, behind: int, rivals: int
 ) -> None:
-    """A job that ends before the reservation starts waits only for the runs on its own device.
-
-    Two devices are reserved for a job that needs both. Regression: the short job got the start time of that job, and
-    the end of another run as its blocker.
-    """
+    """A job that ends before the reservation starts waits only for the runs on its own device."""
+    # Two devices are reserved for a job that needs both. Regression: the short job got the start time of that job,
+    # and the end of another run as its blocker.
     serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
     for uuid, hours in (("GPU-0", 1), ("GPU-1", 2)):
         submit_and_claim(queue, uuid, mem_bytes=20 * GIB, time_limit_s=3600.0 * hours)
@@ -506,10 +498,8 @@ def test_who_fills_a_limit_that_has_room_now_is_a_rival(queue: JobQueue) -> None
 
 
 def test_a_device_that_will_be_beyond_the_limit_gives_no_start(queue: JobQueue) -> None:
-    """A whole card that exceeds the rest of the user's limit is not reported as the start.
-
-    Regression: `why` reported the time when the card is empty.
-    """
+    """A whole card that exceeds the rest of the user's limit is not reported as the start."""
+    # Regression: `why` reported the time when the card is empty.
     two_cards(queue)
     limit(queue, "ada: running_mem=30G")
     long = run(queue, "GPU-1", mem_bytes=8 * GIB, time_limit_s=7200.0)

@@ -92,10 +92,8 @@ def test_a_lasting_act_resets_cache_before_it_does_anything_else(act: str) -> No
 
 @pytest.mark.parametrize("act", sorted(LASTING))
 def test_what_a_library_is_made_of_is_one_chunk(act: str) -> None:
-    """A lasting act is one chunk that returns the act as a function without parameters.
-
-    Keys and arguments are variables outside of it.
-    """
+    """A lasting act is one chunk that returns the act as a function without parameters."""
+    # Keys and arguments are variables outside of it.
     text = lasting(act)
 
     assert text.endswith("end)()")

@@ -33,10 +33,3 @@ def test_each_field_is_used() -> None:
 
     assert set(FIELDS) == used
     assert len(FIELDS) == len(set(FIELDS.values()))
-
-
-def test_a_constant_and_a_table_of_fields_become_plain_lua_text() -> None:
-    text = source("state")
-
-    assert "call('HGET', job_key(id), 'fr')" in text
-    assert re.search(r"local STORED, NAMES = \{'st', 'u', .*\}, \{'state', 'user', ", text)

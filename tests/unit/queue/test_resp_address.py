@@ -65,8 +65,6 @@ def test_an_address_means_what_it_means_to_the_library(url: str) -> None:
     ],
 )
 def test_an_unsupported_address_is_left_to_the_library(url: str) -> None:
-    """An address that the built-in client does not fully support is left to the redis library.
-
-    This includes invalid addresses, because the library's client reports the error.
-    """
+    """An address that the built-in client does not fully support is left to the redis library."""
+    # This includes invalid addresses, because the library's client reports the error.
     assert parsed(url) is None
