@@ -48,6 +48,11 @@ pytest_plugins = [
 POSTGRES_IN_QUICK = ("tests/contract/test_history.py", "tests/integration/history/test_migrations.py")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes the transcripts anew."""
+    parser.addoption("--renew", action="store_true", help="write what the commands print now into the transcripts")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as ``full`` the second half of the tests that run on both databases, but for a few."""
