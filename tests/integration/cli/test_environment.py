@@ -54,13 +54,3 @@ def test_a_job_makes_files_as_its_submitter_would(site: Site) -> None:
 
     site.until_recorded(job_id)
     assert "0007\n" == site.cli("logs", str(job_id)).stdout
-
-
-def test_submit_warns_of_a_variable_that_is_no_setting(site: Site) -> None:
-    """A misspelled setting is reported in one line; the job is queued, and stdout has its id alone."""
-    site.environ["GPUQUEUE_DEFAULT_MEMORY"] = "8G"
-
-    done = site.cli("submit", "--mem", "1M", "--", "true")
-
-    assert done.stdout.strip().isdigit()
-    assert "warning: GPUQUEUE_DEFAULT_MEMORY is no setting and has no effect: did you mean" in done.stderr

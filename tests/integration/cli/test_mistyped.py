@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from factories import make_spec
 from spoken import speak
 
 from gpuqueue.client import Client
@@ -19,41 +18,6 @@ from gpuqueue.system.account import current_account
 ME = current_account("laptop")
 ARRAY = ["submit", "--mem", "1G", "--array", "0-3", "--"]
 SWEEP = ["submit", "--mem", "1G", "--sweep", "lr=1,2", "--"]
-
-
-@pytest.mark.parametrize(
-    ("words", "reported"),
-    [
-        (["submit", "--mem", "1G", "--array", "0-10000000", "--", "true"], "an index is at most 999999"),
-        (["submit", "--mem", "1G", "--array", f"0-{10**18}", "--", "true"], "an index is at most 999999"),
-        (["submit", "--mem", "1G", "--priority", "10", "--", "true"], "use low, normal, high or urgent"),
-        (["submit", "-mem", "6G", "--", "true"], "No such option '-mem'. Did you mean --mem?"),
-        (["submit", "train.py", "-mem=6G"], "No such option '-mem'. Did you mean --mem?"),
-        (["history", "-since", "7d"], "No such option '-since'. Did you mean --since?"),
-        (["submit", "--mem", "1G", "--name", "  ", "--", "true"], "the name is empty"),
-        (["submit", "--mem", "1G", "--name", "two\nlines", "--", "true"], "the name must be one line of text"),
-        (["edit", "1", "--name", "\t"], "the name is empty"),
-        (["cancel", "all"], "'all' is no job: gpuqueue cancel --all takes all your jobs"),
-        (["cancel", "train.py"], "'train.py' is no job: gpuqueue cancel --name train.py takes the jobs of that name"),
-        (["hold", "sweep*"], "gpuqueue hold --name 'sweep*' takes the jobs of that name"),
-        (["cancel", "1x"], "'1x' is no job: write 17"),
-    ],
-)
-def test_a_mistyped_word_gets_the_right_one(here: JobQueue, words: list[str], reported: str) -> None:
-    """The line names what is meant, and nothing is queued or changed."""
-    here.requests.submit(make_spec(account=ME))
-
-    output = speak(words)
-
-    assert (2, b"", 1) == (output.code, output.stdout, output.stderr.count("\n"))
-    assert reported in output.stderr
-    assert ["queued"] == [job.state.value for job in here.jobs.live()]
-
-
-def test_a_word_after_an_option_that_takes_it_is_no_mistake(here: JobQueue) -> None:
-    """After ``--`` the words belong to the job, and ``-n5`` is still a short option with its value."""
-    assert 0 == speak(["submit", "--mem", "1G", "-nfirst", "--", "true", "-mem"]).code
-    assert ["first"] == [job.spec.name for job in here.jobs.live()]
 
 
 def test_times_in_words() -> None:
@@ -80,14 +44,6 @@ def test_times_in_words() -> None:
             times.begin(text, now=noon)
 
 
-def test_times_in_words_on_the_command_line(here: JobQueue) -> None:
-    """The commands take these words too."""
-    assert 0 == speak(["history", "--since", "yesterday"]).code
-    for text in ("tomorrow", "3am"):
-        assert 0 == speak(["submit", "--mem", "1G", "--begin", text, "--", "true"]).code
-    assert all(job.begins_at is not None for job in here.jobs.live())
-
-
 def test_oom_is_an_ending_to_retry_after(here: JobQueue) -> None:
     """``oom`` means ``out_of_memory``, on the command line and in Python."""
     assert 0 == speak(["submit", "--mem", "1G", "--retries", "1", "--retry-on", "oom,lost", "--", "true"]).code
@@ -95,25 +51,6 @@ def test_oom_is_an_ending_to_retry_after(here: JobQueue) -> None:
         client.jobs.submit(["true"], mem="1G", retries=1, retry_on=["oom", "lost"])  # type: ignore[list-item]
 
     assert [(RetryOn.OUT_OF_MEMORY, RetryOn.LOST)] * 2 == [job.spec.retries.on for job in here.jobs.live()]
-
-
-@pytest.mark.parametrize(
-    ("words", "reported"),
-    [
-        ([*SWEEP, "python", "t.py", "{lrr}", "{lr}"], "{lrr} is no value of this array: it has {index} and {lr}"),
-        ([*SWEEP, "python", "{lr}-{Lr}-{seed}"], "{Lr}, {seed} are no values of this array"),
-        ([*ARRAY, "awk", "{print}"], "for the text {print} write {{print}}"),
-        ([*SWEEP, "python", "t.py"], "nothing uses the values of lr: write {lr} in an argument"),
-        ([*SWEEP, "sh", "-c", "echo $GPUQUEUE_SWEEP_LRS"], "nothing uses the values of lr"),
-    ],
-)
-def test_a_sweep_that_cannot_be_meant_so_is_refused(here: JobQueue, words: list[str], reported: str) -> None:
-    """An unknown placeholder and a value that nothing uses would make many wrong jobs."""
-    output = speak(words)
-
-    assert (2, b"", 1) == (output.code, output.stdout, output.stderr.count("\n"))
-    assert reported in output.stderr
-    assert [] == here.jobs.live()
 
 
 def test_a_sweep_is_used_in_an_argument_or_by_its_variable(here: JobQueue, tmp_path: Path) -> None:

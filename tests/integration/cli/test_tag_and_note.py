@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Callable, Iterator
 
 import pytest
 from factories import make_spec, must_claim, serve
-from site_of_one import Site
 from store_dump import dump, faults
 
 from gpuqueue import Client
@@ -228,46 +224,6 @@ def test_another_try_has_them_too(client: Client) -> None:
     client.jobs.cancel(job)
 
     assert ("a", "b") == client.jobs.retry(job).tags
-
-
-@pytest.mark.full
-def test_as_people_use_them(site: Site) -> None:
-    """Tags and notes work in submit, tag, note, show, cancel and all forms of history.
-
-    A range for ``tag`` also covers ended jobs.
-    """
-    site.start_recorder()
-    client = site.client
-    jobs = [int(site.cli("submit", "--mem", "1M", "--tag", "exp1", "--hold", "--", "true").stdout) for _ in range(3)]
-    site.cli("cancel", str(jobs[0]))
-    site.until_recorded(jobs[0])
-
-    span = f"{jobs[0]}-{jobs[2]}"
-    assert [f"job {each}: tagged best paper" for each in jobs] == (
-        site.cli("tag", span, "best", "paper").stdout.splitlines()
-    )
-    assert f"job {jobs[1]}: no longer tagged paper\n" == site.cli("tag", str(jobs[1]), "paper", "--remove").stdout
-    assert f"job {jobs[0]}: noted\n" == site.cli("note", str(jobs[0]), "=too slow").stdout
-    assert f"job {jobs[1]}: cancelled\njob {jobs[2]}: cancelled\n" == site.cli("cancel", "--tag", "best", "-y").stdout
-    site.until_recorded(jobs[2])
-
-    shown = site.cli("show", str(jobs[0])).stdout
-    assert "  tags       best exp1 paper\n" in shown
-    assert "  note       =too slow\n" in shown
-    table = site.cli("history", "--tag", "best", "--tag", "paper", "--columns", "id,tags,note", "-r").stdout
-    assert [str(jobs[0]), "best", "exp1", "paper", "=too", "slow"] == table.splitlines()[1].split()
-    assert 3 == len(table.splitlines())
-    rows = list(csv.DictReader(io.StringIO(site.cli("history", "--csv", "-c", "TOO SLOW").stdout)))
-    assert [("best exp1 paper", "'=too slow")] == [(row["tags"], row["note"]) for row in rows]
-    reported = json.loads(site.cli("history", "--tag", "exp1", "--json").stdout)
-    assert [["best", "exp1", "paper"], ["best", "exp1"]] == [
-        each["job"]["tags"] for each in reported if each["job"]["id"] in jobs[:2]
-    ][::-1]
-    assert "no job in the history matches" in site.cli("history", "--tag", "nothing").stderr
-    bad = site.cli("tag", str(jobs[0]), "two words", check=False)
-    line = "gpuqueue: 'two words' is no tag: letters, digits and _ . @ + - only, at most 64 of them\n"
-    assert (2, "", line) == (bad.returncode, bad.stdout, bad.stderr)
-    assert client.jobs.get(jobs[0]).note == "=too slow"
 
 
 def test_tags_of_a_damaged_spec_harm_nobody(queue: JobQueue) -> None:
