@@ -12,10 +12,8 @@ from factories import make_device, make_offer, serve
 from site_of_one import Site
 
 from gpuqueue.cli.output.devices import going_on
-from gpuqueue.client.devices import MAX_REASON
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.job import JobState
-from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.system.account import current_account
 
 ME = current_account("h").name
@@ -76,57 +74,6 @@ def test_a_drained_device_takes_no_new_job_and_its_running_one_goes_on(two: Site
 
     assert JobState.SUCCEEDED is two.until_recorded(waiting).job.state
     until(lambda: f"{uuid} takes jobs again" in two.log(), what="the worker's word")
-
-
-def test_all_is_this_host_s_and_nobody_else_s(site: Site) -> None:
-    """``--all`` means the devices of this host. ``resume`` can name one of them."""
-    announce(site)
-
-    site.cli("drain", "--all")
-    site.cli("resume", f"{site.settings.host}:1")
-
-    assert {"GPU-far": 0, f"sim-{site.settings.host}-0": 1, f"sim-{site.settings.host}-1": 0} == {
-        each.device.uuid: len(each.drains) for each in site.queue.devices.all()
-    }
-
-
-def test_resume_says_when_a_machine_is_going_down(site: Site) -> None:
-    """``resume`` ends a user's drain and says that ``up`` will end the one by ``down``."""
-    announce(site)
-    uuid = f"sim-{site.settings.host}-0"
-    site.cli("drain", "0")
-    site.queue.devices.drain([uuid], origin=DrainOrigin.DOWN, why="going down", by="ada")
-
-    done = site.cli("resume", "--all", check=False)
-
-    assert 5 == done.returncode
-    assert f"device 1 of {site.settings.host} (sim-{site.settings.host}-1): takes jobs again\n" == done.stdout
-    assert "still takes no new job: its machine is going down; gpuqueue up ends that\n" in done.stderr
-    assert ["down"] == [str(printed.origin) for printed in site.queue.devices.all(site.settings.host)[0].drains]
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["drain"], "name the devices"),
-        (["resume"], "name the devices"),
-        (["drain", "--all", "0"], "not both"),
-        (["drain", "9"], "there is no device '9'"),
-        (["resume", "GPU-nobody"], "there is no device 'GPU-nobody'"),
-        (["drain", "0", "sim-"], "'sim-' could be sim-"),
-        (["drain", "0", "--reason", "x" * (MAX_REASON + 1)], "at most 200 characters, not 201"),
-    ],
-)
-def test_a_mistake_changes_nothing(site: Site, words: list[str], line: str) -> None:
-    """A wrong device name changes nothing, not even the valid devices beside it."""
-    announce(site)
-
-    done = site.cli(*words, check=False)
-
-    assert (2, "") == (done.returncode, done.stdout)
-    assert line in done.stderr
-    assert 1 == done.stderr.count("\n")
-    assert not any(each.drains for each in site.queue.devices.all())
 
 
 def test_a_python_program_can_do_the_same(site: Site) -> None:

@@ -72,23 +72,6 @@ def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> Non
     assert "retry of" not in site.cli("show", str(first)).stdout
 
 
-def test_the_limits_of_the_host_are_kept_or_changed(site: Site) -> None:
-    """A retry has the limits of the first job, unless an option gives another one or removes it."""
-    site.make_tables()
-    serve(site.queue, make_offer(host=site.settings.host))
-    job = site.client.jobs.submit(["true"], mem="64M", cpus=4, cpu_mem="1G").id
-    ended(site, 256, job)
-
-    again = [
-        site.client.jobs.get(site.cli("retry", str(job), *words).stdout.strip()).spec
-        for words in ((), ("--cpus", "none", "--cpu-mem", "2G"))
-    ]
-    refused = site.cli("retry", str(job), "--cpus", "many", check=False)
-
-    assert [(4, GIB), (None, 2 * GIB)] == [(each.cpus, each.cpu_mem_bytes) for each in again]
-    assert (2, True) == (refused.returncode, "cpus must be a number such as 4 or 0.5" in refused.stderr)
-
-
 @pytest.mark.full
 def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
     """The failed members of an array become an array with the same indexes, so that a sweep's values are the same.
@@ -143,56 +126,6 @@ def test_no_failed_member_is_left_out_because_the_history_lags(site: Site, monke
     assert Indexes.parse("0,2") == again.spec.array.indexes
 
 
-@pytest.mark.full
-def test_of_a_range_what_failed_is_tried_again(site: Site) -> None:
-    """Of a range the failed jobs are retried. A job named by its id is retried even if it succeeded."""
-    client = quiet(site)
-    jobs = [client.jobs.submit(["true"], mem="1M", name=f"job-{n}").id for n in range(4)]
-    for job, status in zip(jobs, (1, 0, 1), strict=False):
-        ended(site, status, job)
-    site.until_recorded(jobs[2])
-
-    output = site.cli("retry", f"{jobs[0]}-{jobs[3]}", str(jobs[1]))
-
-    assert ["job-0", "job-2", "job-1"] == [client.jobs.get(int(each)).spec.name for each in output.stdout.split()]
-    none = site.cli("retry", f"{jobs[3]}-{jobs[3] + 1}", check=False)
-    line = f"gpuqueue: no job of {jobs[3]}-{jobs[3] + 1} failed: see gpuqueue queue and gpuqueue history\n"
-    assert (5, "", line) == (none.returncode, none.stdout, none.stderr)
-
-
-@pytest.mark.full
-def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:
-    """A job that has not ended is refused, with the command that the user probably meant.
-
-    All jobs are judged first: one that cannot be retried means that nothing is submitted.
-    """
-    client = quiet(site)
-    running, waiting = (client.jobs.submit(["true"], mem="1M").id for _ in range(2))
-    must_claim(site.queue, host=site.settings.host)
-    array = client.jobs.submit(["true"], mem="1M", array="0-3").id
-    client.jobs.cancel(cancelled := client.jobs.submit(["true"], mem="1M").id)
-
-    output = site.cli("retry", str(running), str(waiting), str(array), str(cancelled), check=False)
-
-    assert (5, "") == (output.returncode, output.stdout)
-    assert [
-        (
-            f"gpuqueue: job {running} is starting: only a job that has ended can be retried; "
-            f"gpuqueue cancel {running} ends it, gpuqueue wait {running} waits for its end"
-        ),
-        (
-            f"gpuqueue: job {waiting} is queued: only a job that has ended can be retried; "
-            f"gpuqueue edit {waiting} changes what it asks for"
-        ),
-        (
-            f"gpuqueue: job {array} is queued: only a job that has ended can be retried; "
-            f"gpuqueue edit {array} changes what it asks for"
-        ),
-    ] == output.stderr.splitlines()
-    assert 3 == site.cli("retry", "999", check=False).returncode
-    assert 2 == site.cli("retry", str(cancelled), "--mem", "x", check=False).returncode
-
-
 def test_words_after_the_dashes_are_the_arguments_of_the_script(site: Site, tmp_path: Path) -> None:
     """``gpuqueue retry 2 -- --epochs 1`` submits job 2 with other arguments; it submitted job 1 as well.
 
@@ -226,46 +159,6 @@ def test_words_after_the_dashes_are_the_arguments_of_the_script(site: Site, tmp_
     assert (2, "", line) == (refused.returncode, refused.stdout, refused.stderr)
 
 
-def test_filters_select_what_failed_and_was_not_retried(site: Site) -> None:
-    """Filters select the failed and lost jobs, not those that succeeded or that a retry covers already.
-
-    Without a terminal they need ``--yes``.
-    """
-    client = quiet(site)
-    names = ("sweep-1", "sweep-2", "sweep-3", "other")
-    jobs = [client.jobs.submit(["true"], mem="1M", name=name, tags=["t"]).id for name in names]
-    for job, status in zip(jobs, (1, 0, 1, 1), strict=True):
-        ended(site, status, job)
-    array = client.jobs.submit(["true"], mem="1M", name="sweep-a", array="0-1").id
-    for index in (0, 1):
-        ended(site, 1, array + 1 + index)
-    site.until_recorded(array)
-    assert ["sweep-1", "sweep-3", "sweep-a"] == [each.job.spec.name for each in client.jobs.choose_ended(name="sweep*")]
-
-    unsure = site.cli("retry", "--name", "sweep*", check=False)
-    both = site.cli("retry", str(jobs[0]), "--all", check=False)
-    first = site.cli("retry", "--name", "sweep*", "--tag", "t", "--mem", "2M", "--yes").stdout.split()
-    again = site.cli("retry", "--all", "--since", "yesterday", "--yes").stdout.split()
-    nothing = site.cli("retry", "--all", "--yes")
-    cancelled = site.cli("retry", "--state", "succeeded", "--yes").stdout.split()
-
-    assert (2, "") == (unsure.returncode, unsure.stdout)
-    assert "this would retry 3 jobs, and there is no terminal to ask on: add --yes" in unsure.stderr
-    assert (2, True) == (both.returncode, "not both" in both.stderr)
-    called = [[client.jobs.get(int(each)).spec.name for each in ids] for ids in (first, again, cancelled)]
-    assert [["sweep-1", "sweep-3"], ["other", "sweep-a"], ["sweep-2"]] == called
-    assert {2 * MIB} == {client.jobs.get(int(each)).spec.mem_bytes for each in first}
-    assert (0, "", "gpuqueue: no job matches: there is nothing to retry\n") == (
-        nothing.returncode,
-        nothing.stdout,
-        nothing.stderr,
-    )
-    for each in (*first, *again):
-        client.jobs.cancel(int(each))
-        site.until_recorded(int(each))
-    assert "no job matches" in site.cli("retry", "--all", "--yes").stderr  # the history knows the retries too
-
-
 def test_filters_leave_out_probes(site: Site) -> None:
     """A filter used to submit probes again, each with a whole card."""
     client = quiet(site)
@@ -278,21 +171,6 @@ def test_filters_leave_out_probes(site: Site) -> None:
     site.until_recorded(failed)
 
     assert [failed] == [each.job.id for each in client.jobs.choose_ended(name="a")]
-
-
-def test_it_says_that_it_waits_for_no_job(site: Site) -> None:
-    """A retry does not keep ``--after``, and says so in one line. Python may give new dependencies."""
-    client = quiet(site)
-    first = client.jobs.submit(["true"], mem="1M", hold=True).id
-    second = client.jobs.submit(["true"], mem="1M", after=first).id
-    client.jobs.cancel(second)
-
-    printed = site.cli("retry", str(second))
-
-    line = f"gpuqueue: job {second} waited for other jobs (--after), and the retry does not: gpuqueue edit ID --after"
-    assert (1, True) == (printed.stderr.count("\n"), printed.stderr.startswith(line))
-    assert () == client.jobs.get(int(printed.stdout)).spec.waits.after
-    assert [first] == [each.job_id for each in client.jobs.retry(second, after=first).spec.waits.after]
 
 
 def test_only_its_owner_tries_it_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,20 +193,6 @@ def test_only_its_owner_tries_it_again(site: Site, monkeypatch: pytest.MonkeyPat
         again.spec.env,
         again.spec.priority,
     )
-
-
-def test_what_it_waited_for_is_not_waited_for_again(site: Site) -> None:
-    """A retry does not wait for the first job's begin or hold. A dedupe key still allows one job at a time."""
-    client = quiet(site)
-    first = client.jobs.submit(["true"], mem="1M", begin="1h", hold=True, dedupe="nightly", retries=2)
-    client.jobs.cancel(first.id)
-
-    again = client.jobs.retry(first.id)
-    found: list[int] = []
-    twin = client.jobs.retry(first.id, found=lambda job: found.append(job.id))
-
-    assert (JobState.QUEUED, None, 2) == (again.state, again.begins_at, again.spec.retries.times)
-    assert (again.id, [again.id]) == (twin.id, found)
 
 
 @pytest.mark.full

@@ -12,7 +12,7 @@ from bounded import until
 from factories import make_offer, make_spec, must_claim, serve
 from site_of_one import BIN, Site
 
-from gpuqueue.errors import JobNotFound, WaitTimeout
+from gpuqueue.errors import JobNotFound
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
 
@@ -89,47 +89,6 @@ def test_all_is_the_default_and_the_code_is_of_the_first_bad_one_named(open_site
 
 
 @pytest.mark.full
-def test_a_member_that_was_cancelled_before_its_start_counts_in_its_array(open_site: Site) -> None:
-    """A member cancelled before its start counts as one cancelled while it ran.
-
-    The array used to return another member's code 1, which hid the cancellation.
-    """
-    open_site.spawn("record")
-    array = open_site.client.jobs.submit(["false"], mem="64M", array="0-1").id
-    open_site.client.jobs.cancel(f"{array}_1")
-    end(open_site, 1)
-
-    for named in (f"{array}", f"{array}_0-1", f"{array}_1"):
-        assert 130 == open_site.cli("wait", named, check=False).returncode, named
-    assert 1 == open_site.cli("wait", f"{array}_0", f"{array}_1", check=False).returncode
-
-
-@pytest.mark.full
-def test_of_a_part_the_highest_code_counts(open_site: Site) -> None:
-    """A part of an array returns its highest exit code, as an array does, not that of the lowest index."""
-    open_site.spawn("record")
-    array = open_site.client.jobs.submit(["false"], mem="64M", array="0-2").id
-    for code in (3, 7, 0):
-        end(open_site, code)
-
-    assert 7 == open_site.cli("wait", f"{array}_0-2", check=False).returncode
-    assert 7 == open_site.cli("wait", "--json", f"{array}_0-2", check=False).returncode
-    assert 7 == open_site.cli("wait", f"{array}", check=False).returncode
-
-
-@pytest.mark.full
-def test_a_job_that_was_cancelled_while_it_waited_to_run_again_was_cancelled(open_site: Site) -> None:
-    """A job cancelled before a retry returns the code for cancelled, not that of its last run."""
-    open_site.spawn("record")
-    job = open_site.client.jobs.submit(["false"], mem="64M", retries=1).id
-    end(open_site, 3)
-    assert JobState.QUEUED is open_site.client.jobs.get(job).state
-    open_site.client.jobs.cancel(job)
-
-    assert 130 == open_site.cli("wait", str(job), check=False).returncode
-
-
-@pytest.mark.full
 def test_each_held_job_is_reported_while_others_run(open_site: Site) -> None:
     """``wait`` reports each held job at once, not after the earlier ones have ended.
 
@@ -147,22 +106,6 @@ def test_each_held_job_is_reported_while_others_run(open_site: Site) -> None:
     open_site.spawn("record")
     assert 130 == process.wait(timeout=30)
     process.communicate()
-
-
-@pytest.mark.full
-def test_out_of_time_is_124_and_says_who_goes_on(open_site: Site) -> None:
-    """A timeout gives 124 and one line on stderr. The jobs are not changed."""
-    array = open_site.client.jobs.submit(["true"], mem="64M", array="0-3").id
-    job = submit(open_site)
-
-    done = open_site.cli("wait", "--timeout", "0.1s", f"{array}_0-3", str(job), check=False)
-
-    assert (124, "") == (done.returncode, done.stdout)
-    assert f"job {array}_0 has not ended after 0.1 s: it goes on, and 4 more do" in done.stderr
-    done = open_site.cli("wait", "--timeout", "0.1s", f"{array}_0-1", check=False)
-    assert f"job {array}_0 has not ended after 0.1 s: it goes on, and 1 more does" in done.stderr
-    with pytest.raises(WaitTimeout, match=f"job {job} has not ended after 0 s: it goes on"):
-        next(open_site.client.jobs.ends([job], timeout_s=0))
 
 
 def test_an_unknown_job_is_reported_at_once(open_site: Site) -> None:
@@ -203,31 +146,6 @@ def test_the_history_is_not_asked_where_the_queue_knows(open_site: Site, what: s
 
     _, err = process.communicate(timeout=30)
     assert (0, ["False"]) == (process.returncode, err.splitlines())
-
-
-@pytest.mark.full
-def test_a_range_is_all_jobs_of_it_that_there_are(open_site: Site) -> None:
-    """A range is all existing jobs in it, including ended ones. A range without any job is an error."""
-    first, second = submit(open_site), submit(open_site)
-    assert [first, second] == [end(open_site), end(open_site, 9)]
-
-    # Ended jobs that are not recorded yet used to be unknown, and `wait` ended with 3.
-    assert 9 == open_site.cli("wait", f"{first}-{second + 7}", check=False).returncode
-    open_site.start_recorder()
-    open_site.until_recorded(2)
-    assert 9 == open_site.cli("wait", f"{first}-{second + 7}", check=False).returncode
-    nobody = open_site.cli("wait", f"{second + 1}-{second + 7}", check=False)
-    assert (3, True) == (nobody.returncode, "no job of" in nobody.stderr)
-
-
-def test_a_missing_member_is_reported(open_site: Site) -> None:
-    """A member that does not exist is reported as unknown, not as neither waiting nor running."""
-    array = open_site.client.jobs.submit(["true"], mem="64M", array="0-9").id
-
-    refused = open_site.cli("cancel", f"{array}_77", check=False)
-
-    assert 3 == refused.returncode
-    assert f"there is no job {array}_77: the members of {array} are 0-9" in refused.stderr
 
 
 def test_a_timeout_of_zero_only_polls(site: Site) -> None:
