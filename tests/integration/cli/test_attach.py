@@ -240,27 +240,16 @@ def test_ctrl_c_twice_cancels(working: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_ctrl_d_at_the_question_leaves_the_job_as_well(full: Site) -> None:
-    """Ctrl-D at the question detaches, and the exit code says that the job goes on."""
+@pytest.mark.parametrize("answer", ["d\r", "\x04"], ids=["d", "Ctrl-D"])
+def test_a_job_that_waits_can_be_left(full: Site, answer: str) -> None:
+    """The question replaces the waiting line. The exit code says that the job goes on."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
         terminal.shows("waits for memory")
         terminal.press(CTRL_C)
         terminal.shows(QUESTION)
-        terminal.press("\x04")
+        terminal.press(answer)
         assert LEFT == terminal.ended()
         assert "job 2: it runs on: gpuqueue attach 2" in terminal.picture()
-    assert JobState.QUEUED is full.client.jobs.get(2).state
-
-
-@pytest.mark.full
-def test_a_job_that_waits_can_be_left_and_cancelled_too(full: Site) -> None:
-    """For a waiting job the question replaces the waiting line."""
-    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
-        terminal.shows("waits for memory")
-        terminal.press(CTRL_C)
-        terminal.shows(QUESTION)
-        terminal.press("d\r")
-        assert LEFT == terminal.ended()
     assert JobState.QUEUED is full.client.jobs.get(2).state
 
 

@@ -76,26 +76,8 @@ def test_keys_go_to_the_job_and_its_exit_code_comes_back(working: Site) -> None:
 
 
 @pytest.mark.full
-def test_ctrl_c_is_the_jobs_own(working: Site) -> None:
-    """A Ctrl-C goes to the job without a question, and the job decides what it does."""
-    script = "trap 'echo caught' INT; echo ready; while :; do read line && break; done; echo bye"
-    with Terminal(run(script), working.environ, columns=100) as terminal:
-        attach_at(terminal)
-        terminal.shows("ready")
-        terminal.press("\x03")
-        terminal.shows("caught")
-        assert "[c]ancel it" not in terminal.picture()
-        terminal.press("x\r")
-        terminal.shows("bye")
-        assert 0 == terminal.ended()
-
-
-@pytest.mark.full
 def test_the_hint_about_keys_is_true_when_it_is_printed(working: Site) -> None:
-    """When the message about the keys appears, a Ctrl-C already goes to the job.
-
-    In that moment it used to open the question about the job.
-    """
+    """A Ctrl-C goes to the job as soon as the message about the keys is there. It used to open the question then."""
     script = "trap 'echo caught' INT; while :; do read line && break; done"
     with Terminal(run(script), working.environ, columns=100) as terminal:
         terminal.shows("this is the terminal")

@@ -13,7 +13,6 @@ import click
 import pytest
 from factories import make_offer, make_spec, serve
 from site_of_one import BIN, Site
-from terminal import Terminal
 
 from gpuqueue.cli.main import COMMANDS, SECTIONS, commands
 from workers.cli import worker_commands
@@ -70,8 +69,6 @@ ACT = {
     "token",
 }
 DOCS = Path(__file__).parents[3] / "docs"
-#: Escape sequences for colours and weights.
-STYLE = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:
@@ -232,14 +229,3 @@ def test_every_read_command_answers_programs_and_readers_that_leave(site: Site) 
         assert left.stderr in {"", "nothing ran in this time\n"}, name
         # 141 is SIGPIPE. A command with little output may end before the reader does, and `wait` prints nothing.
         assert int(left.stdout) in {141, printed.returncode}, name
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("no_color", "styled"), [("", True), ("1", False)])
-def test_colour_is_for_terminals_and_no_color_turns_it_off(site: Site, no_color: str, *, styled: bool) -> None:
-    """Only terminals get colour. NO_COLOR turns it off unless it is empty (https://no-color.org)."""
-    environ = {**site.environ, "NO_COLOR": no_color}
-    with Terminal([str(BIN / "gpuqueue"), "doctor"], environ, rows=100) as terminal:
-        terminal.ended()
-        assert styled is bool(STYLE.search(terminal.written))
-    assert "\x1b" not in site.cli("doctor", check=False).stdout
