@@ -9,7 +9,7 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim, Offer, Stray
+from gpuqueue.queue.lease import Claim, DeviceStatus, Offer, Stray
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.system.account import current_account
 from gpuqueue.text.units import GIB
@@ -58,6 +58,24 @@ def make_offer(uuid: str = "GPU-0", **changes: Any) -> Offer:
 def make_admin(queue: JobQueue) -> None:
     """Make the account that runs the tests an administrator of the site, as root always is."""
     queue.rules.set_policy(half_life_s=604_800, urgent=None, shares={}, admins=current_account("here").name)
+
+
+def make_status(uuid: str = "GPU-0", **changes: Any) -> DeviceStatus:
+    """Return how the queue knows an empty 24 GiB GPU whose worker has just sent a heartbeat."""
+    defaults: dict[str, Any] = {
+        "device": make_device(uuid),
+        "host": "nodeA",
+        "worker": "w",
+        "worker_pid": 1,
+        "headroom_bytes": 0,
+        "external_bytes": 0,
+        "allocated_bytes": 0,
+        "jobs": (),
+        "slots": 8,
+        "pool": "",
+        "seen_s_ago": 0.0,
+    }
+    return DeviceStatus(**{**defaults, **changes})
 
 
 def serve(queue: JobQueue, *offers: Offer, lease_s: float = 300) -> None:

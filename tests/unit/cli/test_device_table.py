@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from factories import make_device
+from factories import make_device, make_status
 
 from gpuqueue.cli.output.devices import closed_lines, device_table, environment_lines
 from gpuqueue.cli.output.render import model_of
@@ -13,18 +13,12 @@ from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.lease import DeviceReservation, DeviceStatus
 from gpuqueue.text.units import GIB
 
-CARD = DeviceStatus(
+CARD = make_status(
     device=replace(make_device(), name="NVIDIA H100 80GB HBM3"),
     host="trainer-17",
-    worker="w",
-    worker_pid=1,
-    headroom_bytes=0,
     external_bytes=GIB,
     allocated_bytes=12 * GIB,
     jobs=(12, 13),
-    slots=8,
-    pool="",
-    seen_s_ago=0.0,
 )
 #: The first screen that a user sees: `up` on a machine with cards.
 SITE = (CARD, replace(CARD, jobs=()))

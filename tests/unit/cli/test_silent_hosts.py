@@ -6,26 +6,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from factories import make_device
+from factories import make_status
 
 from gpuqueue.cli.output.silent_hosts import kept_until, silent_lines
 from gpuqueue.queue.drains import Drain, DrainOrigin
-from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.settings import Settings
 
-CARD = DeviceStatus(
-    device=make_device(),
-    host="h1",
-    worker="w",
-    worker_pid=1,
-    headroom_bytes=0,
-    external_bytes=0,
-    allocated_bytes=0,
-    jobs=(),
-    slots=8,
-    pool="",
-    seen_s_ago=0.0,
-)
+CARD = make_status(host="h1")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import click
 import pytest
-from factories import BOB, make_device, make_spec
+from factories import BOB, make_spec, make_status
 
 from gpuqueue.cli.output.devices import few
 from gpuqueue.cli.output.queue_table import COLUMNS
@@ -32,28 +32,10 @@ from gpuqueue.model.array import Array, Indexes, Member, Tally
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.progress import Progress
-from gpuqueue.queue.lease import DeviceStatus, ExternalProcess, Holding
+from gpuqueue.queue.lease import ExternalProcess, Holding
 from gpuqueue.text.units import GIB
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
-
-
-def status(**changes: object) -> DeviceStatus:
-    """Return an unused 24 GiB device, with *changes* applied."""
-    plain: dict[str, object] = {
-        "device": make_device(),
-        "host": "nodeA",
-        "worker": "w",
-        "worker_pid": 1,
-        "headroom_bytes": 0,
-        "external_bytes": 0,
-        "allocated_bytes": 0,
-        "jobs": (),
-        "slots": 8,
-        "pool": "",
-        "seen_s_ago": 0.0,
-    }
-    return DeviceStatus(**{**plain, **changes})  # type: ignore[arg-type]
 
 
 def job(job_id: int, state: JobState = JobState.QUEUED, **changes: object) -> Job:
@@ -90,13 +72,15 @@ def test_memory_adds_up_to_the_card() -> None:
 
     This holds when a run uses more than it was allocated, and when external processes use allocated memory.
     """
-    over = status(holdings=(Holding(job_id=1, lease_bytes=GIB, observed_bytes=30 * GIB),), allocated_bytes=30 * GIB)
-    crowded = status(
+    over = make_status(
+        holdings=(Holding(job_id=1, lease_bytes=GIB, observed_bytes=30 * GIB),), allocated_bytes=30 * GIB
+    )
+    crowded = make_status(
         external_bytes=20 * GIB,
         holdings=(Holding(job_id=1, lease_bytes=12 * GIB, observed_bytes=2 * GIB),),
         allocated_bytes=12 * GIB,
     )
-    blind = status(external_bytes=None)
+    blind = make_status(external_bytes=None)
 
     for each in (over, crowded, blind):
         assert 24 * GIB == sum(size_bytes for _, size_bytes in memory_parts(each))
@@ -169,7 +153,7 @@ def test_a_device_calls_a_job_as_its_own_line_does() -> None:
     Regression: an array member had a number that was nowhere else on the screen.
     """
     member = replace(job(8, JobState.RUNNING), member=Member(7, 2))
-    site = Snapshot(at=NOW, devices=(status(jobs=(8, 9)),), jobs=(member,))
+    site = Snapshot(at=NOW, devices=(make_status(jobs=(8, 9)),), jobs=(member,))
 
     (row,) = device_rows(site, 10.0)
     (line,) = job_lines(site, Order.ID)
@@ -184,7 +168,7 @@ def test_a_device_with_many_jobs_still_says_how_it_stands(width: int | None) -> 
     Regression: seven array members pushed STATE off the screen, and `top --once` wrapped its lines at any width.
     """
     members = tuple(replace(job(80 + i, JobState.RUNNING), member=Member(72, i)) for i in range(7))
-    busy = status(jobs=tuple(each.id for each in members), allocated_bytes=20 * GIB)
+    busy = make_status(jobs=tuple(each.id for each in members), allocated_bytes=20 * GIB)
     site = Snapshot(at=NOW, devices=(busy,), jobs=members)
 
     _, head, device, *_rest = click.unstyle(as_text(site, 10.0, None, width)).splitlines()
@@ -201,7 +185,7 @@ def test_a_device_with_many_jobs_still_says_how_it_stands(width: int | None) -> 
 def test_one_picture_is_no_wider_than_the_terminal(width: int) -> None:
     """The first line, the legend, the devices and the jobs all fit the terminal."""
     running = replace(job(8, JobState.RUNNING), host="nodeA")
-    site = Snapshot(at=NOW, devices=(status(jobs=(8,)),), jobs=(running, job(9)))
+    site = Snapshot(at=NOW, devices=(make_status(jobs=(8,)),), jobs=(running, job(9)))
 
     assert max(map(len, click.unstyle(as_text(site, 10.0, None, width)).splitlines()[1:])) <= max(width, len(LEGEND))
 
@@ -253,7 +237,7 @@ def test_external_processes_are_listed_with_owner_and_age() -> None:
         ),
         ExternalProcess(pid=78, held_bytes=None, user=None, command=None),
     )
-    snapshot = Snapshot(at=NOW, devices=(status(external_processes=processes),), jobs=())
+    snapshot = Snapshot(at=NOW, devices=(make_status(external_processes=processes),), jobs=())
 
     assert [
         "external process on nodeA device 0: 3G  eve, pid 77, for 2d 01:00:00  jupyter",
@@ -272,7 +256,7 @@ def test_external_processes_are_listed_with_owner_and_age() -> None:
 def test_the_reason_of_a_closed_device_leaves_room_for_the_others(width: int) -> None:
     """A long reason is cut before the bars are. It is whole below the table if it is cut there."""
     why = "mps is on, and its control daemon at /tmp/nvidia-mps has ended: start nvidia-cuda-mps-control -d"
-    site = Snapshot(at=NOW, devices=(status(), status(trouble=why, slots=0)), jobs=())
+    site = Snapshot(at=NOW, devices=(make_status(), make_status(trouble=why, slots=0)), jobs=())
 
     shown = as_text(site, 10.0, None, width)
 

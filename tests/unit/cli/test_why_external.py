@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
-from factories import make_device, make_spec
+from factories import make_device, make_spec, make_status
 
 from gpuqueue.cli.output.why_text import why_text
 from gpuqueue.client.why import Why
@@ -25,20 +25,13 @@ NEVER = "unknown: no device that is served now will ever have enough room"
 def card(name: str, *external: ExternalProcess, driver_gib: int = 0) -> DeviceStatus:
     """Return the device *name*, such as ``a:0``, of 24 GiB with a headroom of 1 GiB and these external processes."""
     host, index = name.split(":")
-    return DeviceStatus(
+    return make_status(
         device=replace(make_device(name, total_bytes=24 * GIB), index=int(index)),
         host=host,
-        worker="w",
-        worker_pid=1,
         headroom_bytes=GIB,
         external_bytes=driver_gib * GIB + sum(each.counted_bytes for each in external),
         external_processes=external,
         driver_bytes=driver_gib * GIB,
-        allocated_bytes=0,
-        jobs=(),
-        slots=8,
-        pool="",
-        seen_s_ago=0.0,
     )
 
 

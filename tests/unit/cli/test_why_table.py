@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
-from factories import BOB, make_device, make_spec
+from factories import BOB, make_device, make_spec, make_status
 
 from gpuqueue.cli.output.why_text import table, why_text
 from gpuqueue.client.why import Why
@@ -36,19 +36,8 @@ OTHERS = {each: Job(id=each, spec=make_spec(account=BOB), state=JobState.RUNNING
 
 def device(host: str, index: int) -> DeviceStatus:
     """Return a device with a headroom of 1 GiB."""
-    return DeviceStatus(
-        device=replace(make_device(f"{host}-{index}"), index=index),
-        host=host,
-        worker="w",
-        worker_pid=1,
-        headroom_bytes=GIB,
-        external_bytes=0,
-        allocated_bytes=0,
-        jobs=(),
-        slots=8,
-        pool="",
-        seen_s_ago=0.0,
-    )
+    card = replace(make_device(f"{host}-{index}"), index=index)
+    return make_status(device=card, host=host, headroom_bytes=GIB)
 
 
 def verdict(host: str, index: int, obstacle: Obstacle, *runs: int) -> Verdict:

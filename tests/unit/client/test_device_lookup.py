@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from factories import make_device
+from factories import make_device, make_status
 
 from gpuqueue.client.devices import named
 from gpuqueue.errors import BadRequest
@@ -12,19 +12,7 @@ from gpuqueue.queue.lease import DeviceStatus
 
 def status(host: str, index: int, uuid: str) -> DeviceStatus:
     """Return a device with these names; its other fields do not matter."""
-    return DeviceStatus(
-        device=make_device(uuid, index=index),
-        host=host,
-        worker="w",
-        worker_pid=1,
-        headroom_bytes=0,
-        external_bytes=0,
-        allocated_bytes=0,
-        jobs=(),
-        slots=8,
-        pool="",
-        seen_s_ago=0.0,
-    )
+    return make_status(device=make_device(uuid, index=index), host=host)
 
 
 FOUND = [

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import make_device
+from factories import make_device, make_status
 from findings import by_check
 
 from gpuqueue.doctor import processes
@@ -20,7 +20,6 @@ from gpuqueue.embedded.machine import Machine
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.queue.diagnostics import DeviceFacts
-from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.system.timed_call import CallFailed
@@ -35,19 +34,7 @@ def make_served(
     uuid: str, *, version: str | None = VERSION, seen_s_ago: float = 1.0, kind: DeviceKind = DeviceKind.GPU
 ) -> DeviceFacts:
     """Return a device that a worker of this machine serves."""
-    status = DeviceStatus(
-        device=replace(make_device(uuid), kind=kind),
-        host="nodeA",
-        worker="w",
-        worker_pid=1,
-        headroom_bytes=0,
-        external_bytes=0,
-        allocated_bytes=0,
-        jobs=(),
-        slots=8,
-        pool="",
-        seen_s_ago=seen_s_ago,
-    )
+    status = make_status(device=replace(make_device(uuid), kind=kind), seen_s_ago=seen_s_ago)
     return DeviceFacts(status=status, version=version, clock_ahead_s=0.0)
 
 
