@@ -20,10 +20,10 @@ from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:
-    from gpuqueue.cli.follow import bytes_line
+    from gpuqueue.cli.follow import updated_line
     from gpuqueue.model.run_files import Fetched, LeftOut, RunFile
 else:
-    bytes_line = later("gpuqueue.cli.follow.bytes_line")
+    updated_line = later("gpuqueue.cli.follow.updated_line")
 
 #: Most files that were left out and are named. The rest is counted.
 NAMED = 10
@@ -66,7 +66,7 @@ def fetch(
     """  # noqa: D301 - \b is click's mark for lines to keep
     if only_list and (to is not None or replace):
         raise BadRequest("--list writes no file: leave out --to and --replace")
-    line = bytes_line.BytesLine()
+    line = updated_line.BytesLine()
 
     def warn(text: str) -> None:
         line.clear()

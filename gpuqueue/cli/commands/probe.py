@@ -19,7 +19,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.text.units import format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from gpuqueue.cli.follow import ctrl_c, status_line, wait_line
+    from gpuqueue.cli.follow import ctrl_c, status_line, updated_line
     from gpuqueue.cli.output import probe_lines, render
     from gpuqueue.learning import probed
     from gpuqueue.model import probe as probes
@@ -34,7 +34,7 @@ else:  # --help needs none of them
     probes = later("gpuqueue.model.probe")
     progress = later("gpuqueue.model.progress")
     status_line = later("gpuqueue.cli.follow.status_line")
-    wait_line = later("gpuqueue.cli.follow.wait_line")
+    updated_line = later("gpuqueue.cli.follow.updated_line")
 
 #: The variable that keeps JAX from taking the whole device at its start, which would hide what it needs.
 JAX = "XLA_PYTHON_CLIENT_PREALLOCATE"
@@ -133,7 +133,7 @@ def _request(env: tuple[str, ...], rule: str, limit_s: float) -> dict[str, Any]:
 
 def _ended(client: Client, job: Job) -> Record:
     """Wait until the probe has ended, and return its job with its run."""
-    line, reported = wait_line.WaitLine(client), set[str]()
+    line, reported = updated_line.WaitLine(client), set[str]()
     for seen in client.jobs.watch(job.id, away=status_line.report_away):
         line.seen(seen)
         if str(seen.state) in {"running", "held"} - reported:

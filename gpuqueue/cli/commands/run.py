@@ -43,7 +43,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
         options["pty"] = Window.ours(typed=True)
     from gpuqueue.cli.follow.attach import Follower  # noqa: PLC0415 - lazy import for startup time
     from gpuqueue.cli.follow.ctrl_c import CtrlC  # noqa: PLC0415 - as above
-    from gpuqueue.cli.follow.unread_stdin import report_unread  # noqa: PLC0415 - as above
+    from gpuqueue.cli.follow.terminal import report_unread  # noqa: PLC0415 - as above
     from gpuqueue.client import Client  # noqa: PLC0415 - as above
 
     begin = options["begin"]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuqueue.cli.follow.ctrl_c import CtrlC
+from gpuqueue.cli.follow.ctrl_c import Choice, CtrlC, ask, can_ask
 from gpuqueue.cli.follow.status_line import report_again, report_away, report_end, report_held, report_state
-from gpuqueue.cli.follow.wait_line import WaitLine
+from gpuqueue.cli.follow.updated_line import WaitLine
 from gpuqueue.cli.options.job_id import job_id
 from gpuqueue.cli.output.arrays import worst_code
 from gpuqueue.client import Client
@@ -271,18 +271,14 @@ class Follower:
         self._make_room()
         if self._cancelled:
             self._leave("it is being cancelled", INTERRUPTED)
-        from gpuqueue.cli.follow import interrupt_prompt  # noqa: PLC0415 - only after Ctrl-C
-
-        if interrupt_prompt.can_ask():
-            choice = interrupt_prompt.ask(self._job_id, self._has_ended)
-        else:
-            choice = interrupt_prompt.Choice.CANCEL if self._ours else interrupt_prompt.Choice.DETACH
+        unasked = Choice.CANCEL if self._ours else Choice.DETACH
+        choice = ask(self._job_id, self._has_ended) if can_ask() else unasked
         self._ctrl_c.forget()
-        if choice is interrupt_prompt.Choice.DETACH:
+        if choice is Choice.DETACH:
             self._leave(f"it runs on: gpuqueue attach {self._job_id}", LEFT)
-        if choice is interrupt_prompt.Choice.GO_ON:
+        if choice is Choice.GO_ON:
             print_message("gpuqueue", f"job {self._job_id} goes on")
-        if choice is interrupt_prompt.Choice.CANCEL:
+        if choice is Choice.CANCEL:
             self._cancelled = True
             with contextlib.suppress(Refused):  # the job has just ended
                 self._client.jobs.cancel(self._job_id)

@@ -1,21 +1,28 @@
 """The attached terminal of a job: sends keys to the job and shows its output, until the job ends or the user detaches.
 
-Meanwhile the user's terminal is in raw mode, so that the job also receives Ctrl-C. Its mode is always restored.
+Meanwhile the user's terminal is in raw mode, so that the job also receives Ctrl-C. Its mode is always restored. A job
+without a terminal reads no standard input, and the user is warned of that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
+import stat
 import termios
 import tty
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from gpuqueue.client.terminal import JobTerminal
+from gpuqueue.console import print_message
 from gpuqueue.model.terminal_size import Window
+
+if TYPE_CHECKING:
+    from gpuqueue.client.terminal import JobTerminal
 
 #: Most bytes of one read from standard input: enough for a paste, and less than the limit of a frame (65535).
 CHUNK_BYTES = 16384
@@ -123,3 +130,24 @@ def _reported(number: signal.Signals, wake: int) -> Iterator[None]:
         yield
     finally:
         signal.signal(number, before)
+
+
+def report_unread() -> None:
+    """Warn if standard input has unread data: the job does not receive it."""
+    if _holds_something():
+        words = "the job does not read standard input"
+        print_message("gpuqueue", f"{words}: put the data into a file, and pass its name as an argument")
+
+
+def _holds_something() -> bool:
+    """Return whether standard input is a pipe or a file with unread data; a terminal is for prompts."""
+    try:
+        kind = os.fstat(STDIN)
+        if stat.S_ISREG(kind.st_mode):
+            return os.lseek(STDIN, 0, os.SEEK_CUR) < kind.st_size
+        if not stat.S_ISFIFO(kind.st_mode):
+            return False
+        waiting = fcntl.ioctl(STDIN, termios.FIONREAD, bytes(4))
+    except OSError:
+        return False
+    return any(waiting)
