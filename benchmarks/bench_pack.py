@@ -24,8 +24,8 @@ from benchmarks.measure.home import BIN
 from benchmarks.measure.options import how_many
 from benchmarks.measure.rounds import alternate_timed, medians
 from benchmarks.measure.table import report
-from gpuqueue.results.pack_request import PackRequest
-from gpuqueue.snapshot.manifest import Manifest
+from gpuqueue.files.manifest import Manifest
+from gpuqueue.files.pack_program import PackRequest
 from workers.shim.code import DIRECTORY, MANIFEST, TREE
 
 ROUNDS, QUICK_ROUNDS = 5, 2

@@ -27,9 +27,9 @@ from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
 from benchmarks.measure.repository import small_repository
 from benchmarks.measure.rounds import alternate_timed, medians, timed, until
 from benchmarks.measure.table import report
+from gpuqueue.files.contents import MARGIN_S
+from gpuqueue.files.take import take_snapshot
 from gpuqueue.history.migrate import upgrade
-from gpuqueue.snapshot.hash_cache import MARGIN_S
-from gpuqueue.snapshot.take import take_snapshot
 
 FILES, QUICK_FILES = 1000, 100
 ROUNDS, QUICK_ROUNDS = 9, 2

@@ -240,7 +240,7 @@ def _check_installation() -> None:
 @worker_commands.command()
 def pack() -> None:
     """Write files of a run to standard output, as a tar archive. Standard input says which, in JSON."""
-    from gpuqueue.results.pack_request import MOST_BYTES, PackRequest  # noqa: PLC0415 - only here
+    from gpuqueue.files.pack_program import MOST_BYTES, PackRequest  # noqa: PLC0415 - only here
     from workers.results.command import pack_results  # noqa: PLC0415 - only here
 
     request = PackRequest.read(sys.stdin.buffer.read(MOST_BYTES))

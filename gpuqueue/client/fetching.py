@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from gpuqueue.errors import Refused
+from gpuqueue.files.archive import ArchiveReader
+from gpuqueue.files.manifest import Source
+from gpuqueue.files.receive import receive
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model import validation
 from gpuqueue.model.run_files import Fetched, KeptFiles, RunFile
-from gpuqueue.results.archive import ArchiveReader
-from gpuqueue.results.receive import receive
-from gpuqueue.snapshot.stream import Source
 from gpuqueue.text.sanitize import plain
 
 #: The ignore file in a directory of results that this program has named.
@@ -95,7 +95,14 @@ class RunFiles(ABC):
         """
         check_patterns(patterns)
         with self._archive(job, patterns, run, warn, kept=kept) as archive:
-            return listed(archive, warn)
+            reader = ArchiveReader(archive.content)
+            found = [
+                RunFile(path=each.path, size_bytes=each.size_bytes, target=each.target) for each in reader.members()
+            ]
+            _report(reader.notes, warn)
+            if not found and not reader.notes:
+                raise _nothing(archive)
+            return found
 
     @abstractmethod
     def kept(self, job: int | str, *, run: int | None = None) -> KeptFiles:
@@ -131,7 +138,7 @@ def check_patterns(patterns: Sequence[str]) -> None:
 
     """
     if patterns:
-        from gpuqueue.snapshot.patterns import rules_of  # noqa: PLC0415 - lazy import: it needs pathspec
+        from gpuqueue.files.ignore import rules_of  # noqa: PLC0415 - lazy import: it needs pathspec
 
         rules_of(patterns)
 
@@ -150,7 +157,7 @@ def fetched(
 
     Raises:
         Refused: no file matches.
-        GpuQueueError: as for :func:`gpuqueue.results.receive.receive`.
+        GpuQueueError: as for :func:`gpuqueue.files.receive.receive`.
 
     """
     own = f"results-{archive.label}"
@@ -174,22 +181,6 @@ def fetched(
         source=archive.source,
         run=archive.run,
     )
-
-
-def listed(archive: RunArchive, warn: Callable[[str], None] | None = None) -> Sequence[RunFile]:
-    """Return the files of *archive*, with those that :func:`fetched` would leave out; *warn* as there.
-
-    Raises:
-        Refused: no file matches.
-        GpuQueueError: the archive is damaged or cut short.
-
-    """
-    reader = ArchiveReader(archive.content)
-    found = [RunFile(path=each.path, size_bytes=each.size_bytes, target=each.target) for each in reader.members()]
-    _report(reader.notes, warn)
-    if not found and not reader.notes:
-        raise _nothing(archive)
-    return found
 
 
 def _report(notes: Sequence[str], warn: Callable[[str], None] | None) -> None:

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
@@ -18,12 +17,12 @@ from gpuqueue.client.fetching import RunArchive, RunFiles
 from gpuqueue.client.log_places import with_run
 from gpuqueue.client.run_logs import own_log
 from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.files.errors import ArchiveCutShort
+from gpuqueue.files.kept import absence, kept_files, noted
+from gpuqueue.files.pack_program import NO_COPY, PackProgram, PackRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import file_patterns, from_directory
-from gpuqueue.results.kept import absence, kept_files, noted
-from gpuqueue.results.pack_request import NO_COPY, PackRequest, pack_command, reason_in
-from gpuqueue.snapshot.errors import ArchiveCutShort
 from gpuqueue.system.delivered_layout import RESULTS, TOKEN
 from gpuqueue.system.safe_open import is_regular
 from gpuqueue.text.sanitize import plain
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.run_files import KeptFiles
     from gpuqueue.settings.settings import Settings
 
-_FIRST_BYTES, _MOST_ERRORS_BYTES = 512, 2**16
+_FIRST_BYTES = 512
 
 
 class Files(RunFiles):
@@ -175,24 +174,20 @@ class PackedRun:
     """
 
     def __init__(self, request: PackRequest) -> None:
-        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 - closed by close
         try:
-            with request.as_input() as asked:
-                self._process = subprocess.Popen(
-                    pack_command(), stdin=asked, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
-                )
+            self._program = PackProgram(request)
         except OSError as error:
             raise GpuQueueError(f"gpuqueue-worker cannot be run: {error.strerror}") from None
         try:
-            self._first = self._output(_FIRST_BYTES)
+            self._first = os.read(self._program.output, _FIRST_BYTES)
+            ending = None if self._first else self._program.ending()
         except BaseException:
             self.close()
             raise
-        if not self._first:
-            code = self._process.wait()
-            trouble = self._trouble()
+        if ending is not None:
             self.close()
-            raise NoCopy(trouble) if code == NO_COPY else GpuQueueError(f"the files cannot be read: {trouble}")
+            code, reason = ending
+            raise NoCopy(reason) if code == NO_COPY else GpuQueueError(f"the files cannot be read: {reason}")
 
     def read(self, size: int, /) -> bytes:
         """Return at most *size* bytes, none at the end.
@@ -204,27 +199,13 @@ class PackedRun:
         if self._first:
             found, self._first = self._first[:size], self._first[size:]
             return found
-        found = self._output(size)
-        if not found and self._process.wait() != 0:
-            raise ArchiveCutShort(f"the archive was cut short: {self._trouble()}")
+        found = os.read(self._program.output, size)
+        if not found:
+            code, reason = self._program.ending()
+            if code:
+                raise ArchiveCutShort(f"the archive was cut short: {reason}")
         return found
 
     def close(self) -> None:
         """End the program if it still runs."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._errors.close()
-
-    def _output(self, size: int) -> bytes:
-        return self._process.stdout.read(size) or b"" if self._process.stdout is not None else b""
-
-    def _trouble(self) -> str:
-        return reason_in(self._written(), self._process.returncode)
-
-    def _written(self) -> bytes:
-        """Return the beginning of the program's errors."""
-        self._errors.seek(0)
-        return self._errors.read(_MOST_ERRORS_BYTES)
+        self._program.close()

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.files.blob_store import blob_store_of, limits_of
+from gpuqueue.files.limits import DIFF_BYTES, IGNORE_FILE
+from gpuqueue.files.take import Snapshot, take_snapshot
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import from_directory
 from gpuqueue.settings.sources import embedded_socket
-from gpuqueue.snapshot.limits import DIFF_BYTES, IGNORE_FILE
-from gpuqueue.snapshot.site import blob_store_of, limits_of
-from gpuqueue.snapshot.take import Snapshot, take_snapshot
 from gpuqueue.system.cache_directory import cache_directory
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:
     from gpuqueue.client.connection import Connection
+    from gpuqueue.files.limits import Limits
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.job_spec import JobSpec
-    from gpuqueue.snapshot.limits import Limits
 
 Note = Callable[[str], None]
 

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 from gpuqueue.client import listing, reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import Refused
+from gpuqueue.files.errors import SnapshotNotHeld
+from gpuqueue.files.limits import DIFF_BYTES
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.code_snapshot import CodeSnapshot, DeletedSnapshot, StoredSnapshot, address_word
 from gpuqueue.model.job import Job
-from gpuqueue.snapshot.errors import SnapshotNotHeld
-from gpuqueue.snapshot.limits import DIFF_BYTES
 
 if TYPE_CHECKING:
-    from gpuqueue.snapshot import held, site
-    from gpuqueue.snapshot.blob_store import BlobStore
+    from gpuqueue.files import blob_store, collect
 else:
-    held, site = later("gpuqueue.snapshot.held"), later("gpuqueue.snapshot.site")
+    blob_store, collect = later("gpuqueue.files.blob_store"), later("gpuqueue.files.collect")
 
 
 class Snapshots:
@@ -31,7 +30,7 @@ class Snapshots:
     def list(self) -> Sequence[StoredSnapshot]:
         """Return the snapshots of this account, the last used first."""
         store, uid = self._store(), self._connection.account.uid
-        found = [] if store is None else held.listed(store, uid)
+        found = [] if store is None else collect.listed(store, uid)
         users: dict[str, list[Job]] = {}
         for address, job in self._needed() if found else ():
             users.setdefault(address, []).append(job)
@@ -58,13 +57,13 @@ class Snapshots:
         store, uid = self._store(), self._connection.account.uid
         if store is None:
             raise SnapshotNotHeld("no snapshots are stored on this machine")
-        whole = held.resolve(store, uid, word)
+        whole = collect.resolve(store, uid, word)
         needed = [(other, job.label) for other, job in self._needed()]
         jobs = [label for other, label in needed if other == whole]
         if jobs:
             more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
             raise Refused(f"job {jobs[0]}{more} needs the snapshot {whole[:12]}: wait for its end, or cancel it first")
-        freed_bytes = held.delete(store, uid, whole, {other for other, _ in needed})
+        freed_bytes = collect.delete(store, uid, whole, {other for other, _ in needed})
         return DeletedSnapshot(address=whole, freed_bytes=freed_bytes)
 
     def diff(self, job: int | str) -> bytes:
@@ -93,10 +92,10 @@ class Snapshots:
             pass
         raise SnapshotNotHeld(f"the snapshot of job {found.label} is not on this machine, or was deleted")
 
-    def _store(self) -> BlobStore | None:
+    def _store(self) -> blob_store.BlobStore | None:
         """Return the blob store, or None if this machine has none."""
         settings = self._connection.settings
-        return site.blob_store_of(settings) if site.directory_of(settings).is_dir() else None
+        return blob_store.blob_store_of(settings) if blob_store.directory_of(settings).is_dir() else None
 
     def _needed(self) -> Iterator[tuple[str, Job]]:
         """Yield the jobs of this account that have a snapshot and have not ended, each with its address."""

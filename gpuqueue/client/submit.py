@@ -134,7 +134,7 @@ def completed(
     directory or machine.
     """
     if request.keep:
-        from gpuqueue.snapshot.patterns import rules_of  # noqa: PLC0415 - lazy import: few jobs keep files
+        from gpuqueue.files.ignore import rules_of  # noqa: PLC0415 - lazy import: few jobs keep files
 
         rules_of(file_patterns.of_request(request.keep, with_code=travel.with_code))
     directory = working_directory(validation.path_or_none("cwd", request.cwd))

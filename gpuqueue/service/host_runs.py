@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from gpuqueue.files.blob_store import blob_store_of
+from gpuqueue.files.manifest import ACCEPTED_BEFORE, Manifest, read_manifest
 from gpuqueue.model.access import Action
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.service.call import Call
 from gpuqueue.service.relay_requests import HostRun
 from gpuqueue.service.responses import NotHere
-from gpuqueue.snapshot.manifest import ACCEPTED_BEFORE, Manifest, read_manifest
-from gpuqueue.snapshot.site import blob_store_of
 
 #: Most runs that are kept in memory. The one that was named longest ago is forgotten first.
 MOST = 10_000

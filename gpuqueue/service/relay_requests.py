@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from gpuqueue.errors import BadRequest, GpuQueueError, HostUnreachable, Refused, ServiceUnreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.relay import RelayKind, RelayRequest, RunProgress
 from gpuqueue.model.run import Run
 from gpuqueue.service.responses import NotHere
-from gpuqueue.service.transfers import Transfer
 from gpuqueue.text.units import format_bytes
 
 STOPPING = "the service is stopping: ask again"
@@ -24,6 +25,13 @@ KEYS_S = 5.0
 IDLE_S = 60.0
 #: Most bytes that wait for the relay of one run, and most of them in one answer to it.
 MOST_WAITING_BYTES, MOST_PART_BYTES = 256 * 1024, 64 * 1024
+#: Most parts in memory. The relay waits while the client does not read, and the client's connection has its own bound.
+MOST_PARTS = 4
+#: How long the client waits for the first sign of the relay, and then for each part, in seconds.
+FIRST_S, SILENCE_S = 10.0, 60.0
+#: How long the first part of an archive may take, in seconds. The program that packs sends nothing while it searches
+#: files, and bounds the time without progress itself.
+SEARCH_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,58 +48,66 @@ class HostRun:
         return cls(host=run.host, job_id=run.job_id, token=run.token)
 
 
-class LogRequest:
-    """A request for what is new in the log of a run. ``answer`` becomes None, or the reason why there is no answer."""
+class HostRequest(ABC):
+    """A request about a run of another host."""
+
+    kind: RelayKind
+    patterns: tuple[str, ...] = ()
 
     def __init__(self, run: HostRun) -> None:
         self.run = run
-        self.answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
     def described(self, request_id: str) -> RelayRequest:
         """Return it as its relay gets it."""
-        return RelayRequest(id=request_id, kind=RelayKind.LOG, job=self.run.job_id, token=self.run.token)
+        run, patterns = self.run, self.patterns
+        return RelayRequest(id=request_id, kind=self.kind, job=run.job_id, token=run.token, patterns=patterns)
+
+    @abstractmethod
+    def end(self, reason: str | None) -> None:
+        """End it. Only the first end counts; *reason* says why there is no answer, or not all of it."""
+
+    def stop(self) -> None:
+        """End it: the service stops."""
+        self.end(STOPPING)
+
+
+class LogRequest(HostRequest):
+    """A request for what is new in the log of a run. ``answer`` becomes None, or the reason why there is no answer."""
+
+    kind = RelayKind.LOG
+
+    def __init__(self, run: HostRun) -> None:
+        super().__init__(run)
+        self.answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
     def end(self, reason: str | None) -> None:
         """Answer all readers that wait. Only the first answer counts."""
         if not self.answer.done():
             self.answer.set_result(reason)
 
-    def stop(self) -> None:
-        """End it: the service stops."""
-        self.end(STOPPING)
 
-
-class FilesRequest:
+class FilesRequest(HostRequest):
     """A request for the files of a run, which arrive in ``transfer``."""
 
-    def __init__(self, run: HostRun, patterns: tuple[str, ...]) -> None:
-        self.run, self.patterns = run, patterns
-        self.transfer = Transfer(run.host)
+    kind = RelayKind.FILES
 
-    def described(self, request_id: str) -> RelayRequest:
-        """Return it as its relay gets it."""
-        run, patterns = self.run, self.patterns
-        return RelayRequest(id=request_id, kind=RelayKind.FILES, job=run.job_id, token=run.token, patterns=patterns)
+    def __init__(self, run: HostRun, patterns: tuple[str, ...]) -> None:
+        super().__init__(run)
+        self.patterns, self.transfer = patterns, Transfer(run.host)
 
     def end(self, reason: str | None) -> None:
         """End the archive; *reason* says why it is not whole."""
         self.transfer.finish() if reason is None else self.transfer.fail(reason)
 
-    def stop(self) -> None:
-        """End it: the service stops."""
-        self.end(STOPPING)
 
-
-class TerminalRequest:
+class TerminalRequest(HostRequest):
     """A request to pass on what users type on the terminal of a run, which is in ``keys``."""
 
-    def __init__(self, run: HostRun, at_end: Callable[[], None]) -> None:
-        self.run = run
-        self.keys = TerminalKeys(run.host, at_end)
+    kind = RelayKind.TERMINAL
 
-    def described(self, request_id: str) -> RelayRequest:
-        """Return it as its relay gets it."""
-        return RelayRequest(id=request_id, kind=RelayKind.TERMINAL, job=self.run.job_id, token=self.run.token)
+    def __init__(self, run: HostRun, at_end: Callable[[], None]) -> None:
+        super().__init__(run)
+        self.keys = TerminalKeys(run.host, at_end)
 
     def end(self, reason: str | None) -> None:
         """End it: the run has no terminal any more, or none that can be used because of *reason*."""
@@ -128,7 +144,7 @@ class ProgressRequest:
 
 
 #: Any of them.
-AnyRequest = LogRequest | FilesRequest | TerminalRequest | ProgressRequest
+AnyRequest = HostRequest | ProgressRequest
 
 
 class TerminalKeys:
@@ -230,3 +246,105 @@ class TerminalKeys:
             if end <= self._before and not passed_on.done():
                 passed_on.set_result(True)
         self._typing = [each for each in self._typing if each[0] > self._before]
+
+
+class Transfer:
+    """A stream of bytes from the relay of a host to the client that waits for it, through a few parts in memory.
+
+    One side sends, the other reads; either may end it at any time.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._parts: deque[bytes] = deque()
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._has_begun = self._has_parts = self._is_over = False
+        self._trouble: str | None = None
+        self._at_end: Callable[[], None] = lambda: None
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Have *call* called once the reader is done."""
+        self._at_end = call
+
+    # ---- the relay's side --------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Note that the relay has begun to answer.
+
+        Raises:
+            NotHere: nobody waits any more, or it has begun before.
+
+        """
+        if self._is_over or self._has_begun:
+            raise NotHere("nobody waits for this request")
+        self._has_begun = True
+        self._news.set()
+
+    async def send(self, part: bytes) -> None:
+        """Pass *part* on. Wait while the client does not read.
+
+        Raises:
+            NotHere: the client has gone.
+
+        """
+        while len(self._parts) >= MOST_PARTS and not self._is_over:
+            self._room.clear()
+            await self._room.wait()
+        if self._is_over:
+            raise NotHere("nobody waits for this request any more")
+        self._parts.append(part)
+        self._has_parts = True
+        self._news.set()
+
+    def finish(self) -> None:
+        """Note that all parts were sent."""
+        self._is_over = True
+        self._wake()
+
+    def fail(self, reason: str) -> None:
+        """End the stream before its end, unless it is over."""
+        if not self._is_over:
+            self._trouble = reason
+            self.finish()
+
+    # ---- the client's side -------------------------------------------------------------------------------------------
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """Yield the parts as they arrive.
+
+        Raises:
+            NotHere: the relay has failed, or does not answer.
+
+        """
+        while True:
+            if self._parts:
+                part = self._parts.popleft()
+                self._room.set()
+                yield part
+            elif self._trouble is not None:
+                raise NotHere(self._trouble)
+            elif self._is_over:
+                return
+            else:
+                await self._wait()
+
+    async def close(self) -> None:
+        """End the stream: the client needs no more of it."""
+        self._parts.clear()
+        self.fail("the client has gone")
+        self._at_end()
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        self._news.clear()
+        had_begun = self._has_begun
+        most_s = SILENCE_S if self._has_parts else SEARCH_S if had_begun else FIRST_S
+        try:
+            await asyncio.wait_for(self._news.wait(), most_s)
+        except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
+            self.fail(f"host {self._host} {'has stopped sending' if had_begun else 'does not answer'}")
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._room.set()

@@ -23,9 +23,9 @@ from gpuqueue.service.relay_requests import (
     LogRequest,
     ProgressRequest,
     TerminalRequest,
+    Transfer,
 )
 from gpuqueue.service.responses import NotHere
-from gpuqueue.service.transfers import Transfer
 
 #: Longest long poll of a relay, in seconds, and most of them at a time for one host. The oldest one ends first.
 MOST_POLL_S, MOST_POLLS = 60.0, 4

@@ -9,17 +9,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.files.blob_store import BlobStore, blob_store_of, limits_of
+from gpuqueue.files.limits import DIFF_BYTES
+from gpuqueue.files.manifest import read_manifest
+from gpuqueue.files.unpack import check_directory
 from gpuqueue.model.api import ContentPart, NewSnapshot, SnapshotState
 from gpuqueue.model.code_snapshot import CodeSnapshot, DeletedSnapshot
 from gpuqueue.model.job_spec import Account
 from gpuqueue.service.call import Call
 from gpuqueue.settings.settings import Settings
-from gpuqueue.snapshot.blob_store import BlobStore
-from gpuqueue.snapshot.limits import DIFF_BYTES
-from gpuqueue.snapshot.manifest import read_manifest
-from gpuqueue.snapshot.parts import Parts
-from gpuqueue.snapshot.site import blob_store_of, limits_of
-from gpuqueue.snapshot.unpack import check_directory
 from gpuqueue.text.units import format_bytes
 
 #: Threads that store the blobs of one request. Each waits for the disk, which can serve several at once.
@@ -73,11 +71,10 @@ class Uploads:
             by_blob.setdefault(part.sha256, []).append((part, _content(part)))
         more_bytes = sum(len(content) for each in by_blob.values() for _, content in each)
         self._count(store, uid, more_bytes, add=True)
-        unfinished = Parts(store)
 
         def receive(found: list[tuple[ContentPart, bytes]]) -> None:
             for part, content in found:  # the parts of one blob in their order
-                unfinished.add(uid, part.sha256, part.size_bytes, part.offset_bytes, content, most_bytes=most_bytes)
+                store.put_part(uid, part.sha256, part.size_bytes, part.offset_bytes, content, most_bytes=most_bytes)
 
         with ThreadPoolExecutor(THREADS) as pool:
             for _ in pool.map(receive, by_blob.values()):
@@ -101,7 +98,7 @@ class Uploads:
         with self._lock:
             sum_bytes, at = self._sums.get(uid, (0, 0.0))
         if time.monotonic() > at + SUM_S:
-            sum_bytes, at = store.size_bytes_of(uid) + Parts(store).size_bytes_of(uid), time.monotonic()
+            sum_bytes, at = store.size_bytes_of(uid), time.monotonic()
         if sum_bytes + more_bytes > limit_bytes:
             raise Refused(
                 f"your snapshots of code have {format_bytes(sum_bytes)}, and {format_bytes(more_bytes)} more are above "

@@ -29,10 +29,10 @@ from schemathesis.specs.openapi.checks import (
 )
 from service_fixtures import ServedSite
 
+from gpuqueue.files.manifest import Entry, Manifest
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
-from gpuqueue.snapshot.manifest import Entry, Manifest
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "openapi.json"
 #: What each answer must be: no failure of the service, and what the document says.

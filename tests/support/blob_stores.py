@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 
-from gpuqueue.snapshot.blob_store import BlobStore
-from gpuqueue.snapshot.manifest import Entry, Manifest
+from gpuqueue.files.blob_store import BlobStore
+from gpuqueue.files.manifest import Entry, Manifest
 
 ALICE, BOB = 1001, 1002
 

@@ -34,7 +34,7 @@ def packing(more_bounds: Mapping[str, float] | None = None, **chosen: str) -> It
     program.chmod(0o700)
     bounds: dict[str, float | str] = {
         "gpuqueue.service.routes.files:PROGRAM": str(program),
-        "gpuqueue.service.transfers:FIRST_S": 2,
+        "gpuqueue.service.relay_requests:FIRST_S": 2,
         **(more_bounds or {}),
     }
     try:

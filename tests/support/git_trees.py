@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from gpuqueue.snapshot.take import Snapshot
+from gpuqueue.files.take import Snapshot
 
 ENVIRONMENT = {
     "GIT_AUTHOR_NAME": "a",

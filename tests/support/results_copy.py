@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from gpuqueue.snapshot.manifest import Entry, Kind, Manifest
-from gpuqueue.snapshot.names import LEFT_OUT_NOTES
-from gpuqueue.snapshot.patterns import rules_of
+from gpuqueue.files.ignore import rules_of
+from gpuqueue.files.manifest import Entry, Kind, Manifest
+from gpuqueue.files.names import LEFT_OUT_NOTES
 from workers.results.pack import pack
 from workers.results.wanted import ArchiveRequest
 

@@ -25,9 +25,8 @@ from workers.launcher.code_directory import become_owner, open_code_directory
 from workers.launcher.run_directory import checked, open_run
 from workers.launcher.session import Session, session_of
 from workers.launcher.ticket import admitted
-from workers.results.errors import NoCopy, PackFailed
+from workers.results.pack import STALL_S, NoCopy, PackFailed, Progress, stalled
 from workers.results.pack import pack as pack_code
-from workers.results.progress import STALL_S, Progress, stalled
 from workers.results.wanted import MOST_REQUEST_BYTES, ArchiveRequest
 from workers.run import process_tree
 from workers.shim.launch_protocol import (

@@ -29,8 +29,8 @@ if __name__ == "__main__" and not TYPE_CHECKING:  # isolated: only the standard 
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 # The code of a job is unpacked as its submitter, who may not be able to read the library of this Python.
+from gpuqueue.files import unpack  # noqa: E402
 from gpuqueue.model.ticket import read_key  # noqa: E402 - behind the path
-from gpuqueue.snapshot import unpack  # noqa: E402
 from gpuqueue.system.login_account import least_uid  # noqa: E402
 from workers.launcher import cgroup_place, guard  # noqa: E402
 from workers.launcher.account import Rules  # noqa: E402

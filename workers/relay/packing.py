@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 import os
 import select
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO
 
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.results.pack_request import NO_COPY, PackRequest, pack_command, reason_in
+from gpuqueue.files.pack_program import NO_COPY, PackProgram, PackRequest
 from gpuqueue.system.delivered_layout import RESULTS
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import format_duration
@@ -68,33 +65,17 @@ class Packing:
         """
         only_kept = not (directory / DIRECTORY).is_dir() and os.path.lexists(directory / RESULTS)
         request = PackRequest(directory=str(directory), patterns=tuple(patterns), source=RESULTS if only_kept else None)
-        with tempfile.TemporaryFile() as errors, request.as_input() as asked:
-            process = subprocess.Popen(
-                self._command or pack_command(),
-                stdin=asked,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd="/",
-                start_new_session=True,
-            )
-            with process:
-                try:
-                    yield Archive(process, errors, stopping)
-                finally:
-                    process.kill()
+        with closing(PackProgram(request, self._command)) as program:
+            yield Archive(program, stopping)
 
 
 class Archive:
     """An archive while it is packed."""
 
-    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes], stopping: threading.Event) -> None:
-        self._process = process
-        self._errors = errors
-        self._stopping = stopping
-        assert process.stdout is not None  # noqa: S101 - a pipe
-        self._output = process.stdout.fileno()
+    def __init__(self, program: PackProgram, stopping: threading.Event) -> None:
+        self._program, self._stopping = program, stopping
         self._poll = select.poll()
-        self._poll.register(self._output, select.POLLIN)
+        self._poll.register(program.output, select.POLLIN)
 
     def begins(self, timeout_s: float) -> bool:
         """Wait up to *timeout_s* for the first bytes or the end of the program, and return whether there are any."""
@@ -114,17 +95,12 @@ class Archive:
             if time.monotonic() - began_s > allowed_s:
                 raise PackFailed(f"packing took more than {format_duration(allowed_s)}")
             if self._poll.poll(STOP_POLL_S * 1000):
-                part = os.read(self._output, CHUNK_BYTES)
+                part = os.read(self._program.output, CHUNK_BYTES)
                 if not part:
-                    self._check()
+                    code, reason = self._program.ending()
+                    if code:
+                        raise PackFailed(in_one_line(reason), is_final=code == NO_COPY)
                     return
                 size_bytes += len(part)
                 yield part
         raise Stopped
-
-    def _check(self) -> None:
-        code = self._process.wait()
-        if code:
-            self._errors.seek(0)
-            reason = reason_in(self._errors.read()[-MOST_REASON_BYTES:], code)
-            raise PackFailed(in_one_line(reason), is_final=code == NO_COPY)

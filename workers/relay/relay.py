@@ -12,12 +12,10 @@ from collections.abc import Callable
 
 from gpuqueue.errors import unusable
 from gpuqueue.settings.settings import Settings
-from workers.relay.deliveries import POLL_S, Deliveries
-from workers.relay.followed import Followed
-from workers.relay.logs import LogProgress
+from workers.relay.deliveries import POLL_S, Deliveries, Results
+from workers.relay.logs import Followed, LogProgress
 from workers.relay.packing import Packing
 from workers.relay.requests import Requests
-from workers.relay.results import Results
 from workers.run import deliveries
 from workers.run.files import lock
 

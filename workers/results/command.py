@@ -7,20 +7,21 @@ import errno
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from gpuqueue.results.pack_request import PackRequest
-from gpuqueue.snapshot.patterns import rules_of
+from gpuqueue.files.archive import ArchiveReader, ArchiveWriter, Member
+from gpuqueue.files.errors import ArchiveCutShort, ArchiveRefused
+from gpuqueue.files.folders import open_file, open_folder
+from gpuqueue.files.ignore import rules_of
+from gpuqueue.files.names import faulty_links, quoted, target_fault
+from gpuqueue.files.pack_program import PackRequest
 from gpuqueue.text.sanitize import brief
-from workers.results.errors import NoCopy, PackFailed
-from workers.results.files import open_file, open_folder
-from workers.results.pack import pack
-from workers.results.progress import STALL_S, Progress, stalled
-from workers.results.repack import repack
-from workers.results.wanted import ArchiveRequest
+from workers.results.pack import MOST_FILES, STALL_S, LeftOut, NoCopy, PackFailed, Progress, pack, stalled
+from workers.results.wanted import ArchiveRequest, Wanted
 from workers.shim.code import DIRECTORY
 from workers.shim.launched import pack_code
 
+_DAMAGED = "the archive of the results is damaged"
 _GONE = "there is no copy of the code of this run: the job brought none, or the copy was deleted"
 
 
@@ -141,3 +142,59 @@ def _by_launcher(launcher: str | None, run_dir: str, request: ArchiveRequest, ou
     if number:
         raise PackFailed(text)
     return text.splitlines()
+
+
+def repack(source: int, request: ArchiveRequest, output: int, progress: Callable[[], object]) -> list[str]:
+    """Write the wanted members of the archive in the open regular file *source* to *output*.
+
+    Where all jobs have the account of the worker, a job may have put another file in its place, so nothing in it is
+    trusted. Return one line for each kind of thing that was left out, now or when the archive was made.
+
+    Raises:
+        PackFailed: the archive is damaged or was cut short; so is what was written.
+        OSError: *output* cannot be written to, or *source* cannot be read.
+
+    """
+    wanted, left, writer = Wanted(request), LeftOut(), ArchiveWriter(output, progress)
+    before = ""
+    with open(source, "rb", buffering=0, closefd=False) as file:
+        reader = ArchiveReader(file)
+        try:
+            for number, member in enumerate(reader.members(), start=1):
+                progress()
+                if member.path <= before or number > MOST_FILES:
+                    raise PackFailed(f"{_DAMAGED}: {quoted(member.path)} should not be there")
+                before = member.path
+                if (wanted.everything or wanted.has(member.path)) and _is_fine(member, left):
+                    _pass_on(member, reader, writer)
+                else:
+                    for _ in reader.content():
+                        progress()
+        except (ArchiveRefused, ArchiveCutShort) as error:
+            raise PackFailed(f"{_DAMAGED}: {error}") from None
+    notes = [*dict.fromkeys([*reader.notes, *left.lines()])]
+    writer.end(notes)
+    return notes
+
+
+def _pass_on(member: Member, reader: ArchiveReader, writer: ArchiveWriter) -> None:
+    writer.put(member.header())
+    for part in reader.content():
+        writer.put(part)
+    writer.pad(member.size_bytes)
+
+
+def _is_fine(member: Member, left: LeftOut) -> bool:
+    """Return whether a member can be passed on, and note it if not."""
+    fault = target_fault(member.path) or next(
+        (f"has the part {part!r}" for part in member.path.split("/") if part in {"", ".", ".."}), None
+    )
+    if fault is not None:
+        left.name(member.path, fault)
+    elif member.target is not None and (
+        target_fault(member.target) is not None or faulty_links({member.path: member.target})
+    ):
+        left.link(member.path)
+    else:
+        return True
+    return False

@@ -1,7 +1,7 @@
 """Decides by patterns which paths are packed. Standard library only.
 
 The patterns have the syntax of ``.gitignore`` and arrive as regular expressions
-(:func:`gpuqueue.snapshot.patterns.rules_of`). The last one that matches a path decides, and what is below a directory
+(:func:`gpuqueue.files.ignore.rules_of`). The last one that matches a path decides, and what is below a directory
 that a pattern takes is taken, too.
 """
 

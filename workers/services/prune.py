@@ -28,12 +28,11 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import GpuQueueError, HistoryUnreachable, Unreachable
+from gpuqueue.files.blob_store import blob_store_of, directory_of
+from gpuqueue.files.collect import GRACE_S, collect
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
-from gpuqueue.snapshot.collect import GRACE_S, collect
-from gpuqueue.snapshot.parts import Parts
-from gpuqueue.snapshot.site import blob_store_of, directory_of
 from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, REMOVED, RESULTS, USER
 from gpuqueue.system.logs import LOGS, TIMES
 from gpuqueue.text.sanitize import in_one_line
@@ -443,7 +442,7 @@ def collect_snapshots(settings: Settings, queue: JobQueue) -> int:
             diffs={each.diff for each in used if each.diff is not None},
             grace_s=max(GRACE_S, settings.keep_snapshots_s),
         )
-        Parts(blobs).forget()
+        blobs.forget_parts()
     except Unreachable:
         return 0
     except GpuQueueError as error:

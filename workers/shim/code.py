@@ -1,7 +1,7 @@
 """The code of a job that travelled with it: unpacked before the job's program starts, by the same process and account.
 
 Standard library only. The worker writes the file ``bundle`` into the run directory: the stream of the snapshot (see
-:mod:`gpuqueue.snapshot.stream`). The files are unpacked into ``code/tree``, and ``code/manifest`` says which they were.
+:mod:`gpuqueue.files.manifest`). The files are unpacked into ``code/tree``, and ``code/manifest`` says which they were.
 The directory ``code`` belongs to the account of the job, and nobody else enters it.
 """
 
@@ -21,7 +21,7 @@ TREE, MANIFEST = "tree", "manifest"
 
 
 def unpack(bundle: int, code: dict[str, Any]) -> None:
-    """Unpack the open file *bundle* as *code* says: ``directory``, ``address``, ``cwd`` and ``limits``.
+    """Unpack the open file *bundle* as *code* says: ``directory``, ``address`` and ``cwd``.
 
     Raises:
         OSError: the files cannot be made, or the bundle is damaged.
@@ -29,8 +29,7 @@ def unpack(bundle: int, code: dict[str, Any]) -> None:
     """
     # Few jobs need these, and every shim would have them in memory. The launcher has loaded them.
     from gpuqueue.errors import GpuQueueError  # noqa: PLC0415
-    from gpuqueue.snapshot.limits import Limits  # noqa: PLC0415
-    from gpuqueue.snapshot.unpack import unpack_stream  # noqa: PLC0415
+    from gpuqueue.files.unpack import unpack_stream  # noqa: PLC0415
 
     try:
         with open(bundle, "rb", closefd=False) as stream:
@@ -39,7 +38,6 @@ def unpack(bundle: int, code: dict[str, Any]) -> None:
                 os.path.join(code["directory"], TREE),
                 address=code["address"],
                 cwd=code["cwd"],
-                limits=Limits(**code["limits"]),
                 copy=os.path.join(code["directory"], MANIFEST),
             )
     except GpuQueueError as error:

@@ -8,9 +8,10 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import GpuQueueError
@@ -34,10 +35,15 @@ from workers.warm.pool import WarmPool
 
 if TYPE_CHECKING:
     from workers.devices import mps
+    from workers.relay.link import Download
 else:
     mps = later("workers.devices.mps")
 
 log = logging.getLogger(__name__)
+
+#: Longest silence of the service while it sends the code, and longest time for all of it, in seconds. The device is
+#: reserved for the job meanwhile.
+SILENCE_S, TOTAL_S = 20.0, 600.0
 
 
 class Spawn:
@@ -228,14 +234,30 @@ class FetchCode:
         return run
 
     def _fetch(self, job_id: int, address: str, path: Path) -> None:
-        """Fetch the code from the service. If that fails for another reason than the job, this host is in trouble."""
-        from workers.relay.code import Stopped, fetch_code  # noqa: PLC0415 - few jobs need it, and it imports ssl
-        from workers.relay.link import Refusal  # noqa: PLC0415 - as above
+        """Fetch the code from the service. If that fails for another reason than the job, this host is in trouble.
+
+        The manifest is checked here, and the length of the whole stream. The contents of the files are checked by the
+        job's first process.
+        """
+        # These take a while to import, and few jobs need them.
+        from gpuqueue.files.errors import InvalidManifest, UnpackFailed  # noqa: PLC0415
+        from gpuqueue.files.manifest import ACCEPTED_BEFORE, StreamReader, address_of, read_manifest  # noqa: PLC0415
+        from workers.relay.link import CHUNK_BYTES, Link, Refusal  # noqa: PLC0415
 
         try:
-            fetch_code(self._settings, job_id, address, path, self._stopping)
-        except Stopped:
-            raise NotStarted("the worker stops") from None
+            with (
+                open(_new_file(path), "wb", buffering=CHUNK_BYTES) as file,
+                closing(Link(self._settings, silence_s=SILENCE_S)) as link,
+                link.download(f"/jobs/{job_id}/code", total_s=TOTAL_S) as download,
+            ):
+                source = _Copied(download, file, self._stopping)
+                stream = StreamReader(source)
+                if address_of(stream.text) != address:
+                    raise InvalidManifest("the service sends the code of another job")
+                for _ in stream.blob(sum(read_manifest(stream.text, ACCEPTED_BEFORE).blobs().values())):
+                    pass
+                if source.read(1):
+                    raise UnpackFailed("the service sends more than the snapshot has")
         except Refusal as error:
             raise NotStarted(f"the service has no code for this host: {error}", host_lacks=NO_EVIDENCE) from error
         except GpuQueueError as error:
@@ -252,31 +274,36 @@ class FetchCode:
 
     def _write(self, address: str, path: Path) -> None:
         # These take a while to import, and few jobs need them.
-        from gpuqueue.snapshot.manifest import ACCEPTED_BEFORE, read_manifest  # noqa: PLC0415
-        from gpuqueue.snapshot.site import blob_store_of  # noqa: PLC0415
-        from gpuqueue.snapshot.stream import write_stream  # noqa: PLC0415
+        from gpuqueue.files.blob_store import blob_store_of  # noqa: PLC0415
+        from gpuqueue.files.manifest import ACCEPTED_BEFORE, read_manifest, write_stream  # noqa: PLC0415
 
         store = blob_store_of(self._settings)
         manifest = read_manifest(store.manifest_text(address), ACCEPTED_BEFORE)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # other accounts may enter
-        with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
+        with open(_new_file(path), "wb") as file:
             file.writelines(write_stream(manifest, store.content))
 
 
+def _new_file(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # other accounts may enter
+
+
+class _Copied:
+    """A download whose bytes are written into a file as they are read."""
+
+    def __init__(self, download: Download, file: IO[bytes], stopping: threading.Event) -> None:
+        self._download = download
+        self._file = file
+        self._stopping = stopping
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most *size* bytes, none at the end."""
+        if self._stopping.is_set():
+            raise NotStarted("the worker stops")
+        part = self._download.read(size)
+        self._file.write(part)
+        return part
+
+
 def unpacking(snapshot: CodeSnapshot, directory: Path) -> dict[str, Any]:
-    """Return how the shim unpacks *snapshot* into *directory*: the arguments of :func:`workers.shim.code.unpack`.
-
-    The limits are not those of the site: the service has accepted the manifest, and the address is its hash.
-    """
-    from gpuqueue.snapshot.manifest import ACCEPTED_BEFORE  # noqa: PLC0415 - few jobs need it
-
-    return {
-        "directory": str(directory),
-        "address": snapshot.address,
-        "cwd": snapshot.directory,
-        "limits": {
-            "total_bytes": ACCEPTED_BEFORE.total_bytes,
-            "file_bytes": ACCEPTED_BEFORE.file_bytes,
-            "files": ACCEPTED_BEFORE.files,
-        },
-    }
+    """Return how the shim unpacks *snapshot* into *directory*: the arguments of :func:`workers.shim.code.unpack`."""
+    return {"directory": str(directory), "address": snapshot.address, "cwd": snapshot.directory}

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.client.snapshots import Note, noted, taken
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+from gpuqueue.files.limits import IGNORE_FILE, Limits
 from gpuqueue.model.api import ContentPart, ContentParts, NewSnapshot, SnapshotLimits, SnapshotState
 from gpuqueue.model.script_args import UV_INTERPRETER, UV_PYTHON, UV_RUN
-from gpuqueue.snapshot.limits import IGNORE_FILE, Limits
 from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
     from gpuqueue.client.remote.link import Link
+    from gpuqueue.files.take import Snapshot
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.job_spec import JobSpec
-    from gpuqueue.snapshot.take import Snapshot
 
 #: Most bytes of blobs in one request. A request has at most 4 MiB, and base64 takes a third more.
 BATCH_BYTES = 2 * 2**20

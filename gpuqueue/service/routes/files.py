@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Annotated, Protocol
+from tempfile import TemporaryFile
+from typing import IO, Annotated, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,18 +18,17 @@ from starlette.types import Receive, Scope, Send
 
 from gpuqueue.client.files import Place
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.files.kept import absence, kept_files
+from gpuqueue.files.pack_program import NO_COPY, PackRequest, pack_command, reason_in
 from gpuqueue.model.access import Action
 from gpuqueue.model.file_patterns import file_patterns, from_directory
 from gpuqueue.model.run_files import FILES_RUN, FILES_SOURCE, FilesSource, KeptFiles
-from gpuqueue.results.kept import absence, kept_files
-from gpuqueue.results.pack_request import NO_COPY, PackRequest, pack_command
 from gpuqueue.service.call import Call
-from gpuqueue.service.relay_requests import HostRun
+from gpuqueue.service.relay_requests import SEARCH_S, SILENCE_S, HostRun
 from gpuqueue.service.responses import NotHere, StreamedFile
 from gpuqueue.service.routes.described import Operations, Query, operation, route
 from gpuqueue.service.routes.logs import RunNumber, run_record
 from gpuqueue.service.site import Site, site_of
-from gpuqueue.service.transfers import SEARCH_S, SILENCE_S
 from gpuqueue.system.delivered_layout import RESULTS, TOKEN
 from gpuqueue.system.safe_open import is_regular
 from gpuqueue.text.sanitize import in_one_line
@@ -37,8 +37,8 @@ router = Operations("files")
 TAR = "application/x-tar"
 #: The program that packs files. Empty: ``gpuqueue-worker`` beside this interpreter.
 PROGRAM = ""
-#: Most bytes that are read at once, and most of the program's error output that is kept.
-PART_BYTES, MOST_ERROR_BYTES = 256 * 1024, 4096
+#: Most bytes that are read at once.
+PART_BYTES = 256 * 1024
 
 
 @route(router, "GET /jobs/{name}/files", answer=bytes, media_type=TAR)
@@ -63,7 +63,12 @@ async def fetch_files(
     site = site_of(request)
     account, place = await site.work(request, lambda call: (call.caller.account, _place(call, name, run)))
     from_top = from_directory(wanted, place.code.directory)
-    archive, source = await _found(site, account, place, from_top, only_kept=kept)
+    give_back = site.archives.take(account)
+    try:
+        archive, source = await _found(site, place, from_top, give_back, only_kept=kept)
+    except BaseException:
+        give_back()
+        raise
     headers = {FILES_RUN: str(place.run.attempt), FILES_SOURCE: str(source), "X-Accel-Buffering": "no"}
     return _ArchiveResponse(archive, headers, place.job.label)
 
@@ -94,54 +99,30 @@ def _place(call: Call, name: str, attempt: int | None) -> Place:
 
 
 async def _found(
-    site: Site, account: str, place: Place, patterns: tuple[str, ...], *, only_kept: bool
+    site: Site, place: Place, patterns: tuple[str, ...], at_end: Callable[[], None], *, only_kept: bool
 ) -> tuple[Archive, FilesSource]:
-    """Return the archive, and where its files come from.
+    """Return the archive, and where its files come from. *at_end* is called when the archive is closed.
 
     Raises:
         NotHere: there are no files; the message says why, and what can be done.
-        TooManyRequests: too many archives are sent.
+        CutShort: the program that packs them has failed.
 
     """
-    give_back = site.archives.take(account)
-    try:
-        if only_kept:
-            return await _only_kept(site, place, patterns, give_back), FilesSource.KEPT
-        return await _live_or_kept(site, place, patterns, give_back)
-    except BaseException:
-        give_back()
-        raise
-
-
-async def _live_or_kept(
-    site: Site, place: Place, patterns: tuple[str, ...], at_end: Callable[[], None]
-) -> tuple[Archive, FilesSource]:
-    try:
-        return await begun_archive(await _live(site, place, patterns), at_end), FilesSource.DIRECTORY
-    except (NotHere, CutShort) as error:
-        failure = error
-    found = await _kept(place, patterns, at_end)
-    if found is not None:
-        return found, FilesSource.KEPT
-    if isinstance(failure, CutShort):
-        raise failure
-    raise NotHere(place.why_empty(site.settings, str(failure)))
-
-
-async def _only_kept(site: Site, place: Place, patterns: tuple[str, ...], at_end: Callable[[], None]) -> Archive:
-    found = await _kept(place, patterns, at_end)
-    if found is None:
-        raise NotHere(str(absence(kept_files(site.settings, place.job, place.run, place.kept), place.job.label)))
-    return found
-
-
-async def _kept(place: Place, patterns: tuple[str, ...], at_end: Callable[[], None]) -> Archive | None:
-    """Return an archive of the kept files, or None if there are none."""
+    failure: GpuQueueError | None = None
+    if not only_kept:
+        try:
+            return await begun_archive(await _live(site, place, patterns), at_end), FilesSource.DIRECTORY
+        except (NotHere, CutShort) as error:
+            failure = error
     for each in place.kept:
         if is_regular(each / RESULTS):
             request = PackRequest(directory=str(each), patterns=patterns, source=RESULTS)
-            return await begun_archive(await Packed.start(request), at_end)
-    return None
+            return await begun_archive(await Packed.start(request), at_end), FilesSource.KEPT
+    if failure is None:
+        raise NotHere(str(absence(kept_files(site.settings, place.job, place.run, place.kept), place.job.label)))
+    if isinstance(failure, CutShort):
+        raise failure
+    raise NotHere(place.why_empty(site.settings, str(failure)))
 
 
 async def _live(site: Site, place: Place, patterns: tuple[str, ...]) -> Source:
@@ -182,22 +163,26 @@ class Source(Protocol):
 class Packed:
     """An archive that a process of ``gpuqueue-worker pack`` writes."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._errors = asyncio.ensure_future(_first_errors(process.stderr))
+    def __init__(self, process: asyncio.subprocess.Process, errors: IO[bytes]) -> None:
+        self._process, self._errors = process, errors
 
     @classmethod
     async def start(cls, request: PackRequest) -> Packed:
         """Begin to pack what *request* names."""
-        with request.as_input() as asked:
-            process = await asyncio.create_subprocess_exec(
-                *([PROGRAM, "pack"] if PROGRAM else pack_command()),
-                stdin=asked,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=PART_BYTES,
-            )
-        return cls(process)
+        errors = TemporaryFile()  # noqa: SIM115 - closed by close
+        try:
+            with request.as_input() as asked:
+                process = await asyncio.create_subprocess_exec(
+                    *([PROGRAM, "pack"] if PROGRAM else pack_command()),
+                    stdin=asked,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=errors,
+                    limit=PART_BYTES,
+                )
+        except BaseException:
+            errors.close()
+            raise
+        return cls(process, errors)
 
     async def parts(self) -> AsyncIterator[bytes]:
         """Yield the archive.
@@ -219,9 +204,9 @@ class Packed:
                 break
             yield part
             most_s = SILENCE_S
-        code, errors = await self._process.wait(), await self._errors
+        code = await self._process.wait()
         if code:
-            reason = in_one_line(errors.decode(errors="replace")).strip() or f"the program ended with {code}"
+            reason = in_one_line(reason_in(self._errors, code))
             raise NotHere(reason) if code == NO_COPY else CutShort(f"the files cannot be packed: {reason}")
 
     async def close(self) -> None:
@@ -229,7 +214,7 @@ class Packed:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
-        self._errors.cancel()
+        self._errors.close()
 
 
 class Archive:
@@ -267,11 +252,3 @@ async def begun_archive(source: Source, at_end: Callable[[], None]) -> Archive:
     except BaseException:
         await source.close()
         raise
-
-
-async def _first_errors(stream: asyncio.StreamReader | None) -> bytes:
-    """Read *stream* to its end, and return the beginning."""
-    found = b""
-    while stream is not None and (part := await stream.read(MOST_ERROR_BYTES)):
-        found += part[: MOST_ERROR_BYTES - len(found)]
-    return found

@@ -19,21 +19,27 @@ from starlette.responses import Response, StreamingResponse
 
 from gpuqueue.client.remote.log_tail import NEXT
 from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.files.blob_store import blob_store_of
+from gpuqueue.files.manifest import stream_size_bytes, write_stream
 from gpuqueue.model.access import Action
 from gpuqueue.model.joining import SHARED, HostSettings, Joined, JoinRequest, fit
 from gpuqueue.model.relay import DeliveredFile, RelayRequest, RunProgress
 from gpuqueue.service.call import Call
 from gpuqueue.service.delivered import OtherOffset, ResultsFile
 from gpuqueue.service.host_runs import code_of
-from gpuqueue.service.relay_requests import FilesRequest, HostRun, LogRequest, ProgressRequest, TerminalRequest
+from gpuqueue.service.relay_requests import (
+    SEARCH_S,
+    FilesRequest,
+    HostRun,
+    LogRequest,
+    ProgressRequest,
+    TerminalRequest,
+)
 from gpuqueue.service.relays import MOST_POLL_S
 from gpuqueue.service.responses import NotHere, TooLarge, TooSlow, answer_of
 from gpuqueue.service.routes.described import OCTETS, Operations, Path, Query, operation, route
 from gpuqueue.service.site import Site, answered, body_of, site_of
-from gpuqueue.service.transfers import SEARCH_S
 from gpuqueue.settings.settings import Settings
-from gpuqueue.snapshot.site import blob_store_of
-from gpuqueue.snapshot.stream import stream_size_bytes, write_stream
 from gpuqueue.system.account import users_group
 from gpuqueue.text.sanitize import brief, in_one_line
 from gpuqueue.version import VERSION

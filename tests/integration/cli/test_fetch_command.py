@@ -18,8 +18,8 @@ from files_service import FilesService, files_service
 from site_of_one import BIN
 from terminal import Terminal
 
-from gpuqueue.results.receive import STAGING
-from gpuqueue.snapshot.names import LEFT_OUT_NOTES
+from gpuqueue.files.names import LEFT_OUT_NOTES
+from gpuqueue.files.receive import STAGING
 
 GPUQUEUE = str(BIN / "gpuqueue")
 ENTRIES: list[Entry] = [

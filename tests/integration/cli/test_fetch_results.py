@@ -12,7 +12,7 @@ import pytest
 from bounded import until
 from site_of_one import BIN, Site
 
-from gpuqueue.results.pack_request import PackRequest
+from gpuqueue.files.pack_program import PackRequest
 
 GPUQUEUE = str(BIN / "gpuqueue")
 MAKES = "mkdir out && echo 1,2 > out/a.csv && cp train.py out/copy.py && echo changed >> train.py && ln -s a.csv out/l"

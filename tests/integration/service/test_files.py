@@ -156,10 +156,10 @@ def test_an_archive_that_is_cut_short_is_no_whole_answer(
     """The client cannot take it for whole. A failure before the beginning is a problem document."""
     job = submitted(owner, tmp_path)
     _, directory = run_here(here, job)
-    (directory / "trouble").write_text("after 1 the disk is\nbroken\n")
+    (directory / "trouble").write_text("after 1 the disk is broken\n")
     with pytest.raises(IncompleteRead):
         fetched(served, job)
-    (directory / "trouble").write_text("before 1 the disk is\nbroken\n")
+    (directory / "trouble").write_text("before 1 the disk is broken\n")
     answer = fetched(served, job)
 
     assert (500, "the files cannot be packed: the disk is broken") == (answer.status, answer.detail)

@@ -14,8 +14,8 @@ from host_deliveries import delivered, submitted
 from service_fixtures import ServedSite, serving
 
 from gpuqueue.client import Client
+from gpuqueue.files.manifest import StreamReader
 from gpuqueue.model.job_request import JobRequest
-from gpuqueue.snapshot.stream import StreamReader
 from gpuqueue.text.units import MIB
 
 PUTS = ("log?offset=0", "stderr?offset=0", "log.times?offset=0", "results", "results-failed", "complete")

@@ -24,7 +24,7 @@ SILENCE_S, SEARCH_S = 1.0, 3.0
 def served() -> Iterator[ServedSite]:
     """Return a site whose service has little patience within an archive."""
     with packing(
-        {f"gpuqueue.service.{each}:SILENCE_S": SILENCE_S for each in ("routes.files", "routes.host", "transfers")}
+        {f"gpuqueue.service.{each}:SILENCE_S": SILENCE_S for each in ("routes.files", "routes.host", "relay_requests")}
     ) as site:
         yield site
 

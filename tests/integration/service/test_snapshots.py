@@ -20,15 +20,15 @@ from gpuqueue.client import Client
 from gpuqueue.client.remote import snapshots
 from gpuqueue.client.remote.link import Link
 from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.files import contents
+from gpuqueue.files.blob_store import blob_store_of
+from gpuqueue.files.manifest import Manifest
+from gpuqueue.files.take import take_snapshot
 from gpuqueue.model.api import ContentPart, ContentParts, NewSnapshot, SnapshotState
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.service.uploads import MOST_PARTS
-from gpuqueue.snapshot import contents, hash_cache
-from gpuqueue.snapshot.manifest import Manifest
-from gpuqueue.snapshot.site import blob_store_of
-from gpuqueue.snapshot.take import take_snapshot
 from gpuqueue.text.units import MIB
 
 
@@ -134,7 +134,7 @@ def test_an_unchanged_submit_reads_no_file_again(
 ) -> None:
     """The hashes are kept in the user's cache directory, and the second submit makes the same snapshot from them."""
     real = time.time_ns
-    monkeypatch.setattr(hash_cache.time, "time_ns", lambda: real() + 10**10)  # the files are old enough by then
+    monkeypatch.setattr(contents.time, "time_ns", lambda: real() + 10**10)  # the files are old enough by then
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first, _ = submitted(client, project / "src")
     monkeypatch.setattr(contents, "_read", lambda *_: pytest.fail("a file was read again"))

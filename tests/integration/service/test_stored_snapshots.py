@@ -19,12 +19,12 @@ from service_fixtures import ServedSite, serving
 from gpuqueue.client import Client
 from gpuqueue.client.remote.link import Link
 from gpuqueue.errors import JobNotFound, Refused
+from gpuqueue.files.blob_store import blob_store_of
+from gpuqueue.files.collect import RECENT_S
+from gpuqueue.files.take import take_snapshot
 from gpuqueue.model.api import NewSnapshot, SnapshotState
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import Job
-from gpuqueue.snapshot.held import RECENT_S
-from gpuqueue.snapshot.site import blob_store_of
-from gpuqueue.snapshot.take import take_snapshot
 from gpuqueue.text.units import MIB
 
 

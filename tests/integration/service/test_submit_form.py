@@ -13,10 +13,10 @@ from service_fixtures import ServedSite, mine, serving
 from web_browser import Answer, Browser
 
 from gpuqueue.client import Client
+from gpuqueue.files.blob_store import blob_store_of
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
-from gpuqueue.snapshot.site import blob_store_of
 from gpuqueue.text.units import GIB
 
 SCRIPT = b"print('hello')\n"

@@ -9,9 +9,9 @@ from factories import make_spec
 
 from gpuqueue.client.remote.snapshots import python_line, with_host_python
 from gpuqueue.errors import BadRequest
+from gpuqueue.files.take import take_snapshot
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import JobSpec
-from gpuqueue.snapshot.take import take_snapshot
 
 
 @pytest.fixture

@@ -21,14 +21,15 @@ from factories import make_spec
 from gpuqueue.client import files as files_module
 from gpuqueue.client.files import Files
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+from gpuqueue.files import pack_program
+from gpuqueue.files.errors import ArchiveCutShort
+from gpuqueue.files.names import LEFT_OUT_NOTES
+from gpuqueue.files.pack_program import PackRequest
 from gpuqueue.model.array import Array
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Ending, Record, Run
 from gpuqueue.model.run_files import KeptFiles, KeptState, RunFile
-from gpuqueue.results.pack_request import PackRequest
 from gpuqueue.settings.settings import Settings
-from gpuqueue.snapshot.errors import ArchiveCutShort
-from gpuqueue.snapshot.names import LEFT_OUT_NOTES
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 SNAPSHOT = f"{'0' * 64}:."
@@ -91,7 +92,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     made.packs(archive([file("a"), file("b/c", b"two")]))
     known = SimpleNamespace(newest=lambda *_: made.record, show=lambda *_: made.record)
     monkeypatch.setattr(files_module, "reads", known)
-    monkeypatch.setattr(files_module, "pack_command", lambda: [str(made.program), "pack"])
+    monkeypatch.setattr(pack_program, "pack_command", lambda: [str(made.program), "pack"])
     monkeypatch.chdir(tmp_path)
     return made
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpuqueue.errors import HostUnreachable, Refused, ServiceUnreachable
 from gpuqueue.model.relay import RelayKind
-from gpuqueue.service import relay_requests, relays, transfers
+from gpuqueue.service import relay_requests, relays
 from gpuqueue.service.relay_requests import STOPPING, FilesRequest, HostRun, LogRequest, TerminalRequest
 from gpuqueue.service.relays import Relays
 from gpuqueue.service.responses import NotHere
@@ -23,9 +23,9 @@ OTHER = HostRun(host="gpu2", job_id=6, token="1.def")
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody wait for long."""
     monkeypatch.setattr(relays, "LOG_S", 0.2)
-    monkeypatch.setattr(transfers, "FIRST_S", 0.2)
-    monkeypatch.setattr(transfers, "SILENCE_S", 0.2)
-    monkeypatch.setattr(transfers, "SEARCH_S", 0.2)
+    monkeypatch.setattr(relay_requests, "FIRST_S", 0.2)
+    monkeypatch.setattr(relay_requests, "SILENCE_S", 0.2)
+    monkeypatch.setattr(relay_requests, "SEARCH_S", 0.2)
 
 
 def within(main: Callable[[], Coroutine[Any, Any, None]]) -> None:

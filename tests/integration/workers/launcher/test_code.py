@@ -11,13 +11,12 @@ import pytest
 from one_shim import RUN_TOKEN, Shim
 from submitters import Launcher, People
 
+from gpuqueue.files.manifest import write_stream
+from gpuqueue.files.take import Snapshot, take_snapshot
 from gpuqueue.model.run import EndingKind
-from gpuqueue.snapshot.stream import write_stream
-from gpuqueue.snapshot.take import Snapshot, take_snapshot
 from workers.shim.launched import remove_code
 
 Start = Callable[..., Shim]
-LIMITS = {"total_bytes": 2**20, "file_bytes": 2**20, "files": 10}
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def start(shims: Any, people: People, open_dir: Path, launcher: Launcher, snapsh
 
     def started(*argv: str, damage: bool = False, **changes: Any) -> Shim:
         run_dir = open_dir / "runs" / "1" / RUN_TOKEN
-        code = {"directory": f"{run_dir}/code", "address": snapshot.address, "cwd": snapshot.cwd, "limits": LIMITS}
+        code = {"directory": f"{run_dir}/code", "address": snapshot.address, "cwd": snapshot.cwd}
 
         def write_bundle() -> None:
             content = b"".join(write_stream(snapshot.manifest, snapshot.blob))

@@ -12,15 +12,14 @@ from one_shim import RUN_TOKEN, Shim
 from results_copy import contents
 from submitters import Launcher, People
 
-from gpuqueue.results.pack_request import PackRequest
-from gpuqueue.snapshot.stream import write_stream
-from gpuqueue.snapshot.take import take_snapshot
+from gpuqueue.files.manifest import write_stream
+from gpuqueue.files.pack_program import PackRequest
+from gpuqueue.files.take import take_snapshot
 from workers.results.command import pack_results
-from workers.results.errors import NoCopy, PackFailed
+from workers.results.pack import NoCopy, PackFailed
 
 Run = Callable[[str], Shim]
 Pack = Callable[..., dict[str, Any]]
-LIMITS = {"total_bytes": 2**20, "file_bytes": 2**20, "files": 10}
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def ran(shims: Any, people: People, open_dir: Path, launcher: Launcher, tmp_path
 
     def run(script: str) -> Shim:
         run_dir = open_dir / "runs" / "1" / RUN_TOKEN
-        code = {"directory": f"{run_dir}/code", "address": snapshot.address, "cwd": ".", "limits": LIMITS}
+        code = {"directory": f"{run_dir}/code", "address": snapshot.address, "cwd": "."}
 
         def write_bundle() -> None:
             (run_dir / "bundle").write_bytes(b"".join(write_stream(snapshot.manifest, snapshot.blob)))

@@ -17,7 +17,7 @@ from results_copy import Copy, contents
 from service_site import as_account
 from submitters import Launcher, People
 
-from gpuqueue.snapshot.patterns import rules_of
+from gpuqueue.files.ignore import rules_of
 from workers.results.wanted import ArchiveRequest
 from workers.shim.code import DIRECTORY
 

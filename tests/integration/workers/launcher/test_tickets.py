@@ -14,13 +14,13 @@ from one_shim import RUN_TOKEN, Shim
 from signed_runs import KEY, fields_of, member_of, signed
 from submitters import Launcher, People
 
+from gpuqueue.files.manifest import write_stream
+from gpuqueue.files.take import Snapshot, take_snapshot
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job_spec import Account, JobSpec
 from gpuqueue.model.run import EndingKind, RunDevice
 from gpuqueue.model.terminal_size import Window
-from gpuqueue.snapshot.stream import write_stream
-from gpuqueue.snapshot.take import Snapshot, take_snapshot
 
 CPU = (RunDevice(uuid="cpu-h", lease_bytes=1, kind=DeviceKind.CPU),)
 PATH = "/usr/local/bin:/usr/bin:/bin"

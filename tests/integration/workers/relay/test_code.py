@@ -11,15 +11,15 @@ import pytest
 from factories import make_spec
 from host_service import HostService
 
+from gpuqueue.files.manifest import write_stream
+from gpuqueue.files.take import Snapshot, take_snapshot
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
-from gpuqueue.snapshot.stream import write_stream
-from gpuqueue.snapshot.take import Snapshot, take_snapshot
 from workers.measure.active_runs import LiveRun
-from workers.relay import code as relay_code
 from workers.run.directory import Held, RunDir
 from workers.shim.code import BUNDLE, TREE, unpack
+from workers.steps import spawn
 from workers.steps.conclusion import NotStarted
 from workers.steps.spawn import FetchCode, unpacking
 
@@ -121,7 +121,7 @@ def test_a_slow_service_holds_a_device_only_for_so_long(
     service: HostService, settings: Settings, snapshot: Snapshot, run: LiveRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deadline in total counts although some bytes come again and again."""
-    monkeypatch.setattr(relay_code, "TOTAL_S", 0.3)
+    monkeypatch.setattr(spawn, "TOTAL_S", 0.3)
     service.codes[7] = stream_of(snapshot)
     slow = threading.Event()
     service.on_part = lambda _, __: slow.wait(0.05) and None  # type: ignore[func-returns-value]

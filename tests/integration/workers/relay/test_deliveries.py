@@ -20,7 +20,7 @@ from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system import disk_room
 from workers.relay import deliveries as module
-from workers.relay import results, trouble
+from workers.relay import trouble
 from workers.relay.logs import LogProgress
 from workers.relay.packing import Packing
 from workers.relay.relay import Relay
@@ -177,7 +177,7 @@ def test_a_run_with_trouble_waits_behind_the_others(settings: Settings, monkeypa
     pending.report("1.1.ab", "its files cannot be packed: packing took more than 1h")
     progress = LogProgress(settings)
 
-    due = module.Deliveries(settings, progress, results.Results(settings, Packing(PACK)))._due(
+    due = module.Deliveries(settings, progress, module.Results(settings, Packing(PACK)))._due(
         lambda _: True, pending, threading.Event()
     )
 

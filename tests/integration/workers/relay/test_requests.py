@@ -15,10 +15,9 @@ from bounded import until
 from host_service import HostService
 
 from gpuqueue.settings.settings import Settings
-from workers.relay import followed as followed_module
+from workers.relay import logs as log_module
 from workers.relay import requests, trouble
-from workers.relay.followed import Followed
-from workers.relay.logs import PART_BYTES, LogProgress
+from workers.relay.logs import PART_BYTES, Followed, LogProgress
 from workers.relay.packing import Packing
 from workers.relay.requests import Requests
 from workers.run.deliveries import Delivery
@@ -42,7 +41,7 @@ def directory(settings: Settings) -> Path:
 @pytest.fixture
 def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
     """Serve requests in the background."""
-    monkeypatch.setattr(followed_module, "IDLE_S", 0.1)
+    monkeypatch.setattr(log_module, "IDLE_S", 0.1)
     stopping, progress = threading.Event(), LogProgress(settings)
     followed = Followed(settings, progress)
     made = Requests(settings, progress, Packing(PACK), followed)
@@ -106,7 +105,7 @@ def test_a_log_that_nobody_reads_any_more_is_not_followed(
     service: HostService, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is delivered when its run has ended."""
-    monkeypatch.setattr(followed_module, "FOLLOW_S", 0.0)
+    monkeypatch.setattr(log_module, "FOLLOW_S", 0.0)
     service.ask("r1", "log", PLACE)
     until(lambda: "r1" in service.done, what="the answer")
     with (directory / "log").open("ab") as log:

@@ -17,10 +17,10 @@ import pytest
 from host_service import HostService
 
 from gpuqueue.settings.settings import Settings
-from workers.relay import results as module
+from workers.relay import deliveries as module
+from workers.relay.deliveries import FAILED, Results
 from workers.relay.link import Link
 from workers.relay.packing import RESULTS, DiskFull, PackFailed, Packing, Stopped
-from workers.relay.results import FAILED, Results
 from workers.run.deliveries import Delivery
 
 NEVER = threading.Event()

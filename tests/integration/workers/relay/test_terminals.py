@@ -18,10 +18,9 @@ from host_service import HostService
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.terminal_socket import TerminalSocket, size_frame, typed_frames
-from workers.relay import followed as followed_module
-from workers.relay import requests, terminals
-from workers.relay.followed import Followed
-from workers.relay.logs import LogProgress
+from workers.relay import logs as log_module
+from workers.relay import requests
+from workers.relay.logs import Followed, LogProgress
 from workers.relay.packing import Packing
 from workers.relay.requests import Requests
 from workers.run import deliveries
@@ -60,7 +59,7 @@ def directory(settings: Settings) -> Path:
 @pytest.fixture
 def served(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
     """Serve requests in the background."""
-    monkeypatch.setattr(followed_module, "IDLE_S", 0.1)
+    monkeypatch.setattr(log_module, "IDLE_S", 0.1)
     stopping, progress = threading.Event(), LogProgress(settings)
     made = Requests(settings, progress, Packing(["/bin/false"]), Followed(settings, progress))
     thread = threading.Thread(target=made.loop, args=(stopping,), daemon=True)
@@ -127,7 +126,7 @@ def test_a_terminal_is_left_when_nobody_types_any_more(
     service: HostService, directory: Path, served: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service ends the request, and the job runs on."""
-    monkeypatch.setattr(terminals, "WAIT_S", 0.05)
+    monkeypatch.setattr(requests, "WAIT_S", 0.05)
     with terminal_in(directory, TALKS) as shim:
         service.keys["t1"] = typed_frames(b"one\r")
         service.ask("t1", "terminal", PLACE)
@@ -156,7 +155,7 @@ def test_a_job_that_does_not_read_its_input_is_left(
     service: HostService, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits is bounded by the socket. The user learns why."""
-    monkeypatch.setattr(terminals, "UNREAD_S", 0.2)
+    monkeypatch.setattr(requests, "UNREAD_S", 0.2)
     with terminal_in(directory, "stty raw; exec sleep 600"):
         service.keys["t1"] = typed_frames(b"x" * 900_000)
         service.ask("t1", "terminal", PLACE)

@@ -11,10 +11,10 @@ from factories import make_spec
 from host_service import HostService
 from site_of_one import Site
 
+from gpuqueue.files.manifest import write_stream
+from gpuqueue.files.take import Snapshot, take_snapshot
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import JobState
-from gpuqueue.snapshot.stream import write_stream
-from gpuqueue.snapshot.take import Snapshot, take_snapshot
 from gpuqueue.text.units import MIB
 from workers.run import deliveries
 

@@ -13,9 +13,9 @@ from bounded import until
 from git_trees import make
 from site_of_one import BIN, Site
 
+from gpuqueue.files.blob_store import blob_store_of, directory_of
+from gpuqueue.files.errors import SnapshotNotHeld
 from gpuqueue.model.job import JobState
-from gpuqueue.snapshot.errors import SnapshotNotHeld
-from gpuqueue.snapshot.site import blob_store_of, directory_of
 from workers.services.prune import collect_snapshots, delete_code
 
 NEVER = threading.Event()

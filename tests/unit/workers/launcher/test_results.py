@@ -14,10 +14,10 @@ import pytest
 from bounded import until
 from results_copy import Copy, contents
 
-from gpuqueue.snapshot.patterns import rules_of
+from gpuqueue.files.ignore import rules_of
 from workers.launcher import guard
 from workers.launcher.account import Rules
-from workers.results import progress
+from workers.results import pack as packing
 from workers.results.wanted import ArchiveRequest
 from workers.shim.launch_protocol import PACK
 from workers.shim.launched import connect, pack_code
@@ -34,7 +34,7 @@ Ask = Callable[..., tuple[int, str]]
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the guard give up soon."""
-    monkeypatch.setattr(progress, "STALL_S", 1.0)
+    monkeypatch.setattr(packing, "STALL_S", 1.0)
     monkeypatch.setattr(guard, "STALL_S", 1.0)
 
 

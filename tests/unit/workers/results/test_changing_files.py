@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from results_copy import Copy
 
+from gpuqueue.files.archive import CHUNK_BYTES
 from workers.results import pack as packing
-from workers.results.errors import PackFailed
-from workers.results.files import CHUNK_BYTES
+from workers.results.pack import PackFailed
 
 
 @pytest.fixture

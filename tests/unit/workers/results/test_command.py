@@ -15,10 +15,11 @@ import pytest
 from results_copy import Copy, contents
 
 from gpuqueue.errors import Unreadable
-from gpuqueue.results.pack_request import MOST_BYTES, PackRequest
-from workers.results import command, progress
+from gpuqueue.files.pack_program import MOST_BYTES, PackRequest
+from workers.results import command
+from workers.results import pack as packing
 from workers.results.command import pack_results
-from workers.results.errors import NoCopy, PackFailed
+from workers.results.pack import NoCopy, PackFailed
 
 PROGRAM = "import sys; from workers.cli import main; sys.argv = ['gpuqueue-worker', *sys.argv[1:]]; main()"
 
@@ -195,7 +196,7 @@ def test_a_reader_that_does_not_read_is_given_up(
     copy: Copy, tmp_path: Path, full_pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write that blocks ends after a bounded time."""
-    monkeypatch.setattr(progress, "STALL_S", 1.0)
+    monkeypatch.setattr(packing, "STALL_S", 1.0)
     monkeypatch.setattr(command, "STALL_S", 1.0)
     copy.write("file", b"x" * 600)
 
@@ -216,7 +217,7 @@ def test_a_pattern_that_takes_for_ever_is_given_up(
     copy: Copy, tmp_path: Path, output: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Patterns come from users, and some need exponential time."""
-    monkeypatch.setattr(progress, "STALL_S", 1.0)
+    monkeypatch.setattr(packing, "STALL_S", 1.0)
     monkeypatch.setattr(command, "STALL_S", 1.0)
     copy.write("a" * 200)
 

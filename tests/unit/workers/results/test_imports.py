@@ -44,7 +44,7 @@ def test_packing_loads_nothing_after_the_launcher_has_started(tmp_path: Path) ->
     loaded_later, ours = done.stdout.splitlines()
     assert "2" == loaded_later
     packages = {".".join(each.split(".")[:2]) for each in ours.split()}
-    parts = ("errors", "lazy", "model", "snapshot", "system", "text", "version")
+    parts = ("errors", "files", "lazy", "model", "system", "text", "version")
     gpuqueue = {"gpuqueue", *(f"gpuqueue.{each}" for each in parts)}
     launcher = {"workers", *(f"workers.{each}" for each in ("launcher", "results", "run", "shim"))}
     assert {"__main__"} >= packages - gpuqueue - launcher

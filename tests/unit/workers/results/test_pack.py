@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from results_copy import Copy
 
-from workers.results import walk
-from workers.results.errors import NoCopy, PackFailed
+from workers.results import pack as packing
+from workers.results.pack import NoCopy, PackFailed
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_names_that_others_cannot_have_are_left_out_with_a_line(copy: Copy) -> N
 
 def test_too_many_files_are_refused(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only files that would be packed count, so patterns help, as the message says."""
-    monkeypatch.setattr(walk, "MOST_FILES", 3)
+    monkeypatch.setattr(packing, "MOST_FILES", 3)
     for number in range(10):
         copy.write(f"many/{number}")
     copy.write("few/1")

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from workers.results import progress
-from workers.results.progress import Progress
+from workers.results import pack as packing
+from workers.results.pack import Progress
 
 
 def test_a_reader_that_is_gone_is_noticed_without_a_write() -> None:
@@ -31,7 +31,7 @@ def test_steps_are_reported_once_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
     reports: list[None] = []
     with open(os.devnull, "wb") as output:  # noqa: PTH123 - of os
         step = Progress(output.fileno(), lambda: reports.append(None))
-        monkeypatch.setattr(progress, "EVERY_S", 3600.0)
+        monkeypatch.setattr(packing, "EVERY_S", 3600.0)
         for _ in range(1000):
             step()
 

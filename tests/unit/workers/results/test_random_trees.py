@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from long_search import search
 from results_copy import Copy
 
-from gpuqueue.snapshot.ignore import Ignored, IgnoreRules, rule_of
-from gpuqueue.snapshot.patterns import rules_of
+from gpuqueue.files.ignore import Ignored, IgnoreRules, rule_of, rules_of
 from workers.results.wanted import ArchiveRequest, Wanted
 
 PART = st.text(st.sampled_from("ab.-_ é"), min_size=1, max_size=3).filter(lambda each: each.strip(".") != "")

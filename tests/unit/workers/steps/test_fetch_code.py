@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from factories import make_spec
 
+from gpuqueue.files.blob_store import BlobStore, blob_store_of
+from gpuqueue.files.manifest import address_of
+from gpuqueue.files.take import take_snapshot
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
-from gpuqueue.snapshot.blob_store import BlobStore
-from gpuqueue.snapshot.manifest import address_of
-from gpuqueue.snapshot.site import blob_store_of
-from gpuqueue.snapshot.take import take_snapshot
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import Held, RunDir
 from workers.shim.code import BUNDLE, MANIFEST, TREE, unpack
