@@ -7,14 +7,12 @@ import errno
 import fcntl
 import os
 import select
-import shutil
 import signal
-import stat
 
 from gpuqueue.system.login_account import NOBODY
 from workers.launcher.account import Refused, Rules
 from workers.launcher.run_directory import open_below
-from workers.shim.code import DIRECTORY
+from workers.shim.code import DIRECTORY, delete_below
 from workers.shim.tree import PR_SET_PDEATHSIG, prctl
 
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
@@ -129,13 +127,3 @@ def become_owner(uid: int, parent: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of the user id would clear it
     if os.getppid() != parent:  # the parent was killed before the prctl call
         os._exit(1)
-
-
-def delete_below(fd: int) -> None:
-    """Delete what is in the open directory *fd*, as far as this account may."""
-    for name in os.listdir(fd):
-        with contextlib.suppress(OSError):
-            if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-                shutil.rmtree(f"/proc/self/fd/{fd}/{name}", ignore_errors=True)
-            else:
-                os.unlink(name, dir_fd=fd)

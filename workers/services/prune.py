@@ -16,32 +16,23 @@ import fcntl
 import logging
 import os
 import re
-import shutil
-import stat
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
-from gpuqueue.errors import GpuQueueError, HistoryUnreachable, Unreachable
-from gpuqueue.files.blob_store import blob_store_of, directory_of
-from gpuqueue.files.collect import GRACE_S, collect
-from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.errors import GpuQueueError, HistoryUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.delivered_layout import COMPLETE, FAILED, PARTIAL, REMOVED, RESULTS, USER
 from gpuqueue.system.logs import LOGS, TIMES
-from gpuqueue.text.sanitize import in_one_line
-from gpuqueue.text.units import format_bytes
 from workers.run import deliveries
-from workers.services.log_watch import UserLogs
-from workers.services.run_tree import BLOCK_BYTES, names_in, opened, runs_in
+from workers.services.run_tree import names_in, opened
+from workers.services.user_limits import UserLogs, hold_results
 from workers.shim import acl
-from workers.shim.code import DIRECTORY, MANIFEST, TREE
+from workers.shim.code import DIRECTORY, delete_below
 from workers.shim.launched import remove_code
 
 if TYPE_CHECKING:
@@ -61,10 +52,9 @@ PACE_S = 0.01
 _LOGS = re.compile(rf"({'|'.join(acl.WRITTEN)})({re.escape(TIMES)})?")
 #: After this time results that still arrive are what a service has left that was killed, in seconds.
 PARTIAL_S = 86400.0
+#: What is removed from the history, how long it is kept, and the function that removes some of it.
+_Term = tuple[str, float | None, Callable[[datetime], int]]
 _DELIVERED_LOGS = frozenset({*LOGS, *(name + TIMES for name in LOGS)})
-#: Jobs in one page of the queue.
-PAGE = 1000
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Pruner:
@@ -141,8 +131,7 @@ class HistoryPruner:
         self._settings, self._queue = settings, queue
         self._clock = _SteadyClock(clock)
         self._delivered = DeliveredPruner(settings, queue)
-        #: What is removed, how long it is kept, and the function that removes some of it.
-        self._kept: tuple[tuple[str, float | None, Callable[[datetime], int]], ...] = (
+        self._kept: tuple[_Term, ...] = (
             ("environments of jobs that ended", settings.keep_environments_s, database.forget_environments),
             ("entries of the audit log that were made", settings.keep_audit_s, database.forget_audit),
         )
@@ -154,19 +143,36 @@ class HistoryPruner:
     def round(self, stopping: threading.Event) -> int:
         """Delete what is due; return the number of rows and files.
 
-        If the history is unreachable, the next round tries again.
+        If the history is unreachable, the next round tries again. No exception is raised, because the recorder's
+        process would not restart the pruner, and one failing step does not affect the others.
         """
-        now, found = self._clock.now_if_steady(), 0
-        if now is not None:
-            found += collect_snapshots(self._settings, self._queue)
-            found += self._delivered.prune(now.timestamp(), stopping)
-        for what, keep_s, forget in self._kept:
-            if now is not None and keep_s is not None:
-                gone = _forgotten(partial(forget, now - timedelta(seconds=keep_s)), stopping)
-                if gone:
-                    log.info("%d %s more than %.0f s ago were removed", gone, what, keep_s)
-                found += gone
+        now = self._clock.now_if_steady()
+        if now is None:
+            return 0
+        from workers.services.snapshot_prune import collect_snapshots  # noqa: PLC0415 - the workers need none of it
+
+        steps: list[Callable[[], int]] = [
+            lambda: collect_snapshots(self._settings, self._queue),
+            lambda: self._delivered.prune(now.timestamp(), stopping),
+            *(partial(self._forget, now, each, stopping) for each in self._kept),
+        ]
+        found = 0
+        for step in steps:
+            try:
+                found += step()
+            except Exception:
+                log.exception("what is kept of old jobs cannot be deleted; it is tried again in %.0f s", ROUND_S)
         return found
+
+    def _forget(self, now: datetime, kept: _Term, stopping: threading.Event) -> int:
+        """Remove from the history what is due of *kept*, and return the number of rows."""
+        what, keep_s, forget = kept
+        if keep_s is None:
+            return 0
+        gone = _forgotten(partial(forget, now - timedelta(seconds=keep_s)), stopping)
+        if gone:
+            log.info("%d %s more than %.0f s ago were removed", gone, what, keep_s)
+        return gone
 
 
 def _forgotten(forget: Callable[[], int], stopping: threading.Event) -> int:
@@ -284,7 +290,8 @@ def _delete_code_of(run: int, before_s: float, launcher: str | None, name: str, 
         if owner != os.geteuid() and launcher is not None:
             remove_code(launcher, name)
         else:
-            _empty_code(run)
+            with opened(DIRECTORY, run) as code:
+                delete_below(code)
         os.rmdir(DIRECTORY, dir_fd=run)
     except OSError as error:
         if name not in reported:
@@ -294,14 +301,6 @@ def _delete_code_of(run: int, before_s: float, launcher: str | None, name: str, 
     reported.discard(name)
     os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))
     return True
-
-
-def _empty_code(run: int) -> None:
-    """Delete the content of the code directory in the open *run*, as far as this account may."""
-    with opened(DIRECTORY, run) as code:
-        shutil.rmtree(f"/proc/self/fd/{code}/{TREE}", ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.unlink(MANIFEST, dir_fd=code)
 
 
 def delete_results(
@@ -422,108 +421,3 @@ class DeliveredPruner:
 
 def _modified_s(folder: int, name: str) -> float:
     return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
-
-
-def collect_snapshots(settings: Settings, queue: JobQueue) -> int:
-    """Delete the blobs that no queued or running job needs and that were last used before ``keep_snapshots``.
-
-    Return the number of deleted blobs. If Redis is unreachable, nothing is deleted.
-    """
-    if settings.keep_snapshots_s is None or not directory_of(settings).is_dir():
-        return 0
-    try:
-        if queue.epoch() is None:  # Redis is empty or is being rebuilt: it does not know all jobs
-            return 0
-        blobs = blob_store_of(settings)
-        used = set(_used(queue))
-        found = collect(
-            blobs,
-            {each.address for each in used},
-            diffs={each.diff for each in used if each.diff is not None},
-            grace_s=max(GRACE_S, settings.keep_snapshots_s),
-        )
-        blobs.forget_parts()
-    except Unreachable:
-        return 0
-    except GpuQueueError as error:
-        log.warning("old snapshots of code cannot be deleted: %s", error)
-        return 0
-    if found.blobs:
-        log.info("%d blobs of snapshots that no job uses were deleted, %d bytes", found.blobs, found.size_bytes)
-    return found.blobs
-
-
-def _used(queue: JobQueue) -> Iterator[CodeSnapshot]:
-    """Yield the snapshots of all jobs in the queue."""
-    after: int | None = 0
-    while after is not None:
-        page = queue.jobs.page(limit=PAGE, after=after)
-        for job in page.jobs:
-            if job.spec.snapshot is not None:
-                yield CodeSnapshot.parse(job.spec.snapshot)
-        after = page.after
-
-
-@dataclass(frozen=True, order=True)
-class _Kept:
-    """The kept files of a run. They sort by the time when they were packed, or delivered."""
-
-    modified_ns: int
-    disk_bytes: int
-    #: Its job, and the token of its run.
-    job_id: str
-    token: str
-
-
-def hold_results(
-    runs: os.PathLike[str],
-    limit_bytes: int,
-    host: str,
-    stopping: threading.Event,
-    pending: Callable[[str, str], bool] = lambda _job, _token: False,
-) -> int:
-    """Remove kept files below *runs* of each user whose kept files need more than *limit_bytes* on the disk.
-
-    Those that are *pending* by their job and token are still to be delivered: they count, and stay. *host* is the name
-    of this host in messages. Return how many files were removed.
-    """
-    found = 0
-    with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
-        for user, files in _by_user(top).items():
-            disk_bytes = sum(each.disk_bytes for each in files)
-            sizes = f"{format_bytes(disk_bytes)}, more than {format_bytes(limit_bytes)}"
-            reason = f"all kept files of {in_one_line(user)} on host {host} needed {sizes} (setting user_results_limit)"
-            for each in sorted(files)[:-1]:
-                if disk_bytes <= limit_bytes or stopping.is_set():
-                    break
-                if not pending(each.job_id, each.token) and _remove(top, each, reason):
-                    disk_bytes -= each.disk_bytes
-                    found += 1
-                    log.warning("the kept files of run %s.%s were removed: %s", each.job_id, each.token, reason)
-    return found
-
-
-def _by_user(top: int) -> dict[str, list[_Kept]]:
-    """Return the kept files below the open directory *top* of each user."""
-    found: dict[str, list[_Kept]] = defaultdict(list)
-    for job_id, token, run in runs_in(top):
-        names = names_in(run)
-        if RESULTS in names and USER in names and "claim" not in names:
-            about = os.stat(RESULTS, dir_fd=run, follow_symlinks=False)
-            if stat.S_ISREG(about.st_mode):
-                user = os.readlink(USER, dir_fd=run)
-                found[user].append(_Kept(about.st_mtime_ns, about.st_blocks * BLOCK_BYTES, job_id, token))
-    return found
-
-
-def _remove(top: int, each: _Kept, reason: str) -> bool:
-    """Remove the kept files of a run, and write down the *reason* before. The directory keeps its time."""
-    with contextlib.suppress(OSError), opened(each.job_id, top) as job, opened(each.token, job) as run:
-        about = os.fstat(run)
-        fd = os.open(REMOVED, _NEW, 0o600, dir_fd=run)
-        with os.fdopen(fd, "wb") as file:
-            file.write(reason.encode(errors="replace"))
-        os.unlink(RESULTS, dir_fd=run)
-        os.utime(run, ns=(about.st_atime_ns, about.st_mtime_ns))
-        return True
-    return False

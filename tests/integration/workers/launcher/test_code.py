@@ -88,7 +88,8 @@ def test_a_damaged_bundle_starts_nothing_and_is_the_host_s_fault(start: Start) -
 
 def test_the_code_is_deleted_as_its_owner(start: Start, launcher: Launcher) -> None:
     """Everything below the directory goes, closed directories of the job too; what links name stays."""
-    run = start("/bin/sh", "-c", "./go.sh; ln -s /etc/passwd link; ln -s .. up; mkdir -p deep/er; echo > deep/er/file")
+    close = "mkdir -p deep/er; echo > deep/er/file; chmod 0 deep/er; chmod 500 deep"
+    run = start("/bin/sh", "-c", f"./go.sh; ln -s /etc/passwd link; ln -s .. up; {close}")
     run.ended()
 
     remove_code(launcher.socket, str(run.directory.path))

@@ -61,8 +61,12 @@ def code(tmp_path: Path) -> Path:
 
 
 def test_an_empty_directory_is_answered_with_success(remove: Callable[[], None], code: Path) -> None:
-    """All files of the owner are deleted, and the directory itself stays."""
+    """All files of the owner are deleted, also in directories that are closed. The directory itself stays."""
+    (code / "tree" / "deep").chmod(0o500)
+    (code / "tree").chmod(0)
+
     remove()
+
     assert [] == [*code.iterdir()]
 
 
