@@ -192,7 +192,7 @@ def pack_code(launcher: str, run_dir: str, request: int, output: int) -> tuple[i
 
 
 def launch(
-    spec: dict[str, Any], output: LogFile | Terminal, wait: Callable[[int, float, Callable[[], None]], None]
+    spec: dict[str, Any], output: LogFile | Terminal, wait: Callable[[int, dict[str, Any], Callable[[], None]], None]
 ) -> LaunchedTree:
     """Have the launcher start the job's first process as its submitter, with its output to *output*.
 
@@ -215,7 +215,7 @@ def launch(
             for each in files:
                 os.close(each)
         output.begin()
-        wait(guard.fileno(), spec["start_before"], lambda: abandon(guard))
+        wait(guard.fileno(), spec, lambda: abandon(guard))
         answer = guard.recv(MOST_BYTES)
     except OSError as error:
         reason = f"the launcher {launcher} cannot be used: {error.strerror or error}"

@@ -12,9 +12,10 @@ import time
 
 from workers.shim import acl, code
 from workers.shim.attached_terminal import SOCKET, TypedTerminal
-from workers.shim.files import POLL_S, asked_end, put, renewed_until
+from workers.shim.files import POLL_S, asked_end, put, read, renewed_until
 from workers.shim.launched import launch
 from workers.shim.not_started import TOO_LATE, NotStarted, no_process, no_start, why
+from workers.shim.preempt_request import NEVER, PreemptRequest
 from workers.shim.pseudo_terminal import Terminal
 from workers.shim.tree import Tree, begin_child, end_child
 
@@ -114,7 +115,7 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
             os._exit(127)
     os.close(answer)
     output.begin()
-    reason = answer_of(reader, pid, spec["start_before"])
+    reason = answer_of(reader, pid, spec)
     if reason:
         os.waitpid(pid, 0)
         raise no_start(reason)
@@ -161,7 +162,7 @@ def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogF
     else:
         warm_interpreter.ask(os.getcwd(), output.log, theirs)
         os.close(theirs)
-        answer = answer_of(reader, warm_interpreter.pid, spec["start_before"])
+        answer = answer_of(reader, warm_interpreter.pid, spec)
     if answer == "ok":
         report_start("warm")
         output.begin()
@@ -179,30 +180,40 @@ def report_start(words: str) -> None:
         put("start", words, sync=False)
 
 
-def answer_of(reader: int, pid: int, until: float) -> str:
+def answer_of(reader: int, pid: int, spec: dict[str, Any]) -> str:
     """Return what the job's process *pid* writes into a pipe until it starts.
 
     Raises:
-        NotStarted: the run was cancelled or its heartbeat expired before the process started.
+        NotStarted: the run must end before the process has started.
 
     """
     with os.fdopen(reader, "rb") as pipe:
-        wait(reader, until, lambda: end_child(pid))
+        wait(reader, spec, lambda: end_child(pid))
         return pipe.read().decode(errors="replace")
 
 
-def wait(reader: int, until: float, end: Callable[[], None]) -> None:
+def wait(reader: int, spec: dict[str, Any], end: Callable[[], None]) -> None:
     """Wait until *reader* is readable: the job has started, or cannot. That can block on a dead file server.
 
     Raises:
-        NotStarted: the run was cancelled or its heartbeat expired first. *end* was called to end the process.
+        NotStarted: the run was cancelled or preempted, its heartbeat expired, or it has reached its time limit first.
+            *end* was called to end the process.
 
     """
+    until, limit_s = spec["start_before"], spec["time_limit_s"]
+    time_limit = NEVER if limit_s is None else time.monotonic() + limit_s
+    request = PreemptRequest(0.0)
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     while not poll.poll(POLL_S * 1000):
-        until = renewed_until(until)
-        kind = asked_end() or ("lost" if time.monotonic() >= until else None)
-        if kind is not None:
+        now, until = time.monotonic(), renewed_until(until)
+        kind = asked_end()
+        if not kind and now >= time_limit:
+            kind = "timed_out"
+        if not kind and request.poll(read):  # it has nothing to save
+            kind = "preempted"
+        if not kind and now >= until:
+            kind = "lost"
+        if kind:
             end()
             raise NotStarted(kind.strip(), "its working directory or its program does not answer")

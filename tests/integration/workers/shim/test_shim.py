@@ -99,20 +99,26 @@ def test_what_cannot_start_is_refused_with_the_reason(
     assert words in end.ending.detail
 
 
-@pytest.mark.parametrize(("asked", "kind"), [(True, EndingKind.CANCELLED), (False, EndingKind.LOST)])
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (EndingKind.CANCELLED, {}),
+        (EndingKind.PREEMPTED, {}),
+        (EndingKind.TIMED_OUT, {"time_limit_s": 1.0}),
+        (EndingKind.LOST, {"renew_s": 3.0}),
+    ],
+)
 def test_a_job_that_hangs_before_it_begins_can_be_ended(
-    shims: Any, tmp_path: Path, kind: EndingKind, *, asked: bool
+    shims: Any, tmp_path: Path, kind: EndingKind, changes: dict[str, float]
 ) -> None:
-    """A job that hangs before its start ends on a cancel or without heartbeats.
-
-    Its working directory is on a dead file server. The shim used to check neither the cancel nor the heartbeat
-    meanwhile.
-    """
+    """A job that hangs before its start ends as one that runs: its working directory is on a dead file server."""
     with dead_server(tmp_path / "dead") as dead:
-        shim = shims("true", cwd=str(dead), renew_s=60.0 if asked else 3.0)
+        shim = shims("true", cwd=str(dead), **changes)
         until((shim.directory.path / "pid").exists)
-        if asked:
+        if kind is EndingKind.CANCELLED:
             shim.directory.ask_end(EndingKind.CANCELLED)
+        if kind is EndingKind.PREEMPTED:
+            shim.directory.ask_preempt(5, 60.0)
 
         end = shim.ended()
 
