@@ -39,6 +39,8 @@ RESERVE_BYTES = 64 * MIB
 #: Room below which the store is not started, in bytes, and at most a twentieth of a small disk. A store that cannot
 #: write ends at its first write.
 ROOM_BYTES = 4 * MIB
+#: Size of the file with the pid, in bytes.
+PID_BYTES = 128
 #: Number of lines from the end of the store's log that explain its end, and the most bytes that are read for them.
 LAST_LINES, LAST_BYTES = 3, 65536
 #: The start of a line in the store's log, up to the mark of its level: the pid and the role, and the time.
@@ -253,8 +255,21 @@ class EmbeddedStore:
         server = DetachedProcess(self._command(program.path), log=self.log, keep=lock, environ=environ)
         identity = ProcessIdentity.of(server.pid)
         if identity is not None:  # else it has ended already
-            self._pid_file.write_text(f"{identity}\n", encoding="ascii")
+            try:
+                self._note_pid(identity)
+            except OSError:  # nobody would know that it is there
+                os.kill(server.pid, signal.SIGKILL)
+                server.wait()
+                raise
         return server
+
+    def _note_pid(self, identity: ProcessIdentity) -> None:
+        """Write the pid file in place: on a full disk it has its block, and an empty one looks like a stop."""
+        fd = os.open(self._pid_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(fd, f"{identity}\n".encode("ascii").ljust(PID_BYTES), 0)
+        finally:
+            os.close(fd)
 
     def _why_not_started(self, pid: int) -> GpuQueueError:
         """Return why the server *pid* ended before it served."""
@@ -369,7 +384,7 @@ class EmbeddedStore:
             is_gone = identity.wait(STOP_TIMEOUT_S)
         finally:
             if not is_gone:  # the next attempt must find it
-                self._pid_file.write_text(f"{identity}\n", encoding="ascii")
+                self._note_pid(identity)
         if not is_gone:
             raise GpuQueueError(f"the store (pid {identity.pid}) does not stop: see {self.log}")
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -25,7 +26,7 @@ from gpuqueue.errors import GpuQueueError, StoreUnreachable
 from gpuqueue.model.finding import Grade
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.process import of_ours_with
+from gpuqueue.system.process import ProcessIdentity, of_ours_with
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.units import MIB
 
@@ -116,6 +117,30 @@ def test_a_store_that_ends_by_itself_says_its_last_words(own_store: OwnStore) ->
 
     assert "ended; the end of its log: " in trouble.why
     assert "bye bye" in trouble.why
+
+
+def test_a_store_whose_pid_cannot_be_written_is_started_again(
+    own_store: OwnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk can become full between the check for room and that write. The death is no stop on purpose then."""
+    job, supervisor = job_of(own_store), supervisor_of(own_store)
+    supervisor.poll()
+    limits, of = resource.getrlimit(resource.RLIMIT_FSIZE), ProcessIdentity.of
+
+    def without_room(_cls: type[ProcessIdentity], pid: int) -> ProcessIdentity | None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # from now on, each write fails
+        return of(pid)
+
+    own_store.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr(ProcessIdentity, "of", classmethod(without_room))
+        try:
+            until(lambda: supervisor.poll() or resource.getrlimit(resource.RLIMIT_FSIZE) != limits, what="a start")  # type: ignore[func-returns-value]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    until_state_is(supervisor, StoreState.SERVING)
+    assert has(own_store, job)
 
 
 def test_a_store_that_was_stopped_on_purpose_stays_down(own_store: OwnStore) -> None:
