@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 PATH = "/usr/local/bin:/usr/bin:/bin"
 #: The variable with what the worker has changed for the caps, the hook and MPS: name -> [before, after].
 CHANGED = "GPUQUEUE_CHANGED"
-#: The variables that may differ in any way: they only make frameworks use less device memory.
+#: The variables that may differ: they only make frameworks use less device memory.
 CAPS = frozenset(
     {
         *("TF_FORCE_GPU_ALLOW_GROWTH", "CUPY_GPU_MEMORY_LIMIT", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
         *("XLA_PYTHON_CLIENT_MEM_FRACTION", "GPUQUEUE_TORCH_FRACTION", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
     }
 )
+#: What the worker adds to the value of such a variable: sizes, shares and names. A shell may evaluate anything else.
+_ADDED = re.compile(r"[\w.,:=%-]*", re.ASCII)
 #: The variables that the worker sets for each run, and what they may be; empty stands for none.
 _OF_RUN = {
     "GPUQUEUE_ATTEMPT": r"[0-9]{0,9}",
@@ -44,6 +46,7 @@ _OF_RUN = {
     "GPUQUEUE_DEVICES": r"[\w.,:/-]*",
     "CUDA_VISIBLE_DEVICES": r"[\w.,:/-]*",
     "CUDA_DEVICE_ORDER": r"[A-Z_]*",
+    "PYTHONUNBUFFERED": r"[\w.,:/ +-]*",
 }
 #: How many names of variables a message has.
 SHOWN = 3
@@ -251,7 +254,7 @@ def _restored(env: Mapping[str, str]) -> dict[str, str]:
         changed = json.loads(env.get(CHANGED, "{}"))
         for name, (before, after) in changed.items():
             is_permitted = (
-                name in CAPS
+                (name in CAPS and _ADDED.fullmatch(after.replace((before or "").rstrip(","), "", 1)))
                 or (name == "PYTHONPATH" and after == with_hook(before or ""))
                 or (name == MPS_PIPES and after == NO_PIPES)
             )

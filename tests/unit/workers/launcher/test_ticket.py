@@ -100,6 +100,7 @@ def test_what_a_worker_starts_is_what_was_signed(changes: dict[str, Any], device
         ("CUDA_VISIBLE_DEVICES", "0$(id)"),
         ("CUDA_DEVICE_ORDER", "x y"),
         ("GPUQUEUE_DEVICES", "GPU-1\n"),
+        ("PYTHONUNBUFFERED", "a[$(id)]"),
     ],
 )
 def test_a_variable_of_the_run_that_a_shell_would_evaluate_is_refused(name: str, value: str) -> None:
@@ -238,6 +239,7 @@ def test_what_differs_from_the_ticket_is_refused(how: str, devices: Any) -> None
         {"PYTHONPATH": ["/h/other", f"{INSIDE}:/h/other"]},
         {"LD_PRELOAD": [None, "/tmp/evil.so"]},
         {"CUDA_MPS_PIPE_DIRECTORY": [None, "/runs/7/1.a"]},
+        {"CUPY_GPU_MEMORY_LIMIT": [None, "a[$(id)]"]},  # $((CUPY_GPU_MEMORY_LIMIT / 2)) would run it
         {"TF_FORCE_GPU_ALLOW_GROWTH": ["no", "true"]},
         {"TF_FORCE_GPU_ALLOW_GROWTH": ["true"]},
         {"TF_FORCE_GPU_ALLOW_GROWTH": [{}, "true"]},
