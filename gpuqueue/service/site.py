@@ -273,7 +273,7 @@ def _session_of(request: Request) -> str | None:
 
 def target_of(request: Request) -> str:
     """Return what *request* downloads: its path below the API and its query, as the page has asked a code for it."""
-    query = request.url.query.partition(f"{DOWNLOAD}=")[0].rstrip("&")
+    query = "&".join(word for word in request.url.query.split("&") if not word.startswith(f"{DOWNLOAD}="))
     path = request.url.path.removeprefix(PREFIX)
     return f"{path}?{query}" if query else path
 

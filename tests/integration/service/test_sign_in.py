@@ -111,6 +111,7 @@ def test_a_download_needs_a_code_that_works_once(browser: Browser, owner: Client
     assert 401 == stranger.api("GET", f"{path}&download={first}").status
     assert 401 == stranger.api("GET", f"/stats/csv?download={code(path)}").status
     assert 401 == stranger.api("GET", f"/history/csv?name=b*&download={code(path)}").status
+    assert 401 == stranger.api("GET", f"{path}&download={code(path)}&name=b*").status
     assert 200 == stranger.api("GET", f"/stats/csv?download={code('/stats/csv')}").status
     assert 400 == stranger.api("GET", f"/me?download={code('/me')}").status
     assert 401 == stranger.api("POST", "/web/downloads", {"path": path}).status
