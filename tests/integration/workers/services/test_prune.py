@@ -320,3 +320,19 @@ def test_audit_entries_go_when_their_time_is_over(
 
     assert len(ages) - len(left) == pruner.round(never)
     assert left == [each.action for each in database.audit_entries(AuditQuery())]
+
+
+def test_what_cannot_be_deleted_keeps_nothing_else_from_its_end(
+    settings: Settings, database: HistoryDatabase, clock: MovedClock
+) -> None:
+    """An error of the disk ends neither the round nor the thread, which nobody would start again."""
+    settings.delivered_dir.parent.mkdir(parents=True, exist_ok=True)
+    settings.delivered_dir.touch()  # where a directory should be
+    caller, at = Caller(account="ada", uid=1001, via=Via.SOCKET, scopes=ALL_SCOPES), clock.wall - timedelta(days=400)
+    database.write_audit([entry_of(caller, "old", entry_id="old", at=at, jobs=(), detail={})])
+    pruner, never = HistoryPruner(settings, clock, database, JobQueue(settings.redis_url)), threading.Event()
+    pruner.round(never)
+    clock.move(ROUND_S)
+
+    assert 1 == pruner.round(never)
+    assert [] == database.audit_entries(AuditQuery())
