@@ -32,12 +32,14 @@ def get_snapshot_limits(call: Call) -> SnapshotLimits:
 @operation(router, "POST /snapshots", may=Action.SUBMIT)
 def offer_snapshot(call: Call, request: Request, body: NewSnapshot) -> SnapshotState:
     """Offer a snapshot. Jobs can use it once nothing is missing: send the missing blobs, and offer it again."""
+    call.must_run()
     return site_of(request).uploads.offered(call, body)
 
 
 @operation(router, "POST /snapshots/contents", may=Action.SUBMIT)
 def send_contents(call: Call, request: Request, body: ContentParts) -> None:
     """Send blobs of a snapshot. Blobs that no job uses are deleted after a time (setting ``keep_snapshots``)."""
+    call.must_run()
     site_of(request).uploads.received(call, body.parts)
 
 
