@@ -30,9 +30,10 @@ from workers.services.adoption import Adoption
 from workers.shim.client import Shim, Shims
 from workers.shim.supervisor import CANNOT_WRITE
 from workers.steps.conclusion import Conclusion, Detached, NotStarted, pause, wait_for
+from workers.steps.fetch_code import FetchCode
 from workers.steps.judge import Judge
 from workers.steps.report import Report
-from workers.steps.spawn import FetchCode, Spawn, authorise
+from workers.steps.spawn import Spawn, authorise
 from workers.threads import SteadyEvent, in_time
 from workers.warm.pool import TIDY_S, WarmPool
 

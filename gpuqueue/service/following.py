@@ -1,4 +1,4 @@
-"""One step of following a log: what is new in it, and whether the job has ended."""
+"""The logs that the service reads: what to ask another host for first, and one step of following a log."""
 
 from __future__ import annotations
 
@@ -27,6 +27,31 @@ from gpuqueue.system.logs import LogTail
 MOST_BYTES = 1024 * 1024
 #: How often another host is asked for the log of a run that goes on, in seconds. It sends what is new for 30 s.
 ASK_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """The log of a run that its host has not delivered whole. It may grow while the run goes on."""
+
+    run: HostRun
+    attempt: int
+    goes_on: bool
+
+
+def wanted(settings: Settings, job: Job, run: Run) -> Wanted | None:
+    """Return what to ask the host of *run* for, or None if its log is here, or whole."""
+    if own_log(settings, run) is not None or not TOKEN.fullmatch(run.token):
+        return None
+    delivered = delivered_log(settings, run)
+    if delivered is not None and is_whole(delivered):
+        return None
+    goes_on = job.state.is_active and run.attempt == job.attempt and run.ended_at is None
+    return Wanted(run=HostRun.of(run), attempt=run.attempt, goes_on=goes_on)
+
+
+def warning(trouble: str, log: Path) -> str:
+    """Return the warning about a *log* of which the newest part may be missing because of *trouble*."""
+    return f"{trouble}: this is its log until {time_of(log)}"
 
 
 class FollowedLog:
@@ -178,28 +203,3 @@ def _read_mark(mark: str) -> tuple[int, int]:
     if not (attempt.isdecimal() and offset.isdecimal() and len(mark) < 40):  # noqa: PLR2004 - two numbers
         raise BadRequest("Last-Event-ID is not one of this stream: it is like 1:4096")
     return int(attempt), int(offset)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """The log of a run that its host has not delivered whole. It may grow while the run goes on."""
-
-    run: HostRun
-    attempt: int
-    goes_on: bool
-
-
-def wanted(settings: Settings, job: Job, run: Run) -> Wanted | None:
-    """Return what to ask the host of *run* for, or None if its log is here, or whole."""
-    if own_log(settings, run) is not None or not TOKEN.fullmatch(run.token):
-        return None
-    delivered = delivered_log(settings, run)
-    if delivered is not None and is_whole(delivered):
-        return None
-    goes_on = job.state.is_active and run.attempt == job.attempt and run.ended_at is None
-    return Wanted(run=HostRun.of(run), attempt=run.attempt, goes_on=goes_on)
-
-
-def warning(trouble: str, log: Path) -> str:
-    """Return the warning about a *log* of which the newest part may be missing because of *trouble*."""
-    return f"{trouble}: this is its log until {time_of(log)}"

@@ -15,7 +15,7 @@ from gpuqueue.model.run import RunDevice
 from workers.run.environment import environment
 from workers.runner import with_python
 from workers.shim.code import TREE
-from workers.steps.spawn import unpacking
+from workers.steps.fetch_code import unpacking
 
 KEY = bytes(range(32))
 JOB = 7

@@ -17,8 +17,8 @@ import stat
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.settings.settings import Settings
@@ -28,7 +28,8 @@ from gpuqueue.text.units import GIB, format_bytes
 from workers.run import links
 from workers.run.directory import USER, RunDir
 from workers.run.files import lock
-from workers.services.run_tree import BLOCK_BYTES, names_in, opened, runs_in
+from workers.services.run_tree import BLOCK_BYTES
+from workers.services.user_limits import UserLogs
 from workers.shim.acl import WRITTEN, is_held
 from workers.shim.log import CUT_BYTES, DISK, REASONS, LogLimit
 from workers.shim.log import USER as USER_LIMIT
@@ -258,99 +259,3 @@ def level(sizes: Iterable[int], room_bytes: int) -> int:
             return share
         room_bytes -= size
     return ordered[-1] if ordered else 0
-
-
-@dataclass(frozen=True, order=True)
-class _Log:
-    """A log of an ended run that can be cut. Logs sort by the time of their last line."""
-
-    modified_ns: int
-    disk_bytes: int
-    #: Its job, the token of its run, and its file name.
-    place: tuple[str, str, str]
-
-
-@dataclass
-class _Logs:
-    """The logs of one user: how much disk they need, and which of them can be cut."""
-
-    disk_bytes: int = 0
-    ended_bytes: int = 0
-    ended: list[_Log] = field(default_factory=list)
-
-
-class UserLogs:
-    """Enforces the limit on one host, and remembers for which users it has nothing to cut."""
-
-    def __init__(self, is_ended: Callable[[Collection[str]], bool] = lambda names: "claim" not in names) -> None:
-        """Cut the logs of runs that have ended: *is_ended* decides by the names in the directory of a run."""
-        self._is_ended = is_ended
-        self._uncut: set[str] = set()
-
-    def enforce(self, runs: os.PathLike[str], limit_bytes: int, stopping: threading.Event) -> dict[str, int]:
-        """Cut logs of ended runs below *runs* of each user whose logs need more than *limit_bytes* on the disk.
-
-        Return how many bytes the logs of ended runs of each user need then.
-        """
-        left = dict[str, int]()
-        with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
-            for user, logs in _by_user(top, self._is_ended).items():
-                excess, cut_bytes = logs.disk_bytes - limit_bytes, 0
-                for each in sorted(logs.ended):
-                    if excess <= cut_bytes or stopping.is_set():
-                        break
-                    cut_bytes += _cut(top, each)
-                left[user] = logs.ended_bytes - cut_bytes
-                if stopping.is_set() and not cut_bytes:
-                    break
-                self._report(user, logs.disk_bytes, limit_bytes, cut_bytes)
-        return left
-
-    def _report(self, user: str, disk_bytes: int, limit_bytes: int, cut_bytes: int) -> None:
-        """Log what was cut. If too much is left and nothing could be cut, log that once while it lasts."""
-        if disk_bytes <= limit_bytes or cut_bytes > 0:
-            self._uncut.discard(user)
-        if disk_bytes <= limit_bytes or user in self._uncut:
-            return
-        if cut_bytes > 0:
-            done = f"the oldest logs of ended runs were cut to {format_bytes(CUT_BYTES)}"
-        else:
-            self._uncut.add(user)
-            done = "no log of an ended run can be cut further"
-        sizes = format_bytes(disk_bytes), format_bytes(limit_bytes)
-        log.warning("the logs of %s need %s, more than user_log_limit (%s): %s", in_one_line(user), *sizes, done)
-
-
-def _by_user(top: int, is_ended: Callable[[Collection[str]], bool]) -> dict[str, _Logs]:
-    """Return the logs below the open directory *top* of each user."""
-    found: dict[str, _Logs] = defaultdict(_Logs)
-    for job_id, token, run in runs_in(top):
-        names = names_in(run)
-        if USER not in names:  # it has no log yet
-            continue
-        logs = found[os.readlink(USER, dir_fd=run)]
-        for name in set(WRITTEN).intersection(names):
-            info = os.stat(name, dir_fd=run, follow_symlinks=False)
-            disk_bytes = info.st_blocks * BLOCK_BYTES
-            logs.disk_bytes += disk_bytes
-            logs.ended_bytes += disk_bytes if is_ended(names) else 0
-            if is_ended(names) and disk_bytes > CUT_BYTES and stat.S_ISREG(info.st_mode):
-                logs.ended.append(_Log(info.st_mtime_ns, disk_bytes, (job_id, token, name)))
-    return found
-
-
-def _cut(top: int, each: _Log) -> int:
-    """Cut the middle of a log, keep its time, and return how many bytes became free on the disk."""
-    job_id, token, name = each.place
-    with contextlib.suppress(OSError), opened(job_id, top) as job, opened(token, job) as run:
-        fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=run)
-        try:
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                limit = LogLimit(f"/proc/self/fd/{fd}", CUT_BYTES, REASONS[USER_LIMIT])
-                limit.check()
-                limit.close()
-                os.utime(fd, ns=(each.modified_ns, each.modified_ns))  # its age counts from its last line
-            return each.disk_bytes - os.fstat(fd).st_blocks * BLOCK_BYTES
-        finally:
-            os.close(fd)
-    return 0

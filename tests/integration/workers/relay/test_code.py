@@ -19,9 +19,9 @@ from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import Held, RunDir
 from workers.shim.code import BUNDLE, TREE, unpack
-from workers.steps import spawn
+from workers.steps import fetch_code
 from workers.steps.conclusion import NotStarted
-from workers.steps.spawn import FetchCode, unpacking
+from workers.steps.fetch_code import FetchCode, unpacking
 
 NEVER = threading.Event()
 
@@ -121,7 +121,7 @@ def test_a_slow_service_holds_a_device_only_for_so_long(
     service: HostService, settings: Settings, snapshot: Snapshot, run: LiveRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deadline in total counts although some bytes come again and again."""
-    monkeypatch.setattr(spawn, "TOTAL_S", 0.3)
+    monkeypatch.setattr(fetch_code, "TOTAL_S", 0.3)
     service.codes[7] = stream_of(snapshot)
     slow = threading.Event()
     service.on_part = lambda _, __: slow.wait(0.05) and None  # type: ignore[func-returns-value]

@@ -16,7 +16,8 @@ from site_of_one import BIN, Site
 from gpuqueue.files.blob_store import blob_store_of, directory_of
 from gpuqueue.files.errors import SnapshotNotHeld
 from gpuqueue.model.job import JobState
-from workers.services.prune import collect_snapshots, delete_code
+from workers.services.prune import delete_code
+from workers.services.snapshot_prune import collect_snapshots
 
 NEVER = threading.Event()
 

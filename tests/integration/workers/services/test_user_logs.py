@@ -15,8 +15,8 @@ from gpuqueue.clock import SystemClock
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
 from workers.run.directory import USER
-from workers.services.log_watch import UserLogs
 from workers.services.prune import Pruner
+from workers.services.user_limits import UserLogs
 
 NEVER = threading.Event()
 

@@ -14,7 +14,8 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
 from workers.run import deliveries
 from workers.run.deliveries import Delivery
-from workers.services.prune import Pruner, hold_results
+from workers.services.prune import Pruner
+from workers.services.user_limits import hold_results
 
 NEVER = threading.Event()
 

@@ -20,7 +20,7 @@ from workers.measure.active_runs import LiveRun
 from workers.run.directory import Held, RunDir
 from workers.shim.code import BUNDLE, MANIFEST, TREE, unpack
 from workers.steps.conclusion import NotStarted
-from workers.steps.spawn import FetchCode, unpacking
+from workers.steps.fetch_code import FetchCode, unpacking
 
 UID = 1001
 NEVER = threading.Event()
