@@ -127,6 +127,7 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
         (["show", "1\n2"], 2, "is no job: write 17"),
         (["history", "--user", "\udcff"], 2, "user cannot be"),
         (["history", "--since", "\x1b"], 2, "is no time"),
+        (["history", "--command", "x" * 1001], 2, "text must have at most 1000 characters"),
         (["cancel", "9007199254740992"], 3, "there is no job"),
         (["submit", "--mem", "1G", "--on-end", "a\x1b]0;x\x07", "--", "true"], 2, "cannot be a target"),
         (["submit", "--mem", "1G", "--on-end", "x" * 5000, "--", "true"], 2, "cannot be a target"),

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from factories import make_offer, make_spec, serve
+from factories import make_spec
 from site_of_one import BIN, Site
 
 from gpuqueue.cli.main import COMMANDS
@@ -17,76 +17,6 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
     """Each command has ``--help`` and is in the list of commands."""
     assert "Usage: gpuqueue" in site.cli(command, "--help").stdout
     assert f"  {command} " in site.cli("--help").stdout
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("words", "code", "line"),
-    [
-        (["submit", "--mem", "80G", "--device", "gpu", "--", "true"], 2, "the largest GPU can give 24G"),
-        (["submit", "--mem", "1G", "--gpus", "2", "--device", "cpu", "--", "true"], 2, "ask for one device"),
-        (["submit", "--mem", "1G", "--", ""], 2, "there is no command to run"),
-        (["logs", "77"], 3, "there is no job 77"),
-        (["wait", "77"], 3, "there is no job 77"),
-        (["cancel", "77"], 3, "there is no job 77"),
-        (["hold", "77"], 3, "there is no job 77"),
-        (["history", "--json", "--csv"], 2, "exclude each other"),
-        (["history", "--json", "--columns", "id"], 2, "--json has no columns"),
-        (["history", "--exit-code", "256"], 2, "--exit-code: 256 is not valid: give a whole number from 0 to 255"),
-        (["submit", "--mem", "-6G", "--", "true"], 2, "negative sizes make no sense"),
-        (["history", "--columns", ""], 2, "'' is no column"),
-        (
-            ["history", "--exit-code", "0", "--exit-code=3"],
-            2,
-            "--exit-code takes one value and is given twice",
-        ),
-        (
-            ["history", "-u", "ada", "--user", "bob", "-ueve"],
-            2,
-            "--user takes one value and is given 3 times",
-        ),
-        (["stats", "--by", "user", "--by", "host"], 2, "--by takes one value and is given twice"),
-        (
-            ["cancel", "-n", "a", "-n", "b"],
-            2,
-            "--name takes one value and is given twice: run the command once for each",
-        ),
-        (["queue", "-u", "ada", "-u", "bob"], 2, "--user takes one value and is given twice"),
-        (["history", "--min-peak", "20"], 2, "add the unit: 20M or 20G"),
-        (["history", "--min-duration", "long"], 2, "is not a duration"),
-        (["history", "--min-duration", "2h", "--max-duration", "1h"], 2, "no run is both"),
-        (["history", "--since", "1d", "--until", "2d"], 2, "nothing lies between them"),
-        (["history", "--since", "0001-01-01"], 2, "is no time"),
-        (["history", "--command", "x" * 1001], 2, "text must have at most 1000 characters"),
-        (["history", "--after", "77"], 3, "no job 77 in the history to continue after: take the last id of a page"),
-        (["history", "--sort", "peak", "--after", "77"], 3, "no job 77 in the history"),
-        (["top", "--interval", "nan"], 2, "--interval: nan is not valid: give a number from 0.2 to 3600"),
-        (["show", "1_2-3"], 2, "1_2-3 is several jobs"),
-        (["cancel", "1_x"], 2, "is no job"),
-        (["cancel", "77_1"], 3, "there is no job 77"),
-        (["submit", "--mem", "1G", "--array", "0-9%x", "--", "true"], 2, "number of concurrent members"),
-        (["submit", "--mem", "1G", "--sweep", "lr", "--", "true"], 2, "is no sweep: write it like lr=1e-3"),
-        (["submit", "--mem", "1G", "--array", "0-9", "--sweep", "a=1", "--", "true"], 2, "exclude each other"),
-        (["submit", "--mem", "1G", "--at-once", "3", "--", "true"], 2, "add one, such as --array 0-99"),
-        (["submit", "--mem", "1G", "--array", "0-9%2", "--at-once", "3", "--", "true"], 2, "is given twice"),
-        (["run", "--mem", "1G", "--array", "0-9", "--", "true"], 2, "run attends one: gpuqueue submit --array"),
-        (["run", "--mem", "1G", "--sweep", "a=1,2", "--", "true"], 2, "--sweep makes many jobs"),
-        (["submit", "--mem", "1G", "--sweep", "lr=0.1..0.5", "--", "true"], 2, "name other values one by one"),
-        (["submit", "--mem", "0", "--", "true"], 2, "is not a size"),
-        (["show", "99999999999999999999999999"], 2, "is no job"),
-        (["history", "--before", "99999999999999999999999999"], 2, "is no job: write 17"),
-    ],
-)
-def test_a_mistake_gets_a_clear_line_and_a_documented_code(site: Site, words: list[str], code: int, line: str) -> None:
-    """A mistake gets a line on stderr with the fault and the remedy, no stdout, and queues nothing."""
-    site.cli("db", "upgrade")
-    serve(site.queue, make_offer(host="far"))
-
-    done = site.cli(*words, check=False)
-
-    assert (code, "") == (done.returncode, done.stdout)
-    assert line in done.stderr
-    assert (0, 0) == site.queue.jobs.counts()
 
 
 def test_without_tables_the_history_says_what_to_do(site: Site) -> None:

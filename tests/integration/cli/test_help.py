@@ -173,36 +173,6 @@ def test_help_as_a_word_is_the_option(site: Site) -> None:
     assert "No such command 'xyzzy'." in site.cli("help", "xyzzy", check=False).stderr
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        (["quue"], "Did you mean queue?"),
-        (["cancle", "1"], "Did you mean cancel?"),
-        (["ls"], "Did you mean queue?"),
-        (["ps"], "Did you mean queue?"),
-        (["kill", "1"], "Did you mean cancel?"),
-        (["squeue"], "Did you mean queue?"),
-        (["sbatch", "x"], "Did you mean submit?"),
-        (["scancel", "1"], "Did you mean cancel?"),
-        (["sinfo"], "Did you mean gpus?"),
-        (["sacct"], "Did you mean history?"),
-        (["srun"], "Did you mean run?"),
-        (["statu"], "Did you mean status or stats?"),
-        (["xyzzy"], "No such command 'xyzzy'. See gpuqueue --help"),
-        (["queue", "--usr", "ada"], "--user"),
-        (["submit", "--meem", "1G", "--", "true"], "--mem"),
-        (["submit", "x.py", "--meem", "1G"], "--mem"),
-        (["submit", "x.py", "--meem", "1G"], "What belongs to the script goes after --."),
-    ],
-)
-def test_a_typing_error_gets_a_suggestion(site: Site, typed: list[str], meant: str) -> None:
-    """A typing error gives one line with a suggestion and exit code 2, and does nothing."""
-    printed = site.cli(*typed, check=False)
-
-    assert (2, "", 1) == (printed.returncode, printed.stdout, printed.stderr.count("\n"))
-    assert meant in printed.stderr.replace("--meem", "")
-
-
 @pytest.mark.full
 def test_every_read_command_answers_programs_and_readers_that_leave(site: Site) -> None:
     """``--json`` prints one JSON value without colour. Each command ends silently if the reader closes the pipe."""

@@ -77,31 +77,6 @@ def test_python_is_held_to_the_same_rule(here: JobQueue, tmp_path: Path) -> None
     assert [] == here.jobs.live()
 
 
-@pytest.mark.parametrize(
-    ("command", "reported"),
-    [
-        (["no-such-program"], "no-such-program is not on the PATH of the job"),
-        (["./gone.sh"], "./gone.sh is not in"),
-        (["/gone/python"], "there is no /gone/python"),
-        (["true"], ""),
-        (["/bin/true"], ""),
-        (["./here.sh"], ""),
-    ],
-)
-def test_a_command_that_is_not_here_is_warned_about(
-    here: JobQueue, tmp_path: Path, command: list[str], reported: str
-) -> None:
-    """The program may exist on the job's host, so the job is queued, with a warning."""
-    (tmp_path / "here.sh").touch(mode=0o755)
-
-    output = speak(["submit", "--mem", "1G", "--cwd", str(tmp_path), "--", *command])
-
-    assert (0, b"1\n") == (output.code, output.stdout)
-    assert bool(reported) is bool(output.stderr)
-    assert reported in output.stderr
-    assert 1 == len(here.jobs.live())
-
-
 def test_an_interpreter_is_found_from_here(here: JobQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``--python`` with a relative path is relative to the current directory, not to ``--cwd``."""
     (tmp_path / "venv").mkdir()
@@ -116,27 +91,3 @@ def test_an_interpreter_is_found_from_here(here: JobQueue, tmp_path: Path, monke
     spec = here.jobs.live()[0].spec
     assert (str(tmp_path / "venv" / "python"), "t.py") == spec.argv
     assert spec.argv[0] == spec.interpreter
-
-
-@pytest.mark.parametrize(
-    ("python", "reported"),
-    [
-        (".", ". is a directory: name an interpreter with --python"),
-        ("plain", "plain cannot be executed: name an interpreter with --python"),
-        ("gone/python", "no such interpreter: gone/python"),
-        ("gone-python", "no such interpreter: gone-python"),
-    ],
-)
-def test_an_interpreter_that_cannot_be_one_is_refused(
-    here: JobQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str, reported: str
-) -> None:
-    """A directory, a plain file and a missing file are told apart."""
-    (tmp_path / "t.py").touch()
-    (tmp_path / "plain").touch(mode=0o644)
-    monkeypatch.chdir(tmp_path)
-
-    output = speak(["submit", "t.py", "--mem", "1G", "--python", python])
-
-    assert (2, b"", 1) == (output.code, output.stdout, output.stderr.count("\n"))
-    assert reported in output.stderr
-    assert [] == here.jobs.live()

@@ -87,27 +87,6 @@ def test_jobs_run_where_they_were_put(cards: Site) -> None:
     assert [0] == place_of(cards, waiting)
 
 
-REFUSED = {
-    ("--mem", "1G", "--device-type", "H100"): "no device of type H100: there are 2 of Simulated 4G, 1 of Simulated 8G",
-    ("--mem", "6G", "--device", "0"): "can give 4G",
-    ("--mem", "1G", "--device", "7"): "there is no device '7': gpuqueue gpus lists them by host and index",
-    ("--mem", "1G", "--device", "gpu,0"): "name either a kind of device, or devices",
-    ("--mem", "1G", "--gpus", "2", "--device", "0"): "2 devices asked for, and 1 named",
-    ("--mem", "1G", "--device-type", "…"): "is no device type",
-    ("--device", "0"): "give the device memory that the job needs",
-}
-
-
-@pytest.mark.full
-def test_an_impossible_request_is_refused_in_one_line(cards: Site) -> None:
-    """An impossible placement gives one line and exit code 2, and nothing is queued."""
-    for words, output in REFUSED.items():
-        done = cards.cli("submit", *words, *SLEEP, check=False)
-        assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
-        assert output in done.stderr
-    assert [] == cards.queue.jobs.live()
-
-
 @pytest.mark.full
 def test_a_worker_that_hangs_keeps_no_job_waiting(store_url: str, tmp_path: Path) -> None:
     """A device that left a job to another device claims it soon if that one hangs, long before its next poll."""

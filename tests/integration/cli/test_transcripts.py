@@ -160,6 +160,10 @@ class Scene:
         with closing(connect(self.queue.url)) as store:
             store.hset(key, field, str(value))
 
+    def make(self, name: str, mode: int) -> None:
+        """Make a file in the directory of the user."""
+        (self._place / name).touch(mode=mode)
+
     def promote(self, job_id: str) -> None:
         """Let a job have waited for so long that its priority rises."""
         self.write(keys.job(int(job_id)), stored.SUBMITTED_MS, self.queue.now_ms() - 90_000)
@@ -185,6 +189,7 @@ ACTS: dict[str, Callable[..., Any]] = {
         [uuid], origin=DrainOrigin.DOWN, why="going down", by="admin"
     ),
     r"(\S+) is reserved for job (\d+)": lambda s, uuid, job: s.write(keys.RESERVED, uuid, f"{job}:1"),
+    r"(\S+) is a (program|file)": lambda s, name, kind: s.make(name, 0o755 if kind == "program" else 0o644),
     r"the store was rebuilt": lambda s: s.write(keys.META, "claims", s.queue.now_ms() + 60_000),
     r"reserved devices were idle for (\d+) s": lambda s, n: s.write(keys.META, "reserved_idle_ms", int(n) * 1000),
 }
