@@ -164,7 +164,7 @@ def restored(survivor: Survivor) -> list[str | float]:
         to_epoch_ms(job.submitted_at),
         max(0, job.attempt - 1) if unreported else job.attempt,
         job.losses,
-        requests.left(job, survivor.ends, again=_again(survivor)),
+        requests.waits_words_left(job, survivor.ends, again=_again(survivor)),
     ]
     return words if run is None else [*words, *_run(survivor, run)]
 
@@ -250,7 +250,7 @@ def offered(stray: Stray) -> list[str | float]:
     except Unreadable:
         return [*words, ""]
     asked, spec = spec, replies.granted(spec, stray.devices[0].lease_bytes)
-    waits = requests.asked(spec)
+    waits = requests.waits_words(spec)
     if spec is not asked:
         waits = f"{waits} memretries=1".strip()  # at least once
     shape = spec.shape

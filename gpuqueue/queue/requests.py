@@ -104,7 +104,7 @@ class Requests:
         sign: Callable[[JobSpec, int], JobSpec] | None,
     ) -> list[str]:
         words = (spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), int(spec.requeue))
-        waits = asked(spec, ends)
+        waits = waits_words(spec, ends)
         reply: list[str] = []
         for _ in range(TRIES):
             job_id = "" if sign is None else self._store.scripts.run("take_ids", _members(spec))
@@ -150,7 +150,7 @@ class Requests:
         def ask(known: str, spec: JobSpec, *, other: bool) -> Sequence[str]:
             digest = hashlib.sha1(known.encode(), usedforsecurity=False).hexdigest()
             words = (int(spec.priority) if priority else "", spec.mem_bytes, str(spec.shape), encode_spec(spec))
-            flags = (int(after), int(begin), int(time), int(other), asked(spec, ends))
+            flags = (int(after), int(begin), int(time), int(other), waits_words(spec, ends))
             reply: Sequence[str] = self._store.scripts.run("edit", job_id, digest, *words, *flags, by) or ("changed",)
             return reply
 
@@ -173,8 +173,9 @@ class Requests:
 
 
 def _but_for_at_once(spec: JobSpec) -> JobSpec:
-    """Return *spec* without the concurrency limit of its array."""
-    return spec if spec.array is None else replace(spec, array=replace(spec.array, at_once=None))
+    """Return *spec* without the concurrency limit of its array, and without the ticket, which each edit renews."""
+    array = None if spec.array is None else replace(spec.array, at_once=None)
+    return replace(spec, array=array, ticket=None)
 
 
 def _members(spec: JobSpec) -> int:
@@ -241,13 +242,13 @@ def _refuse(
         raise refusals.beyond_limit(spec, json.loads(rest[0]))
 
 
-def asked(spec: JobSpec, ends: Mapping[int, bool] | None = None) -> str:
+def waits_words(spec: JobSpec, ends: Mapping[int, bool] | None = None) -> str:
     """Return how a requested job waits; *ends* says which dependencies have ended, and whether they succeeded."""
     words = _words(spec, spec.waits.after, ends or {}, begin_at=spec.waits.begin_at)
     return " ".join([*words, "hold=1"] if spec.waits.hold else words)
 
 
-def left(job: Job, ends: Mapping[int, bool], *, again: WaitReason | None) -> str:
+def waits_words_left(job: Job, ends: Mapping[int, bool], *, again: WaitReason | None) -> str:
     """Return how a job of the history waits now, without conditions that are over; its counts continue.
 
     *again* is why the job runs again after its last run: RETRY, REQUEUE, or None for neither.

@@ -17,6 +17,7 @@ from store_dump import digest, dump, faults
 from gpuqueue.errors import BadRequest, Impossible, JobNotFound, Refused, Unreadable
 from gpuqueue.history.connect import writing
 from gpuqueue.history.tables import jobs
+from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import JobState, WaitReason
@@ -145,6 +146,20 @@ def test_an_edit_can_remove_or_replace_dependencies(queue: JobQueue, store: redi
     queue.jobs.cancel(second)
     assert JobState.CANCELLED is job_of(queue, fourth).state
     assert [] == faults(dump(store))
+
+
+def test_a_running_array_whose_ticket_is_renewed_gets_another_concurrency_limit(queue: JobQueue) -> None:
+    """The service renews the ticket of a job with each edit. That is no other change of the request."""
+    serve(queue)
+    array = submit(queue, array=Array(indexes=Indexes.parse("0-9"), at_once=1), ticket="the first")
+    must_claim(queue)
+
+    more = replace(Array(indexes=Indexes.parse("0-9")), at_once=3)
+    assert JobState.QUEUED is queue.requests.edit(array, to(array=more, ticket="a newer one"))
+
+    assert (3, "a newer one") == (job_of(queue, array).spec.array.at_once, job_of(queue, array).spec.ticket)
+    with pytest.raises(Refused, match="only --at-once"):
+        queue.requests.edit(array, to(array=more, name="other", ticket="a newer one"))
 
 
 def test_two_edits_at_once_both_count(queue: JobQueue) -> None:
