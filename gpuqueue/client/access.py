@@ -74,7 +74,7 @@ class Access:
             "scopes": " ".join(sorted(map(str, wanted.scopes))),
         }
         with self._audited("token-create", detail) as (caller, now):
-            return make(self._connection.database, caller, self._policy, wanted, now=now)
+            return make_token(self._connection.database, caller, self._policy, wanted, now=now)
 
     def tokens(self, account: str | None = None, *, everybody: bool = False) -> Sequence[AccessToken]:
         """Return the caller's access tokens, the newest first.
@@ -83,7 +83,9 @@ class Access:
             Refused: they are of another account or of *everybody*, and the caller is no admin.
 
         """
-        return listed(self._connection.database, self._caller, self._policy, account=account, everybody=everybody)
+        return listed_tokens(
+            self._connection.database, self._caller, self._policy, account=account, everybody=everybody
+        )
 
     def revoke_token(self, token_id: str) -> AccessToken:
         """Revoke an access token for good.
@@ -93,7 +95,7 @@ class Access:
 
         """
         with self._audited("token-revoke", {"token": token_id}) as (caller, now):
-            return revoke(self._connection.database, caller, self._policy, token_id, now=now)
+            return revoke_token(self._connection.database, caller, self._policy, token_id, now=now)
 
     def sign_in_code(self) -> SignInCode:
         """Make a one-time code with which a browser signs in as the caller.
@@ -147,7 +149,7 @@ class Access:
         database.write_audit([replace(entry, outcome=AuditOutcome.DONE)])
 
 
-def make(
+def make_token(
     database: HistoryDatabase, caller: Caller, policy: AccessPolicy, wanted: TokenRequest, *, now: datetime
 ) -> MadeToken:
     """Make a token, and return it with its secret.
@@ -175,7 +177,7 @@ def make(
     return MadeToken(token=token, text=str(secret))
 
 
-def listed(
+def listed_tokens(
     database: HistoryDatabase,
     caller: Caller,
     policy: AccessPolicy,
@@ -196,7 +198,7 @@ def listed(
     return database.tokens(None if everybody else account)
 
 
-def revoke(
+def revoke_token(
     database: HistoryDatabase, caller: Caller, policy: AccessPolicy, token_id: str, *, now: datetime
 ) -> AccessToken:
     """Revoke a token for good, and return it with the time at which it was revoked first.

@@ -17,9 +17,11 @@ from gpuqueue.system.process import DetachedProcess, ProcessIdentity
 
 if TYPE_CHECKING:
     import socket
+    from http import client as http
 
     from gpuqueue.system import socket_http
 else:
+    http = later("http.client")
     socket, socket_http = later("socket"), later("gpuqueue.system.socket_http")
 
 #: The address that it listens at.
@@ -77,12 +79,14 @@ class PageService:
         return True
 
     def trouble(self) -> str | None:
-        """Return what a browser would read in place of the page, or None if the page is there."""
+        """Return what a browser reads in place of the page, or None: the page is there, or the service has ended."""
         connection = socket_http.SocketConnection(self.url, timeout=READY_S)
         try:
             connection.request("GET", "/")
             answer = connection.getresponse()
             text = answer.read().decode(errors="replace")
+        except (OSError, http.HTTPException):
+            return None
         finally:
             connection.close()
         return None if answer.status == HTTPStatus.OK else " ".join(text.split())

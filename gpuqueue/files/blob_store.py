@@ -44,6 +44,8 @@ from gpuqueue.text.units import format_bytes
 
 #: How the names of files that are not yet blobs begin.
 PARTIAL = ".partial-"
+#: How long an unfinished blob is kept to which nothing is added, in seconds.
+PARTS_KEPT_S = 3600.0
 
 
 def directory_of(settings: Settings) -> Path:
@@ -167,8 +169,8 @@ class BlobStore:
                     path.unlink(missing_ok=True)
 
     def forget_parts(self) -> None:
-        """Delete the unfinished blobs to which nothing was added for an hour."""
-        before_s = time.time() - 3600
+        """Delete the unfinished blobs to which nothing was added for ``PARTS_KEPT_S``."""
+        before_s = time.time() - PARTS_KEPT_S
         for path in self.parts.glob("*/*"):
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime < before_s:

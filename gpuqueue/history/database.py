@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import (
     access_tokens,
+    audit,
     environments,
     folded,
     members,
@@ -115,10 +116,10 @@ class HistoryDatabase:
     tokens = _with_connection(access_tokens.listed)
     revoke_token = _with_connection(access_tokens.revoke, writes=True)
     note_token_uses = _with_connection(access_tokens.note_uses, writes=True)
-    write_audit = _with_connection(access_tokens.write, writes=True)
-    drop_audit = _with_connection(access_tokens.drop, writes=True)
-    forget_audit = _with_connection(access_tokens.forget, writes=True)
-    audit_entries = _with_connection(access_tokens.search)
+    write_audit = _with_connection(audit.write, writes=True)
+    drop_audit = _with_connection(audit.drop, writes=True)
+    forget_audit = _with_connection(audit.forget, writes=True)
+    audit_entries = _with_connection(audit.search)
 
     def __init__(self, url: str, *, keep_secrets: bool = False) -> None:
         """Create the engine. It does not connect yet. *keep_secrets* is for :meth:`apply`.

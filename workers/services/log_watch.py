@@ -4,8 +4,8 @@ A job writes straight into its log, and its shim cuts the middle out of a log th
 lowers limits: it puts the new one into the run directory (:meth:`workers.run.directory.RunDir.limit_log`) and wakes the
 shim. A lower limit holds for the rest of the run.
 
-If the logs of a user need more than the limit, those of ended runs are cut to 1 MiB, the oldest first, until the rest
-fits. If the logs of the runs that go on are too large by themselves, these are cut.
+The logs of ended runs are cut first (:mod:`workers.services.user_limits`). Only if those of the runs that go on are too
+large by themselves, this watch lowers their limits.
 """
 
 from __future__ import annotations

@@ -3,10 +3,6 @@
 One worker per host at a time prunes logs, then holds them to the limit of each user, and then does the same with the
 packed results and the copies of code of ended runs. The recorder, which has the history database, deletes environments
 and audit entries there, code snapshots, and the logs and results that other hosts have delivered to the service.
-
-If the kept files of a user need more than ``user_results_limit``, the oldest are removed first, until the rest fits.
-The newest ones of each user stay in any case: a single run is only held to ``results_limit``. A file in their place
-says why they were removed.
 """
 
 from __future__ import annotations
@@ -53,7 +49,7 @@ _LOGS = re.compile(rf"({'|'.join(acl.WRITTEN)})({re.escape(TIMES)})?")
 #: After this time results that still arrive are what a service has left that was killed, in seconds.
 PARTIAL_S = 86400.0
 #: What is removed from the history, how long it is kept, and the function that removes some of it.
-_Term = tuple[str, float | None, Callable[[datetime], int]]
+_Retention = tuple[str, float | None, Callable[[datetime], int]]
 _DELIVERED_LOGS = frozenset({*LOGS, *(name + TIMES for name in LOGS)})
 
 
@@ -131,7 +127,7 @@ class HistoryPruner:
         self._settings, self._queue = settings, queue
         self._clock = _SteadyClock(clock)
         self._delivered = DeliveredPruner(settings, queue)
-        self._kept: tuple[_Term, ...] = (
+        self._kept: tuple[_Retention, ...] = (
             ("environments of jobs that ended", settings.keep_environments_s, database.forget_environments),
             ("entries of the audit log that were made", settings.keep_audit_s, database.forget_audit),
         )
@@ -164,7 +160,7 @@ class HistoryPruner:
                 log.exception("what is kept of old jobs cannot be deleted; it is tried again in %.0f s", ROUND_S)
         return found
 
-    def _forget(self, now: datetime, kept: _Term, stopping: threading.Event) -> int:
+    def _forget(self, now: datetime, kept: _Retention, stopping: threading.Event) -> int:
         """Remove from the history what is due of *kept*, and return the number of rows."""
         what, keep_s, forget = kept
         if keep_s is None:

@@ -53,9 +53,9 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
         written = client.logs.end(record, render.LOG_BYTES) if is_text else b""
         is_apart = is_text and record.job.spec.separate_stderr
         errors = client.logs.end(record, render.LOG_BYTES, stderr=True) if is_apart else b""
-        now = job_story.read(client, record.job) if is_text else None
+        now = job_story.live_of(client, record.job) if is_text else None
         kept = job_story.kept_of(client, record) if record.job.spec.keep and plot is None else None
-        silent = list(job_story.silent(client, record.job)) if is_text else []
+        silent = list(job_story.silent_host_lines(client, record.job)) if is_text else []
     if plot is not None:
         _plot(record, plot)
         return

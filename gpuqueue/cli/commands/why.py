@@ -35,7 +35,7 @@ def why(job_id: str, *, as_json: bool) -> None:
             print_json(replace(found, sentences=sentences(found)))
             return
         silent = [
-            *job_story.silent(client, found.job),
+            *job_story.silent_host_lines(client, found.job),
             *silent_lines(list(found.devices.values()), client.settings),
         ]
     click.echo(why_text(found, terminal_width()))

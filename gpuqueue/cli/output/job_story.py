@@ -341,7 +341,7 @@ class Live:
     progress: Progress | None
 
 
-def read(client: Client, job: Job) -> Live | None:
+def live_of(client: Client, job: Job) -> Live | None:
     """Return the current state of *job*, or None if it does not run or the store does not answer."""
     if job.state not in {JobState.RUNNING, JobState.CANCELLING}:
         return None
@@ -357,7 +357,7 @@ def read(client: Client, job: Job) -> Live | None:
     )
 
 
-def silent(client: Client, job: Job) -> Iterator[str]:
+def silent_host_lines(client: Client, job: Job) -> Iterator[str]:
     """Yield a line if the host that runs *job* is silent. Yield nothing if the store does not answer."""
     if job.state.is_active:
         with suppress(GpuQueueError):

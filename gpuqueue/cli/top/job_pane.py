@@ -54,7 +54,7 @@ def reported(client: Client, job_id: int, about: About, width: int | None = None
             return click.unstyle(why_text(client.jobs.why(job_id), width))
         if about is About.DETAILS:
             record = client.jobs.show(job_id)
-            return click.unstyle(job_story.story(record, job_story.read(client, record.job), width))
+            return click.unstyle(job_story.story(record, job_story.live_of(client, record.job), width))
         return "\n".join(log_lines(_log_end(client, job_id))) or "nothing was written yet"
     except GpuQueueError as error:
         return plain(str(error))

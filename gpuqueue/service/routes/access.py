@@ -27,7 +27,7 @@ def make_token(call: Call, body: TokenRequest) -> MadeToken:
     asked |= {"host": body.host} if body.host else {"account": body.account or call.caller.account}
     with call.recorded("token-create", detail=asked) as change:
         database, now = call.connection.database, datetime.now(timezone.utc)
-        made = access.make(database, call.caller, call.policy, body, now=now)
+        made = access.make_token(database, call.caller, call.policy, body, now=now)
         change.add_detail(token=made.token.id)
         return made
 
@@ -36,7 +36,7 @@ def make_token(call: Call, body: TokenRequest) -> MadeToken:
 def list_tokens(call: Call, account: str | None = None, *, everybody: bool = False) -> tuple[AccessToken, ...]:
     """List access tokens, without their secrets: those of the caller, of an account, or of everybody."""
     database = call.connection.database
-    return tuple(access.listed(database, call.caller, call.policy, account=account, everybody=everybody))
+    return tuple(access.listed_tokens(database, call.caller, call.policy, account=account, everybody=everybody))
 
 
 @operation(router, "access.revoke_token")
@@ -44,7 +44,7 @@ def revoke_token(call: Call, request: Request, token_id: str) -> AccessToken:
     """Revoke an access token for good."""
     with call.recorded("token-revoke", detail={"token": token_id}):
         database, now = call.connection.database, datetime.now(timezone.utc)
-        was = access.revoke(database, call.caller, call.policy, token_id, now=now)
+        was = access.revoke_token(database, call.caller, call.policy, token_id, now=now)
     site_of(request).identity.forget(token_id)
     return was
 

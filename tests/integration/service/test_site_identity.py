@@ -92,7 +92,7 @@ def with_token(text: str | None, address: str = "10.0.0.7") -> Credentials:
 def made(database: HistoryDatabase) -> str:
     """Return a new token of ada."""
     now = datetime.now(timezone.utc)
-    return access.make(database, ADA, AccessPolicy.parse("", ""), TokenRequest(name="laptop"), now=now).text
+    return access.make_token(database, ADA, AccessPolicy.parse("", ""), TokenRequest(name="laptop"), now=now).text
 
 
 def test_the_socket_and_a_token_prove_an_account(identity: SiteIdentity, database: HistoryDatabase) -> None:
@@ -227,7 +227,7 @@ def test_a_token_revoked_here_ends_at_once(identity: SiteIdentity, database: His
     """The service that revokes a token refuses it from the next request on."""
     text = made(database)
     caller = identity.caller(with_token(text))
-    access.revoke(database, caller, identity.policy, caller.token_id or "", now=datetime.now(timezone.utc))
+    access.revoke_token(database, caller, identity.policy, caller.token_id or "", now=datetime.now(timezone.utc))
     identity.forget(caller.token_id or "")
 
     with pytest.raises(NotAuthenticated):

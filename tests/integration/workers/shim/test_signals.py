@@ -66,7 +66,7 @@ for number in (signal.SIGUSR1, signal.SIGTERM):
 """
 
 
-def test_who_ends_a_run_goes_before_its_processes() -> None:
+def test_the_process_that_ends_a_run_goes_before_those_of_the_run() -> None:
     """A shim of root gets the processor before a fork bomb, of which each process has a session of its own.
 
     Such a bomb of 2500 processes lived for seven minutes, since the shim got one of 2500 shares of the processor.
