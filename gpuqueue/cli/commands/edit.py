@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.options import job_request, placement
-from gpuqueue.cli.options.fields import field, with_options
+from gpuqueue.cli.options import job_request
+from gpuqueue.cli.options.add import with_options
 from gpuqueue.cli.options.job_id import one_job_argument
+from gpuqueue.cli.options.job_request import field
 from gpuqueue.client import Client
 from gpuqueue.model.dependencies import BEGINS
 from gpuqueue.model.job_spec import AUTO
@@ -21,9 +22,9 @@ _CALLED = {"time_limit": "time", "preference": "placement"}
 _OPTIONS = (
     field("mem", "Memory on each device, or auto: what earlier runs needed."),
     field("gpus", "Number of devices, all on one host."),
-    field("device", placement.DEVICE),
-    field("device_type", f"{placement.DEVICE_TYPE}; none removes it."),
-    *placement.CHANGES,
+    field("device", job_request.DEVICE),
+    field("device_type", f"{job_request.DEVICE_TYPE}; none removes it."),
+    *job_request.DEVICE_CHANGES,
     field("time_limit", "Time limit; none removes it."),
     field("cpus", "At most this many processors of the host; none removes the limit."),
     field("cpu_mem", "At most this much host memory; none removes the limit."),
@@ -60,7 +61,7 @@ def edit(job_id: str, **changes: Any) -> None:
         if given.get("mem") == AUTO:
             given["mem"] = f"{size_of(job.spec)}{source_of(job.spec)}"
         click.echo(f"job {job.id}: {job.state}, {', '.join(_in_words(*each) for each in given.items())}")
-        placement.warn_if_alone(client, job)
+        job_request.warn_if_alone(client, job)
 
 
 def _in_words(name: str, value: object) -> str:

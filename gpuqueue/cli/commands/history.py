@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from gpuqueue.cli.completion.candidates import device_names, hosts, listed, models, one_of, tags, users
+from gpuqueue.cli.options.add import with_options
 from gpuqueue.cli.options.count import Count
-from gpuqueue.cli.options.fields import with_options
 from gpuqueue.cli.options.job_id import JobNameType
 from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.options.once import Once

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuqueue.cli.options.job_request import WithRest, probe_options, submit_job
+from gpuqueue.cli.options.job_request import WithRest, probe_options, submit_job, warn_if_alone
 from gpuqueue.cli.options.json_option import json_option, print_json
-from gpuqueue.cli.options.placement import warn_if_alone
 from gpuqueue.client import Client
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused

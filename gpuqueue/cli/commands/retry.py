@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.options import placement
-from gpuqueue.cli.options.fields import field
-from gpuqueue.cli.options.job_request import WithRest, report_found
+from gpuqueue.cli.options import job_request
+from gpuqueue.cli.options.job_request import WithRest, field, report_found
 from gpuqueue.cli.options.job_selection import Selection, chosen_ended, filtered, on_each
 from gpuqueue.cli.options.once import Once
 from gpuqueue.client import Client
@@ -33,7 +32,7 @@ class _Command(WithRest, Once):
 @chosen_ended()
 @field("mem", "Memory on each device, or auto. Default: as before.")
 @field("gpus", "Number of devices. Default: as before.")
-@field("device", f"{placement.DEVICE} Default: as before.")
+@field("device", f"{job_request.DEVICE} Default: as before.")
 @field("time_limit", "Time limit; none removes it. Default: as before.")
 @field("cpus", "At most this many processors of the host; none removes the limit. Default: as before.")
 @field("cpu_mem", "At most this much host memory; none removes the limit. Default: as before.")

@@ -13,9 +13,9 @@ from gpuqueue.cli.options.job_request import (
     job_options,
     report_if_past,
     submit_job,
+    warn_if_alone,
     warn_if_nobody_sends,
 )
-from gpuqueue.cli.options.placement import warn_if_alone
 from gpuqueue.cli.output.warnings import warn_if_no_program, warn_of_unknown_variables
 from gpuqueue.client import Client
 

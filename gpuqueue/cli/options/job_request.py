@@ -1,22 +1,34 @@
-"""The options of ``submit`` and ``run`` that describe a job, and the call that submits it."""
+"""The options that describe a job, of ``submit``, ``run``, ``edit``, ``retry`` and ``probe``; the call that submits."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuqueue.cli.completion.candidates import directories, environments, files, tags
-from gpuqueue.cli.options import placement
-from gpuqueue.cli.options.fields import Option, field, with_options
+from gpuqueue.cli.completion.candidates import (
+    awaited,
+    directories,
+    environments,
+    files,
+    listed,
+    models,
+    one_of,
+    placements,
+    pools,
+    tags,
+)
+from gpuqueue.cli.options.add import Option, with_options
+from gpuqueue.cli.options.own_queue import how_to_start
 from gpuqueue.client import Client
 from gpuqueue.console import print_message, sentence
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.dependencies import AT_ONCE, BEGINS
-from gpuqueue.model.job import Job
+from gpuqueue.model.device import DeviceFilter
+from gpuqueue.model.job import Job, WaitReason
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.retries import DEFAULT_ON, RetryOn
@@ -26,6 +38,106 @@ if TYPE_CHECKING:
     from click import shell_completion
 else:
     shell_completion = later("click.shell_completion")
+
+
+#: Field of a request -> names of its option, and what click needs to know of it.
+_FIELDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
+    "mem": (("-m", "--mem"), {"metavar": "SIZE"}),
+    "gpus": (("-g", "--gpus"), {"metavar": "N", "type": int}),
+    "device": (("--device",), {"multiple": True, "metavar": "WHICH", "shell_complete": placements}),
+    "device_type": (("--device-type",), {"multiple": True, "metavar": "MODEL", "shell_complete": models}),
+    "time_limit": (("-t", "--time", "time_limit"), {"metavar": "TIME"}),
+    "cpus": (("--cpus",), {"metavar": "N"}),
+    "cpu_mem": (("--cpu-mem",), {"metavar": "SIZE"}),
+    "signal": (("--signal",), {"metavar": "SIG@TIME"}),
+    "name": (("-n", "--name"), {}),
+    "priority": (("-p", "--priority", "priority"), {"type": click.Choice([str(priority) for priority in Priority])}),
+    "pool": (("--pool",), {"shell_complete": pools}),
+    "after": (("--after",), {"multiple": True, "metavar": "ID[:ok|any|fail]", "shell_complete": listed(awaited)}),
+    "begin": (("--begin",), {"metavar": "TIME"}),
+    "retries": (("--retries",), {"metavar": "N", "type": int}),
+    "retry_on": (("--retry-on",), {"metavar": "ENDINGS", "shell_complete": listed(one_of(RetryOn))}),
+    "mem_retries": (("--mem-retries",), {"metavar": "N", "type": int}),
+    "at_once": (("--at-once",), {"metavar": "N"}),
+}
+
+
+def field(name: str, text: str, **more: Any) -> Option:
+    """Return the option of a field with *text* as its help. *more* are further arguments of ``click.option``."""
+    names, how = _FIELDS[name]
+    return click.option(*names, help=text, **how, **more)
+
+
+def _alone(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  # noqa: FBT001 - as click calls it
+    """Store ``--exclusive`` or ``--shared`` as the parameter ``exclusive``.
+
+    Raises:
+        click.UsageError: Both flags are given.
+
+    """
+    before = ctx.params.setdefault("exclusive", None)
+    if chosen and before is not None:
+        raise click.UsageError("--exclusive and --shared contradict each other: use one of them", ctx)
+    if chosen:
+        ctx.params["exclusive"] = param.name == "alone"
+
+
+def _prefer(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  # noqa: FBT001 - as click calls it
+    """Store ``--spread``, ``--pack``, ``--least-busy`` or ``--no-preference`` as the parameter ``preference``.
+
+    Raises:
+        click.UsageError: Two of these flags are given.
+
+    """
+    before = ctx.params.setdefault("preference", None)
+    if chosen and before is not None:
+        other = "no-preference" if before == "none" else before
+        raise click.UsageError(f"--{other} and {param.opts[0]} contradict each other: use one of them", ctx)
+    if chosen:
+        ctx.params["preference"] = (param.name or "").replace("_", "-")
+
+
+def _preference(name: str, help_text: str) -> Option:
+    return click.option(f"--{name}", is_flag=True, expose_value=False, callback=_prefer, help=help_text)
+
+
+#: Help texts of options that ``submit`` and ``edit`` have.
+DEVICE = "gpu, cpu, any; or devices by INDEX, HOST:INDEX or UUID (or its start), separated by commas."
+DEVICE_TYPE = "Only devices with these words in their name: A100. Repeatable: any of these"
+spread = _preference("spread", "Prefer the device with the most free memory.")
+pack = _preference("pack", "Prefer the device with the least sufficient memory.")
+least_busy = _preference("least-busy", "Prefer the device that its jobs use least.")
+DEVICE_OPTION = field("device", f"{DEVICE} Default: gpu; cpu if the queue knows no GPU.")
+DEVICE_TYPE_OPTION = field("device_type", f"{DEVICE_TYPE}.")
+#: Options of ``submit`` and ``run``.
+_DEVICE_OPTIONS = (
+    DEVICE_OPTION,
+    DEVICE_TYPE_OPTION,
+    click.option("--exclusive", is_flag=True, help="Run alone on each device. Without --mem: all of its memory."),
+    spread,
+    pack,
+    least_busy,
+)
+#: Options of ``edit``.
+DEVICE_CHANGES: tuple[Option, ...] = (
+    click.option(
+        "--exclusive", "alone", is_flag=True, expose_value=False, callback=_alone, help="Run alone on each device."
+    ),
+    click.option(
+        "--shared", is_flag=True, expose_value=False, callback=_alone, help="Share the devices with other jobs."
+    ),
+    spread,
+    pack,
+    least_busy,
+    click.option(
+        "--no-preference",
+        "none",
+        is_flag=True,
+        expose_value=False,
+        callback=_prefer,
+        help="Use the site's placement.",
+    ),
+)
 
 
 def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[shell_completion.CompletionItem]:
@@ -76,6 +188,25 @@ WAIT_OPTIONS = (
     field("retry_on", f"{RETRY_ON} [default: {','.join(map(str, DEFAULT_ON))}]"),
     field("mem_retries", f"{MEM_RETRIES} Default: the site's, usually 2. 0: never."),
 )
+
+
+def warn_if_alone(client: Client, job: Job) -> None:
+    """Warn if no device can run *job*. The job is already queued, so errors of the store are ignored."""
+    if job.reason is not WaitReason.DEVICE:
+        return
+    where = f" in pool {job.spec.pool}" if job.spec.pool else ""
+    is_own = client.settings.client_url is None
+    serve_cpu = "Serve one with gpuqueue up --devices auto,cpu" if is_own else "Ask the administrator to serve one"
+    missing = (
+        f"no CPU is served{where}: the job waits. {serve_cpu}, or use --device any"
+        if job.spec.device is DeviceFilter.CPU
+        else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or use --device any"
+    )
+    with contextlib.suppress(GpuQueueError):
+        if not client.devices.are_known():
+            remedy = how_to_start(client.settings)
+            missing = f"no worker has announced a device: the job waits. {remedy[0].upper()}{remedy[1:]}"
+    click.echo(f"gpuqueue: {missing}", err=True)
 
 
 def report_if_past(begin: str | None, job: Job) -> None:
@@ -194,7 +325,7 @@ _OPTIONS: tuple[Option, ...] = (
     _SCRIPT,
     field("mem", "Memory on each device: 6G, 6000M, 512MiB (binary); auto: what earlier runs needed."),
     field("gpus", "Number of devices, all on one host.", default=1, show_default=True),
-    *placement.OPTIONS,
+    *_DEVICE_OPTIONS,
     field("time_limit", "Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
     field("cpus", "At most this many processors of the host: 4, 0.5."),
     field("cpu_mem", "At most this much host memory: 32G."),
@@ -254,8 +385,8 @@ _ARRAY_OPTIONS = (
 _PROBE_OPTIONS = (
     _SCRIPT,
     field("gpus", "Number of devices, all on one host.", default=1, show_default=True),
-    placement.DEVICE_OPTION,
-    placement.DEVICE_TYPE_OPTION,
+    DEVICE_OPTION,
+    DEVICE_TYPE_OPTION,
     *_WHERE,
     field("priority", "Jobs of higher priority start first.", default=str(Priority.NORMAL), show_default=True),
     field("pool", "Only devices of this pool.", default=""),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from gpuqueue.cli.completion.candidates import ended_ids, live_ids, tags, users
-from gpuqueue.cli.options.fields import Option, with_options
+from gpuqueue.cli.options.add import Option, with_options
 from gpuqueue.client import Client
 from gpuqueue.client.selection import Chosen, StateFilter, Which
 from gpuqueue.console import print_message
