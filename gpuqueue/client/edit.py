@@ -13,11 +13,14 @@ from gpuqueue.client.devices import uuids_of
 from gpuqueue.client.memory import OpenMemory, with_memory
 from gpuqueue.client.placement import UuidsOf, replaced
 from gpuqueue.errors import BadRequest
-from gpuqueue.model import host_limits, job_ref, times, validation
+from gpuqueue.model import job_ref, times, validation
 from gpuqueue.model.job import Job
-from gpuqueue.model.job_edit import JobEdit
+from gpuqueue.model.job_request import JobEdit, spec_fields
 from gpuqueue.model.job_spec import ASKED, AUTO, JobSpec
 from gpuqueue.model.validation import NONE
+
+#: The values of a job that the word ``none`` removes.
+REMOVABLE = frozenset({"time_limit", "signal", "cpus", "cpu_mem"})
 
 
 def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
@@ -89,24 +92,10 @@ def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec
 
 def _fields(wanted: JobEdit) -> dict[str, Any]:
     """Return the fields of the spec that take one value each."""
-    mem = None if wanted.mem == AUTO else wanted.mem
-    parsers: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-        "mem_bytes": (mem, validation.mem_bytes),
-        "mem_source": (mem, lambda _: ASKED),
-        "gpus": (wanted.gpus, lambda value: value),
-        "name": (wanted.name, validation.name),
-        "priority": (wanted.priority, validation.priority),
-        "pool": (wanted.pool, lambda value: value),
-        "time_limit_s": (wanted.time_limit, _or_none(validation.time_limit)),
-        "signal": (wanted.signal, _or_none(validation.early_signal)),
-        "cpus": (wanted.cpus, _or_none(host_limits.cpus_of)),
-        "cpu_mem_bytes": (wanted.cpu_mem, _or_none(host_limits.cpu_mem_of)),
-    }
-    return {field: parse(value) for field, (value, parse) in parsers.items() if value is not None}
-
-
-def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value == NONE else parse(value)
+    fields = spec_fields(wanted, REMOVABLE)
+    if wanted.mem is not None and wanted.mem != AUTO:
+        fields |= {"mem_bytes": validation.mem_bytes(wanted.mem), "mem_source": ASKED}
+    return fields
 
 
 def _waits(wanted: JobEdit) -> dict[str, Any]:

@@ -35,17 +35,15 @@ if TYPE_CHECKING:
     from gpuqueue.client.selection import Chosen, StateFilter, Which
     from gpuqueue.client.why import Why
     from gpuqueue.errors import Unreachable
-    from gpuqueue.model import job_edit, job_request, queue_query
+    from gpuqueue.model import job_request, queue_query
     from gpuqueue.model.event import Event
-    from gpuqueue.model.job_edit import JobEdit
-    from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model.job_request import JobEdit, JobRequest
     from gpuqueue.model.queue_query import QueueQuery
     from gpuqueue.model.run import Listing, Record
     from gpuqueue.queue.senders import Sender
 else:
     changes = later("gpuqueue.client.changes")
     edit = later("gpuqueue.client.edit")
-    job_edit = later("gpuqueue.model.job_edit")
     job_request = later("gpuqueue.model.job_request")
     listing = later("gpuqueue.client.listing")
     notifications = later("gpuqueue.client.notifications")
@@ -301,7 +299,7 @@ class Jobs:
         **changes: Any,
     ) -> JobSpec:
         """Return what :meth:`retry` would submit, with the same arguments and errors."""
-        return retry.spec_again(self._connection, job, job_edit.JobEdit(**changes), args=args, env=env, warn=warn)
+        return retry.spec_again(self._connection, job, job_request.JobEdit(**changes), args=args, env=env, warn=warn)
 
     def submit_spec(self, spec: JobSpec, *, found: Callable[[Job], None] | None = None) -> Job:
         """Submit the *spec* of :meth:`spec_again`."""
@@ -346,7 +344,7 @@ class Jobs:
         """
         return changes.move(self._connection, job, front=front)
 
-    @then_from_fields(lambda: job_edit.JobEdit)
+    @then_from_fields(lambda: job_request.JobEdit)
     def edit(self, job: int | str, wanted: JobEdit) -> Job:
         """Change the request of a waiting job or of a whole array, and return the job. It keeps its place in the queue.
 

@@ -13,8 +13,7 @@ from gpuqueue.model.placement import Placement, Preference
 from gpuqueue.model.validation import NONE
 
 if TYPE_CHECKING:
-    from gpuqueue.model.job_edit import JobEdit
-    from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model.job_request import JobEdit, JobRequest
     from gpuqueue.model.job_spec import JobSpec
     from gpuqueue.settings.settings import Settings
 

@@ -29,8 +29,8 @@ from gpuqueue.text.sanitize import plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_ref import JobName
+    from gpuqueue.model.job_request import JobEdit
     from gpuqueue.model.job_spec import Checkout
     from gpuqueue.model.run import Record
 

@@ -15,7 +15,8 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job
-from gpuqueue.model.job_spec import ASKED, AUTO, Account, JobSpec, tags_of
+from gpuqueue.model.job_request import JobRequest, spec_fields
+from gpuqueue.model.job_spec import ASKED, AUTO, Account, JobSpec
 from gpuqueue.model.notification import Notification
 from gpuqueue.model.retries import MEM_TIMES, Retries
 from gpuqueue.settings.settings import Settings
@@ -39,14 +40,12 @@ if TYPE_CHECKING:
         snapshots,
     )
     from gpuqueue.client.memory import OpenMemory
-    from gpuqueue.model import file_patterns, host_limits, python_environments, times
-    from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model import file_patterns, python_environments, times
     from gpuqueue.queue.lease import DeviceStatus
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
     estimates = later("gpuqueue.client.estimates")
     file_patterns = later("gpuqueue.model.file_patterns")
-    host_limits = later("gpuqueue.model.host_limits")
     memory = later("gpuqueue.client.memory")
     notifications = later("gpuqueue.client.notifications")
     placeholders = later("gpuqueue.client.placeholders")
@@ -150,19 +149,9 @@ def completed(
         account=account,
         mem_bytes=MIB if asked is None else validation.mem_bytes(asked),
         mem_source=None if asked is None else ASKED,
-        gpus=request.gpus,
         device=settings.default_device if device is None else device,
         placement=placement,
-        time_limit_s=validation.time_limit(request.time_limit),
-        signal=validation.early_signal(request.signal),
-        name=name_of(argv, script) if request.name is None else validation.name(request.name),
-        priority=validation.priority(request.priority),
-        pool=request.pool,
-        requeue=request.requeue,
-        cap=request.cap,
         umask=current_umask(),
-        warm=request.warm,
-        pty=validation.terminal(request.pty),
         script=script,
         interpreter=interpreter,
         environment=_environment(request, site),
@@ -170,12 +159,8 @@ def completed(
         retries=_retries(request),
         array=validation.array(request.array, request.sweep, request.at_once),
         notifications=site.notifications(request),
-        tags=tags_of(validation.words("tags", request.tags)),
-        separate_stderr=request.separate_stderr,
-        probe=validation.text_or_none("probe", request.probe),
-        cpus=None if request.cpus is None else host_limits.cpus_of(request.cpus),
-        cpu_mem_bytes=None if request.cpu_mem is None else host_limits.cpu_mem_of(request.cpu_mem),
         git=checkout.seen() if checkout is not None else None,
+        **{"name": name_of(argv, script), **spec_fields(request)},
     )
     if spec.array is not None:
         placeholders.check(spec)

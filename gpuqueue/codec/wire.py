@@ -211,7 +211,11 @@ class _Names(dict[str, Any]):
 @lru_cache(maxsize=256)
 def hints(kind: type) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass, by name."""
-    return _types(kind, {name: str(kind.__annotations__[name]) for name in defaults_of(kind)})
+    known = defaults_of(kind)
+    types: dict[str, Any] = {}
+    for owner in reversed(kind.__mro__[:-1]):  # the names in an annotation are those of the module that has it
+        types |= _types(owner, {name: str(text) for name, text in owner.__annotations__.items() if name in known})
+    return {name: types[name] for name in known}
 
 
 def derived(kind: type) -> Mapping[str, Any]:

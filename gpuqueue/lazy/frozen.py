@@ -6,6 +6,7 @@ of the standard one (docs/internals/adr/0008 says why no library is used)::
 
     from gpuqueue.lazy.frozen import dataclass
 
+A class may inherit the fields of another one of this decorator, whose fields come first.
 This module generates ``__init__`` when the first instance is made. ``dataclasses`` generates all other methods when one
 of them is first looked up. The supported arguments of ``dataclasses.field`` are default, default_factory, repr, compare
 and hash. The field ``_: KW_ONLY`` makes all fields after it keyword-only.
@@ -46,12 +47,19 @@ class _Unwritten:
 
 def _frozen(plan: type, *, kw_only: bool) -> type:
     """Return a copy of the class *plan* with a slot for each field and placeholders for its methods."""
-    fields = plan.__annotations__
+    own = plan.__annotations__
     body = {name: each for name, each in vars(plan).items() if name not in {"__dict__", "__weakref__"}}
-    body |= {"__annotations__": fields, "__qualname__": plan.__qualname__}
+    body |= {"__annotations__": own, "__qualname__": plan.__qualname__}
+    bases = [base for base in reversed(plan.__mro__[1:]) if "__defaults__" in vars(base)]
+    defaults = {name: value for base in bases for name, value in vars(base)["__defaults__"].items()}
+    # The standard decorator would generate all methods of a base, so it gets one class with the fields of all.
+    inherited = {name: value for name, value in defaults.items() if value is not dataclasses.MISSING}
+    types = {name: base.__annotations__[name] for base in bases for name in vars(base)["__slots__"]}
+    flat = {**inherited, **body, "__annotations__": {**types, **own}}
+    defaults |= {name: body.get(name, dataclasses.MISSING) for name in own}
 
     def first() -> Any:
-        made.__init__ = _init(made, {name: body.get(name, dataclasses.MISSING) for name in fields}, kw_only=kw_only)
+        made.__init__ = _init(made, defaults, kw_only=kw_only)
         return vars(made)
 
     def described() -> Any:  # replace and asdict need only the fields, and no methods
@@ -59,7 +67,7 @@ def _frozen(plan: type, *, kw_only: bool) -> type:
         return vars(made)
 
     def whole(**how: bool) -> Any:
-        copy = type(plan)(plan.__name__, plan.__bases__, dict(body))
+        copy = type(plan)(plan.__name__, () if bases else plan.__bases__, dict(flat))
         return dataclasses.dataclass(kw_only=kw_only, **how)(copy)
 
     def rest() -> Any:
@@ -69,15 +77,15 @@ def _frozen(plan: type, *, kw_only: bool) -> type:
         return vars(made)
 
     unwritten = [name for name in _WRITTEN if name not in body]
-    slotted = {name: each for name, each in body.items() if name not in fields}
+    slotted = {name: each for name, each in body.items() if name not in own}
     slotted |= {
-        "__slots__": tuple(name for name in fields if name != _KW_ONLY),
+        "__slots__": tuple(name for name in own if name != _KW_ONLY),
         "__init__": _Unwritten("__init__", first),
     }
     slotted |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
     slotted |= {"__dataclass_fields__": _Unwritten("__dataclass_fields__", described)}
     slotted |= {name: _Unwritten(name, rest) for name in unwritten}
-    slotted["__defaults__"] = {name: body.get(name, dataclasses.MISSING) for name in slotted["__slots__"]}
+    slotted["__defaults__"] = {name: value for name, value in defaults.items() if name != _KW_ONLY}
     made: Any = type(plan)(plan.__name__, plan.__bases__, slotted)
     return made  # type: ignore[no-any-return] # Any, so that __init__ can be assigned above
 
@@ -130,7 +138,7 @@ def _init(made: type, defaults: Mapping[str, Any], *, kw_only: bool) -> Callable
         if make is not dataclasses.MISSING:
             known[f"make_{name}"], value = make, dataclasses.MISSING
             lines.append(f"if {name} is MISSING: {name} = make_{name}()")
-        known[f"set_{name}"], known[f"default_{name}"] = vars(made)[name].__set__, value
+        known[f"set_{name}"], known[f"default_{name}"] = getattr(made, name).__set__, value
         optional = value is not dataclasses.MISSING or make is not dataclasses.MISSING
         head.append(f"{name}=default_{name}" if optional else name)
         lines.append(f"set_{name}(self, {name})")

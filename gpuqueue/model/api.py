@@ -7,64 +7,26 @@ from dataclasses import field
 from enum import Enum
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.array import Array, Indexes
-from gpuqueue.model.dependencies import NO_WAITS, Waits
-from gpuqueue.model.device import DeviceFilter
+from gpuqueue.model.array import Indexes
 from gpuqueue.model.history_query import FoldedRow
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.job_edit import JobEdit
-from gpuqueue.model.job_spec import Checkout, EarlySignal, Priority
-from gpuqueue.model.notification import Notification
-from gpuqueue.model.placement import ANYWHERE, Placement
-from gpuqueue.model.retries import NO_RETRIES, Retries
+from gpuqueue.model.job_request import JobEdit
+from gpuqueue.model.job_spec import JobTerms
 from gpuqueue.model.run import Record
 from gpuqueue.model.terminal_size import Window
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NewJob:
-    """A job to submit: the fields of :class:`gpuqueue.model.job_spec.JobSpec` without the account.
+class NewJob(JobTerms):
+    """A job to submit: its terms, and what the caller knows about its memory.
 
     The account is the caller's. Without ``name``, the job has that of its program. Without ``mem_bytes``, the site
     decides; ``default_mem_bytes`` comes before its default. With ``auto_mem`` the job asks for what earlier runs used,
     else for ``estimated_mem_bytes``, the result of a dry run at the caller's.
     """
 
-    argv: tuple[str, ...]
-    cwd: str
     mem_bytes: int | None = None
     name: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    gpus: int = 1
-    device: DeviceFilter | None = None
-    placement: Placement = ANYWHERE
-    time_limit_s: float | None = None
-    priority: Priority = Priority.NORMAL
-    pool: str = ""
-    requeue: bool = True
-    cap: bool = True
-    umask: int = 0o022
-    warm: bool = False
-    pty: Window | None = None
-    script: str | None = None
-    interpreter: str | None = None
-    environment: str | None = None
-    snapshot: str | None = None
-    keep: tuple[str, ...] = ()
-    waits: Waits = NO_WAITS
-    retries: Retries = NO_RETRIES
-    array: Array | None = None
-    signal: EarlySignal | None = None
-    notifications: tuple[Notification, ...] = ()
-    retry_of: int | None = None
-    tags: tuple[str, ...] = ()
-    git: Checkout | None = None
-    separate_stderr: bool = False
-    mem_source: str | None = None
-    probe: str | None = None
-    cpus: float | None = None
-    cpu_mem_bytes: int | None = None
-    expected_utilisation: float | None = None
     auto_mem: bool = False
     estimated_mem_bytes: int | None = None
     default_mem_bytes: int | None = None

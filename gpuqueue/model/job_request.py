@@ -1,18 +1,21 @@
-"""What a user can say about a job when submitting it, in the forms that users type. Pure.
+"""What a user can say about a job when submitting or editing it, in the forms that users type. Pure.
 
 ``JobRequest`` is the one list of these values. The client derives the arguments of ``client.jobs.submit`` from it and
-turns it into a :class:`gpuqueue.model.job_spec.JobSpec`, whose values are validated and complete. A test
+turns it into a :class:`gpuqueue.model.job_spec.JobSpec`, whose values are validated and complete. ``JobEdit`` has those
+that can change while the job waits. ``spec_fields`` reads the values of both. A test
 (``tests/unit/client/test_job_request.py``) holds the options of the command line, the JSON of a spec and the columns of
 the history to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model import host_limits, validation
+from gpuqueue.model.job_spec import tags_of
 
 if TYPE_CHECKING:
     import os
@@ -136,3 +139,79 @@ class JobRequest:
     probe: str | None = None
     cpus: str | float | None = None
     cpu_mem: str | int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobEdit:
+    """Changes to a waiting job. None leaves a field unchanged. The fields have the forms of JobRequest.
+
+    ``"none"`` removes a time limit, a signal, a preference, device types, dependencies, the limits *cpus* and
+    *cpu_mem* or the concurrency limit of an array (*at_once*), ``"now"`` an earliest start, ``"any"`` named devices, an
+    empty *pool* the pool. A job without a time limit gets the limit of its new pool. A *mem* of ``"auto"`` is what
+    earlier runs of the job's script needed. After an array has started, only *at_once* can be changed.
+    """
+
+    mem: str | int | None = None
+    gpus: int | None = None
+    device: DeviceFilter | str | Sequence[str] | None = None
+    device_type: str | Sequence[str] | None = None
+    exclusive: bool | None = None
+    preference: Preference | str | None = None
+    time_limit: str | float | None = None
+    signal: EarlySignal | str | None = None
+    name: str | None = None
+    priority: Priority | str | None = None
+    pool: str | None = None
+    after: str | int | Dependency | Sequence[str | int | Dependency] | None = None
+    begin: str | datetime | None = None
+    retries: int | None = None
+    retry_on: str | Sequence[RetryOn] | None = None
+    mem_retries: int | None = None
+    at_once: int | str | None = None
+    cpus: str | float | None = None
+    cpu_mem: str | int | None = None
+
+    def __bool__(self) -> bool:
+        """Return whether any field changes."""
+        return any(getattr(self, name) is not None for name in self.__slots__)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+#: The values of a request that are one field of the spec each: the name of the field, and what reads the value.
+_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "gpus": ("gpus", _unchanged),
+    "time_limit": ("time_limit_s", validation.time_limit),
+    "signal": ("signal", validation.early_signal),
+    "name": ("name", validation.name),
+    "priority": ("priority", validation.priority),
+    "pool": ("pool", _unchanged),
+    "requeue": ("requeue", _unchanged),
+    "cap": ("cap", _unchanged),
+    "pty": ("pty", validation.terminal),
+    "warm": ("warm", _unchanged),
+    "tags": ("tags", lambda value: tags_of(validation.words("tags", value))),
+    "separate_stderr": ("separate_stderr", _unchanged),
+    "probe": ("probe", lambda value: validation.text_or_none("probe", value)),
+    "cpus": ("cpus", host_limits.cpus_of),
+    "cpu_mem": ("cpu_mem_bytes", host_limits.cpu_mem_of),
+}
+
+
+def spec_fields(request: JobRequest | JobEdit, removable: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of the spec that *request* gives by one value each. None gives no field.
+
+    The word ``none`` is None for the values that are *removable*.
+
+    Raises:
+        BadRequest: a value is malformed.
+
+    """
+    given = {name: getattr(request, name, None) for name in _FIELDS}
+    return {
+        _FIELDS[name][0]: None if value == validation.NONE and name in removable else _FIELDS[name][1](value)
+        for name, value in given.items()
+        if value is not None
+    }

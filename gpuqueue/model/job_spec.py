@@ -247,12 +247,9 @@ def _are_right(kinds: tuple[type, ...]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobSpec:
-    """The frozen request of a job.
+class JobTerms:
+    """What a submitter decides about a job; the rest of its request is in :class:`JobSpec`.
 
-    - ``mem_bytes`` is the memory that the job needs on *each* of its ``gpus`` devices. With ``cap``, the worker limits
-      the job's frameworks to it. ``mem_source`` is the text of a :class:`~gpuqueue.model.mem_source.MemSource`, None if
-      nobody knows where the number came from.
     - ``device`` is the device kind. None means a GPU if the queue knows one (:func:`gpuqueue.model.device.suits`).
       ``placement`` restricts the devices further.
     - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
@@ -266,20 +263,17 @@ class JobSpec:
       a file of its own.
     - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.
       ``signal`` is sent to the first process before the time limit.
+    - ``mem_source`` is the text of a :class:`~gpuqueue.model.mem_source.MemSource`, None if nobody knows where the
+      memory of the job came from.
     - ``expected_utilisation`` is the share of time, 0 to 1, in which it probably uses each device. None: unknown.
     - ``probe`` is the text of a :class:`~gpuqueue.model.probe.Probe` if the job runs only to find out its memory.
     - ``cpus`` and ``cpu_mem_bytes`` are the most processors and host memory that the job may use.
-    - ``ticket`` is the signature of a service that signs jobs (:mod:`gpuqueue.model.ticket`). It holds the arguments.
     - ``notifications`` are the notifications to send at the final end of the job.
     - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
     """
 
     argv: tuple[str, ...]
     cwd: str
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # submit_limits.lua needs it before the account
-    account: Account
-    mem_bytes: int
-    name: str
     gpus: int = 1
     device: DeviceFilter | None = None
     placement: Placement = ANYWHERE
@@ -310,6 +304,23 @@ class JobSpec:
     cpus: float | None = None
     cpu_mem_bytes: int | None = None
     expected_utilisation: float | None = None
+    #: The last of these fields: submit_limits.lua needs it before the account.
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSpec(JobTerms):
+    """The frozen request of a job: its terms, and what only the client or the service can say.
+
+    - ``account`` is the submitter.
+    - ``mem_bytes`` is the memory that the job needs on *each* of its ``gpus`` devices. With ``cap``, the worker limits
+      the job's frameworks to it.
+    - ``ticket`` is the signature of a service that signs jobs (:mod:`gpuqueue.model.ticket`). It holds the arguments.
+    """
+
+    account: Account
+    mem_bytes: int
+    name: str
     ticket: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

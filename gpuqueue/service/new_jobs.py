@@ -20,7 +20,7 @@ from gpuqueue.model.access import Action
 from gpuqueue.model.api import NewJob, RetryRequest
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job import Job
-from gpuqueue.model.job_spec import ASKED, JobSpec
+from gpuqueue.model.job_spec import ASKED, JobSpec, JobTerms
 from gpuqueue.model.mem_source import MemSource
 from gpuqueue.model.python_environments import check_known
 from gpuqueue.service.call import Call
@@ -30,8 +30,6 @@ from gpuqueue.system.command_line import name_of
 from gpuqueue.text.units import MIB
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
-#: Fields of a spec that no caller names.
-_NOT_ASKED = frozenset({"account", "ticket"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +91,8 @@ def retried(
 
 def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:
     """Return the spec of *wanted*, with the caller's account and with the defaults of the site."""
-    values = {field.name: getattr(wanted, field.name) for field in fields(JobSpec) if field.name not in _NOT_ASKED}
-    values.update(_memory_of(wanted))
+    values = {field.name: getattr(wanted, field.name) for field in fields(JobTerms)}
+    values |= {"name": wanted.name, "mem_bytes": wanted.mem_bytes, **_memory_of(wanted)}
     if wanted.name is None:
         values["name"] = name_of(wanted.argv, wanted.script) if wanted.argv else "job"
     if wanted.device is None and not wanted.placement.devices:

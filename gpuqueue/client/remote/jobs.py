@@ -22,12 +22,12 @@ from gpuqueue.model.run import Record
 if TYPE_CHECKING:
     from gpuqueue.client import listing as listings
     from gpuqueue.client.remote import submit
-    from gpuqueue.model import job_edit, queue_query
+    from gpuqueue.model import job_request, queue_query
     from gpuqueue.model import run as runs
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.queue_query import QueueQuery
 else:
-    job_edit = later("gpuqueue.model.job_edit")
+    job_request = later("gpuqueue.model.job_request")
     listings = later("gpuqueue.client.listing")
     queue_query = later("gpuqueue.model.queue_query")
     runs = later("gpuqueue.model.run")
@@ -124,8 +124,8 @@ class RemoteJobs(Jobs):
             found |= self._link.get(dict[int, str], "/job-labels", {"id": ids[first : first + PAGE]})
         return found
 
-    @then_from_fields(lambda: job_edit.JobEdit)
-    def edit(self, job: int | str, wanted: job_edit.JobEdit) -> Job:
+    @then_from_fields(lambda: job_request.JobEdit)
+    def edit(self, job: int | str, wanted: job_request.JobEdit) -> Job:
         """Change the request of a waiting job or of a whole array, and return the job. It keeps its place."""
         body = submit.edit_body(self._link, wanted)
         return self._link.send("PATCH", f"/jobs/{segment(job_ref.whole_job(job))}", body, kind=Job)

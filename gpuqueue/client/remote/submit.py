@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from gpuqueue.client.remote import devices, snapshots
     from gpuqueue.client.remote.http import Answer
     from gpuqueue.codec.wire import Plain
-    from gpuqueue.model import job_edit, times
-    from gpuqueue.model.job_edit import JobEdit
-    from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model import job_request, times
+    from gpuqueue.model.job_request import JobEdit, JobRequest
 else:
     devices = later("gpuqueue.client.remote.devices")
-    job_edit = later("gpuqueue.model.job_edit")
+    job_request = later("gpuqueue.model.job_request")
     notifications = later("gpuqueue.client.notifications")
     snapshots = later("gpuqueue.client.remote.snapshots")
     times = later("gpuqueue.model.times")
@@ -106,7 +105,7 @@ def retry_body(
         "args": None if args is None else validation.words("args", args),
         "env": validation.environment(env) or None,
         "fallback_env": travelling(os.environ),
-        "changes": edit_body(link, job_edit.JobEdit(**changes)) or None,
+        "changes": edit_body(link, job_request.JobEdit(**changes)) or None,
     }
     return {name: value for name, value in body.items() if value is not None}
 

@@ -12,7 +12,7 @@ from gpuqueue.codec.wire import to_plain
 from gpuqueue.model.access import Action, Me
 from gpuqueue.model.api import Moved, MoveRequest, NoteRequest, TagRequest, Whether
 from gpuqueue.model.job import Job
-from gpuqueue.model.job_edit import JobEdit
+from gpuqueue.model.job_request import JobEdit
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.service.call import Call
 from gpuqueue.service.routes.described import Operations, operation

@@ -15,8 +15,7 @@ from gpuqueue.model import host_limits, validation
 from gpuqueue.model.api import NewJob, RetryRequest
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.job_edit import JobEdit
-from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.job_request import JobEdit, JobRequest
 from gpuqueue.model.job_spec import AUTO, NOWHERE, JobSpec, tags_of
 from gpuqueue.model.page import JobForm
 from gpuqueue.model.script_args import words_before_args

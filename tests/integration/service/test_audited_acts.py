@@ -20,7 +20,7 @@ from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
 from gpuqueue.model.audit import AuditEntry, AuditOutcome, AuditQuery
-from gpuqueue.model.job_edit import JobEdit
+from gpuqueue.model.job_request import JobEdit
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.retries import Retries
 from gpuqueue.service.routes.changes import differences

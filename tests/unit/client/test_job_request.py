@@ -17,8 +17,7 @@ from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.submit import spec_of
 from gpuqueue.codec import decode_spec, encode_spec
 from gpuqueue.history.columns import spec_columns
-from gpuqueue.model.job_edit import JobEdit
-from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.job_request import JobEdit, JobRequest
 from gpuqueue.model.job_spec import Account, Checkout, JobSpec
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.settings.settings import Settings

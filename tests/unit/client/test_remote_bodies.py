@@ -9,7 +9,7 @@ import pytest
 
 from gpuqueue.client.remote.link import Link
 from gpuqueue.client.remote.submit import edit_body, retry_body
-from gpuqueue.model.job_edit import JobEdit
+from gpuqueue.model.job_request import JobEdit
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.settings.settings import Settings
 

@@ -25,8 +25,8 @@ from gpuqueue.model.job_spec import Account
 T = TypeVar("T")
 
 
-def both(**how: bool) -> tuple[Any, Any]:
-    """Return the same class, made by ``dataclasses`` and by `frozen`."""
+def both(*, inherits: bool = False, **how: bool) -> tuple[Any, Any]:
+    """Return the same class, made by ``dataclasses`` and by `frozen`. It may inherit its fields from another one."""
 
     def made(dataclass: Any) -> Any:
         @dataclass(frozen=True, slots=True, **how)
@@ -47,11 +47,21 @@ def both(**how: bool) -> tuple[Any, Any]:
             def __str__(self) -> str:
                 return f"{self.x}:{self.y}"
 
-        return Point
+        @dataclass(frozen=True, slots=True, **how)
+        class Spot(Point):
+            """A place with a name."""
+
+            name: str = "here"
+            tags: Mapping[str, str] = field(default_factory=dict)
+
+            STEP = 3
+
+        return Spot if inherits else Point
 
     return made(dataclasses.dataclass), made(frozen.dataclass)
 
 
+@pytest.mark.parametrize("inherits", [False, True])
 @pytest.mark.parametrize("kw_only", [True, False])
 @pytest.mark.parametrize(
     "look",
@@ -76,9 +86,9 @@ def both(**how: bool) -> tuple[Any, Any]:
         lambda cls: hasattr(cls(x=1), "__dict__"),
     ],
 )
-def test_it_is_what_dataclasses_make(look: Any, *, kw_only: bool) -> None:
+def test_it_is_what_dataclasses_make(look: Any, *, kw_only: bool, inherits: bool) -> None:
     """Every attribute matches ``dataclasses``, also as the first access to a new class."""
-    theirs, ours = both(kw_only=kw_only)
+    theirs, ours = both(kw_only=kw_only, inherits=inherits)
 
     assert look(theirs) == look(ours)
 
@@ -87,6 +97,7 @@ def _hash_of_words(cls: Any) -> Any:
     return hash(cls(x=1))
 
 
+@pytest.mark.parametrize("inherits", [False, True])
 @pytest.mark.parametrize(
     "do",
     [
@@ -100,10 +111,10 @@ def _hash_of_words(cls: Any) -> Any:
         lambda cls: cls(x=1) < cls(x=2),
     ],
 )
-def test_it_refuses_what_dataclasses_refuse(do: Any) -> None:
+def test_it_refuses_what_dataclasses_refuse(do: Any, *, inherits: bool) -> None:
     """Every refused operation raises the same exception with the same message."""
     output = []
-    for cls in both(kw_only=True):
+    for cls in both(kw_only=True, inherits=inherits):
         with pytest.raises((TypeError, BadRequest, FrozenInstanceError)) as error:
             do(cls)
         output.append((type(error.value), str(error.value).replace("both.<locals>.made.<locals>.", "")))
