@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model import host_limits, validation
 from gpuqueue.model.job_spec import tags_of
+from gpuqueue.model.placement import Visible
 
 if TYPE_CHECKING:
     import os
@@ -93,6 +94,8 @@ class JobRequest:
         cpus: The most processors that the job may keep busy on average, such as 4 or 0.5. A limit, no reservation. Only
             hosts that can enforce it run the job.
         cpu_mem: The most host memory that the job may use: bytes, or a size such as ``"32G"``. As for *cpus*.
+        visible: ``"uuid"``, or ``"index"`` for a program that reads numbers from CUDA_VISIBLE_DEVICES. By default the
+            setting of the host.
 
     """
 
@@ -139,6 +142,7 @@ class JobRequest:
     probe: str | None = None
     cpus: str | float | None = None
     cpu_mem: str | int | None = None
+    visible: Visible | str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,6 +201,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "probe": ("probe", lambda value: validation.text_or_none("probe", value)),
     "cpus": ("cpus", host_limits.cpus_of),
     "cpu_mem": ("cpu_mem_bytes", host_limits.cpu_mem_of),
+    "visible": ("visible", lambda value: validation.word("visible", value, Visible)),
 }
 
 

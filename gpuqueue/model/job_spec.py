@@ -19,7 +19,7 @@ from gpuqueue.model.array import Array, Member
 from gpuqueue.model.dependencies import NO_WAITS, Waits
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.notification import Notification, check_notifications
-from gpuqueue.model.placement import ANYWHERE, Placement, Shape
+from gpuqueue.model.placement import ANYWHERE, Placement, Shape, Visible
 from gpuqueue.model.retries import NO_RETRIES, Retries
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.text.sanitize import brief, name_of
@@ -231,6 +231,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("pty", "pty", (Window, type(None)), "the size of a terminal"),
     ("placement", "placement", (Placement,), "a Placement"),
     ("signal", "signal", (EarlySignal, type(None)), "an EarlySignal"),
+    ("visible", "visible", (Visible, type(None)), f"one of {', '.join(Visible)}"),
     ("array", "array", (Array, type(None)), "an Array"),
     ("git", "git", (Checkout, type(None)), "a Checkout"),
 )
@@ -268,6 +269,7 @@ class JobTerms:
     - ``expected_utilisation`` is the share of time, 0 to 1, in which it probably uses each device. None: unknown.
     - ``probe`` is the text of a :class:`~gpuqueue.model.probe.Probe` if the job runs only to find out its memory.
     - ``cpus`` and ``cpu_mem_bytes`` are the most processors and host memory that the job may use.
+    - ``visible`` is how the job finds its GPUs. None means as the setting ``visible`` of their host says.
     - ``notifications`` are the notifications to send at the final end of the job.
     - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
     """
@@ -304,6 +306,7 @@ class JobTerms:
     cpus: float | None = None
     cpu_mem_bytes: int | None = None
     expected_utilisation: float | None = None
+    visible: Visible | None = None
     #: The last of these fields: submit_limits.lua needs it before the account.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
 

@@ -61,6 +61,17 @@ class Preference(str, Enum):
         return cls(text)
 
 
+class Visible(str, Enum):
+    """How a job finds its GPUs in CUDA_VISIBLE_DEVICES."""
+
+    UUID = "uuid"
+    #: As CUDA numbers them on their host. A MIG instance has no index, so it keeps its UUID.
+    INDEX = "index"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 def one_of(words: Iterable[str]) -> str:
     """Return *words* as a choice, such as ``spread or pack``."""
     *others, last = map(str, words)

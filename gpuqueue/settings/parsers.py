@@ -12,7 +12,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.notification import targets
-from gpuqueue.model.placement import Preference
+from gpuqueue.model.placement import Preference, Visible
 from gpuqueue.text.sanitize import brief, is_name, name_of
 from gpuqueue.text.units import parse_bytes, parse_duration
 
@@ -268,6 +268,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "limits": str,
     "pool_limits": str,
     "placement": Preference.parse,
+    "visible": _one_of(Visible, "neither uuid nor index"),
     "urgent": _users,
     "admins": _admins,
     "access": _access,

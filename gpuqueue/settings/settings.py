@@ -16,7 +16,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, DeviceFilter
-from gpuqueue.model.placement import Preference
+from gpuqueue.model.placement import Preference, Visible
 from gpuqueue.settings import sources
 from gpuqueue.settings.parsers import IdleAction, LearnMemory, OnPartition, RunAs
 from gpuqueue.version import VERSION
@@ -117,6 +117,8 @@ class Settings:
     #: Default placement of a job on one device: where the most memory is free, the least that is enough, or
     #: where the running jobs are expected to use the device least.
     placement: Preference = Preference.SPREAD
+    #: What CUDA_VISIBLE_DEVICES holds in a job: ``uuid``, or ``index`` for programs that read numbers.
+    visible: Visible = Visible.UUID
     #: Users who may use the priority urgent, separated by commas; ``*`` for all users.
     urgent: str = "*"
     #: Users who may change the jobs of others, besides root, separated by commas; ``*`` for all. Empty: none.

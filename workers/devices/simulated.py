@@ -1,6 +1,7 @@
 """Simulated devices that use host memory, for demos, documentation and tests.
 
-A process is on such a device if the environment it was started with lists the device in CUDA_VISIBLE_DEVICES. The
+A process is on such a device if the environment it was started with lists the device in CUDA_VISIBLE_DEVICES, by its
+UUID, or in a job also by its index. The
 memory it uses there is its resident memory, divided equally among the listed devices. An external process can be
 started by hand, as on a real card: ``CUDA_VISIBLE_DEVICES=sim-HOST-0 python …``. Two sites on one machine have devices
 of the same UUIDs, so the jobs of another site, whose run directories are elsewhere, are left out.
@@ -101,6 +102,7 @@ class SimulatedBackend(Driverless):
             for index, size_bytes in enumerate(parse_simulated(spec))
         )
         self._uuids = frozenset(device.uuid for device in self._devices)
+        self._by_index = {str(device.index): device.uuid for device in self._devices}
         self._listed: dict[_Identity, frozenset[str]] = {}
         self._processes = _Processes()
 
@@ -140,9 +142,12 @@ class SimulatedBackend(Driverless):
         environ = _environ(int(identity[0]))
         if _WARM_ROOM in environ:  # its environment changes when it becomes a job
             return None
-        named = environ.get(_VISIBLE, b"").decode(errors="replace").split(",")
-        uuids = frozenset(name.strip() for name in named) & self._uuids
-        return frozenset() if uuids and self._is_of_another_site(environ.get(_RUN_DIR)) else uuids
+        run_dir = environ.get(_RUN_DIR)
+        names = [name.strip() for name in environ.get(_VISIBLE, b"").decode(errors="replace").split(",")]
+        if run_dir:  # elsewhere an index is one of a real card
+            names = [self._by_index.get(name, name) for name in names]
+        uuids = frozenset(names) & self._uuids
+        return frozenset() if uuids and self._is_of_another_site(run_dir) else uuids
 
     def _is_of_another_site(self, run_dir: bytes | None) -> bool:
         """Return whether a process with this run directory belongs to a job of another site on this machine."""

@@ -14,12 +14,13 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.placement import Visible
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.environment import CHANGED
 from gpuqueue.text.units import MIB
@@ -155,12 +156,13 @@ def environment(
     it would run as the worker, and no job looks for a daemon of MPS where any account can start one. *mps*: the
     variables of a client of MPS, if the site has turned MPS on.
 
-    The devices are pinned by UUID, because CUDA and the driver may number the cards differently. A program sees them
-    as 0, 1, … in this order. On the CPU the list is empty, so that the job cannot use a GPU.
+    The devices are pinned by UUID, because CUDA and the driver may number the cards differently, or by index if *spec*
+    says so. A program sees them as 0, 1, … in this order. On the CPU the list is empty, so that the job cannot use a
+    GPU.
     """
-    visible = [device.uuid for device in devices if device.kind is not DeviceKind.CPU]
+    names = _names([device for device in devices if device.kind is not DeviceKind.CPU], spec.visible)
     ours = {
-        "CUDA_VISIBLE_DEVICES": ",".join(visible),
+        "CUDA_VISIBLE_DEVICES": ",".join(names),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "GPUQUEUE_JOB_ID": str(job_id),
         "GPUQUEUE_ATTEMPT": token.split(".", 1)[0],
@@ -179,6 +181,15 @@ def environment(
         # If the job submits jobs, they must not inherit these values (see gpuqueue.system.environment).
         ours[CHANGED] = json.dumps({name: [spec.env.get(name), value] for name, value in changes.items()})
     return {**env, **changes, **ours}
+
+
+def _names(devices: Sequence[RunDevice], visible: Visible | None) -> list[str]:
+    """Return the names of *devices* for CUDA: UUIDs if one has no index, as a MIG instance."""
+    if visible is not Visible.INDEX or any(
+        device.index is None or device.uuid.startswith("MIG-") for device in devices
+    ):
+        return [device.uuid for device in devices]
+    return [str(device.index) for device in devices]
 
 
 def _of_this_host() -> dict[str, str]:

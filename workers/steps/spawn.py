@@ -87,7 +87,7 @@ class Spawn:
         env = environment(
             held.job_id,
             held.token,
-            spec,
+            replace(spec, visible=spec.visible or settings.visible),
             held.devices,
             directory.path,
             cap=settings.cap,

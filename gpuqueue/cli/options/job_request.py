@@ -31,6 +31,7 @@ from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, WaitReason
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import Priority
+from gpuqueue.model.placement import Visible
 from gpuqueue.model.retries import DEFAULT_ON, RetryOn
 from gpuqueue.text.sanitize import plain
 
@@ -352,6 +353,11 @@ _OPTIONS: tuple[Option, ...] = (
         metavar="PATTERN",
         multiple=True,
         help="Keep files that match PATTERN, such as 'results/**', longer than the copy of the code. Repeatable.",
+    ),
+    click.option(
+        "--visible",
+        type=click.Choice([str(each) for each in Visible]),
+        help="What CUDA_VISIBLE_DEVICES holds: index for a program that reads numbers. Default: the host's.",
     ),
     click.option("--no-cap", "cap", is_flag=True, callback=_not, help="Do not cap the job's memory at --mem."),
     click.option("--warm", is_flag=True, help="Run the script in a Python that has already imported torch."),

@@ -192,6 +192,29 @@ def test_a_job_on_two_devices_sees_both_as_0_and_1(store_url: str, tmp_path: Pat
         site.stop()
 
 
+def test_a_program_that_reads_numbers_gets_them_and_is_measured(store_url: str, tmp_path: Path) -> None:
+    """A job gets the indexes of its devices by its own option, or by the setting of the host.
+
+    Regression: a program that parsed CUDA_VISIBLE_DEVICES as numbers ended with a ValueError.
+    """
+    site = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:2x1G", GPUQUEUE_VISIBLE="index")
+    parse = "print([int(word) for word in os.environ['CUDA_VISIBLE_DEVICES'].split(',')])"
+    names = "print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    try:
+        site.start_recorder()
+        site.start_worker("1")
+
+        def run(what: str, *options: str) -> str:
+            line = f"{METERED}; data = bytearray(100 * 2**20); {what}; until_seen(peak_bytes=100 * 2**20)"
+            return site.cli("run", "--mem", "700M", *options, "--", sys.executable, "-c", line).stdout
+
+        assert "[1]\n" == run(parse, "--visible", "index")
+        assert "[1]\n" == run(parse)
+        assert f"sim-{site.settings.host}-1\n" == run(names, "--visible", "uuid")
+    finally:
+        site.stop()
+
+
 @pytest.mark.promise("P2")
 def test_an_external_process_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Path) -> None:
     """Memory of an external process is not allocated to jobs: a job waits until it is free."""

@@ -68,6 +68,7 @@ SAMPLES: dict[str, Any] = {
     "probe": "flat=60,steps=200",
     "cpus": 0.5,
     "cpu_mem": "32G",
+    "visible": "index",
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "args": {"command": "train.py"},

@@ -10,15 +10,15 @@ from factories import make_spec
 
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job_spec import JobSpec
-from gpuqueue.model.placement import Placement
+from gpuqueue.model.placement import Placement, Visible
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.units import GIB, MIB
 from workers.run.environment import INSIDE, environment
 
 
-def device(uuid: str, kind: DeviceKind) -> RunDevice:
-    return RunDevice(uuid=uuid, lease_bytes=1, kind=kind)
+def device(uuid: str, kind: DeviceKind, index: int | None = None) -> RunDevice:
+    return RunDevice(uuid=uuid, lease_bytes=1, kind=kind, index=index)
 
 
 def test_devices_are_pinned_by_uuid_in_order() -> None:
@@ -35,6 +35,27 @@ def test_devices_are_pinned_by_uuid_in_order() -> None:
     assert ("7", "1", "1.abc", "/run") == tuple(
         env[f"GPUQUEUE_{name}"] for name in ("JOB_ID", "ATTEMPT", "TOKEN", "RUN_DIR")
     )
+
+
+def test_a_job_can_have_its_devices_by_index() -> None:
+    """The indexes are in the order of the devices, as UUIDs are."""
+    devices = (device("GPU-b", DeviceKind.GPU, 3), device("GPU-a", DeviceKind.GPU, 0))
+
+    env = environment(7, "1.abc", make_spec(visible=Visible.INDEX), devices, Path("/run"))
+
+    assert "3,0" == env["CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.parametrize("uuid", ["MIG-b", "GPU-unknown"])
+def test_devices_keep_their_uuids_if_one_has_no_index(uuid: str) -> None:
+    """A MIG instance has no index for CUDA, nor has a device that the worker does not know."""
+    other = device(uuid, DeviceKind.GPU, 1 if uuid.startswith("MIG-") else None)
+
+    env = environment(
+        7, "1.a", make_spec(visible=Visible.INDEX), (device("GPU-a", DeviceKind.GPU, 0), other), Path("/r")
+    )
+
+    assert f"GPU-a,{uuid}" == env["CUDA_VISIBLE_DEVICES"]
 
 
 def test_a_job_on_the_cpu_sees_no_card() -> None:
