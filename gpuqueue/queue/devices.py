@@ -402,6 +402,7 @@ def _external(plain: object) -> ExternalProcess:
         user=fields.text_or_none("user"),
         command=fields.text_or_none("command"),
         started_at=_moment(fields),
+        job_id=fields.whole_or_none("job_id"),
     )
 
 

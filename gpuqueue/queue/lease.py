@@ -65,7 +65,8 @@ class ExternalProcess:
     """An external process on a device. Unknown values are None.
 
     ``held_bytes`` is what it uses now. ``counted_bytes`` is that and a part of what it has freed lately. ``started_at``
-    is the start of the process, on the clock of its host.
+    is the start of the process, on the clock of its host. ``job_id`` is the job that it belongs to, if that was given
+    other devices.
     """
 
     pid: int
@@ -74,6 +75,7 @@ class ExternalProcess:
     command: str | None
     counted_bytes: int | None = None
     started_at: datetime | None = None
+    job_id: int | None = None
 
     @property
     def freed_bytes(self) -> int:

@@ -52,6 +52,8 @@ class LiveRun:
     idle_stage: Stage | None = None
     #: When the last warning before an action was given, on the host's clock; None: it was not.
     idle_warned_at_s: float | None = None
+    #: The devices that the run uses although it was not given them, as far as its owner was warned.
+    not_given: set[str] = field(default_factory=set)
     #: Why this worker has asked the run to end; empty if it has not, or if the ending needs no words.
     end_words: str = ""
     #: Whether a warm interpreter was asked to become the run, and the shim has not yet written the result.
@@ -101,7 +103,7 @@ class LiveRun:
 
     def has(self, uuid: str) -> bool:
         """Return whether the run holds the device *uuid*."""
-        return any(device.uuid == uuid for device in self.held.devices)
+        return self.held.has(uuid)
 
     def meter(self, uuid: str) -> Meter:
         """Return the meter of the run on the device *uuid*."""

@@ -151,7 +151,8 @@ class DeviceMonitor:
         if self._settings.mps and device.kind is DeviceKind.GPU:
             reading = mps.without_servers(reading)
         runs = self._runs_on(device, reading)
-        ours = frozenset[int]().union(*(run.pids for run in runs))
+        ours = frozenset[int]().union(*(run.pids for run in runs if run.was_given))
+        jobs = {pid: run.job_id for run in runs if not run.was_given for pid in run.pids}
         counted = external_processes.note(reading.processes, ours, began_s)
         others = sorted(pid for pid in reading.processes if pid not in ours)
         sample = Sample(
@@ -161,7 +162,7 @@ class DeviceMonitor:
             runs=runs,
             counted=counted,
             external_processes=tuple(
-                external_process_of(pid, reading.processes[pid], counted.get(pid)) for pid in others
+                external_process_of(pid, reading.processes[pid], counted.get(pid), jobs.get(pid)) for pid in others
             ),
         )
         for run in self._runs.all():
@@ -175,28 +176,58 @@ class DeviceMonitor:
         which exists before the run starts and until it is settled. The store's last answer would be out of date for
         both the start and the end.
         """
-        own = [run for run in self._runs.all() if run.has(device.uuid)]
-        others = list(self._others(device.uuid, {run.held.token for run in own}))
+        live = self._runs.all()
+        own = [run for run in live if run.has(device.uuid)]
+        of_others = self._others({run.held.token for run in live})
+        others = [(directory, held, directory.processes()) for directory, held in of_others if held.has(device.uuid)]
         roots = {run.held.token: run.root for run in own} | {each.token: root_of(known) for _, each, known in others}
         pids = pids_by_run(device, reading, roots)
         found = [self._run(run.held, device.uuid, run.shim, reading, pids) for run in own]
         for directory, held, known in others:
             run = self._run(held, device.uuid, next(iter(known), None), reading, pids)
             found.append(run if self._counts(directory, run) else replace(run, lease_bytes=0))
+        external = reading.processes.keys() - frozenset[int]().union(*(run.pids for run in found))
+        if external:  # a script may have named another card than those of its job
+            elsewhere = {run.held.token: (run.held, run.root) for run in live if not run.has(device.uuid)}
+            elsewhere |= {
+                held.token: (held, root_of(directory.processes()))
+                for directory, held in of_others
+                if not held.has(device.uuid)
+            }
+            found += self._not_given(reading, external, elsewhere)
         return tuple(found)
 
-    def _others(
-        self, uuid: str, own: Collection[str]
-    ) -> Iterator[tuple[RunDir, Held, tuple[ProcessIdentity | None, ...]]]:
-        """Yield the unsettled runs of other workers on the device *uuid*, with their known processes."""
-        claims: dict[str, Held] = {}
+    def _not_given(
+        self,
+        reading: Reading,
+        external: Collection[int],
+        elsewhere: Mapping[str, tuple[Held, ProcessIdentity | None]],
+    ) -> Iterator[RunOnDevice]:
+        """Yield those runs of other devices, *elsewhere* with their roots by token, that have *external* processes."""
+        pids_by_token: dict[str, set[int]] = {}
+        for pid, token in owners(external, {token: root for token, (_, root) in elsewhere.items()}).items():
+            pids_by_token.setdefault(token, set()).add(pid)
+        for token, pids in pids_by_token.items():
+            yield RunOnDevice(
+                job_id=elsewhere[token][0].job_id,
+                token=token,
+                lease_bytes=0,
+                started=True,
+                alive=True,
+                pids=frozenset(pids),
+                used_bytes=self._backend.used_by(reading, pids),
+                was_given=False,
+            )
+
+    def _others(self, own: Collection[str]) -> list[tuple[RunDir, Held]]:
+        """Return the unsettled runs of other workers than this one, whose runs are *own*."""
+        found = []
         for directory in unsettled(self._settings.runs_dir, but=own):
             held = self._claims.get(directory.token) or directory.held()
             if held is not None:
-                claims[held.token] = held
-                if any(each.uuid == uuid for each in held.devices):
-                    yield directory, held, directory.processes()
-        self._claims = claims
+                found.append((directory, held))
+        self._claims = {held.token: held for _, held in found}
+        return found
 
     def _run(
         self,
@@ -305,7 +336,9 @@ def _read(file: str) -> bytes:
         return opened.read()
 
 
-def external_process_of(pid: int, held_bytes: int | None, counted_bytes: int | None = None) -> ExternalProcess:
+def external_process_of(
+    pid: int, held_bytes: int | None, counted_bytes: int | None = None, job_id: int | None = None
+) -> ExternalProcess:
     """Return the external process *pid*. What cannot be read is None: it has ended, or is in another pid namespace."""
     process = Path(f"/proc/{pid}")
     try:
@@ -325,6 +358,7 @@ def external_process_of(pid: int, held_bytes: int | None, counted_bytes: int | N
         user=user,
         command=command,
         started_at=None if ticks is None else _started_at(pid, ticks),
+        job_id=job_id,
     )
 
 

@@ -119,6 +119,8 @@ class Neighbours:
 
 def _described(reading: Reading, external_processes: Sequence[ExternalProcess]) -> Iterator[Neighbour]:
     for external in external_processes:
+        if external.job_id is not None:  # it is among the jobs
+            continue
         user = f" of {short(external.user)}" if external.user else ""
         yield Neighbour(
             who=f"pid {external.pid}{user}",

@@ -31,7 +31,8 @@ def measured_devices(
     """Return the devices of an ended run, each with its peak, activity and timeline.
 
     *max_rss_bytes* is the kernel's maximum for the run's largest process. *report* has the figures of torch's
-    allocators in the run's processes.
+    allocators in the run's processes. What the run used on a device that it was not given counts as used on one that it
+    was: the job needs it somewhere.
     """
     devices = []
     for position, device in enumerate(run.held.devices):
@@ -48,6 +49,13 @@ def measured_devices(
             accounted = monitor.accounted(device.uuid, meter.pids)
             peak = peak_of(meter, device.kind.peak_source, accounted=accounted, torch_bytes=torch_bytes)
         devices.append(replace(device, peak=peak, activity=meter.activity(), timeline=meter.timeline()))
+    elsewhere = [meter for uuid, meter in run.meters.items() if not run.has(uuid) and meter.peak_bytes]
+    for meter in sorted(elsewhere, key=lambda each: each.peak_bytes or 0, reverse=True)[: len(devices)]:
+        least = min(range(len(devices)), key=lambda position: devices[position].peak.bytes or 0)
+        device = devices[least]
+        if device.kind is not None and (device.peak.bytes or 0) < (meter.peak_bytes or 0):
+            peak = peak_of(meter, device.kind.peak_source)
+            devices[least] = replace(device, peak=peak, timeline=meter.timeline())
     return tuple(devices)
 
 

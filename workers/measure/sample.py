@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import Device, DeviceKind, Reading
@@ -23,6 +23,8 @@ class RunOnDevice:
     #: The run's processes on the device, and the bytes that they use. None if the driver does not report the bytes.
     pids: frozenset[int] = frozenset()
     used_bytes: int | None = 0
+    #: Whether the run was given the device. Else it uses it all the same, and its memory here is external.
+    was_given: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,11 +51,11 @@ class Sample:
     @property
     def observed(self) -> dict[int, int]:
         """Return the bytes that each run uses, by job id. A run whose use is unknown is left out."""
-        return {run.job_id: run.used_bytes for run in self.runs if run.pids and run.used_bytes is not None}
+        return {run.job_id: run.used_bytes for run in self._given if run.pids and run.used_bytes is not None}
 
     @property
     def external_bytes(self) -> int:
-        """Return the bytes that anything but this host's runs uses now or used recently."""
+        """Return the bytes that anything but the runs on this device uses now or used recently."""
         return self._external_bytes(self.counted)
 
     @property
@@ -65,7 +67,7 @@ class Sample:
         """
         ours, processes = self._ours, self.reading.processes
         now = {pid: held for pid, held in processes.items() if pid not in ours and held is not None}
-        return self._external_bytes(now) + sum(max(run.lease_bytes, run.used_bytes or 0) for run in self.runs)
+        return self._external_bytes(now) + sum(max(run.lease_bytes, run.used_bytes or 0) for run in self._given)
 
     @property
     def missing_bytes(self) -> int:
@@ -73,8 +75,12 @@ class Sample:
         return self.committed_bytes - self.reading.total_bytes
 
     @property
+    def _given(self) -> Sequence[RunOnDevice]:
+        return [run for run in self.runs if run.was_given]
+
+    @property
     def _ours(self) -> frozenset[int]:
-        return frozenset[int]().union(*(run.pids for run in self.runs))
+        return frozenset[int]().union(*(run.pids for run in self._given))
 
     def _external_bytes(self, external_processes: Mapping[int, int]) -> int:
         if self.device.kind is DeviceKind.CPU:  # its reading lists no processes; those of runs are measured one by one
@@ -84,7 +90,7 @@ class Sample:
             processes=self.reading.processes,
             ours=self._ours,
             external_processes=external_processes,
-            leased=sum(run.lease_bytes for run in self.runs if run.used_bytes is None),
+            leased=sum(run.lease_bytes for run in self._given if run.used_bytes is None),
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from gpuqueue.clock import Clock
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 #: Most runs reach their peak while they load, so the sampler polls every 0.1 s for the first 10 s.
 YOUNG_S = 10.0
 YOUNG_INTERVAL_S = 0.1
+#: Time between two samples of the devices that no run of this worker holds, in seconds: a script may use another card
+#: than those of its job. A driver takes about a millisecond for a sample.
+ELSEWHERE_S = 5.0
 #: Time from the start of a run to its first sample, in seconds. At the start only the shim exists, and an earlier
 #: sample would slow down the start itself, which matters in a series of short jobs.
 FIRST_S = 0.02
@@ -56,6 +59,8 @@ class Sampler:
         #: The trouble last logged for each device that gives no sample, so that each trouble is logged once.
         self._logged: dict[str, str] = {}
         self._probes: Probes | None = None
+        #: When the devices that no run of this worker holds were sampled last, on the host's clock.
+        self._elsewhere_s: float | None = None
 
     def loop(self, stopping: threading.Event) -> None:
         """Sample until *stopping* is set. A new run is sampled without waiting for the next poll."""
@@ -74,21 +79,33 @@ class Sampler:
     def sample(self) -> None:
         """Take one sample of every started run, on each of its devices."""
         runs = [run for run in self._runs.all() if run.shim is not None]
+        is_due = self._looks_elsewhere(runs)
         samples: list[Sample] = []
         for device in self._monitor.devices.values():
             there = [run for run in runs if run.has(device.uuid)]
-            sample = self._sample(device, there) if there else None
+            is_due_here = is_due and device.kind is not DeviceKind.CPU  # whose reading lists no processes
+            sample = self._sample(device, there or runs) if there or is_due_here else None
             if sample is not None:
                 samples.append(sample)
-                for run in there:
+                for run in runs:
+                    warn_if_not_given(run, sample, self._monitor.devices)
                     enforce_limit(run, sample)
         for run in runs:
             shares = [sample.measured(run.held.token) for sample in samples]
-            run.note_at_once(share.used_bytes for share in shares if share is not None)
+            run.note_at_once(share.used_bytes for share in shares if share is not None and share.was_given)
         probes = [run for run in runs if run.held.probe is not None]
         if probes:
             self._probes = self._probes or Probes()
             self._probes.check(probes, self._clock.monotonic_s())
+
+    def _looks_elsewhere(self, runs: Sequence[LiveRun]) -> bool:
+        """Return whether it is time to sample the devices that no run of this worker holds."""
+        now_s = self._clock.monotonic_s()
+        is_due = self._elsewhere_s is None or now_s - self._elsewhere_s >= ELSEWHERE_S
+        if not runs or not (is_due or any(run.not_given and run.in_excess for run in runs)):
+            return False
+        self._elsewhere_s = now_s
+        return True
 
     def _sample(self, device: Device, runs: Sequence[LiveRun]) -> Sample | None:
         # In a series of short jobs each claim samples the device. Reuse that sample if the newest run had started.
@@ -130,8 +147,26 @@ def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, allocated_byte
     return Excess.WARN
 
 
+def warn_if_not_given(run: LiveRun, sample: Sample, devices: Mapping[str, Device]) -> None:
+    """Warn the owner of *run*, once, if it uses a sampled device that it was not given. *devices* are the host's."""
+    share, used = sample.measured(run.held.token), sample.device
+    if share is None or share.was_given or used.uuid in run.not_given:
+        return
+    run.not_given.add(used.uuid)
+    known = [devices.get(each.uuid) for each in run.held.devices]
+    given = ", ".join(str(each.index) for each in known if each is not None) or "another one"
+    words = (
+        f"it was given device {given} and uses device {used.index}: inside a job devices count from 0, "
+        "so a script must not set CUDA_VISIBLE_DEVICES"
+    )
+    run.notes.append(words)
+    _log(run, words)
+
+
 def enforce_limit(run: LiveRun, sample: Sample) -> None:
     """Check one sample of a run, and warn or end the run if it uses too much.
+
+    On a device that the run was not given, its memory counts against what it has on each of its own.
 
     This is the last of the layers in docs/explanation/memory-cap.md, and the only one that measures all frameworks and
     all processes of a job together. It reacts within a sample or two. A neighbour that allocates memory before that may
@@ -143,7 +178,8 @@ def enforce_limit(run: LiveRun, sample: Sample) -> None:
     device, share = sample.device, sample.measured(run.held.token)
     if share is None or share.used_bytes is None or device.kind is DeviceKind.CPU or not run.held.capped:
         return
-    used_bytes, lease_bytes = share.used_bytes, share.lease_bytes
+    used_bytes = share.used_bytes
+    lease_bytes = share.lease_bytes if share.was_given else run.held.devices[0].lease_bytes
     reading, not_used_bytes = sample.reading, sample.committed_bytes - sample.reading.used_bytes
     found = excess(used_bytes, lease_bytes, free_bytes=reading.free_bytes, allocated_bytes=not_used_bytes)
     if device.kind is DeviceKind.SIMULATED and used_bytes <= limit_bytes(lease_bytes):

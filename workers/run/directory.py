@@ -377,6 +377,10 @@ class Held:
     #: When a probe ends early: the text of a :class:`gpuqueue.model.probe.Probe`. None: the job is no probe.
     probe: str | None = None
 
+    def has(self, uuid: str) -> bool:
+        """Return whether the run holds the device *uuid*."""
+        return any(device.uuid == uuid for device in self.devices)
+
     def plain(self) -> dict[str, Any]:
         """Return the claim as plain values for the file."""
         return to_stored(self)  # type: ignore[no-any-return] # a value becomes a dictionary

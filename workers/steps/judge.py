@@ -75,7 +75,8 @@ class Judge:
             devices = measured_devices(run, end.max_rss_bytes, report, self._monitor)
             ran_out_on = report.ran_out_on([each.uuid for each in devices]) if report is not None else ()
             full = run.neighbours.fullest(ran_out_on)
-            peaks = [each.peak.bytes for each in devices if full is None or each.uuid == full.device.uuid]
+            there = [each for each in devices if full is not None and each.uuid == full.device.uuid]
+            peaks = [each.peak.bytes for each in there or devices]
             lease_bytes = run.held.devices[0].lease_bytes
             peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
             ending = judged(

@@ -117,6 +117,8 @@ def external_process_lines(found: Sequence[DeviceStatus], now: datetime | None =
             if external.freed_bytes:
                 held += f" now, {format_bytes(external.counted_bytes)} counted"
             label = values.device_label(each.device)
+            if external.job_id is not None:
+                who = f"job {external.job_id}, which was given another device; {who}"
             yield f"external process on {plain(each.host)} device {label}: {held}  {who}  {what}"
 
 

@@ -172,7 +172,8 @@ def _external(processes: Iterable[ExternalProcess]) -> list[ExternalUse]:
     """Return the external processes of a device by user, those with the most memory first."""
     by_user: dict[str | None, list[ExternalProcess]] = {}
     for each in processes:
-        by_user.setdefault(each.user, []).append(each)
+        who = each.user if each.job_id is None else f"job {each.job_id}, which was given another device"
+        by_user.setdefault(who, []).append(each)
     found = [_use_of(user, own) for user, own in by_user.items()]
     return sorted(found, key=lambda each: -(each.held_bytes or 0))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from gpuqueue.client.why import Why
 from gpuqueue.model.job import JobState
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Verdict
+from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_apart, format_bytes
 from gpuqueue.words import values
@@ -153,12 +154,19 @@ def _users_of(found: Why, verdict: Verdict, *, external_processes: bool = True) 
     if status.external_bytes is None:
         yield "it gives no reading of its memory"
     elif status.external_bytes > 0:
-        who = ", ".join(f"{plain(each.user or '?')} {short(each.command or '?')}" for each in status.external_processes)
+        who = ", ".join(_who(found, each) for each in status.external_processes)
         freed_bytes = sum(each.freed_bytes for each in status.external_processes)
         freed = f", {format_bytes(freed_bytes)} of it freed a moment ago" if freed_bytes else ""
         yield f"external {format_bytes(status.external_bytes)}{freed}" + (f" ({who})" if who else "")
     if status.headroom_bytes > 0:
         yield f"headroom {format_bytes(status.headroom_bytes)}"
+
+
+def _who(found: Why, external: ExternalProcess) -> str:
+    """Return whose an external process is: it may belong to a job that was given another device."""
+    if external.job_id is not None:
+        return f"{named(found, external.job_id)}, which was given another device"
+    return f"{plain(external.user or '?')} {short(external.command or '?')}"
 
 
 def label(found: Why, uuid: str) -> str:

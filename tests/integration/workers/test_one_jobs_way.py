@@ -16,6 +16,7 @@ from gpuqueue import Client
 from gpuqueue.errors import JobNotFound, Refused
 from gpuqueue.model.device import PeakSource
 from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind
 from gpuqueue.text.units import MIB
 
 SUPPORT = Path(__file__).parents[2] / "support"
@@ -244,6 +245,66 @@ def test_an_external_process_on_the_card_is_counted_in_bytes(store_url: str, tmp
         external.kill()
         external.communicate()
         site.stop()
+
+
+@pytest.fixture
+def two_devices(store_url: str, tmp_path: Path) -> Iterator[Site]:
+    """Return a site with a worker on each of two simulated devices."""
+    made = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:2x1G")
+    made.start_recorder()
+    made.start_worker("0")
+    made.start_worker("1")
+    yield made
+    made.stop()
+
+
+def on_the_other_card(site: Site, mem: str, hold_bytes: int, until_file: Path) -> int:
+    """Submit a job that is given device 0, and uses device 1 until a file is there. Return its id."""
+    hold = (
+        f"import os, time; data = bytearray({hold_bytes})\n"
+        f"while not os.path.exists({str(until_file)!r}): time.sleep(0.05)"
+    )
+    script = f'CUDA_VISIBLE_DEVICES=sim-{site.settings.host}-1 exec "$0" -c "$1"'
+    command = ("sh", "-c", script, sys.executable, hold)
+    return int(site.cli("submit", "--device", "0", "--mem", mem, "--mem-retries", "0", "--", *command).stdout)
+
+
+@pytest.mark.promise("P12")
+def test_a_job_on_a_card_that_it_was_not_given_is_named_and_measured(two_devices: Site, tmp_path: Path) -> None:
+    """A script that sets CUDA_VISIBLE_DEVICES uses another card than those of its job.
+
+    Regression: its memory was that of an external process, its peak was 0, and nobody was told.
+    """
+    site = two_devices
+    job_id = on_the_other_card(site, "500M", 300 * MIB, tmp_path / "go")
+
+    def named() -> bool:
+        devices = site.client.devices.list()
+        return any(external.job_id == job_id for device in devices for external in device.external_processes)
+
+    until(named, what="the job on the other card")
+    assert f"job {job_id}, which was given another device" in site.cli("gpus").stdout
+    line = "it was given device 0 and uses device 1: inside a job devices count from 0"
+    until(lambda: line in site.cli("logs", str(job_id)).stdout, what="the line in the log")
+    (tmp_path / "go").touch()
+
+    record = site.until_recorded(job_id)
+    run = record.last_run
+    assert run is not None
+    assert 300 * MIB <= (run.peak_bytes or 0) < 500 * MIB
+    assert [line] == [note.text[: len(line)] for note in record.notes]
+
+
+@pytest.mark.promise("P3")
+def test_a_cap_holds_on_a_card_that_the_job_was_not_given(two_devices: Site, tmp_path: Path) -> None:
+    """Regression: a job could take any memory of a card that it was not given."""
+    record = two_devices.until_recorded(on_the_other_card(two_devices, "100M", 700 * MIB, tmp_path / "go"))
+
+    run = record.last_run
+    assert run is not None
+    assert run.ending is not None
+    assert (EndingKind.OUT_OF_MEMORY, True) == (run.ending.kind, (run.peak_bytes or 0) > 356 * MIB)
+    assert any("asked for 100M" in note.text for note in record.notes)
 
 
 @pytest.mark.full

@@ -56,6 +56,22 @@ def test_a_peak_comes_from_the_runs_own_kind_of_device(tmp_path: Path, spec: str
     } == {kind: (peak.bytes, peak.source) for kind, peak in peaks.items()}
 
 
+def test_memory_on_a_device_that_was_not_given_is_part_of_the_peak(tmp_path: Path) -> None:
+    """What a run used on another card counts as used on one of its own: the one that it used least.
+
+    Regression: a script that named its card itself had a peak of 0, and that is what memory learned.
+    """
+    devices = tuple(RunDevice(uuid=f"dev-{name}", lease_bytes=9, kind=DeviceKind.GPU) for name in "ab")
+    held = Held(job_id=1, token="1.a", devices=devices)
+    run = LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=0.0)
+    for uuid, used_bytes in (("dev-a", 5), ("dev-b", 1), ("dev-other", 7)):
+        run.meter(uuid).note(used_bytes, at_s=0.0, shared=False, device_bytes=used_bytes)
+
+    reported = measured_devices(run, None, None, monitor_of("cpu", tmp_path, LiveRuns()))
+
+    assert [("dev-a", 5), ("dev-b", 7)] == [(device.uuid, device.peak.bytes) for device in reported]
+
+
 def test_of_a_device_that_nobody_knew_no_peak_is_made_up(tmp_path: Path) -> None:
     """A device of unknown kind has no peak.
 
