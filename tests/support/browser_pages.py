@@ -31,9 +31,13 @@ QUIET = (
 Open = Callable[..., "Page"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Start the browser of the machine. The tests are skipped where there is none."""
+    """Start the browser of the machine. The tests are skipped where there is none.
+
+    Not for the whole session: while it is there, an event loop runs in this thread, and tests of other modules that run
+    one of their own would fail.
+    """
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:

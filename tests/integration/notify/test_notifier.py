@@ -53,6 +53,12 @@ def environ(people: People) -> dict[str, str]:
     return {"HOME": "/", "PATH": f"{people.installation}/bin:/usr/bin:/bin"}
 
 
+def listens(path: Path) -> bool:
+    """Return whether somebody accepts connections at a socket; its file is there a moment before."""
+    with socket.socket(socket.AF_UNIX) as link:
+        return link.connect_ex(str(path)) == 0
+
+
 @contextmanager
 def notifier(people: People, account: pwd.struct_passwd, serves: str) -> Iterator[Path]:
     """Run a notifier for the account *serves*, and return its socket."""
@@ -69,7 +75,7 @@ def notifier(people: People, account: pwd.struct_passwd, serves: str) -> Iterato
         cwd="/", env=environ(people), stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        until(lambda: path.is_socket() or process.poll() is not None, what="the notifier")
+        until(lambda: listens(path) or process.poll() is not None, what="the notifier")
         if process.poll() is not None:
             assert process.stderr is not None
             output = process.stderr.read()
