@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator
@@ -31,6 +30,7 @@ from gpuqueue.errors import (
     unusable,
 )
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety
@@ -41,8 +41,12 @@ from gpuqueue.system.process import DetachedProcess, ProcessIdentity, installed
 from gpuqueue.text.sanitize import without_password
 
 if TYPE_CHECKING:
+    import subprocess
+
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.recovery.reopen import Opened
+else:
+    subprocess = later("subprocess")
 
 #: Time limit for the workers to announce their devices, and for another host to open the store, in seconds.
 READY_S = 60.0

@@ -15,15 +15,22 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.queue.safety import OLDEST_REDIS
+
+if TYPE_CHECKING:
+    import subprocess
+    import sysconfig
+else:  # only a start of the store needs them
+    subprocess = later("subprocess")
+    sysconfig = later("sysconfig")
 
 #: Valkey began as a copy of Redis 7.2 and reads its files. It refuses the files of later versions of Redis.
 LAST_REDIS_FOR_VALKEY = (7, 2)

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuqueue.embedded import server as servers
 from gpuqueue.embedded.server import environment_for, find_server
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
+from gpuqueue.lazy.imports import later
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.disk_room import Room
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, age_s, ending_of, of_ours_with
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    import ctypes
+    import subprocess
+    import tempfile
+else:  # only scratch_store needs them
+    ctypes = later("ctypes")
+    subprocess = later("subprocess")
+    tempfile = later("tempfile")
 
 #: Longest time without an answer from a starting server, and for its stop, in seconds. A server that reports that it
 #: is loading its data counts as answering.
@@ -408,7 +416,7 @@ def scratch_store() -> Iterator[str]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C must not reach the server, which is ended below
-            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509 - a single C call
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
         )
         try:
             url = f"unix://{directory / 's'}"

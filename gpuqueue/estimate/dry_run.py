@@ -15,20 +15,26 @@ import json
 import math
 import os
 import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.errors import DryRunFailed, DryRunTimeout
 from gpuqueue.estimate.past import Past
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.learning.rule import rounded_up
 from gpuqueue.text.units import KIB, MIB, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    import subprocess
+    import tempfile
+else:  # not needed for an answer from the history
+    subprocess = later("subprocess")
+    tempfile = later("tempfile")
 
 #: The program that runs the script.
 BEGIN = Path(__file__).with_name("inside") / "begin.py"

@@ -14,7 +14,6 @@ from click.core import ParameterSource
 from gpuqueue.cli.completion.candidates import files
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.json_option import json_option, print_json
-from gpuqueue.cli.output import simulation_table
 from gpuqueue.cli.plots import image_file
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
@@ -26,9 +25,11 @@ from gpuqueue.simulator.trace import Trace
 from gpuqueue.text.sanitize import brief, short
 
 if TYPE_CHECKING:
+    from gpuqueue.cli.output import simulation_table
     from gpuqueue.simulator import comparison
     from gpuqueue.simulator.comparison import Comparison
 else:  # the replay needs the queue and a store
+    simulation_table = later("gpuqueue.cli.output.simulation_table")
     comparison = later("gpuqueue.simulator.comparison")
 
 #: How an error names a setting from the environment. Here the value may come from an option.
