@@ -79,7 +79,7 @@ class Sampler:
     def sample(self) -> None:
         """Take one sample of every started run, on each of its devices."""
         runs = [run for run in self._runs.all() if run.shim is not None]
-        is_due = self._looks_elsewhere(runs)
+        is_due = self._is_elsewhere_due(runs)
         samples: list[Sample] = []
         for device in self._monitor.devices.values():
             there = [run for run in runs if run.has(device.uuid)]
@@ -98,7 +98,7 @@ class Sampler:
             self._probes = self._probes or Probes()
             self._probes.check(probes, self._clock.monotonic_s())
 
-    def _looks_elsewhere(self, runs: Sequence[LiveRun]) -> bool:
+    def _is_elsewhere_due(self, runs: Sequence[LiveRun]) -> bool:
         """Return whether it is time to sample the devices that no run of this worker holds."""
         now_s = self._clock.monotonic_s()
         is_due = self._elsewhere_s is None or now_s - self._elsewhere_s >= ELSEWHERE_S
