@@ -20,7 +20,12 @@ ANY = "*"
 #: everything.
 OWN_WORDS = 0.6
 #: Messages of other programs.
-NOT_OURS = {"CUDA out of memory", "No such option: …. … What belongs to the script goes after --."}
+NOT_OURS = {
+    "CUDA out of memory",
+    "No such option: …. … What belongs to the script goes after --.",
+    "ValueError: invalid literal for int() …: 'GPU-…'",
+    "invalid device ordinal",
+}
 
 
 def tokens(text: str) -> tuple[str, ...]:

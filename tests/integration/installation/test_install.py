@@ -84,7 +84,7 @@ def test_what_the_site_has_changed_is_kept(machine: PrivateMachine) -> None:
     other = machine.gpuqueue("install", "--yes", "--force", "--group", "lab")
     assert (REFUSED, True) == (other.returncode, "has an installation with the account gpuqueue" in other.stderr)
     forced = machine.gpuqueue("install", "--yes", "--force")
-    assert (0, text) == (forced.returncode, machine.text(UNIT))
+    assert (0, text) == (forced.returncode, machine.text(UNIT)), forced.stderr
 
     assert 0 == machine.gpuqueue("uninstall", "--yes").returncode
     assert "slots = 2" in machine.text("/etc/gpuqueue/config.toml")
