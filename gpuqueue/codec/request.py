@@ -5,6 +5,7 @@ The request of a member of an array is derived from the request of the array.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from gpuqueue.text.json_fields import Fields, loaded
 if TYPE_CHECKING:
     from gpuqueue.model import run as runs
     from gpuqueue.model.mem_source import Shortage
-    from gpuqueue.model.run import Ended, Ending, RunDevice
+    from gpuqueue.model.run import Ended, Ending, RunDevice, RunNote
 else:
     runs = later("gpuqueue.model.run")
 
@@ -35,7 +36,7 @@ _WHAT = "a job's request"
 _REQUEST, _ENVIRONMENT = "a job's request", "a job's environment"
 #: Written in place of a request that cannot be read, because it may hold secrets.
 NOT_KEPT = "(not kept: it cannot be read, and may hold secrets)"
-_START, _END = "the report of a start", "the report of an end"
+_START, _END, _NOTES = "the report of a start", "the report of an end", "the notes of a run"
 
 
 def encode_spec(spec: JobSpec) -> str:
@@ -229,10 +230,13 @@ def encode_ended(
     duration_s: float | None,
     devices: tuple[RunDevice, ...],
     peak_at_once_bytes: int | None = None,
+    notes: tuple[RunNote, ...] = (),
     shortage: Shortage | None = None,
 ) -> str:
     """Return the report of the end of a run as text. The store reads the *shortage*, the history does not."""
-    ended = runs.Ended(ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes)
+    ended = runs.Ended(
+        ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes, notes=notes
+    )
     more = {} if shortage is None else {"shortage": to_stored(shortage)}
     return dump({"v": VERSION, **to_stored(ended), **more})
 
@@ -258,3 +262,22 @@ def decode_ended(text: object) -> Ended:
     """
     ended: Ended = from_plain(runs.Ended, loaded(text, _END).whole_object(), _END)
     return ended
+
+
+def encode_notes(notes: tuple[RunNote, ...]) -> str | None:
+    """Return the notes of a run as the text of a column, None if there are none."""
+    return dump(to_stored(notes)) if notes else None
+
+
+def decode_notes(text: str | None) -> tuple[RunNote, ...]:
+    """Return the notes that :func:`encode_notes` wrote.
+
+    Raises:
+        Unreadable: *text* has no such notes.
+
+    """
+    if text is None:
+        return ()
+    with meaning(_NOTES):
+        notes: tuple[RunNote, ...] = from_plain(tuple[runs.RunNote, ...], json.loads(text), _NOTES)
+    return notes

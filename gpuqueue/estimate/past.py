@@ -150,6 +150,7 @@ def _of_rule(record: Record, run: Run) -> past_run.PastRun | None:
         ended_well=timed_out or run.ending.shell_code == 0,
         out_of_memory=run.ending.kind is EndingKind.OUT_OF_MEMORY,
         is_cut=timed_out and spec.probe is not None,
+        note_kinds=run.note_kinds,
     )
     if proved is None:
         return None

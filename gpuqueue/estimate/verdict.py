@@ -64,7 +64,7 @@ def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:
     enough = rounded_up(with_margin([peak_bytes]))
     if peak_bytes > spec.mem_bytes and not spec.placement.exclusive:
         return f"more than it asked for, {format_bytes(enough)} would have been enough"
-    is_whole = spec.probe is None if ending.kind is EndingKind.TIMED_OUT else ending.shell_code == 0
+    is_whole = spec.probe is None if ending.kind is EndingKind.TIMED_OUT else run.is_complete
     if not is_whole:
         return "a complete run may need more"
     if not _is_seen_well(run):

@@ -121,6 +121,7 @@ def run_row(event: Event) -> Row:
             ("started_at", "ended_at", "duration_s", "ending", "exit_code", "signal", "detail", "log_path")
         ),
         "peak_at_once_bytes": None,
+        "notes": None,
         "start_kind": StartKind.known(event.fields.get("start")),
     }
 

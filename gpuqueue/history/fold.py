@@ -19,6 +19,7 @@ from gpuqueue.codec import (
     decode_spec,
     decode_started,
     encode_environment,
+    encode_notes,
     shown_request,
     without_environment,
 )
@@ -279,6 +280,7 @@ def finish(batch: Batch, event: Event) -> None:
         ended_at=event.at,
         duration_s=ended.duration_s,
         peak_at_once_bytes=ended.peak_at_once_bytes,
+        notes=encode_notes(ended.notes),
         **columns.ending_columns(ended.ending),
     )
     sum_up(batch, event, ended)

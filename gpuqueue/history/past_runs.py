@@ -6,6 +6,7 @@ number of other jobs does not matter.
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,7 +38,7 @@ MOST_SPEC_BYTES = 65536
 #: for one program in the order of the ids it may walk the primary key past all newer jobs, if the program is frequent.
 QUERY = f"""
 SELECT j.id, r.attempt, r.ending, r.exit_code, j.command, j.interpreter, j.spec, j.array_id, j.mem_bytes, j.mem_retries,
-       d.lease_bytes, d.peak_bytes, d.peak_source, d.samples, d.kind, d.name, d.total_bytes, d.shared,
+       r.notes, d.lease_bytes, d.peak_bytes, d.peak_source, d.samples, d.kind, d.name, d.total_bytes, d.shared,
        d.own_utilisation_mean
 FROM (SELECT id, command, interpreter, spec, array_id, mem_bytes, mem_retries FROM jobs
       WHERE user_name = :user AND program >= :program AND program <= :program AND ({TELLING})
@@ -52,9 +53,9 @@ ARRAYS = f"SELECT id, spec FROM jobs WHERE id = :id AND length(spec) <= {MOST_SP
 
 #: The code of a job and the name of its Python environment. Each is None if it is not known.
 Code: TypeAlias = "tuple[str | None, str | None]"
-#: The columns of the ending and of the job's memory, and the number of columns before those of the device.
-_ENDING, _MEM = 2, slice(8, 10)
-_JOB = 10
+#: The columns of the ending, the job's memory and the notes, and the number of columns before those of the device.
+_ENDING, _MEM, _NOTES = 2, slice(8, 10), 10
+_JOB = 11
 _SOURCES = {each.value: each for each in PeakSource}
 _KINDS = {each.value: each for each in DeviceKind}
 
@@ -108,7 +109,13 @@ def run_of(rows: Sequence[Sequence[Any]], known: Mapping[int, Code]) -> PastRun 
     devices = [_on_device(*row[_JOB:]) for row in rows]
     ended_well = ending == "timed_out" or (ending == "exited" and exit_code == 0)
     is_cut = ending == "timed_out" and is_probe(spec)
-    proved = proof_of(devices, ended_well=ended_well, out_of_memory=ending == "out_of_memory", is_cut=is_cut)
+    proved = proof_of(
+        devices,
+        ended_well=ended_well,
+        out_of_memory=ending == "out_of_memory",
+        is_cut=is_cut,
+        note_kinds=_kinds_in(rows[0][_NOTES]),
+    )
     if proved is None:
         return None
     proof, size = proved
@@ -131,6 +138,11 @@ def run_of(rows: Sequence[Sequence[Any]], known: Mapping[int, Code]) -> PastRun 
 
 def _on_device(lease: int, peak: int | None, source: str, samples: int, kind: str | None, *device: Any) -> OnDevice:
     return OnDevice(lease, peak, _SOURCES[source], samples, None if kind is None else _KINDS.get(kind), *device)
+
+
+def _kinds_in(notes: str | None) -> list[str]:
+    """Return the kinds of the notes in the column ``notes``."""
+    return [] if notes is None else [note["kind"] for note in json.loads(notes)]
 
 
 def _words(command: str) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ _PAGE = 500
 MOST_REPLAYED = 2000
 
 #: The number of leading columns that a single run needs, those of QUERY. The others are about the job.
-_OF_JOB = 17
+_OF_JOB = 18
 #: Most jobs among which the retries of one are looked for.
 MOST_SEARCHED = 5000
 
@@ -226,7 +226,7 @@ def _with_runs(newest: sa.Subquery) -> sa.Select[Any]:
     of_run = jobs.c.id, runs.c.attempt, runs.c.ending, runs.c.exit_code
     of_job = (
         *(jobs.c.command, jobs.c.interpreter, spec.label("spec"), jobs.c.array_id),
-        *(jobs.c.mem_bytes, jobs.c.mem_retries),
+        *(jobs.c.mem_bytes, jobs.c.mem_retries, runs.c.notes),
     )
     device = (
         *(run_devices.c.lease_bytes, run_devices.c.peak_bytes, run_devices.c.peak_source, run_devices.c.samples),

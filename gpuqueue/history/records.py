@@ -7,7 +7,7 @@ import shlex
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuqueue.codec import UNREADABLE, decode_spec, stand_in, whole_payload
+from gpuqueue.codec import UNREADABLE, decode_notes, decode_spec, stand_in, whole_payload
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member, Tally
@@ -173,7 +173,11 @@ def _run(row: Row, devices: Sequence[RunDevice]) -> Run:
             detail=row["detail"] or "",
         )
     return Run(
-        **_named(row, _OF_RUN), devices=tuple(devices), ending=ending, start_kind=StartKind.known(row["start_kind"])
+        **_named(row, _OF_RUN),
+        devices=tuple(devices),
+        ending=ending,
+        start_kind=StartKind.known(row["start_kind"]),
+        notes=decode_notes(row["notes"]),
     )
 
 

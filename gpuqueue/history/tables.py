@@ -214,6 +214,8 @@ runs = sa.Table(
     sa.Column("peak_at_once_bytes", sa.BigInteger, nullable=True),
     #: How the run came to its start: see :class:`gpuqueue.model.run.StartKind`.
     _word("start_kind", nullable=True),
+    #: JSON: its :class:`gpuqueue.model.run.RunNote`s; NULL if there are none.
+    _word("notes", nullable=True),
     sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
     sa.CheckConstraint(_one_of("ending", EndingKind), name="ending_known"),
     sa.CheckConstraint("(ending IS NULL) = (ended_at IS NULL)", name="ending_has_time"),

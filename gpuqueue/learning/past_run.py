@@ -6,15 +6,19 @@ before it frees anything, so a peak close to the allocation shows the cap and no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import DeviceKind, PeakSource
 
 if TYPE_CHECKING:
+    from gpuqueue.model import run as runs
     from gpuqueue.model.run import Run
+else:
+    runs = later("gpuqueue.model.run")
 
 #: The number of newest jobs of a program whose runs are considered. The rule uses 20 runs of one signature. Each job
 #: costs a submit some hundredths of a millisecond.
@@ -102,12 +106,18 @@ def on_devices(run: Run) -> list[OnDevice]:
 
 
 def proof_of(
-    devices: Sequence[OnDevice], *, ended_well: bool, out_of_memory: bool, is_cut: bool = False
+    devices: Sequence[OnDevice],
+    *,
+    ended_well: bool,
+    out_of_memory: bool,
+    is_cut: bool = False,
+    note_kinds: Collection[str] = (),
 ) -> tuple[Proof, int] | None:
     """Return what a run on *devices* proves, and the bytes for one device. None if it proves nothing.
 
     *ended_well* means success or the time limit: other runs may have ended before their peak. *is_cut* means that the
-    run is a probe that was ended early, so its peak is a lower bound.
+    run is a probe that was ended early, so its peak is a lower bound. *note_kinds* are the kinds of its notes: a run
+    whose processes were ended shows a lower bound too, and one that hides a failure shows nothing.
     """
     had = most = 0
     is_known = is_sure = True
@@ -120,6 +130,9 @@ def proof_of(
         is_sure = is_sure and _is_trusted(each.source, each.samples)
     if out_of_memory:
         return Proof.DIED, had
+    if note_kinds:  # few runs have any, so most submits import no module for them
+        is_cut = is_cut or runs.NoteKind.ENDED_PROCESSES in note_kinds
+        ended_well = ended_well and runs.NoteKind.HIDDEN_FAILURE not in note_kinds
     if not ended_well or not is_known:
         return None
     if is_cut:

@@ -40,7 +40,7 @@ class Probed:
 def probed(run: Run, progress: Progress | None, headroom_bytes: int = 0) -> Probed:
     """Return what the ended *run* of a probe shows. *progress* is the last one in its log, None if there is none."""
     ending = run.ending
-    is_whole = ending is not None and ending.kind is EndingKind.EXITED and ending.exit_code == 0
+    is_whole = run.is_complete
     is_cut = ending is not None and ending.kind is EndingKind.TIMED_OUT
     devices = on_devices(run)
     proved = proof_of(devices, ended_well=is_whole or is_cut, out_of_memory=False, is_cut=is_cut) if devices else None

@@ -146,6 +146,77 @@ def state_after(ending: Ending, *, is_probe: bool = False) -> JobState:
     return JobState.FAILED
 
 
+class NoteKind(str, Enum):
+    """What a note on a run says. A new kind needs an entry here, and its sentence in :data:`_SENTENCES`."""
+
+    #: Processes of the run were still running when its script had ended by itself, and were ended.
+    ENDED_PROCESSES = "ended_processes"
+    #: The run exited with 0, and a program in it had failed.
+    HIDDEN_FAILURE = "hidden_failure"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunNote:
+    """What a person should know about a run that its ending does not say. A note changes no state.
+
+    ``kind`` is a :class:`NoteKind`, as text: that of a newer version must not make the end of a run unreadable.
+    ``items`` are what it names, in the words of the job: command lines, or an error. ``count`` is how many there are,
+    which may be more.
+    """
+
+    kind: str
+    items: tuple[str, ...] = ()
+    count: int = 1
+
+    #: What the API sends beside the fields.
+    DERIVED = ("words",)
+
+    @property
+    def words(self) -> str:
+        """The note as a sentence for all who read it; its kind if only a newer version knows that."""
+        sentence = _SENTENCES.get(self.kind)
+        return self.kind.replace("_", " ") if sentence is None else sentence(self)
+
+    def without_items(self) -> RunNote:
+        """Return the note for a reader who may not see the arguments or the log of the job."""
+        return replace(self, items=())
+
+
+def _named(note: RunNote) -> str:
+    """Return the items of *note*, to follow a statement; empty if there are none."""
+    more = note.count - len(note.items)
+    return f": {', '.join(note.items)}{f' and {more} more' if more > 0 else ''}" if note.items else ""
+
+
+def _of_ended_processes(note: RunNote) -> str:
+    if note.count == 1:
+        return (
+            f"ended 1 process that was still running{_named(note)}; run it in the foreground, or put `wait` at the "
+            "end of the script"
+        )
+    return (
+        f"ended {note.count} processes that were still running{_named(note)}; run them in the foreground, or put "
+        "`wait` at the end of the script"
+    )
+
+
+def _of_hidden_failure(note: RunNote) -> str:
+    return (
+        f"exit 0, but a program in it failed{_named(note)}; `set -eo pipefail` at the start of a bash script makes "
+        "that a failure of the job"
+    )
+
+
+_SENTENCES: Mapping[str, Callable[[RunNote], str]] = MappingProxyType(
+    {NoteKind.ENDED_PROCESSES.value: _of_ended_processes, NoteKind.HIDDEN_FAILURE.value: _of_hidden_failure}
+)
+#: The kinds that say that a run which exited with 0 has not done all its work.
+_INCOMPLETE = frozenset({NoteKind.ENDED_PROCESSES.value, NoteKind.HIDDEN_FAILURE.value})
+
+
 UNKNOWN_PEAK = Peak.unknown()
 UNKNOWN_ACTIVITY = Activity()
 
@@ -176,6 +247,7 @@ class Ended:
     duration_s: float | None
     devices: tuple[RunDevice, ...]
     peak_at_once_bytes: int | None = None
+    notes: tuple[RunNote, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,7 +256,7 @@ class Run:
 
     The shim measures ``duration_s`` on its own monotonic clock. The times are on the store's clock.
     ``peak_at_once_bytes`` is the most memory that the run used on all its devices at one moment, which can be less than
-    the sum of their peaks. ``start_kind`` is None for runs of versions that did not record it.
+    the sum of their peaks. ``start_kind`` is None for runs of versions that did not record it; these have no ``notes``.
     """
 
     job_id: int
@@ -201,6 +273,7 @@ class Run:
     log_path: str | None = None
     peak_at_once_bytes: int | None = None
     start_kind: StartKind | None = None
+    notes: tuple[RunNote, ...] = ()
 
     DERIVED = ("peak_bytes",)
 
@@ -211,6 +284,17 @@ class Run:
         if not peaks or any(peak is None for peak in peaks):
             return None
         return sum(peak for peak in peaks if peak is not None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the program did all its work, as far as is known: it exited with 0, and no note says otherwise."""
+        exited_well = self.ending is not None and self.ending.kind is EndingKind.EXITED and self.ending.exit_code == 0
+        return exited_well and not self.note_kinds & _INCOMPLETE
+
+    @property
+    def note_kinds(self) -> frozenset[str]:
+        """The kinds of its notes."""
+        return frozenset(note.kind for note in self.notes)
 
     def without_token(self) -> Run:
         """Return the run as it is sent and printed: without its token, which proves a claim."""

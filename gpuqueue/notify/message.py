@@ -39,7 +39,9 @@ def message_of(record: Record, *, host: str) -> Message:
     body = [_asked(record), f"command  {short(job.spec.command, MOST_COMMAND)}"]
     body += _memory_lines(record)
     body += [f"why      {plain(job.because)}"] if job.because else []
-    ending = record.last_run.ending if record.last_run is not None else None
+    run = record.last_run
+    body += [f"note     {plain(note.words)}" for note in run.notes] if run is not None else []
+    ending = run.ending if run is not None else None
     if ending is not None and ending.detail and plain(ending.detail) not in title:
         body.append(f"ending   {plain(ending.detail)}")
     lines = _log_lines(record, host)

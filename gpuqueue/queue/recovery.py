@@ -299,6 +299,7 @@ def with_end(record: Record, event: Mapping[str, str]) -> Record:
         ending=ended.ending,
         devices=ended.devices or run.devices,
         peak_at_once_bytes=ended.peak_at_once_bytes,
+        notes=ended.notes,
     )
     return replace(record, runs=(done,))
 

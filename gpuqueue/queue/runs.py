@@ -17,7 +17,7 @@ from gpuqueue.text.sanitize import in_one_line, short
 if TYPE_CHECKING:
     from gpuqueue.model import event as events
     from gpuqueue.model.mem_source import Shortage
-    from gpuqueue.model.run import Ending, RunDevice
+    from gpuqueue.model.run import Ending, RunDevice, RunNote
     from gpuqueue.queue import lease as leases
     from gpuqueue.queue import recovery, replies
     from gpuqueue.queue.evidence import Evidence
@@ -125,6 +125,7 @@ class Runs:
         duration_s: float | None,
         devices: tuple[RunDevice, ...],
         peak_at_once_bytes: int | None = None,
+        notes: tuple[RunNote, ...] = (),
         evidence: Evidence | None = None,
         again: Again | None = None,
         shortage: Shortage | None = None,
@@ -141,6 +142,7 @@ class Runs:
             duration_s=duration_s,
             devices=devices,
             peak_at_once_bytes=peak_at_once_bytes,
+            notes=notes,
             shortage=shortage,
         )
         more = () if again is None else (again.reason.value, to_ms(again.later_s))

@@ -207,7 +207,9 @@ class Call:
     def run(self, run: Run, owner: Account) -> Run:
         """Return *run*, of a job of *owner*, as the caller may see it."""
         path = run.log_path if self.may(Action.SEE_LOGS, owner) else run.log_path and HIDDEN
-        found = replace(run.without_token(), log_path=path)
+        sees_items = self.may(Action.SEE_ARGUMENTS, owner) and self.may(Action.SEE_LOGS, owner)
+        notes = run.notes if sees_items else tuple(note.without_items() for note in run.notes)
+        found = replace(run.without_token(), log_path=path, notes=notes)
         return found if self.may(Action.SEE_ARGUMENTS, owner) else run_without_arguments(found)
 
     def why(self, why: Why) -> Why:

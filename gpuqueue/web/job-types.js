@@ -17,6 +17,7 @@
  */
 
 /** @typedef {{kind: string, exit_code: number | null, signal: number | null, detail: string, words: string}} Ending */
+/** @typedef {{kind: string, items: string[], count: number, words: string}} RunNote */
 
 /**
  * @typedef {object} Run
@@ -30,6 +31,7 @@
  * @property {Ending | null} ending
  * @property {string | null} log_path
  * @property {string | null} start_kind
+ * @property {RunNote[]} notes
  */
 
 /** @typedef {{job_id: number, condition: string}} Dependency */

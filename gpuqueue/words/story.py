@@ -170,6 +170,8 @@ def _finished(event: Event, run: Run | None, record: Record) -> Iterator[StorySt
         detail=_peak(run) if run is not None else "",
         duration_s=run.duration_s if run is not None else None,
     )
+    for run_note in run.notes if run is not None else ():
+        yield StoryStep(at=event.at, kind=StepKind.NOTE, words=run_note.words)
     note = _note_at(event, record)
     if note is not None:
         yield StoryStep(at=event.at, kind=StepKind.NOTE, words=note)

@@ -64,6 +64,7 @@ def test_nothing_of_a_hostile_job_is_markup(played: tuple[ServedSite, JobScene],
     page = open_page(site, f"jobs/{scene.hostile}")
     page.locator(".command").wait_for()
     assert plain(HOSTILE) in page.get_by_role("heading", level=1).inner_text()
+    assert f"ended 1 process that was still running: {plain(HOSTILE)};" in page.locator(".banner").inner_text()
     assert "\u202e" not in page.content()
     assert 0 == page.locator("main img, main script").count()
     page.locator(".failure").get_by_role("button", name="Run again…").click()

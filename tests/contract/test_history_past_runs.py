@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from factories import ADA, BOB, make_spec
-from outbox import Outbox
+from outbox import Outbox, known
 
 from gpuqueue.history import past_runs, sqlite_past_runs
 from gpuqueue.history.connect import open_engine, reading, writing
@@ -20,7 +20,7 @@ from gpuqueue.model.array import Array
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account, Checkout, JobSpec
-from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.model.run import Ending, EndingKind, RunDevice, RunNote
 from gpuqueue.text.units import GIB
 
 PROGRAM = "/home/ada/train.py"
@@ -50,9 +50,16 @@ def ran(outbox: Outbox, job_id: int, spec: JobSpec, *devices: RunDevice, ending:
     finish(outbox, job_id, *devices, ending=ending)
 
 
-def finish(outbox: Outbox, job_id: int, *devices: RunDevice, ending: Ending = WELL, **given: Any) -> None:
+def finish(
+    outbox: Outbox,
+    job_id: int,
+    *devices: RunDevice,
+    ending: Ending = WELL,
+    notes: tuple[RunNote, ...] = (),
+    **given: Any,
+) -> None:
     """Add the one run of a job."""
-    outbox.run(job_id, devices, ending, duration_s=9.0, claimed={"lease": str(8 * GIB), **given})
+    outbox.run(job_id, devices, ending, duration_s=9.0, claimed={"lease": str(8 * GIB), **given}, notes=notes)
 
 
 def found(database: HistoryDatabase, user: str = "ada", program: str = PROGRAM) -> tuple[PastRun, ...]:
@@ -263,3 +270,15 @@ def test_the_query_names_endings_literally_so_that_it_needs_few_modules() -> Non
         "timed_out",
         "out_of_memory",
     }
+
+
+def test_a_success_that_hides_a_failure_shows_nothing(database: HistoryDatabase, outbox: Outbox) -> None:
+    """A run whose processes were ended shows a lower bound, and one that hides a failure nothing."""
+    for job_id, kinds in enumerate([("hidden_failure",), ("ended_processes", "of_a_newer_version"), ("other",)], 1):
+        outbox.submit(job_id, train())
+        notes = tuple(RunNote(kind=kind, items=('a "kind":"hidden_failure"',), count=2) for kind in kinds)
+        finish(outbox, job_id, device(5), notes=notes)
+    outbox.record()
+
+    assert [Proof.PEAK, Proof.AT_LEAST] == [run.proof for run in found(database)]
+    assert ["ended_processes", "of_a_newer_version"] == [note.kind for note in known(database, 2).runs[0].notes]

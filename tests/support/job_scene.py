@@ -19,7 +19,7 @@ from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.device import Activity, DeviceKind, Health, Peak, PeakSource, Timeline
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Checkout
-from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.model.run import Ending, EndingKind, RunDevice, RunNote
 from gpuqueue.model.sweep import Axis
 from gpuqueue.queue.lease import Again, Alive, Claim, Offer
 from gpuqueue.text.units import GIB
@@ -127,7 +127,8 @@ def play(site: ServedSite) -> tuple[JobScene, list[Claim]]:
 
     hostile = submit(make_spec(account=EVE, name=HOSTILE, argv=(HOSTILE,), mem_bytes=2 * GIB)).id
     lost = started(site, hostile, OUTPUT)
-    finish(site, lost, Ending(kind=EndingKind.SIGNALLED, signal=9), GIB)
+    notes = (RunNote(kind="ended_processes", items=(HOSTILE,)),)
+    finish(site, lost, Ending(kind=EndingKind.SIGNALLED, signal=9), GIB, notes=notes)
 
     running = submit(make_spec(account=ME, name="llama-finetune", argv=words, **{**asked, "gpus": 1})).id
     runs = [started(site, running, OUTPUT)]

@@ -14,7 +14,7 @@ from gpuqueue.model.event import Act, Cursor, Event
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import JobSpec
-from gpuqueue.model.run import Ending, Record, RunDevice, state_after
+from gpuqueue.model.run import Ending, Record, RunDevice, RunNote, state_after
 from gpuqueue.text.units import GIB
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Outbox:
         state: JobState | None = None,
         duration_s: float | None = 1.5,
         claimed: Mapping[str, Any] | None = None,
+        notes: tuple[RunNote, ...] = (),
         **ended: Any,
     ) -> None:
         """Add a run on these devices, from its claim to its end. *claimed* and *ended* are more fields of those events.
@@ -84,7 +85,7 @@ class Outbox:
         self.report(job_id, Act.CLAIM, JobState.STARTING, devices=uuids, **claim, **given)
         started = encode_started(log_path="/log", devices=devices)
         self.report(job_id, Act.STARTED, JobState.RUNNING, started=started, **given)
-        payload = encode_ended(ending=ending, duration_s=duration_s, devices=devices)
+        payload = encode_ended(ending=ending, duration_s=duration_s, devices=devices, notes=notes)
         self.report(job_id, Act.FINISH, state or state_after(ending), ended=payload, **ended, **given)
 
     def record(self, batch: int | None = None) -> None:

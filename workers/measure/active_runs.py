@@ -21,6 +21,7 @@ from workers.measure.meter import MOST_POINTS, Meter
 from workers.measure.neighbours import Neighbours
 from workers.measure.sample import Sample
 from workers.run.directory import Held, RunDir
+from workers.shim.log import OWN_LINE
 from workers.threads import SteadyEvent
 
 log = logging.getLogger(__name__)
@@ -192,9 +193,11 @@ class LiveRun:
         """Append *words* as a line to the job's log. A log that is gone, or cannot be written now, is left alone."""
         with contextlib.suppress(OSError):
             # Non-blocking, because the job may have put a pipe there. Without O_CREAT, a deleted log stays deleted.
-            job_log = os.open(self.directory.log, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+            job_log = os.open(self.directory.log, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                os.write(job_log, f"gpuqueue: {words}\n".encode())
+                size = os.fstat(job_log).st_size
+                before = "\n" if size and os.pread(job_log, 1, size - 1) != b"\n" else ""  # the last line is not whole
+                os.write(job_log, f"{before}{OWN_LINE}{words}\n".encode())
             finally:
                 os.close(job_log)
 

@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.model.run import Ending, EndingKind, RunDevice, RunNote
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import in_one_line
@@ -412,6 +413,8 @@ class Exit:
     host_lacks: bool = False
     #: Whether the shim is gone without having written an exit.
     shim_vanished: bool = False
+    #: What the shim noted.
+    notes: tuple[RunNote, ...] = ()
 
     @classmethod
     def of(cls, plain: Fields) -> Exit:
@@ -427,7 +430,12 @@ class Exit:
             max_rss_bytes=plain.whole_or_none("max_rss_bytes"),
             hosts_fault=plain.flag("hosts_fault", default=False),
             host_lacks=plain.flag("host_lacks", default=False),
+            notes=tuple(map(_plain_note, from_plain(tuple[RunNote, ...], plain.each("notes"), "the notes of a run"))),
         )
+
+
+def _plain_note(note: RunNote) -> RunNote:
+    return replace(note, items=tuple(map(in_one_line, note.items)))
 
 
 def _ending(plain: Fields) -> Ending:

@@ -1,4 +1,4 @@
-"""The final ending of a run: decides whether its device was out of memory, and whether its device or its script failed.
+"""The final ending of a run: whether its device was out of memory, its device or its script failed, a success is none.
 
 Pure, except for ``tail``, which reads a log.
 
@@ -15,7 +15,7 @@ import os
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from errno import EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS, ESTALE
 from itertools import islice
@@ -24,12 +24,14 @@ from pathlib import Path
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind
-from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.model.run import Ending, EndingKind, NoteKind, RunNote
 from gpuqueue.system.logs import last_bytes
 from gpuqueue.system.safe_open import read_small
 from gpuqueue.text.json_fields import Fields, loaded
+from gpuqueue.text.sanitize import in_one_line, short
 from gpuqueue.text.units import format_bytes
 from workers.shim.acl import REPORTS
+from workers.shim.log import OWN_LINE
 
 #: How much of the log's end is searched, in bytes. It contains a final traceback, and rarely an OOM that was handled.
 TAIL_BYTES = 64 * 1024
@@ -39,6 +41,19 @@ _FULL = re.compile(
     rb"|torch\.OutOfMemoryError|c10::OutOfMemoryError|cupy\.cuda\.memory\.OutOfMemoryError"
     rb"|(Xla|Jax)RuntimeError: RESOURCE_EXHAUSTED|ResourceExhaustedError.*OOM when allocating"
 )
+#: How many lines of text may follow an error at the end of a log, how many of the last lines are searched for one, and
+#: the most characters of it in a note. A script prints a line or two before it exits with 0; torchrun prints a summary.
+MAX_AFTER, MAX_LAST, MAX_ERROR = 3, 40, 120
+#: Colours, and the names of processes that torchrun puts before each line.
+_DECORATION = re.compile(rb"\x1b\[[0-9;]*m|^\[[a-z]+[0-9]+\]: ?", re.MULTILINE)
+#: The last line of a traceback of Python, how the lines before it begin (also in a box of rich), what precedes one
+#: after which the program goes on, and the errors that have no traceback.
+_EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(?::(?: .*)?)?")
+_FRAME = (b" ", b"\t", b"\xe2\x94", b"\xe2\x95")
+_GOES_ON = (b"Exception ignored", b"Error in atexit")
+_OF_SYNTAX = (b"SyntaxError: ", b"IndentationError: ", b"TabError: ")
+#: A line that is no text of its own: it is indented, has no word, or is a number in the summary of torchrun.
+_NO_TEXT = re.compile(rb"\s.*|(?:[^\w\x80-\xff]|_)*|\[[0-9]+\]:")
 #: A failure within so many seconds of the start is a quick one. Long enough to import torch from a slow disk.
 QUICK_S = 30.0
 
@@ -116,6 +131,56 @@ def _failed_by_itself(ending: Ending) -> bool:
 def shows_out_of_memory(log_tail: bytes) -> bool:
     """Return whether the end of a log reports that a device was out of memory."""
     return _FULL.search(log_tail) is not None
+
+
+def hidden_failure(ending: Ending, report: InsideReport | None, logs: Iterable[bytes]) -> RunNote | None:
+    """Return the note that a program failed in a run which exited with 0, None if none did.
+
+    A pipe has the exit code of its last command, and a script that of its last line. *logs* are the ends of the logs.
+    """
+    if ending.kind is not EndingKind.EXITED or ending.exit_code != 0:
+        return None
+    error = report.message if report is not None and report.out_of_memory else None
+    if error is None:
+        error = next((line for line in map(last_error, logs) if line is not None), None)
+    if error is None:
+        return None
+    words = short(in_one_line(error).strip(), MAX_ERROR).rstrip(".: ")
+    return RunNote(kind=NoteKind.HIDDEN_FAILURE.value, items=(words,) if words else ())
+
+
+def last_error(log_tail: bytes) -> str | None:
+    """Return the error with which a log ends, None if it ends with none.
+
+    That is the last line of a traceback, or one that says that a device was out of memory. At most ``MAX_AFTER`` lines
+    of text follow it: after more, the program has gone on.
+    """
+    lines = [line for line in _DECORATION.sub(b"", log_tail).splitlines() if line.strip()]
+    after = 0
+    for place in range(len(lines) - 1, max(-1, len(lines) - 1 - MAX_LAST), -1):
+        line = lines[place]
+        if line.startswith(OWN_LINE.encode()):
+            continue
+        if _FULL.search(line) or _ends_traceback(lines, place):
+            return line.decode(errors="replace")
+        after += _NO_TEXT.fullmatch(line) is None
+        if after > MAX_AFTER:
+            break
+    return None
+
+
+def _ends_traceback(lines: Sequence[bytes], place: int) -> bool:
+    """Return whether a traceback ends with this line, and is not one of those after which Python goes on."""
+    if lines[place].startswith(_OF_SYNTAX):
+        return True
+    if not _EXCEPTION.fullmatch(lines[place]):
+        return False
+    for at in range(place - 1, -1, -1):
+        if b"Traceback (most recent call last)" in lines[at]:
+            return not (at and lines[at - 1].startswith(_GOES_ON))
+        if not lines[at].startswith(_FRAME):
+            return False
+    return False
 
 
 def tail(log: Path) -> bytes:

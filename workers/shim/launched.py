@@ -80,9 +80,11 @@ class LaunchedTree(Tree):
         """Return the largest resident memory of one process, in bytes, and the processor time, in seconds."""
         return self._usage
 
-    def end(self, grace_s: float, meanwhile: Callable[[], object], *, warned: bool = False) -> None:
+    def end(
+        self, grace_s: float, meanwhile: Callable[[], object], *, warned: bool = False, by_itself: bool = False
+    ) -> None:
         """End every process. If the guard was killed, the launcher ends what the guard has left."""
-        super().end(grace_s, meanwhile, warned=warned)
+        super().end(grace_s, meanwhile, warned=warned, by_itself=by_itself)
         while self.lost:
             with contextlib.suppress(OSError):
                 sweep(self._launcher, self._token)

@@ -21,6 +21,8 @@ import os
 import time
 
 PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # linux/falloc.h
+#: How the lines begin that gpuqueue writes into a log.
+OWN_LINE = "gpuqueue: "
 #: Time between two checks of a log, in seconds. ``SOON_S`` applies to a log that may soon be over its limit.
 POLL_S = 1.0
 SOON_S = 0.1
@@ -185,7 +187,7 @@ class LogLimit:
         os.ftruncate(fd, self._size)
 
     def _marker(self, missing: int) -> bytes:
-        return f"\ngpuqueue: {missing} bytes are missing here: {self._reason}\n".encode()
+        return f"\n{OWN_LINE}{missing} bytes are missing here: {self._reason}\n".encode()
 
 
 def _free_reserved(fd: int, size: int, limit: int) -> None:

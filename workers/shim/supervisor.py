@@ -187,7 +187,9 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
     if kind == "exited" and request.signalled and tree.status != 0:
         kind = "preempted"  # it ended on SIGTERM; its other processes may still be saving
     request.poll(read)  # the request may have arrived together with a cancel
-    tree.end(grace_of(kind, spec, request), check_logs, warned=kind == "preempted" and request.signalled)
+    by_itself = kind == "exited" and (tree.status or 0) >= 0 and not request.signalled
+    warned = kind == "preempted" and request.signalled
+    tree.end(grace_of(kind, spec, request), check_logs, warned=warned, by_itself=by_itself)
     output.drain()
     for log in logs:
         log.last_check()
@@ -195,6 +197,7 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
     if spec["user"] is not None:
         acl.end_writing(".")
     max_rss_bytes, cpu_s = tree.usage()
+    count, names = tree.left
     return {
         "kind": kind,
         "status": tree.status,
@@ -202,4 +205,5 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
         "duration_s": (ended if kind == "exited" else time.monotonic()) - began,
         "max_rss_bytes": max_rss_bytes,
         "cpu_s": cpu_s,
+        **({"notes": [{"kind": "ended_processes", "items": names, "count": count}]} if count else {}),
     }

@@ -21,6 +21,12 @@ KILL_STEP_S = 0.05
 #: How long a process may take to disappear after SIGKILL, in seconds. One that takes longer is unkillable: it waits in
 #: the kernel, for a driver or a file server.
 UNKILLABLE_S = 15.0
+#: How long after the end of the first process the others may end by themselves, in seconds: ``tee`` has its last lines
+#: to write, and workers notice that nobody needs them.
+SETTLE_S = 0.5
+#: How many of the processes that are then still running are named, the longest text of a command, and how long reading
+#: them may take, in seconds.
+MAX_NAMED, MAX_COMMAND, NAMES_S = 3, 60, 0.5
 #: The bit of SIGKILL in the pending signals of a thread, and that of a thread which ends, in its flags (see proc(5)).
 KILLED, ENDS = 1 << (signal.SIGKILL - 1), 0x4
 #: More processes than this are stopped before they are killed, in at most so many rounds.
@@ -154,6 +160,41 @@ def descendants(top: int | None = None) -> dict[int, tuple[int, str]]:
     return there
 
 
+def running(top: int | None = None) -> tuple[int, list[str]]:
+    """Return how many processes below *top*, by default this one, are running, and names of the first of them.
+
+    A user can have the command line of a process never answer, as long as the process lives. So a thread reads them,
+    and after ``NAMES_S`` none is returned.
+    """
+    import threading  # noqa: PLC0415 - few runs leave processes behind
+
+    pids: list[int] = []
+    names: list[str] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            pids.extend(pid for pid in descendants(top) if is_killed(pid) is False)
+            names.extend(name_of(pid) for pid in pids[:MAX_NAMED])
+
+    reader = threading.Thread(target=read, daemon=True)
+    with contextlib.suppress(RuntimeError):  # the host has no thread left
+        reader.start()
+        reader.join(NAMES_S)
+    return (0, []) if reader.is_alive() else (len(pids), names)
+
+
+def name_of(pid: int) -> str:
+    """Return the command line of *pid*, shortened and in one line, and its pid: ``python train.py (pid 17)``.
+
+    Raises:
+        OSError: the process has ended.
+
+    """
+    line = slurp(f"/proc/{pid}/cmdline").replace(b"\0", b" ").strip() or slurp(f"/proc/{pid}/comm")
+    words = " ".join(line.decode(errors="replace").split())
+    return f"{words if len(words) <= MAX_COMMAND else words[: MAX_COMMAND - 1] + '…'} (pid {pid})"
+
+
 def run_first() -> None:
     """Let this process run before all others, where its account may: a fork bomb would leave it no processor time."""
     with contextlib.suppress(OSError):
@@ -213,6 +254,8 @@ class Tree:
     root: int | None = None
     #: The processes that SIGKILL has not ended; None: there are none.
     unkillable: list[int] | None = None
+    #: What was still :func:`running` after the first process had ended by itself.
+    left: tuple[int, list[str]] = (0, [])
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -248,8 +291,13 @@ class Tree:
             if pid == self.pid:
                 self.status = os.waitstatus_to_exitcode(status)
 
-    def end(self, grace_s: float, meanwhile: Callable[[], object], *, warned: bool = False) -> None:
+    def end(
+        self, grace_s: float, meanwhile: Callable[[], object], *, warned: bool = False, by_itself: bool = False
+    ) -> None:
         """End every process: send TERM, wait *grace_s* seconds, then send KILL until no process is left.
+
+        With *by_itself* the run has ended by itself: the processes have ``SETTLE_S`` to do so too, and ``left`` has
+        those that have not.
 
         After ``UNKILLABLE_S`` processes that SIGKILL does not end are left: ``unkillable`` names them.
         *meanwhile* is called at every check during the grace. With *warned* TERM was sent before and is not sent
@@ -257,6 +305,10 @@ class Tree:
         """
         if not self.reap():
             return
+        if by_itself:
+            if self._gone_by(time.monotonic() + SETTLE_S, meanwhile):
+                return
+            self.left = running(self.root)
         deadline = time.monotonic() + grace_s
         while True:
             warned = warned or (self.send(signal.SIGTERM) and self.send(signal.SIGCONT))  # CONT: for stopped ones
@@ -274,3 +326,12 @@ class Tree:
                 return
             self.send(signal.SIGKILL)
             signal.sigtimedwait(WAKE, KILL_STEP_S)
+
+    def _gone_by(self, deadline: float, meanwhile: Callable[[], object]) -> bool:
+        """Wait until no process is left, or *deadline* on the host's monotonic clock. Return whether none is left."""
+        while (left_s := deadline - time.monotonic()) > 0:
+            signal.sigtimedwait(WAKE, min(POLL_S, left_s))
+            if not self.reap():
+                return True
+            meanwhile()
+        return False

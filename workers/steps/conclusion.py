@@ -11,7 +11,7 @@ from typing import TypeVar
 from gpuqueue.errors import Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.mem_source import Shortage
-from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.model.run import Ending, RunDevice, RunNote
 from gpuqueue.queue.evidence import NO_EVIDENCE, Evidence
 from workers.threads import SteadyEvent
 
@@ -50,6 +50,7 @@ class Conclusion:
     evidence: Evidence = NO_EVIDENCE
     #: The facts about a lack of device memory, None if the run lacked none.
     shortage: Shortage | None = None
+    notes: tuple[RunNote, ...] = ()
 
 
 class Detached(Exception):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuqueue.clock import Clock
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.mem_source import Shortage
-from gpuqueue.model.run import NO_USE, Ending, EndingKind
+from gpuqueue.model.run import NO_USE, Ending, EndingKind, NoteKind
 from gpuqueue.queue.evidence import NO_EVIDENCE, Evidence
 from gpuqueue.system.logs import LOGS
 from gpuqueue.text.units import GIB, MIB
@@ -23,7 +24,16 @@ from workers.measure.monitor import DeviceMonitor
 from workers.measure.neighbours import Snapshot
 from workers.measure.peak import measured_devices
 from workers.run.directory import Exit
-from workers.run.verdict import QUICK_S, InsideReport, clears_devices, device_fault, judged, read_reports, tail
+from workers.run.verdict import (
+    QUICK_S,
+    InsideReport,
+    clears_devices,
+    device_fault,
+    hidden_failure,
+    judged,
+    read_reports,
+    tail,
+)
 from workers.steps.conclusion import Conclusion, NotStarted
 
 log = logging.getLogger(__name__)
@@ -63,13 +73,20 @@ class Judge:
         if end.ending.kind is EndingKind.LOST:
             return Conclusion(ending=end.ending, evidence=self._collector.of_loss(run, end))
         self._start_health.run_began()
-        log_tail = b"\n".join(tail(run.directory.path / name) for name in LOGS)
-        found = self._judged(run, end, log_tail)
-        evidence = self._collector.of_ending(run, found.ending, end.duration_s, log_tail)
+        logs = [tail(run.directory.path / name) for name in LOGS]
+        log_tail = b"\n".join(logs)
+        found = self._judged(run, end, logs)
+        for note in found.notes:
+            if note.words.encode() not in log_tail:  # an earlier worker may have ended before its report
+                run.write_to_log(note.words)
+        hides = any(note.kind == NoteKind.HIDDEN_FAILURE for note in found.notes)
+        ending = Ending.from_status(1) if hides else found.ending  # such a success does not show that the devices work
+        evidence = self._collector.of_ending(run, ending, end.duration_s, log_tail)
         return replace(found, evidence=evidence)
 
-    def _judged(self, run: LiveRun, end: Exit, log_tail: bytes) -> Conclusion:
-        """Return the devices with their peaks, and the ending, which may become OUT_OF_MEMORY."""
+    def _judged(self, run: LiveRun, end: Exit, logs: Sequence[bytes]) -> Conclusion:
+        """Return the devices with their peaks, the notes, and the ending, which may become OUT_OF_MEMORY."""
+        log_tail = b"\n".join(logs)
         try:
             report = read_reports(run.directory.path)
             devices = measured_devices(run, end.max_rss_bytes, report, self._monitor)
@@ -96,10 +113,18 @@ class Judge:
                 peak_bytes=peak_bytes,
                 snapshot=full,
             )
-            return Conclusion(ending=ending, devices=devices, duration_s=end.duration_s, shortage=shortage)
+            hidden = hidden_failure(ending, report, logs)
+            return Conclusion(
+                ending=ending,
+                devices=devices,
+                duration_s=end.duration_s,
+                shortage=shortage,
+                notes=end.notes if hidden is None else (*end.notes, hidden),
+            )
         except Exception:
             log.exception("%s: its peaks and its cause of failure could not be determined", run)
-            return Conclusion(ending=end.ending, devices=run.held.devices, duration_s=end.duration_s)
+            devices = run.held.devices
+            return Conclusion(ending=end.ending, devices=devices, duration_s=end.duration_s, notes=end.notes)
 
 
 def _explained(run: LiveRun, ending: Ending) -> Ending:

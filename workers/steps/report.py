@@ -98,6 +98,7 @@ class Report:
             duration_s=conclusion.duration_s,
             devices=conclusion.devices,
             peak_at_once_bytes=run.at_once_bytes,
+            notes=conclusion.notes,
             evidence=conclusion.evidence,
             again=again,
             shortage=conclusion.shortage,

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 import click
 
 from gpuqueue.cli.completion.candidates import live_ids
-from gpuqueue.cli.follow.status_line import report_away, report_held
+from gpuqueue.cli.follow.status_line import report_away, report_held, report_notes
 from gpuqueue.cli.options.job_id import JobNameType
 from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output.arrays import first_bad_code
 from gpuqueue.console import print_message
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.text.units import parse_duration
 
 #: Values of ``--timeout`` that mean no wait.
 NOW = frozenset({"0", "0s"})
+#: The most jobs of a wait whose notes are printed: each takes a request.
+MAX_NOTED = 20
 
 
 @click.command()
@@ -57,9 +60,11 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
             ended[name] = job
             if job.because:
                 print_message("gpuqueue", f"job {name} {job.state} ({job.because})")
+            if job.attempt and len(names) <= MAX_NOTED:
+                with suppress(GpuQueueError):  # the store may have gone meanwhile
+                    report_notes(name, client.jobs.newest(name))
             if first:
                 break
-        # Succeeded jobs need no query of the history and no import of its library.
         records = {name: client.jobs.recorded(ended[name]) for name in names if name in ended} if as_json else {}
         code = first_bad_code(client, words, ended, records)
     if as_json:

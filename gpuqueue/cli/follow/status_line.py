@@ -37,6 +37,13 @@ def report_end(job_id: int | str, record: Record) -> None:
     why = record.job.because or (last.ending if last else None)
     how = f" ({why})" if why and str(why) != str(record.job.state) else ""
     print_message("gpuqueue", f"job {job_id} {record.job.state}{how}")
+    report_notes(job_id, record)
+
+
+def report_notes(job_id: int | str, record: Record) -> None:
+    """Print what is to be known of the last run of a job beside its ending."""
+    for note in record.last_run.notes if record.last_run is not None else ():
+        print_message("gpuqueue", f"job {job_id}: {note.words}")
 
 
 def report_again(job_id: int | str, run: Run) -> None:

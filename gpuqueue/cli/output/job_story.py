@@ -229,6 +229,7 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
         f"  claimed    {when(run.claimed_at)}" + (f" ({run.start_kind})" if run.start_kind else ""),
         f"  took       {so_far or format_duration(run.duration_s)}",
         f"  ending     {plain(str(run.ending)) if run.ending else '-'}",
+        *(f"  note       {plain(note.words)}" for note in run.notes),
         f"  log        {plain(run.log_path or '-')}",
     ]
     for device in run.devices:

@@ -99,6 +99,8 @@ def why_not(record: Record) -> str:
     if has_failed(record):
         return f"job {job} failed ({ending}): gpuqueue logs {job}"
     if ending.kind in {EndingKind.EXITED, EndingKind.TIMED_OUT}:
+        if run.notes:
+            return f"job {job}: {plain(run.notes[0].words)}"
         took = format_duration(run.duration_s)
         return (
             f"no memory of job {job} was seen on its device in {took}: it used none, or its driver does not report it"

@@ -96,6 +96,7 @@ function Page({ me, id }) {
       ${["queued", "held"].includes(state) && !(isArray && row?.members?.waiting === 0) ? html`<${Why} path=${path} row=${row ?? null} />` : null}
       ${runs.length > 1 ? html`<${RunChoice} runs=${runs} run=${run} onChoose=${setChosen} />` : null}
       ${run ? html`<${Failure} view=${view} run=${run} path=${path} onAgain=${() => setAsks("again")} />` : null}
+      ${run?.notes.length ? html`<div class="banner">${run.notes.map((note) => html`<p key=${note.words}><bdi>${note.words}</bdi></p>`)}</div>` : null}
       ${isArray ? html`<${Members} id=${id} path=${path} state=${state} />` : null}
       ${run ? html`<${Memory} view=${view} run=${run} live=${isNow ? live : null} now=${now} />` : null}
       <${Story} view=${view} path=${path} now=${now} />

@@ -14,7 +14,7 @@ from site_of_one import BIN, Site
 
 from gpuqueue.errors import JobNotFound
 from gpuqueue.model.job import JobState
-from gpuqueue.model.run import Ending
+from gpuqueue.model.run import Ending, RunNote
 
 #: Runs `gpuqueue` and prints on stderr whether it imported the library of the history.
 REPORTING = """
@@ -39,12 +39,14 @@ def submit(site: Site, **more: str) -> int:
     return site.client.jobs.submit(["true"], mem="64M", **more).id
 
 
-def end(site: Site, code: int = 0) -> int:
+def end(site: Site, code: int = 0, notes: tuple[RunNote, ...] = ()) -> int:
     """Claim the next job, end it and return its id."""
     claimed = must_claim(site.queue)
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
-    site.queue.runs.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
+    site.queue.runs.finish(
+        claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=(), notes=notes
+    )
     return claimed.job_id
 
 
@@ -156,3 +158,15 @@ def test_a_timeout_of_zero_only_polls(site: Site) -> None:
         output = site.cli("wait", "--timeout", word, str(job_id), check=False)
         assert (124, "") == (output.returncode, output.stdout)
         assert f"job {job_id} has not ended after 0 s" in output.stderr
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_notes_of_a_run_are_printed_before_the_history_has_them(open_site: Site, code: int) -> None:
+    """No recorder runs here, so the note is still in the store. The exit code stays that of the job."""
+    submit(open_site)
+    note = RunNote(kind="ended_processes", items=("sleep 9 (pid 17)",))
+    end(open_site, code, (note,))
+
+    done = open_site.cli("wait", "1", check=False)
+
+    assert (code, f"gpuqueue: job 1: {note.words}\n") == (done.returncode, done.stderr)

@@ -15,7 +15,7 @@ from service_fixtures import ServedSite
 from gpuqueue.client import Client
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.model.run import Ending, RunDevice, RunNote
 
 PRIVATE = "/home/here/zebra"
 
@@ -145,3 +145,23 @@ def test_the_values_of_a_sweep_are_hidden(served: ServedSite, owner: Client, bob
     seen = (bob.jobs.show(job.id), bob.jobs.listing(), bob.history.folded(), bob.jobs.why(job.id))
     assert "okapi" not in json.dumps(to_plain(seen))
     owner.jobs.cancel(job.id)
+
+
+def test_what_the_notes_of_a_run_name_is_hidden(served: ServedSite, owner: Client, bob: Client) -> None:
+    """They name command lines and errors of the job: others see what kind of note there is, and how many it counts."""
+    job = owner.jobs.submit(["true"], mem="1M", env={}, priority="urgent")
+    claim = must_claim(served.queue)
+    device = RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**20)
+    note = RunNote(kind="ended_processes", items=(f"{PRIVATE} (pid 17)",), count=4)
+    ending = Ending.from_status(0)
+    served.queue.runs.finish(
+        job.id, claim.token, state=JobState.SUCCEEDED, ending=ending, duration_s=None, devices=(device,), notes=(note,)
+    )
+    served.record()
+
+    mine, bobs = owner.jobs.show(job.id).last_run, bob.jobs.show(job.id).last_run
+    assert mine is not None
+    assert bobs is not None
+    assert ((note,), (note.without_items(),)) == (mine.notes, bobs.notes)
+    for found in (bob.history.search(), bob.history.folded(), bob.jobs.newest(job.id), bob.jobs.wait(job.id)):
+        assert PRIVATE not in json.dumps(to_plain(found))

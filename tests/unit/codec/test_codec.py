@@ -30,7 +30,7 @@ from gpuqueue.model.job_spec import Checkout, Priority
 from gpuqueue.model.notification import Notification, When
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference
 from gpuqueue.model.retries import NO_RETRIES, Retries, RetryOn
-from gpuqueue.model.run import Ended, Ending, EndingKind, RunDevice
+from gpuqueue.model.run import Ended, Ending, EndingKind, RunDevice, RunNote
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.text.units import GIB
 
@@ -78,8 +78,9 @@ def test_what_a_run_brings_comes_out_as_it_went_in() -> None:
     ending = Ending.stopped(EndingKind.TIMED_OUT, -15, "over")
 
     assert ("/log", (device,)) == decode_started(encode_started(log_path="/log", devices=(device,)))
-    ended = Ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5)
-    text = encode_ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5)
+    notes = RunNote(kind="ended_processes", items=("sleep 9 (pid 7)",), count=2), RunNote(kind="of_a_newer_version")
+    ended = Ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5, notes=notes)
+    text = encode_ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5, notes=notes)
     assert ended == decode_ended(text)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.job import JobState
-from gpuqueue.model.run import Ending, EndingKind, state_after
+from gpuqueue.model.run import Ending, EndingKind, NoteKind, RunNote, state_after
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,47 @@ def test_a_peak_without_a_source_cannot_be_written_down() -> None:
         Peak(bytes=0, source=PeakSource.NONE)
     with pytest.raises(ValueError, match="cannot come from"):
         Peak(bytes=None, source=PeakSource.HOST_RSS)
+
+
+@pytest.mark.parametrize(
+    ("note", "words"),
+    [
+        (
+            RunNote(kind="ended_processes", items=("python train.py (pid 17)",)),
+            (
+                "ended 1 process that was still running: python train.py (pid 17); run it in the foreground, or put "
+                "`wait` at the end of the script"
+            ),
+        ),
+        (
+            RunNote(kind="ended_processes", items=("sleep 1 (pid 2)", "sleep 2 (pid 3)"), count=5),
+            (
+                "ended 5 processes that were still running: sleep 1 (pid 2), sleep 2 (pid 3) and 3 more; run them in "
+                "the foreground, or put `wait` at the end of the script"
+            ),
+        ),
+        (
+            RunNote(kind="hidden_failure", items=("ValueError: bad",)),
+            (
+                "exit 0, but a program in it failed: ValueError: bad; `set -eo pipefail` at the start of a bash script "
+                "makes that a failure of the job"
+            ),
+        ),
+        (
+            RunNote(kind="hidden_failure", items=("ValueError: bad",)).without_items(),
+            (
+                "exit 0, but a program in it failed; `set -eo pipefail` at the start of a bash script makes that a "
+                "failure of the job"
+            ),
+        ),
+        (RunNote(kind="of_a_newer_version"), "of a newer version"),
+    ],
+)
+def test_a_note_is_a_sentence(note: RunNote, words: str) -> None:
+    """A note names what it is about, says how many more there are, and what to do."""
+    assert words == note.words
+
+
+def test_every_kind_of_note_has_a_sentence() -> None:
+    """A new kind of note must not be shown by its code."""
+    assert [] == [kind for kind in NoteKind if RunNote(kind=kind.value).words == kind.value.replace("_", " ")]

@@ -12,7 +12,7 @@ from gpuqueue.model.array import Array, Indexes, Tally
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.notification import Notification
-from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice
+from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, RunNote
 from gpuqueue.notify.message import idle_message_of, message_of, title_of, took
 from gpuqueue.notify.targets import url_of
 from gpuqueue.settings.settings import Settings
@@ -199,3 +199,15 @@ def test_the_message_about_an_idle_run_says_where_and_why() -> None:
     assert f"why      {texts[1]}" in message.body.splitlines()
     assert ["gpuqueue show 17", "gpuqueue cancel 17"] == message.body.splitlines()[-2:]
     assert not message.good
+
+
+def test_the_message_has_the_notes_of_the_run() -> None:
+    """A success that is none is named where its owner reads of it. The text is sanitized."""
+    note = RunNote(kind="hidden_failure", items=("ValueError: \x1b",))
+    record = a_record(JobState.SUCCEEDED, Ending.from_status(0), notes=(note,))
+
+    body = message_of(record, host="elsewhere").body.splitlines()
+
+    assert ["note     exit 0, but a program in it failed: ValueError: \N{REPLACEMENT CHARACTER}"] == [
+        line.partition(";")[0] for line in body if line.startswith("note")
+    ]

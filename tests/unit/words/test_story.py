@@ -12,7 +12,7 @@ from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.page import StoryStep
-from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
+from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, RunNote, StartKind
 from gpuqueue.text.units import GIB
 from gpuqueue.words.story import meaning_of, story_of
 
@@ -153,3 +153,12 @@ def test_a_failure_is_explained() -> None:
     on_purpose = {EndingKind.CANCELLED, EndingKind.PREEMPTED}
     unexplained = {each for each in EndingKind if meaning_of(Ending(kind=each, exit_code=1, signal=9)) is None}
     assert on_purpose == unexplained
+
+
+def test_the_notes_of_a_run_follow_its_end() -> None:
+    """What the ending of a run does not say is a step of its own, also for a reader who sees no events."""
+    noted = replace(RUNS[1], notes=(RunNote(kind="hidden_failure", items=("ValueError: bad",)),))
+    steps = [*story_of(replace(RECORD, runs=(RUNS[0], noted), notes=()), ())]
+
+    assert ("note", noted.notes[0].words, "", None) == shown(steps[-1])
+    assert "run 2 ended: exit 0" == steps[-2].words

@@ -112,7 +112,9 @@ def test_the_end_of_the_first_process_ends_the_rest(as_user: Start, people: Peop
     """When the first process exits, what it has left in the background is ended too."""
     run = as_user("/bin/sh", "-c", "setsid sleep 1000 & exit 4")
 
-    assert 4 == run.ended().ending.exit_code
+    end = run.ended()
+    assert 4 == end.ending.exit_code
+    assert ["sleep 1000"] == [item.partition(" (")[0] for note in end.notes for item in note.items]
     assert [] == people.running(people.alice)
 
 

@@ -225,6 +225,46 @@ def test_nothing_outlives_a_job_that_ended_by_itself(shims: Any) -> None:
     assert ProcessIdentity.of(daemon) is None
 
 
+@pytest.mark.parametrize(
+    ("script", "count", "words"),
+    [
+        ("nohup sleep 1000 > out 2>&1 & exit 0", 1, ["sleep 1000 (pid "]),
+        ("setsid sleep 1000 & exit 3", 1, ["sleep 1000 (pid "]),
+        ("for i in 1 2 3 4 5; do sleep 100$i & done; exit 0", 5, ["sleep 100", "sleep 100", "sleep 100"]),
+        ("exec -a 'two\n\nlines \x1b' sleep 1000 & exit 0", 1, ["two lines "]),
+        (f"exec -a {'a' * 90} sleep 1000 & exit 0", 1, ["a" * 59 + "… (pid "]),
+        ("sleep 1000 & kill -SEGV $$", 0, []),
+        ("exit 0", 0, []),
+    ],
+)
+def test_processes_that_still_run_after_the_script_are_named(
+    shims: Any, tmp_path: Path, script: str, count: int, words: list[str]
+) -> None:
+    """A run that ended by itself notes what it left running and the shim ended: the number, and the first three.
+
+    Nothing is named after a crash.
+    """
+    end = shims("bash", "-c", script, cwd=str(tmp_path)).ended()
+
+    assert ["ended_processes"] * bool(count) == [note.kind for note in end.notes]
+    for note in end.notes:
+        assert (count, len(words)) == (note.count, len(note.items))
+        assert all(item.startswith(expected) for item, expected in zip(note.items, words, strict=True))
+        assert all(item.endswith(")") and item.isprintable() for item in note.items)
+
+
+def test_processes_of_a_run_that_was_ended_are_not_named(shims: Any) -> None:
+    """Who cancels a job, or sets a time limit, knows that its processes end."""
+    words = ("sh", "-c", "sleep 1000 & echo up; wait")
+    cancelled, limited = shims(*words), shims(*words, time_limit_s=0.5)
+    until(lambda: "up" in cancelled.log())
+    cancelled.directory.ask_end(EndingKind.CANCELLED)
+
+    assert [(EndingKind.CANCELLED, ()), (EndingKind.TIMED_OUT, ())] == [
+        (end.ending.kind, end.notes) for end in (cancelled.ended(), limited.ended())
+    ]
+
+
 def test_a_job_that_ignores_term_is_killed_after_its_grace(shims: Any) -> None:
     """A job that ignores SIGTERM gets SIGKILL after its grace."""
     shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done", kill_grace_s=0.3)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import PIPE
@@ -146,3 +147,45 @@ def test_no_process_of_others_holds_up_a_signal(tmp_path: Path) -> None:
         )
 
     assert ["2", f"{int(signal.SIGKILL)} 2 0"] == done.stdout.splitlines(), done.stderr
+
+
+#: A run whose first process has ended, and another that ends by itself once the first one's output is at its end.
+LIKE_TEE = """
+import os, signal
+from workers.shim import tree
+tree.prctl(36, 1, 0, 0, 0)
+tree.SETTLE_S = 60.0
+signal.pthread_sigmask(signal.SIG_BLOCK, tree.WAKE)
+reader, writer = os.pipe()
+first = os.fork()
+if first == 0:
+    os._exit(0)
+if os.fork() == 0:
+    os.close(writer)
+    os.read(reader, 1)
+    print("its last line", flush=True)
+    os._exit(0)
+run = tree.Tree(first)
+while run.status is None:
+    run.reap()
+run.end(60.0, lambda: os.closerange(writer, writer + 1), by_itself=True)
+print(run.left, run.reap())
+"""
+
+
+def test_a_process_that_ends_by_itself_after_the_first_one_is_not_named() -> None:
+    """``tee`` writes its last lines after the program whose output it reads has ended. It gets no signal for it."""
+    done = subprocess.run([sys.executable, "-c", LIKE_TEE], capture_output=True, text=True, check=True, timeout=60)
+
+    assert ["its last line", "(0, []) False"] == done.stdout.splitlines()
+
+
+def test_a_command_line_that_never_answers_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user can have the memory of a process never answer, and the shim must end the process all the same."""
+    answered = threading.Event()
+    monkeypatch.setattr(tree, "descendants", lambda _: (answered.wait(), {})[1])
+
+    try:
+        assert (0, []) == tree.running()
+    finally:
+        answered.set()

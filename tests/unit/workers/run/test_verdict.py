@@ -6,7 +6,7 @@ import pytest
 
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.text.units import GIB, MIB
-from workers.run.verdict import TAIL_BYTES, InsideReport, judged, tail
+from workers.run.verdict import MAX_ERROR, TAIL_BYTES, InsideReport, hidden_failure, judged, tail
 
 FAILED = Ending.from_status(1)
 DIED = InsideReport(out_of_memory=True)
@@ -115,3 +115,94 @@ def test_an_unkillable_process_is_named_beside_the_figures() -> None:
     ending = Ending.stopped(EndingKind.OUT_OF_MEMORY, None, "unkillable: 7")
 
     assert "asked 1G; unkillable: 7" == judged(ending, None, b"", asked_bytes=GIB, peak_bytes=None).detail
+
+
+SUCCEEDED = Ending.from_status(0)
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+    ~~~~^^
+"""
+TORCHRUN = f"""[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 3, in <module>
+[rank0]: ValueError: bad
+E1129 12:00:00 api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 17)
+{TRACEBACK}torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  rank      : 0 (local_rank: 0)
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        (
+            f"epoch 1\n{TRACEBACK}RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB.\n",
+            "RuntimeError: CUDA out",
+        ),
+        (f"{TRACEBACK}KeyError: 'lr'\n", "KeyError: 'lr'"),
+        (f"{TRACEBACK}KeyboardInterrupt\n", "KeyboardInterrupt"),
+        (f" 12%|#2 | 12/100 [00:01<00:09]{TRACEBACK}my.own.Failure: x\r\n", "my.own.Failure: x"),
+        (f"{TRACEBACK}ValueError: x\nnext try\n{TRACEBACK}OSError: y\ndone\n", "OSError: y"),
+        (
+            f"{TRACEBACK}RuntimeError: CUDA error: device-side assert\nCUDA kernel\nFor debugging\nCompile",
+            "RuntimeError:",
+        ),
+        (f"Process SpawnProcess-1:\n{TRACEBACK}ValueError: x\nfinished at 12:00\n", "ValueError: x"),
+        (f"\x1b[35m{TRACEBACK}\x1b[0m\x1b[1;35mValueError\x1b[0m: \x1b[35mbad\x1b[0m\n", "ValueError: bad"),
+        ("╭── Traceback (most recent call last) ──╮\n│ train.py:3 │\n╰──╯\nValueError: bad\n", "ValueError: bad"),
+        ('  File "train.py", line 3\n    def (\n        ^\nSyntaxError: invalid syntax\n', "SyntaxError: invalid"),
+        (TORCHRUN, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"),
+        ("terminate called\n  what():  CUDA out of memory. Tried to allocate\n", "what():  CUDA out of memory"),
+        (f"{TRACEBACK}ValueError: x\nException ignored in: <function f>\n{TRACEBACK}TypeError: y\n", "ValueError: x"),
+        (f"{TRACEBACK}ValueError: x\ngpuqueue: a\ngpuqueue: b\ngpuqueue: c\ngpuqueue: d\n", "ValueError: x"),
+    ],
+)
+def test_a_success_whose_log_ends_with_an_error_hides_a_failure(log: str, error: str) -> None:
+    """The note quotes the error; what a script or torchrun prints after it does not hide it."""
+    note = hidden_failure(SUCCEEDED, None, [b"", log.encode()])
+
+    assert note is not None
+    assert ("hidden_failure", 1, True) == (note.kind, note.count, note.items[0].startswith(error))
+    assert len(note.items[0]) <= MAX_ERROR
+
+
+@pytest.mark.parametrize(
+    ("ending", "report", "log"),
+    [
+        (SUCCEEDED, None, ""),
+        (SUCCEEDED, None, "epoch 1\nepoch 2\n"),
+        (SUCCEEDED, SURVIVED, "CUDA out of memory, batch 8 now\nepoch 1\nepoch 2\nepoch 3\nsaved\n"),
+        (SUCCEEDED, None, f"{TRACEBACK}ValueError: no upload\nepoch 1\nepoch 2\nepoch 3\nsaved\n"),
+        (SUCCEEDED, None, f"saved\nException ignored in: <function f>\n{TRACEBACK}TypeError: 'NoneType'\n"),
+        (SUCCEEDED, None, f"saved\nError in atexit._run_exitfuncs:\n{TRACEBACK}TypeError: 'NoneType'\n"),
+        (SUCCEEDED, None, "  File not found\nnone\n"),
+        (SUCCEEDED, None, "CUDA out of memory\n" + "  1\n" * 100),
+        (FAILED, DIED, f"{TRACEBACK}ValueError: x\n"),
+        (Ending.stopped(EndingKind.TIMED_OUT, 0), DIED, f"{TRACEBACK}ValueError: x\n"),
+        (Ending.stopped(EndingKind.CANCELLED, 0), None, f"{TRACEBACK}ValueError: x\n"),
+    ],
+)
+def test_an_error_that_a_program_survived_is_none(ending: Ending, report: InsideReport | None, log: str) -> None:
+    """A program that goes on after an error has handled it. Other endings say themselves what happened."""
+    assert None is hidden_failure(ending, report, [log.encode()])
+
+
+@pytest.mark.parametrize(
+    ("message", "items"), [("CUDA out of memory. Tried\x1b[2J", ("CUDA out of memory. Tried�[2J",)), ("", ())]
+)
+def test_a_process_that_died_of_it_needs_no_log_either(message: str, items: tuple[str, ...]) -> None:
+    """``python train.py > train.log 2>&1; echo done`` leaves no error in the log of the run."""
+    note = hidden_failure(SUCCEEDED, InsideReport(out_of_memory=True, message=message), [b"done\n"])
+
+    assert note is not None
+    assert items == note.items
