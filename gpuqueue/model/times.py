@@ -19,8 +19,9 @@ _HALF_DAY = pattern(r"(0?[1-9]|1[0-2])(?::([0-5][0-9]))? ?([ap])m")
 #: A day in words -> its distance from today, in days. Such a day begins at midnight, in local time.
 _DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _MIDNIGHT = time()
-#: ``parse_duration`` reads such a text as minutes and seconds. As a start it must not pass as a duration.
-_CLOCK = pattern(r"[0-9]+:[0-9]+(:[0-9]+)?")
+#: ``parse_duration`` reads ``16:30`` as minutes and seconds, and ``16h30`` as hours and minutes. As a start they must
+#: not pass as durations: the second is how some languages write a time of day.
+_CLOCK = pattern(r"[0-9]+:[0-9]+(:[0-9]+)?|[0-9]+h[0-9]+")
 
 
 def moment(what: str, value: object) -> datetime | None:

@@ -1,9 +1,9 @@
 """Parses and formats sizes and durations.
 
 Sizes are binary: ``6G``, ``6GiB`` and ``6GB`` are all 6 x 2**30 bytes, ``512M`` is 512 x 2**20.
-Durations: ``90s``, ``15m``, ``2h``, ``1d``, ``1h30m``, ``30:00`` (minutes), ``1:30:00`` (hours) and
-``1-12:00:00`` (days). The last three are those of sbatch(1).
-Numbers without a unit are refused, because tools disagree on their meaning.
+Durations: ``90s``, ``15m``, ``2h``, ``1d``, ``1h30m``, ``2h30``, ``30:00`` (minutes), ``1:30:00`` (hours) and
+``1-12:00:00`` (days). The last three are those of sbatch(1). Numbers without a unit are refused, because tools disagree
+on their meaning. One behind a unit has the next smaller unit.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ _SIZE_UNITS = {"K": KIB, "M": MIB, "G": GIB, "T": TIB}
 _DURATION_PART = pattern(r"(\d+(?:\.\d+)?)([smhd])", re.ASCII)
 _DURATION = pattern(r"(?:\d+(?:\.\d+)?[smhd])+", re.ASCII)
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+#: A bare number at the end of a duration, as in ``2h30``: the unit before it -> its own unit, and what it is less than.
+_BARE_END = pattern(r"(?:.*[hd])?\d+([dhm])(\d{1,2})", re.ASCII)
+_NEXT_UNITS = {"d": ("h", 24), "h": ("m", 60), "m": ("s", 60)}
 _CLOCK = pattern(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,2}):(\d{2})", re.ASCII)
 
 #: Largest accepted size, in bytes. It is far above any device, and a double still holds it exactly.
@@ -86,6 +89,10 @@ def parse_duration(text: str) -> float:
 
     """
     raw = text.strip()
+    if match := _BARE_END.fullmatch(raw):
+        unit, bound = _NEXT_UNITS[match[1]]
+        if int(match[2]) < bound:
+            raw += unit
     if _DURATION.fullmatch(raw):
         duration_s = sum(float(n) * _DURATION_UNITS[unit] for n, unit in _DURATION_PART.findall(raw))
     elif match := _CLOCK.fullmatch(raw):

@@ -43,6 +43,11 @@ def test_what_is_no_size_is_refused_with_a_hint(text: str) -> None:
         ("2h", 7200),
         ("1d", 86400),
         ("1h30m", 5400),
+        ("1h30", 5400),
+        ("2h30", 9000),
+        ("1d12", 129600),
+        ("5m30", 330),
+        ("1d2h30", 95400),
         ("1:30:00", 5400),
         ("30:00", 1800),
         ("1-12:00:00", 129600),
@@ -54,7 +59,9 @@ def test_durations(text: str, duration_s: float) -> None:
     assert duration_s == parse_duration(text)
 
 
-@pytest.mark.parametrize("text", ["", "90", "-1h", "0s", "1:2", "1w", "99999d", "h"])
+@pytest.mark.parametrize(
+    "text", ["", "90", "-1h", "0s", "1:2", "1w", "99999d", "h", "2h60", "1d24", "30s5", "2.5h30", "h30", "2h305"]
+)
 def test_what_is_no_duration_is_refused(text: str) -> None:
     """An invalid or ambiguous duration raises `BadRequest`."""
     with pytest.raises(BadRequest):
