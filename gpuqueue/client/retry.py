@@ -22,7 +22,7 @@ from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import AUTO, JobSpec
 from gpuqueue.model.script_args import words_before_args
-from gpuqueue.system.environment import travelling
+from gpuqueue.system.environment import given_variables, travelling
 from gpuqueue.system.git_checkout import CheckoutReader
 from gpuqueue.text.sanitize import plain
 
@@ -61,7 +61,7 @@ def spec_again(
     name = job_ref.job_name(job)
     before = _before(connection, job, name)
     spec = before.spec if python is None else _with_python(before.spec, name, python)
-    first = _environment(connection, before, name, validation.environment(env), warn, mine)
+    first = _environment(connection, before, name, given_variables(env), warn, mine)
     changed = change_of(changes, lambda names: uuids_of(connection, names))(spec)
     again = replace(
         changed,

@@ -22,7 +22,7 @@ from gpuqueue.model.retries import MEM_TIMES, Retries
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_umask
 from gpuqueue.system.command_line import STAYS, Travel, command_of, name_of, working_directory
-from gpuqueue.system.environment import travelling
+from gpuqueue.system.environment import given_variables, travelling
 from gpuqueue.system.git_checkout import CheckoutReader
 from gpuqueue.text.units import MIB
 
@@ -145,7 +145,7 @@ def completed(
     spec = JobSpec(
         argv=argv,
         cwd=str(directory),
-        env={**travelling(os.environ, is_far=travel.is_far), **validation.environment(request.env)},
+        env={**travelling(os.environ, is_far=travel.is_far), **given_variables(request.env)},
         account=account,
         mem_bytes=MIB if asked is None else validation.mem_bytes(asked),
         mem_source=None if asked is None else ASKED,

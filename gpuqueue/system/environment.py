@@ -6,21 +6,27 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpuqueue.errors import Unreadable
+from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.text.json_fields import loaded
+from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
     import shutil
+
+    from gpuqueue.model import validation
 else:
     shutil = later("shutil")
+    validation = later("gpuqueue.model.validation")
 
 
+#: Variables that say which devices a job sees. The worker decides it, so nobody gives them with ``--env``.
+OF_DEVICES = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 #: Variables that a job does not get: the worker sets them, or they are specific to the submitter's shell.
 #: The last two are passwords of the history and the store. docs/reference/submit.md lists them.
 LEFT_OUT = frozenset(
     {
-        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "_", "SHLVL", "OLDPWD", "PWD"),
+        *(*OF_DEVICES, "_", "SHLVL", "OLDPWD", "PWD"),
         *("PGPASSWORD", "REDISCLI_AUTH"),
     }
 )
@@ -64,6 +70,37 @@ def travelling(environ: Mapping[str, str], *, is_far: bool = False) -> dict[str,
         if name and name not in LEFT_OUT and (not name.startswith(OURS) or name in OURS_THAT_TRAVEL)
         if not (is_far and _is_of_one_machine(name, value))
     }
+
+
+def given_variables(env: object) -> Mapping[str, str]:
+    """Return the variables that a submitter adds to those of the shell: a mapping, or ``KEY=VALUE`` texts.
+
+    A program may pass its own whole environment as a mapping: what that says about its own devices is left out.
+
+    Raises:
+        BadRequest: *env* is malformed, or says which devices the job sees.
+
+    """
+    variables = validation.environment(env)
+    own = {name for name in OF_DEVICES if isinstance(env, Mapping) and env.get(name) == os.environ.get(name)}
+    for name in OF_DEVICES:
+        if name in variables and name not in own:
+            raise BadRequest(f"--env {name}={brief(variables[name])}: {_devices_instead(name, str(variables[name]))}")
+    return {name: value for name, value in variables.items() if name not in own} if own else variables
+
+
+def _devices_instead(name: str, value: str) -> str:
+    """Return what a submitter does in place of giving the variable *name* of OF_DEVICES the *value*."""
+    if name == "CUDA_DEVICE_ORDER":
+        return "in each job it is PCI_BUS_ID, the order of gpuqueue gpus: leave it out"
+    devices = value.split(",")
+    if value in {"", "-1", "none", "void", "NoDevFiles"}:
+        option = "--device cpu"
+    elif all(device.isdigit() or device.startswith("GPU-") for device in devices):
+        option = f"--device {value}" + (f" --gpus {len(devices)}" if len(devices) > 1 else "")
+    else:
+        option = "--device INDEX"
+    return f"gpuqueue decides which devices a job sees (as numbers: --visible index): use {option} instead"
 
 
 def _is_of_one_machine(name: str, value: str) -> bool:

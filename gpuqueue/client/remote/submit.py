@@ -16,7 +16,7 @@ from gpuqueue.model import validation
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import ASKED, JobSpec
 from gpuqueue.system.command_line import Travel
-from gpuqueue.system.environment import travelling
+from gpuqueue.system.environment import given_variables, travelling
 
 if TYPE_CHECKING:
     from gpuqueue.client import notifications
@@ -103,7 +103,7 @@ def retry_body(
     """
     body = {
         "args": None if args is None else validation.words("args", args),
-        "env": validation.environment(env) or None,
+        "env": given_variables(env) or None,
         "fallback_env": travelling(os.environ),
         "changes": edit_body(link, job_request.JobEdit(**changes)) or None,
     }

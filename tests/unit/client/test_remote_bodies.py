@@ -9,6 +9,7 @@ import pytest
 
 from gpuqueue.client.remote.link import Link
 from gpuqueue.client.remote.submit import edit_body, retry_body
+from gpuqueue.errors import BadRequest
 from gpuqueue.model.job_request import JobEdit
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.settings.settings import Settings
@@ -47,3 +48,9 @@ def test_a_retry_has_only_what_was_set(link: Link, monkeypatch: pytest.MonkeyPat
     assert "blue" == bare["fallback_env"]["COLOUR"]
     del full["fallback_env"]
     assert {"args": (), "env": {"LR": "1"}, "changes": {"priority": "high"}} == full
+
+
+def test_a_retry_gives_no_variables_of_devices_either(link: Link) -> None:
+    """The service would drop them."""
+    with pytest.raises(BadRequest, match="use --device 1 instead"):
+        retry_body(link, None, ["CUDA_VISIBLE_DEVICES=1"], {})
