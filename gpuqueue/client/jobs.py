@@ -255,9 +255,13 @@ class Jobs:
     ) -> Job:
         """Submit *request* as :meth:`submit` does.
 
-        *found* is called with a job that has its *dedupe* key, and *note* with a line about the code that travels.
+        *found* is called with a job that has its *dedupe* key, and *note* with lines about the script and its code.
         """
         return submit.queued(self._connection, submit.spec_of(self._connection, request, note), found)
+
+    def spec_of(self, request: JobRequest, *, note: Callable[[str], None] | None = None) -> JobSpec:
+        """Return what :meth:`submit_request` would submit, with the same arguments and errors. Nothing is submitted."""
+        return submit.spec_of(self._connection, request, note, dry=True)
 
     def retry(
         self,

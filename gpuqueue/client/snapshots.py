@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 Note = Callable[[str], None]
 
 
-def kept(connection: Connection, request: JobRequest, spec: JobSpec, note: Note | None) -> JobSpec:
-    """Return *spec* with a snapshot of its code, which is kept in the state directory.
+def kept(connection: Connection, request: JobRequest, spec: JobSpec, note: Note | None, *, dry: bool) -> JobSpec:
+    """Return *spec* with a snapshot of its code, which is kept in the state directory unless this is *dry*.
 
     Raises:
         BadRequest: a directory does not exist.
@@ -43,6 +43,8 @@ def kept(connection: Connection, request: JobRequest, spec: JobSpec, note: Note 
         )
     store, limits = blob_store_of(settings), limits_of(settings)
     snapshot = taken(request, spec, limits)
+    if dry:
+        return noted(request, spec, snapshot, None, note)
     uid, sizes = spec.account.uid, snapshot.sends()
     missing = store.missing(uid, sizes)
     for sha256 in missing:
@@ -84,10 +86,12 @@ def _check_script(script: str, cwd: str, snapshot: Snapshot) -> None:
         )
 
 
-def noted(request: JobRequest, spec: JobSpec, snapshot: Snapshot, new_bytes: int, note: Note | None) -> JobSpec:
+def noted(
+    request: JobRequest, spec: JobSpec, snapshot: Snapshot, new_bytes: int | None, note: Note | None
+) -> JobSpec:
     """Return *spec* with *snapshot* and the files to keep of *request*.
 
-    Call *note* with what was left out, and with a line about what travels.
+    Call *note* with what was left out, and with a line about what travels: *new_bytes* of it, None if nothing was sent.
     """
     if note is not None:
         for each in snapshot.notes:
@@ -96,7 +100,8 @@ def noted(request: JobRequest, spec: JobSpec, snapshot: Snapshot, new_bytes: int
         files = len(snapshot.manifest.entries)
         size = format_bytes(snapshot.manifest.size_bytes())
         counted = f"{files} file{'' if files == 1 else 's'} of {snapshot.root}"
-        note(f"code: {counted}, {size} ({format_bytes(new_bytes)} of it new){left_out}")
+        new = "" if new_bytes is None else f" ({format_bytes(new_bytes)} of it new)"
+        note(f"code: {counted}, {size}{new}{left_out}")
         for word in spec.argv:
             if word.startswith(f"{snapshot.root}/"):
                 note(f"{plain(word)} is a path of the directory itself, not of the copy: write it from {snapshot.cwd}")

@@ -68,13 +68,15 @@ class SiteAnswers:
     environments: Callable[[], Iterable[Sequence[str] | None]]
 
 
-def spec_of(connection: Connection, request: JobRequest, note: Callable[[str], None] | None = None) -> JobSpec:
+def spec_of(
+    connection: Connection, request: JobRequest, note: Callable[[str], None] | None = None, *, dry: bool = False
+) -> JobSpec:
     """Return the spec of *request*, completed from this process, the settings and the site.
 
-    *note* is called with a line about the code that travels with the job.
+    *note* is called with lines about the script, the code that travels and the memory. If *dry*, no code is kept.
 
     Raises:
-        BadRequest: a value is malformed, or the script does not exist.
+        BadRequest: a value is malformed, or the script does not exist or cannot run as it should.
         Refused: the site accepts no URLs, or the code cannot travel.
 
     """
@@ -88,7 +90,7 @@ def spec_of(connection: Connection, request: JobRequest, note: Callable[[str], N
     spec = completed(request, connection.settings, connection.account, site, lambda: connection.queue, travel)
     spec = with_mem_retries(spec, connection.settings)
     if with_code:
-        spec = snapshots.kept(connection, request, spec, note)
+        spec = snapshots.kept(connection, request, spec, note, dry=dry)
     if counts_use(spec, connection.settings):
         spec = memory.with_expected_utilisation(connection, spec)
     left_open = open_memory(request, spec)

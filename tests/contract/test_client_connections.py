@@ -259,6 +259,19 @@ def test_the_events_of_a_job_come_in_the_same_order_without_the_tokens_of_runs(
     assert expected[0] == actual[0]
 
 
+def test_a_dry_run_says_what_would_be_submitted_and_submits_nothing(direct: Client, client: Client) -> None:
+    """The service decides what it would decide at a submit: here the memory."""
+    before = [job.id for job in direct.jobs.list()]
+    request = JobRequest(["true"], mem="1M", env={"A": "1"}, tags=["t"], snapshot=False)
+
+    spec = client.jobs.spec_of(request)
+
+    assert (("true",), 2**20, "1", ("t",)) == (spec.argv, spec.mem_bytes, spec.env["A"], spec.tags)
+    with pytest.raises(BadRequest, match="--mem auto"):
+        client.jobs.spec_of(JobRequest(["true"], snapshot=False))
+    assert before == [job.id for job in direct.jobs.list()]
+
+
 # ---- the same errors -------------------------------------------------------------------------------------------------
 
 

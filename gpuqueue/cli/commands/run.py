@@ -58,7 +58,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
         click.echo(f"gpuqueue: job {job.id} queued", err=True)
         report_unread()
         report_if_past(begin, job)
-        warn_if_no_program(job)
+        warn_if_no_program(job.spec, f"job {job.id}")
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
         warn_of_unknown_variables()

@@ -404,8 +404,8 @@ array_options = with_options(_ARRAY_OPTIONS)
 probe_options = with_options(_PROBE_OPTIONS)
 
 
-def submit_job(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
-    """Submit the job that *options* and *rest*, the words after ``--``, describe; return the job."""
+def request_of(rest: tuple[str, ...] | None, options: dict[str, Any]) -> JobRequest:
+    """Return the request that *options* and *rest*, the words after ``--``, describe."""
     script = options.pop("script")
     if script is None and not rest:
         raise BadRequest("no command: name a script (gpuqueue submit train.py --mem 6G), or put a command after --")
@@ -414,9 +414,14 @@ def submit_job(client: Client, rest: tuple[str, ...] | None, options: dict[str, 
         if options["snapshot"] is not None:
             raise BadRequest("--snapshot and --no-snapshot exclude each other: give one")
         options["snapshot"] = False
-    request = JobRequest(command, args, **options)
-    return client.jobs.submit_request(request, found=report_found, note=_note)
+    return JobRequest(command, args, **options)
 
 
-def _note(text: str) -> None:
+def submit_job(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
+    """Submit the job that *options* and *rest* describe, as :func:`request_of` reads them; return the job."""
+    return client.jobs.submit_request(request_of(rest, options), found=report_found, note=note)
+
+
+def note(text: str) -> None:
+    """Print a remark about a request."""
     print_message("gpuqueue", text)

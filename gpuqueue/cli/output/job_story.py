@@ -85,14 +85,37 @@ def _lines(record: Record, live: Live | None, width: int | None, kept: str | Non
     return [*lines, "", f"memory: {verdict}"] if verdict else lines
 
 
+def request_story(spec: JobSpec, width: int | None = None) -> str:
+    """Return what a job with this *spec* would ask for, in the lines of `story`."""
+    job = Job(
+        id=0,
+        spec=spec,
+        state=JobState.QUEUED,
+        submitted_at=datetime.now(timezone.utc),
+        begins_at=spec.waits.begin_at,
+        tags=spec.tags,
+    )
+    held = ["  state      held"] if spec.waits.hold else []
+    lines = [f"  name       {plain(spec.name)}", *held, *_requested_lines(Record(job=job))]
+    return "\n".join(each for line in lines for each in _under_its_label(line, width))
+
+
 def _request_lines(record: Record) -> list[str]:
     """Return the state of a job and what was asked for."""
+    job = record.job
+    return [
+        f"job {job.label}  {plain(job.spec.name)}",
+        f"  state      {state(job)}{_why(job)}",
+        *_requested_lines(record),
+    ]
+
+
+def _requested_lines(record: Record) -> list[str]:
+    """Return what was asked for."""
     job, spec = record.job, record.job.spec
     has_limits = (spec.cpus, spec.cpu_mem_bytes) != (None, None)  # most jobs have none, and need no module for them
     limits = host_limits.words(spec.cpus, spec.cpu_mem_bytes) if has_limits else None
     return [
-        f"job {job.label}  {plain(spec.name)}",
-        f"  state      {state(job)}{_why(job)}",
         f"  user       {plain(spec.account.name)} on {plain(spec.account.host)}",
         f"  command    {plain(spec.command)}",
         f"  directory  {plain(spec.cwd)}",

@@ -6,23 +6,22 @@ The program may exist on the job's host.
 from __future__ import annotations
 
 from gpuqueue.console import print_message
-from gpuqueue.model.job import Job
+from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.settings.sources import unknown_variables
 from gpuqueue.system.command_line import missing_program
 
 
-def warn_if_no_program(job: Job) -> None:
-    """Warn if the program of *job* cannot be started on this machine.
+def warn_if_no_program(spec: JobSpec, name: str) -> None:
+    """Warn if the program of a job with this *spec* and *name* cannot be started on this machine.
 
     A placeholder in its name is not checked, nor a job with a copy of its code, whose program may be in that copy, nor
     one with an environment, whose program the host knows.
     """
-    spec = job.spec
     if spec.snapshot is not None or spec.environment is not None or (spec.array is not None and "{" in spec.argv[0]):
         return
     missing = missing_program(spec.argv, cwd=spec.cwd, env=spec.env)
     if missing is not None:
-        print_message("gpuqueue", f"{missing}: job {job.id} waits, and starts only on a host that has the program")
+        print_message("gpuqueue", f"{missing}: {name} waits, and starts only on a host that has the program")
 
 
 def warn_of_unknown_variables() -> None:

@@ -58,6 +58,10 @@ class RemoteJobs(Jobs):
         """Submit *request*. *found* is called with a job that has its *dedupe* key, *note* with a line on its code."""
         return submit.submit_request(self._link, request, found, note)
 
+    def spec_of(self, request: JobRequest, *, note: Callable[[str], None] | None = None) -> JobSpec:
+        """Return what :meth:`submit_request` would submit. Nothing is submitted, and no code is sent."""
+        return submit.spec_of(self._link, request, note)
+
     def retry(
         self,
         job: int | str,

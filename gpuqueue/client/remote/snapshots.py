@@ -37,8 +37,10 @@ TRIES = 3
 _LOCK, _PROJECT = "uv.lock", "pyproject.toml"
 
 
-def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None, *, is_far: bool) -> JobSpec:
-    """Return *spec* with a snapshot of its code, which the service has then. If *is_far*, its Python is of the hosts.
+def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None, *, is_far: bool, dry: bool) -> JobSpec:
+    """Return *spec* with a snapshot of its code, which the service has then, unless this is *dry*.
+
+    If *is_far*, its Python is that of the hosts.
 
     Raises:
         BadRequest: a directory does not exist, or the request names a Python of this machine.
@@ -48,11 +50,10 @@ def sent(link: Link, request: JobRequest, spec: JobSpec, note: Note | None, *, i
     found: SnapshotLimits = link.get(SnapshotLimits, "/snapshots/limits")
     limits = Limits(total_bytes=found.total_bytes, file_bytes=found.file_bytes, files=found.files)
     snapshot = taken(request, spec, limits)
-    if not is_far:
-        return noted(request, spec, snapshot, _send(link, snapshot), note)
-    spec = with_host_python(request, spec, snapshot)
-    spec = noted(request, spec, snapshot, _send(link, snapshot), note)
-    line = python_line(spec)
+    if is_far:
+        spec = with_host_python(request, spec, snapshot)
+    spec = noted(request, spec, snapshot, None if dry else _send(link, snapshot), note)
+    line = python_line(spec) if is_far else None
     if note is not None and line is not None:
         note(line)
     return spec

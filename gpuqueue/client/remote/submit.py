@@ -46,9 +46,28 @@ def submit_request(
     """Submit *wanted*; the service adds the account, a memory that is left open, and what it knows about devices.
 
     The code travels if *wanted* asks for it; if it does not say, it travels to a service on another machine (setting
-    ``snapshot``). *note* is called with lines about the code, its Python and the memory, *found* with a job that
-    already has the *dedupe* key.
+    ``snapshot``). *note* is called with lines about the script, the code, its Python and the memory, *found* with a job
+    that already has the *dedupe* key.
     """
+    made, left_open = _made(link, wanted, note, dry=False)
+    return submit_spec(link, made, found, note=note, left_open=left_open)
+
+
+def spec_of(link: Link, wanted: JobRequest, note: Callable[[str], None] | None) -> JobSpec:
+    """Return what :func:`submit_request` would submit. Nothing is submitted, and no code is sent."""
+    made, left_open = _made(link, wanted, note, dry=True)
+    body = _body(link, replace(made, snapshot=None, keep=()), left_open)
+    spec, answer = link.answered("POST", "/job-specs", body, kind=JobSpec)
+    warn_from(answer, note)
+    return replace(
+        spec, env=made.env, notifications=made.notifications, snapshot=made.snapshot, keep=made.keep
+    )  # the service does not send them back
+
+
+def _made(
+    link: Link, wanted: JobRequest, note: Callable[[str], None] | None, *, dry: bool
+) -> tuple[JobSpec, OpenMemory | None]:
+    """Return the spec of *wanted* as far as this process knows it, and a memory that it leaves open."""
     site = SiteAnswers(
         uuids_of=lambda names: devices.uuids_of(link, names),
         notifications=lambda asked: notifications.parsed(asked.on_end, asked.on_fail),
@@ -59,9 +78,8 @@ def submit_request(
     travel = Travel(with_code=with_code, is_far=is_far and with_code)
     made = completed(wanted, link.settings, link.account, site, lambda: None, travel)
     if with_code:
-        made = snapshots.sent(link, wanted, made, note, is_far=is_far)
-    left_open = None if made.placement.whole else open_memory(wanted, made)
-    return submit_spec(link, made, found, note=note, left_open=left_open)
+        made = snapshots.sent(link, wanted, made, note, is_far=is_far, dry=dry)
+    return made, None if made.placement.whole else open_memory(wanted, made)
 
 
 def submit_spec(
@@ -76,6 +94,10 @@ def submit_spec(
 
     *found* is called with a job that already has the *dedupe* key, *note* with a line about the memory.
     """
+    return post_job(link, "/jobs", _body(link, made, left_open), found, note)
+
+
+def _body(link: Link, made: JobSpec, left_open: OpenMemory | None) -> Plain:
     # What has its default is left out: an older service refuses fields that are new.
     body = {name: value for name, value in to_stored(made).items() if name not in {"account", "ticket"}}
     if left_open is not None or made.mem_source == ASKED:  # the service knows then
@@ -88,7 +110,7 @@ def submit_spec(
             "default_mem_bytes": link.settings.default_mem_bytes,
         }
         body |= {name: value for name, value in known.items() if value is not None}
-    return post_job(link, "/jobs", body, found, note)
+    return body
 
 
 def retry_body(

@@ -28,7 +28,7 @@ from gpuqueue.model.queue_query import PARAMETERS, QueueQuery
 from gpuqueue.model.run import Listing, Record
 from gpuqueue.queue.senders import Sender
 from gpuqueue.service.call import Call
-from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of_retry, submitted
+from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of, spec_of_retry, submitted
 from gpuqueue.service.responses import header, problem_of
 from gpuqueue.service.routes.described import Depends, Header, Operations, Query, of_fields, operation, route
 from gpuqueue.service.site import BODY, answered, site_of
@@ -57,6 +57,14 @@ Key = Annotated[
 def submit(call: Call, request: Request, body: NewJob, key: Key = None) -> Response:
     """Submit a job. The status is 200 if a job with its dedupe key waits or runs already: the answer is that job."""
     return new_job_answer(call, *submitted(call, body, keyed_request(request, key), call.warnings.append))
+
+
+@operation(router, "POST /job-specs", may=Action.SUBMIT)
+def job_spec(call: Call, body: NewJob) -> JobSpec:
+    """Return what a submit would submit, without its environment and notifications. Nothing is submitted."""
+    call.must_run()
+    spec = spec_of(call, body, call.warnings.append)
+    return replace(spec, env={}, notifications=(), ticket=None)
 
 
 @operation(router, "POST /jobs/{name}/retry", answer=Job, status=201)

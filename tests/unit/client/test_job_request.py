@@ -146,8 +146,9 @@ def test_the_options_are_the_fields_of_a_request() -> None:
     """Each field has an option with its name. Some fields have an option for each of their values."""
     words = {"command", "args", "probe"}  # `gpuqueue probe` decides its own
     asked = {each.name for each in submit.params}
-    assert {*REQUEST} - words - {"preference"} == asked - {"script", "spread", "pack", "least_busy", "no_snapshot"}
-    assert asked - {"at_once"} == {each.name for each in run.params}
+    extra = {"script", "spread", "pack", "least_busy", "no_snapshot", "dry_run"}
+    assert {*REQUEST} - words - {"preference"} == asked - extra
+    assert asked - {"at_once", "dry_run"} == {each.name for each in run.params}
     flags = {"spread", "pack", "least_busy", "none", "alone", "shared", "job_id"}
     assert {*EDIT} - {"preference", "exclusive"} == {each.name for each in edit.params} - flags
     assert {each.name for each in retry.params} - {"name", *SELECTION} <= {*REQUEST}
