@@ -21,7 +21,7 @@ from gpuqueue.model.notification import Notification
 from gpuqueue.model.retries import MEM_TIMES, Retries
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_umask
-from gpuqueue.system.command_line import STAYS, Travel, command_of, name_of, working_directory
+from gpuqueue.system.command_line import STAYS, Travel, command_of, name_of, script_to_judge, working_directory
 from gpuqueue.system.environment import given_variables, travelling
 from gpuqueue.system.git_checkout import CheckoutReader
 from gpuqueue.text.units import MIB
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gpuqueue.client.memory import OpenMemory
     from gpuqueue.model import file_patterns, python_environments, times
     from gpuqueue.queue.lease import DeviceStatus
+    from gpuqueue.system import script_text
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
     estimates = later("gpuqueue.client.estimates")
@@ -52,6 +53,7 @@ else:  # needed by few submits
     python_environments = later("gpuqueue.model.python_environments")
     reads = later("gpuqueue.client.reads")
     retry = later("gpuqueue.client.retry")
+    script_text = later("gpuqueue.system.script_text")
     snapshots = later("gpuqueue.client.snapshots")
     times = later("gpuqueue.model.times")
 
@@ -87,7 +89,7 @@ def spec_of(
     )
     with_code = request.snapshot is not None and request.snapshot is not False
     travel = Travel(with_code=True) if with_code else STAYS
-    spec = completed(request, connection.settings, connection.account, site, lambda: connection.queue, travel)
+    spec = completed(request, connection.settings, connection.account, site, lambda: connection.queue, travel, note)
     spec = with_mem_retries(spec, connection.settings)
     if with_code:
         spec = snapshots.kept(connection, request, spec, note, dry=dry)
@@ -128,11 +130,12 @@ def completed(
     site: SiteAnswers,
     meanwhile: Callable[[], object],
     travel: Travel = STAYS,
+    note: Callable[[str], None] | None = None,
 ) -> JobSpec:
     """Return the spec of *request*, as :func:`spec_of` does, less a memory that is left open: that is 1 MiB.
 
     *meanwhile* is called while git runs. *travel* says whether the job's code, and its environment, are for another
-    directory or machine.
+    directory or machine. *note* is called with remarks about the script.
     """
     if request.keep:
         from gpuqueue.files.ignore import rules_of  # noqa: PLC0415 - lazy import: few jobs keep files
@@ -166,6 +169,9 @@ def completed(
     )
     if spec.array is not None:
         placeholders.check(spec)
+    judged = script_to_judge(spec)
+    if judged is not None:
+        script_text.check(*judged, spec, request, note)
     return spec
 
 

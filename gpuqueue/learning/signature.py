@@ -21,7 +21,7 @@ from gpuqueue.learning.rule import LAST, SEVERAL, SEVERAL_FACTOR, Learned, learn
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.mem_source import Signature
-from gpuqueue.model.script_args import words_before_args
+from gpuqueue.model.script_args import args_start
 
 #: The largest ratio of two peaks between which nothing moved. Smaller differences are within the margin of the rule:
 #: twenty peaks of a steady program differ by as much as 8 %.
@@ -62,7 +62,7 @@ class Wanted:
         git, array = spec.git, spec.array
         names = () if array is None else ("index", *(axis.name for axis in array.axes))
         return cls(
-            words=spec.argv[words_before_args(spec) :],
+            words=spec.argv[args_start(spec.argv, spec.interpreter) :],
             open=tuple(f"{{{name}}}" for name in names),
             code=code_of(spec.snapshot, git.commit if git else None, dirty=git.dirty if git else None),
             interpreter=spec.interpreter,

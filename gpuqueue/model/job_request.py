@@ -96,6 +96,7 @@ class JobRequest:
         cpu_mem: The most host memory that the job may use: bytes, or a size such as ``"32G"``. As for *cpus*.
         visible: ``"uuid"``, or ``"index"`` for a program that reads numbers from CUDA_VISIBLE_DEVICES. By default the
             setting of the host.
+        anyway: Whether to submit a script that its text keeps from running as it should, such as one for Slurm.
 
     """
 
@@ -143,6 +144,7 @@ class JobRequest:
     cpus: str | float | None = None
     cpu_mem: str | int | None = None
     visible: Visible | str | None = None
+    anyway: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,15 @@ UV_PYTHON = "python"
 
 
 def words_before_args(spec: JobSpec) -> int:
-    """Return how many words of the command come before the arguments of the script, as :func:`args_start` does."""
+    """Return how many words of the command come before the arguments of its script.
+
+    A script that is not executable stands behind the words of its first line, as in ``/bin/bash -e /home/ada/run.sh``.
+    """
+    if spec.script is not None and spec.interpreter is None:
+        end = f"/{spec.script.rpartition('/')[2]}"
+        for number, word in enumerate(spec.argv[:3], 1):
+            if word.endswith(end):
+                return number
     return args_start(spec.argv, spec.interpreter)
 
 

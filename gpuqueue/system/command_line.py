@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job_spec import MAX_NAME
+from gpuqueue.model.job_spec import MAX_NAME, JobSpec
+from gpuqueue.text.sanitize import short
 
 if TYPE_CHECKING:
     import shutil
@@ -21,6 +22,24 @@ else:
 #: The interpreter of a script on another machine, if the user names none: the first one on the PATH there. A worker
 #: replaces it by the one of the job's environment, if the job has one.
 FAR_PYTHON = "python3"
+
+
+#: Bytes of a script that are read before it is submitted.
+MAX_SCRIPT_BYTES = 256 * 1024
+#: How text from Windows may begin.
+BYTE_ORDER_MARK, UTF_16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
+#: What is looked for in a script that a job starts. All else about it is imported only if it is there.
+_MARKS = (b"#SBATCH", b"\r", BYTE_ORDER_MARK, *UTF_16)
+#: Programs that run a script of their language, and programs that start another one behind their own options.
+SHELLS = frozenset({"ash", "bash", "csh", "dash", "ksh", "mksh", "sh", "tcsh", "zsh"})
+_STARTERS = frozenset({"env", "ionice", "nice", "nohup", "setsid", "stdbuf", "time", "timeout"})
+
+
+class StartedFile(NamedTuple):
+    """The file that a job starts, and the program that reads it; None if the kernel does, by its first line."""
+
+    path: str
+    reader: str | None = None
 
 
 class Travel(NamedTuple):
@@ -57,8 +76,9 @@ def script_command(
 ) -> tuple[str, ...]:
     """Return the command line that runs *script* with *args*.
 
-    *python* runs a ``.py`` file. Any other file must be executable. If the code *travels*, the command line has no path
-    of this machine: the script is named from *cwd*.
+    *python* runs a ``.py`` file. Any other file is started; if it is not executable, the interpreter that its first
+    line names is started with it. If the code *travels*, the command line has no path of this machine: the script is
+    named from *cwd*.
 
     Raises:
         BadRequest: the file does not exist or cannot be run.
@@ -66,16 +86,25 @@ def script_command(
     """
     path = cwd / script
     if not os.path.exists(path):  # noqa: PTH110 - as in interpreter
-        raise BadRequest(f"no such file: {script} (in {cwd}). To run a command, put it after --")
+        is_program = "/" not in script and shutil.which(script) is not None
+        command = f": -- {short(' '.join((script, *args)), 60)}" if is_program else ""
+        raise BadRequest(f"no such file: {script} (in {cwd}). To run a command, put it after --{command}")
     if path.is_dir():
         raise BadRequest(f"{script} is a directory: name a script, or put a command after --")
     if travels:
         script = os.path.relpath(path, cwd)
     if path.suffix == ".py":
         return (python, script, *args)
-    if not os.access(path, os.X_OK):
-        raise BadRequest(f"{script} is neither a .py file nor executable: put its interpreter and it after --")
-    return (f"./{script}" if travels else str(path.absolute()), *args)
+    started = f"./{script}" if travels else str(path.absolute())
+    if os.access(path, os.X_OK):
+        return (started, *args)
+    its_interpreter = first_line_of(first_part(str(path)))
+    if not its_interpreter:
+        raise BadRequest(
+            f"{script} is neither a .py file nor executable, and its first line names no interpreter (#!): put its "
+            "interpreter and it after --"
+        )
+    return (*its_interpreter, started, *args)
 
 
 def command_of(
@@ -103,7 +132,69 @@ def command_of(
     else:
         chosen = interpreter(os.environ) if python is None else _named_interpreter(python)
     argv = script_command(command, args, cwd=cwd, python=chosen, travels=travel.with_code)
-    return argv, command, chosen if argv[0] == chosen else None
+    return argv, command, chosen if Path(command).suffix == ".py" else None
+
+
+def started_file(spec: JobSpec) -> StartedFile | None:
+    """Return the file that a job with this *spec* starts, None if it is a program on the PATH, or has no file."""
+    if spec.script is not None:
+        return StartedFile(spec.script, None if spec.interpreter is None else "python")
+    name, words = "", iter(spec.argv)
+    for word in words:
+        is_option = bool(name) and (word[:1] in {"-", "+"} or "=" in word or word[:1].isdigit())
+        name = name if is_option else word.rpartition("/")[2]
+        if not is_option and name not in _STARTERS:
+            if name in SHELLS or name.startswith("python"):
+                path = _file_among(words, is_python=name not in SHELLS)
+                return None if path is None else StartedFile(path, name)
+            return StartedFile(word) if "/" in word else None
+    return None
+
+
+def _file_among(words: Iterator[str], *, is_python: bool) -> str | None:
+    """Return the file among the *words* behind a shell, or a Python; None if it is given its code in another way."""
+    for word in words:
+        if word[:1] not in {"-", "+"}:
+            return word
+        is_long = word.startswith("--")
+        if not is_long and ("c" in word or (is_python and "m" in word)):
+            return None
+        if word in {"--init-file", "--rcfile"} or (not is_long and word[-1] in ("WX" if is_python else "oO")):
+            next(words, None)  # the value of the option
+    return None
+
+
+def first_part(path: str) -> bytes:
+    """Return the first part of the text file *path*, empty if it cannot be read, or is a binary file.
+
+    Pipes and devices are not opened: this could block, or start something.
+    """
+    if not os.path.isfile(path):  # noqa: PTH113 - as in interpreter
+        return b""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            text = os.read(fd, MAX_SCRIPT_BYTES)
+        finally:
+            os.close(fd)
+    except OSError:
+        return b""
+    return b"" if b"\0" in text and not text.startswith(UTF_16) else text
+
+
+def script_to_judge(spec: JobSpec) -> tuple[StartedFile, bytes] | None:
+    """Return the file that a job starts and its first part, None if nothing there is for :mod:`script_text`."""
+    started = started_file(spec)
+    if started is None:
+        return None
+    text = first_part(os.path.join(spec.cwd, started.path))  # noqa: PTH118 - as in interpreter
+    return (started, text) if any(mark in text for mark in _MARKS) else None
+
+
+def first_line_of(text: bytes) -> list[str]:
+    """Return the interpreter that the first line of a script names (``#!``), and its argument, as the kernel does."""
+    line = text.removeprefix(BYTE_ORDER_MARK).partition(b"\n")[0].partition(b"\r")[0]
+    return os.fsdecode(line[2:]).strip().split(None, 1) if line.startswith(b"#!") else []
 
 
 def _named_interpreter(python: str) -> str:
@@ -130,8 +221,12 @@ def missing_program(argv: Sequence[str], *, cwd: str, env: Mapping[str, str]) ->
     """
     program = argv[0]
     if "/" in program:
-        missing = f"there is no {program}" if program.startswith("/") else f"{program} is not in {cwd}"
-        return None if _is_program(os.path.join(cwd, program)) else missing  # noqa: PTH118 - as in interpreter
+        path = os.path.join(cwd, program)  # noqa: PTH118 - as in interpreter
+        if _is_program(path):
+            return None
+        if os.path.isfile(path):  # noqa: PTH113 - as in interpreter
+            return f"{program} is not executable (chmod +x)"
+        return f"there is no {program}" if program.startswith("/") else f"{program} is not in {cwd}"
     folders = env.get("PATH", os.defpath).split(os.pathsep)
     if any(_is_program(os.path.join(cwd, folder, program)) for folder in folders):  # noqa: PTH118 - as in interpreter
         return None

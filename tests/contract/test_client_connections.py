@@ -272,6 +272,21 @@ def test_a_dry_run_says_what_would_be_submitted_and_submits_nothing(direct: Clie
     assert before == [job.id for job in direct.jobs.list()]
 
 
+def test_a_script_is_judged_alike_over_each_connection(client: Client, tmp_path: Path) -> None:
+    """It lies on the submitter's machine, whoever keeps the queue."""
+    (tmp_path / "dos.sh").write_bytes(b"#!/bin/sh\r\n")
+    (tmp_path / "seeds.sh").write_bytes(b"#!/bin/sh\n#SBATCH -J seeds\n")
+    notes: list[str] = []
+
+    with pytest.raises(BadRequest, match="dos.sh cannot run: its first line ends with"):
+        client.jobs.submit("dos.sh", mem="1M", cwd=tmp_path, snapshot=False)
+    spec = client.jobs.spec_of(JobRequest("dos.sh", mem="1M", cwd=tmp_path, snapshot=False, anyway=True))
+    assert ("/bin/sh", str(tmp_path / "dos.sh")) == spec.argv
+    client.jobs.spec_of(JobRequest("seeds.sh", mem="1M", cwd=tmp_path, snapshot=False), note=notes.append)
+
+    assert ["seeds.sh: the #SBATCH line 2 is not read: add --name seeds"] == notes
+
+
 # ---- the same errors -------------------------------------------------------------------------------------------------
 
 

@@ -321,6 +321,8 @@ _PYTHON: tuple[Option, ...] = (
     ),
 )
 
+_ANYWAY = click.option("--anyway", is_flag=True, help="Submit a script that is refused for its text.")
+
 #: The options that describe a job, in the order of the help.
 _OPTIONS: tuple[Option, ...] = (
     _SCRIPT,
@@ -372,6 +374,7 @@ _OPTIONS: tuple[Option, ...] = (
     ),
     *WAIT_OPTIONS,
     *NOTIFICATION_OPTIONS,
+    _ANYWAY,
 )
 
 #: The options of ``submit`` that make an array.
@@ -398,6 +401,7 @@ _PROBE_OPTIONS = (
     field("pool", "Only devices of this pool.", default=""),
     *_SNAPSHOT,
     *_PYTHON,
+    _ANYWAY,
 )
 job_options = with_options(_OPTIONS)
 array_options = with_options(_ARRAY_OPTIONS)

@@ -76,7 +76,7 @@ def _made(
     is_far = not link.url.startswith("unix:")
     with_code = is_far and link.settings.snapshot if wanted.snapshot is None else wanted.snapshot is not False
     travel = Travel(with_code=with_code, is_far=is_far and with_code)
-    made = completed(wanted, link.settings, link.account, site, lambda: None, travel)
+    made = completed(wanted, link.settings, link.account, site, lambda: None, travel, note)
     if with_code:
         made = snapshots.sent(link, wanted, made, note, is_far=is_far, dry=dry)
     return made, None if made.placement.whole else open_memory(wanted, made)

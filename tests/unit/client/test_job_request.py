@@ -69,6 +69,7 @@ SAMPLES: dict[str, Any] = {
     "cpus": 0.5,
     "cpu_mem": "32G",
     "visible": "index",
+    "anyway": True,
 }
 NEEDS: dict[str, dict[str, Any]] = {
     "args": {"command": "train.py"},
@@ -81,7 +82,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "probe": {"time_limit": "2h"},
 }
 #: Fields that permit something, and so change no spec.
-PERMITS = {"snapshot_allow"}
+PERMITS = {"snapshot_allow", "anyway"}
 #: The fields of a spec that come from the submitting process, from a retry, from the history, from the service or from
 #: a later version.
 NOT_REQUESTED = {"account", "umask", "retry_of", "script", "mem_source", "expected_utilisation", "ticket"}

@@ -24,3 +24,18 @@ def test_the_arguments_of_a_script_begin_after_its_name(
 ) -> None:
     """A retry replaces the arguments, and the estimate compares them, whatever runs the script."""
     assert before == words_before_args(make_spec(argv=argv, interpreter=interpreter))
+
+
+@pytest.mark.parametrize(
+    ("argv", "before"),
+    [
+        (("/w/run.sh", "/w/run.sh"), 1),
+        (("./run.sh", "1"), 1),
+        (("/bin/bash", "/w/run.sh", "1"), 2),
+        (("/usr/bin/env", "-S bash -e", "/w/run.sh", "1"), 3),
+        (("other", "1"), 1),
+    ],
+)
+def test_a_script_may_stand_behind_the_words_of_its_first_line(argv: tuple[str, ...], before: int) -> None:
+    """A retry keeps them, and replaces the arguments alone."""
+    assert before == words_before_args(make_spec(argv=argv, script="below/run.sh"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.system.command_line import interpreter, script_command
+from gpuqueue.system.command_line import interpreter, missing_program, script_command
 from gpuqueue.system.environment import travelling
 
 
@@ -73,3 +73,39 @@ def test_the_directories_of_uv_stay_and_its_indexes_travel() -> None:
 
     assert {"UV_INDEX", "UV_OFFLINE"} == set(travelling(environ, is_far=True))
     assert environ == travelling(environ)
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        ("#!/bin/bash", ("/bin/bash",)),
+        ("#!/bin/bash -e", ("/bin/bash", "-e")),
+        ("#! /usr/bin/env -S python3 -u", ("/usr/bin/env", "-S python3 -u")),
+        ("#!/bin/bash\r", ("/bin/bash",)),
+    ],
+)
+def test_a_script_that_is_not_executable_runs_by_its_first_line(
+    tmp_path: Path, first: str, words: tuple[str, ...]
+) -> None:
+    """As ``sbatch`` does it, a copy without the permission still runs. The kernel takes the rest as one argument."""
+    script = tmp_path / "go.sh"
+    script.write_text(f"{first}\necho\n", newline="")
+
+    assert (*words, str(script), "a") == script_command("go.sh", ["a"], cwd=tmp_path, python="python")
+    assert (*words, "./go.sh") == script_command("go.sh", [], cwd=tmp_path, python="python", travels=True)
+
+
+def test_a_program_in_place_of_a_script_is_named_with_its_dashes(tmp_path: Path) -> None:
+    """The file is missed first, and what helps is the command."""
+    with pytest.raises(BadRequest, match=r"no such file: sh .*put it after --: -- sh -x$"):
+        script_command("sh", ["-x"], cwd=tmp_path, python="python")
+    with pytest.raises(BadRequest, match=r"put it after --$"):
+        script_command("no-such-program", ["-x"], cwd=tmp_path, python="python")
+
+
+def test_a_program_without_the_permission_is_not_called_missing(tmp_path: Path) -> None:
+    """It is there, and ``chmod`` helps."""
+    (tmp_path / "go.sh").touch(mode=0o644)
+
+    assert "./go.sh is not executable (chmod +x)" == missing_program(("./go.sh",), cwd=str(tmp_path), env={})
+    assert f"./gone.sh is not in {tmp_path}" == missing_program(("./gone.sh",), cwd=str(tmp_path), env={})

@@ -1,0 +1,350 @@
+"""Scripts for Slurm: what their lines for sbatch ask for, and what in them works only there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.cli.commands.submit import submit
+from gpuqueue.system.slurm_script import OPTIONS, VARIABLES, counterpart_of, judged
+
+ROOT = Path(__file__).parents[3]
+HEAD = "#!/bin/bash\n#SBATCH --array=0-3\n"
+
+
+def verdict(text: str, *, is_python: bool | None = False, typed: tuple[str, ...] = ("--array",)) -> tuple[str, str]:
+    """Return the fault and the remarks about a script, empty without any. Its array was typed."""
+    fault, remarks = judged("job.sh", text, is_python=is_python, known={}, is_open=lambda option: option not in typed)
+    return fault or "", "; ".join(remarks)
+
+
+def of(*lines: str) -> tuple[str, str]:
+    """Return the verdict about a bash script with these lines from line 3 on."""
+    return verdict(HEAD + "\n".join(lines) + "\n")
+
+
+# ---- the lines of sbatch ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "typed"),
+    [
+        ("--job-name=seeds", "--name seeds"),
+        ("-J seeds", "--name seeds"),
+        ("-Jseeds", "--name seeds"),
+        ("--job-name 'two words'", "--name 'two words'"),
+        ("\t--job-name=seeds   # a remark", "--name seeds"),
+        ("--gres=gpu:1", None),
+        ("--gres=gpu", None),
+        ("--gres=gpu:2", "--gpus 2"),
+        ("--gres=gpu:a100:2", "--gpus 2 --device-type a100"),
+        ("--gres=gres/gpu:a100(S:0-1),tmp:10G", "--device-type a100"),
+        ("--gres=tmp:10G", None),
+        ("--gpus=h100:4", "--gpus 4 --device-type h100"),
+        ("-G 2", "--gpus 2"),
+        ("--gpus-per-node=2 --nodes=1 --ntasks=1", "--gpus 2"),
+        ("--time=00:05:00", "--time 00:05:00"),
+        ("-t 30", "--time 30m"),
+        ("--time=1-12", "--time 1-12:00:00"),
+        ("--time=1-12:30", "--time 1-12:30:00"),
+        ("--time=UNLIMITED", None),
+        ("--time=long", "--time TIME"),
+        ("--mem=32G", "--cpu-mem 32G"),
+        ("--mem=4000", "--cpu-mem 4000M"),
+        ("--mem=0", None),
+        ("--mem-per-cpu=4G", "--cpu-mem SIZE"),
+        ("-c 8", "--cpus 8"),
+        ("--partition=big", "--pool big"),
+        ("--mail-type=END,FAIL --mail-user=ann@example.org", "--on-end ADDRESS"),
+        ("--mail-type=FAIL", "--on-fail ADDRESS"),
+        ("--dependency=afterok:12", "--after ID"),
+        ("--dependency=singleton", "--dedupe KEY"),
+        ("--exclusive --hold", "--exclusive --hold"),
+        ("--signal=B:USR1@120", "--signal USR1@120"),
+        ("--error=err.txt", "--separate-stderr"),
+        ("--array=0-3", None),
+        ("--name 'unclosed", "nothing like it"),
+        ("--nodes=2", "for --nodes: a job runs on one host"),
+        ("--ntasks=4", "for --ntasks: gpuqueue starts the command once"),
+        ("--output=logs/%x_%A_%a.out", "for --output: gpuqueue logs ID shows the output"),
+        ("--foo=1 -Z", "for --foo: there is nothing like it; for -Z: there is nothing like it"),
+    ],
+)
+def test_a_line_for_sbatch_is_named_with_what_to_type(line: str, typed: str | None) -> None:
+    """The values are written as they are typed here. What was typed already, or is so anyway, is not repeated."""
+    fault, remarks = verdict(f"#!/bin/bash\n#SBATCH {line}\npython train.py\n")
+
+    assert "" == fault
+    assert (typed is None) == (remarks == ""), remarks
+    assert remarks == "" or remarks.startswith("job.sh: the #SBATCH line 2 is not read: ")
+    assert (typed or "") in remarks
+
+
+def test_the_lines_are_those_that_sbatch_reads() -> None:
+    """They begin in the first column, before the first command. All of them are counted."""
+    text = (
+        "#!/bin/bash\n#SBATCH -J a\n##SBATCH -p off\n# note\n\n#SBATCH -c 2\n #SBATCH -p off\n#SBATCHX\n"
+        "module load cuda\n#SBATCH -p off\n"
+    )
+
+    assert ("", "job.sh: the #SBATCH lines 2, 6 are not read: add --name a --cpus 2") == verdict(text)
+    assert ("", "") == verdict("#!/bin/bash\nsrun python train.py $SLURM_ARRAY_TASK_ID\n"), "no script for Slurm"
+
+
+def test_the_page_for_slurm_users_has_each_option() -> None:
+    """The table of the page names each option of sbatch that is known, with its counterpart, and no other."""
+    page = (ROOT / "docs/howto/for-slurm-users.md").read_text()
+    rows = [line.split("|")[1:4] for line in page.splitlines() if line.startswith("| `sbatch ")]
+    shown: dict[str, str] = {}
+    for slurms, ours, remarks in rows:
+        for option in re.findall(r"--([a-z-]+)", slurms):
+            shown[option] = shown.get(option, "") + ours + remarks
+
+    assert {*OPTIONS} == {*shown}
+    assert [] == [name for name, ours in OPTIONS.items() if ours.option and ours.option not in shown[name]]
+    assert [] == [name for pair in VARIABLES.items() for name in pair if f"`${name}`" not in page]
+
+
+def test_the_counterparts_are_options_of_submit() -> None:
+    """An option that is named can be typed. The letters of sbatch are known as well."""
+    options = {option for param in submit.params for option in param.opts}
+
+    assert [] == [ours.option for ours in OPTIONS.values() if ours.option and ours.option not in options]
+    assert "--job-name" == (counterpart_of("-J") or "")[0]
+    assert None is counterpart_of("--lr") is counterpart_of("-z") is counterpart_of("-")
+
+
+# ---- shell -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python train.py --seed $SLURM_ARRAY_TASK_ID",
+        'python train.py --seed "${SLURM_ARRAY_TASK_ID}"',
+        'python train.py --seed "$((SLURM_ARRAY_TASK_ID % 2))"',
+        'python train.py --model "${names[$((SLURM_ARRAY_TASK_ID / 2))]}"',
+        "python train.py --model ${names[SLURM_ARRAY_TASK_ID]}",
+        'sed -n "${SLURM_ARRAY_TASK_ID}p" params.txt',
+        "(( seed = SLURM_ARRAY_TASK_ID + 1 ))",
+        "let seed=SLURM_ARRAY_TASK_ID+1",
+        "seed=${SLURM_ARRAY_TASK_ID:?}",
+        "seed=`expr $SLURM_ARRAY_TASK_ID + 1`",
+        "seed=$(expr 1 + $SLURM_ARRAY_TASK_ID)",
+        "export SLURM_ARRAY_TASK_ID=$SLURM_ARRAY_TASK_ID",
+        'if [ "$SLURM_ARRAY_TASK_ID" -eq 0 ]; then echo first; fi',
+        "cat > params.txt <<END\nseed: $SLURM_ARRAY_TASK_ID\nEND",
+        "python train.py \\\n  --seed \\\n  $SLURM_ARRAY_TASK_ID",
+        "echo it\\'s $SLURM_ARRAY_TASK_ID",
+        "echo ${SLURM_JOB_ID:-none} $SLURM_ARRAY_TASK_ID",
+        'if [ -n "$SLURM_JOB_ID" ]; then module load cuda; fi\npython train.py $SLURM_ARRAY_TASK_ID',
+        "echo $SLURM_ARRAY_TASK_ID\nSLURM_ARRAY_TASK_ID=3",
+    ],
+)
+def test_the_index_of_an_array_that_may_be_missing_is_a_fault(line: str) -> None:
+    """Each member would do the same. The line is named with what to write there."""
+    fault, _ = of(line)
+
+    assert "uses SLURM_ARRAY_TASK_ID, which only Slurm sets: write $GPUQUEUE_ARRAY_INDEX there" in fault, line
+
+
+def test_a_continued_line_is_named_where_the_word_stands() -> None:
+    """So an editor finds it."""
+    assert "in line 5 of job.sh" in of("python train.py \\", "  --seed \\", "  $SLURM_ARRAY_TASK_ID")[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun python train.py",
+        "srun\tpython train.py",
+        "  srun --ntasks=2 python train.py",
+        "time srun python train.py",
+        "OMP_NUM_THREADS=4 srun python train.py",
+        "exec /usr/bin/srun python train.py",
+        "timeout 1h srun python train.py",
+        "module load cuda && srun python train.py",
+        "cd run; srun python train.py",
+        "host=$(srun hostname -s)",
+        "host=`srun hostname -s`",
+        'echo "on $(srun hostname -s)"',
+        "if srun python train.py; then echo done; fi",
+        "for seed in 1 2; do srun python train.py; done",
+        "train() {\n  srun python train.py\n}",
+        "srun \\\n  python train.py",
+        "python a.py | srun tee log",
+        'LAUNCH="srun --ntasks=2"\n$LAUNCH python train.py',
+        "case $1 in\n  a) srun python a.py ;;\nesac",
+        "command -v python\nsrun python train.py",
+    ],
+)
+def test_a_start_of_srun_is_a_fault(line: str) -> None:
+    """The program is not there, or is that of another queue."""
+    fault, _ = of(line)
+
+    assert "starts srun, which only Slurm has: take it and its options out" in fault, line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # Words that are no start of srun.
+        "mysrun python train.py",
+        "python srun.py a",
+        "cat srun.log out",
+        "python train.py --launcher srun x",
+        "python train.py --launcher=srun x",
+        "# srun python train.py $SLURM_ARRAY_TASK_ID",
+        "python train.py  # was: srun python train.py $SLURM_ARRAY_TASK_ID",
+        "echo 'srun python train.py $SLURM_ARRAY_TASK_ID'",
+        'echo "use srun python train.py"',
+        'echo "costs \\$SLURM_ARRAY_TASK_ID"',
+        "echo $'it\\'s' '; srun python train.py'",
+        "cat > job.sbatch <<'END'\n#SBATCH -J x\nsrun python train.py $SLURM_ARRAY_TASK_ID\nEND",
+        'cat > job.sbatch <<"END"\nsrun python train.py $SLURM_ARRAY_TASK_ID\nEND',
+        "cat > job.sbatch <<-\\END\n\tsrun python train.py $SLURM_ARRAY_TASK_ID\n\tEND",
+        "cat > job.sbatch <<END\nsrun python train.py \\$SLURM_ARRAY_TASK_ID\nEND",
+        "read -r line <<< 'srun python train.py'",
+        'case "$launcher" in\n  srun) echo slurm ;;\nesac',
+        'srun() { "$@"; }\nsrun python train.py',
+        "unset SLURM_ARRAY_TASK_ID",
+        "export SLURM_ARRAY_TASK_ID",
+        "echo ${#files[@]} '#' ; echo it",
+        "x=$((1 << 2)); echo $x",
+        # Guarded.
+        "seed=${SLURM_ARRAY_TASK_ID:-0}",
+        "seed=${SLURM_ARRAY_TASK_ID-0}",
+        'seed="${SLURM_ARRAY_TASK_ID:=0}"\necho $SLURM_ARRAY_TASK_ID',
+        "seed=$(( ${SLURM_ARRAY_TASK_ID:-0} % 2 ))",
+        'if [ -n "$SLURM_JOB_ID" ]; then srun python train.py $SLURM_ARRAY_TASK_ID; else python train.py; fi',
+        'if [ -n "$SLURM_JOB_ID" ]\nthen\n  srun python train.py\nelse\n  python train.py\nfi',
+        "if [[ -v SLURM_JOB_ID ]]; then\n  if true; then\n    srun python train.py $SLURM_ARRAY_TASK_ID\n  fi\nfi",
+        'if [ -z "${SLURM_JOB_ID:-}" ]; then\n  python train.py\nelse\n  srun python train.py\nfi',
+        'if [ -z "${SLURM_JOB_ID+x}" ]; then\n  python train.py\nelse\n  srun python train.py\nfi',
+        'if [ "$SLURM_JOB_ID" ]; then\n  srun python train.py\nfi',
+        'if [ "x$SLURM_JOB_ID" != "x" ]; then\n  srun python train.py\nfi',
+        'if [[ "$SLURM_JOB_ID" != "" ]]; then\n  srun python train.py\nfi',
+        'if [ "${SLURM_JOB_ID:-}" != "" ]; then\n  srun python train.py\nfi',
+        'if test -n "$SLURM_JOB_ID"; then\n  srun python train.py\nfi',
+        "if command -v srun > /dev/null; then\n  srun python train.py\nelse\n  python train.py\nfi",
+        "if [ $# -gt 1 ]; then\n  true\nelif which srun; then\n  srun python train.py\nfi",
+        '[ -n "$SLURM_JOB_ID" ] && srun python train.py $SLURM_ARRAY_TASK_ID',
+        '[ -n "$SLURM_JOB_ID" ] &&\n  srun python train.py',
+        '[ -n "$SLURM_JOB_ID" ] && {\n  srun python train.py\n}',
+        'if [ -n "$SLURM_JOB_ID" ]; then LAUNCH="srun "; else LAUNCH=""; fi\n$LAUNCH python train.py',
+        # The script gives the variable a value of its own.
+        "SLURM_ARRAY_TASK_ID=3\necho $SLURM_ARRAY_TASK_ID",
+        "export SLURM_ARRAY_TASK_ID=${SLURM_ARRAY_TASK_ID:-$GPUQUEUE_ARRAY_INDEX}\necho $SLURM_ARRAY_TASK_ID",
+        'if [ -z "$SLURM_ARRAY_TASK_ID" ]; then SLURM_ARRAY_TASK_ID=0; fi\necho $SLURM_ARRAY_TASK_ID',
+        "for SLURM_ARRAY_TASK_ID in 0 1; do echo $SLURM_ARRAY_TASK_ID; done",
+    ],
+)
+def test_what_is_guarded_or_only_mentioned_is_none(line: str) -> None:
+    """Such a script runs here as its author wants."""
+    assert ("", "") == of(line), line
+
+
+def test_what_is_proposed_repairs_the_script() -> None:
+    """The line that the message gives is enough, and with it the script still runs in Slurm."""
+    text = f"{HEAD}names=(a b)\npython train.py ${{names[SLURM_ARRAY_TASK_ID]}}\n"
+    fault, _ = verdict(text)
+    line = fault.partition("above it: ")[2]
+
+    assert line.startswith("export SLURM_ARRAY_TASK_ID=")
+    assert ("", "") == verdict(text.replace("names=(a b)", line))
+
+
+def test_all_lines_with_the_same_fault_are_counted() -> None:
+    """The first one is shown, and the others are numbered. Both faults are in one message."""
+    fault, _ = of("echo $SLURM_ARRAY_TASK_ID", "", "srun echo $SLURM_ARRAY_TASK_ID", "echo $SLURM_ARRAY_TASK_ID")
+
+    srun, index = fault.split("; ")
+    assert srun.startswith("'srun echo $SLURM_ARRAY_TASK_ID' in line 5 of job.sh starts srun")
+    assert index.startswith("'echo $SLURM_ARRAY_TASK_ID' in line 3 of job.sh (also lines 5-6) uses")
+
+
+def test_other_variables_of_slurm_are_a_remark() -> None:
+    """They are named with their lines, and with what is like them here. Those that the job has are none."""
+    text = f'{HEAD}cd "$SLURM_SUBMIT_DIR"\necho $SLURM_NTASKS $SLURM_JOB_ID\nmpirun -n $SLURM_NTASKS true\n'
+
+    remark = "SLURM_SUBMIT_DIR (line 3; here $PWD), SLURM_JOB_ID (line 4; here $GPUQUEUE_JOB_ID)"
+    assert ("", f"warning: job.sh: gpuqueue does not set {remark}, SLURM_NTASKS (lines 4-5)") == verdict(text)
+    has = {"SLURM_SUBMIT_DIR", "SLURM_NTASKS", "SLURM_JOB_ID"}
+    assert (None, []) == judged("job.sh", text, is_python=False, known=has, is_open=lambda _: False)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_refused"),
+    [
+        ("set i = $SLURM_ARRAY_TASK_ID\n", True),
+        ("if ($?SLURM_ARRAY_TASK_ID) then\n  echo $SLURM_ARRAY_TASK_ID\nendif\n", False),
+        ("if ($?SLURM_JOB_ID) srun python train.py\n", False),
+        ("setenv SLURM_ARRAY_TASK_ID 3\necho $SLURM_ARRAY_TASK_ID\n", False),
+    ],
+)
+def test_a_script_of_the_c_shell_is_read_too(body: str, *, is_refused: bool) -> None:
+    """It asks with ``$?``, and its ``if`` ends with ``endif``."""
+    fault, remarks = verdict(f"#!/bin/csh\n#SBATCH --array=0-3\n{body}")
+
+    assert (is_refused, "") == (bool(fault), remarks)
+
+
+@pytest.mark.parametrize("body", ["(" * 50_000, "`" * 50_001, '"$(' * 20_000, "<<A " * 1000, "${" * 50_000, "'" * 9])
+def test_what_is_no_script_is_not_judged(body: str) -> None:
+    """Brackets without an end, deeper than any stack, are neither refused nor a traceback."""
+    assert "" == verdict(HEAD + body)[0]
+
+
+# ---- other languages -------------------------------------------------------------------------------------------------
+
+PYTHON = "#!/usr/bin/env python3\n#SBATCH --array=0-3\nimport os, subprocess\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'seed = int(os.environ["SLURM_ARRAY_TASK_ID"])',
+        "from os import environ\nseed = environ['SLURM_ARRAY_TASK_ID']",
+        'subprocess.run(["srun", "hostname"], check=True)',
+        'os.system("srun hostname")',
+    ],
+)
+def test_a_python_script_for_slurm_is_refused_alike(line: str) -> None:
+    """Lines for sbatch may stand in a Python script."""
+    fault, remarks = verdict(PYTHON + line, is_python=True)
+
+    assert "" == remarks
+    assert 'os.environ["GPUQUEUE_ARRAY_INDEX"]' in fault or "starts srun" in fault
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'seed = os.environ.get("SLURM_ARRAY_TASK_ID", 0)',
+        'try:\n    seed = os.environ["SLURM_ARRAY_TASK_ID"]\nexcept KeyError:\n    seed = 0',
+        'if "SLURM_JOB_ID" in os.environ:\n    subprocess.run(["srun", os.environ["SLURM_ARRAY_TASK_ID"]])',
+        'seed = os.environ["SLURM_ARRAY_TASK_ID"] if "SLURM_ARRAY_TASK_ID" in os.environ else 0',
+        'os.environ.setdefault("SLURM_ARRAY_TASK_ID", "0")\nseed = os.environ["SLURM_ARRAY_TASK_ID"]',
+        "# srun $SLURM_ARRAY_TASK_ID",
+        '"""srun python train.py $SLURM_ARRAY_TASK_ID"""',
+        "no Python at all $SLURM_ARRAY_TASK_ID",
+    ],
+)
+def test_a_python_script_that_asks_first_is_not(line: str) -> None:
+    """A default, a look and an exception are guards."""
+    assert ("", "") == verdict(PYTHON + line, is_python=True)
+
+
+def test_a_value_that_may_be_none_is_a_remark() -> None:
+    """The script may handle it."""
+    remark = "warning: job.sh: gpuqueue does not set SLURM_ARRAY_TASK_ID (line 4; here $GPUQUEUE_ARRAY_INDEX)"
+    assert ("", remark) == verdict(f'{PYTHON}seed = os.getenv("SLURM_ARRAY_TASK_ID")', is_python=True)
+
+
+def test_of_another_language_only_the_lines_for_sbatch_are_read() -> None:
+    """``$SLURM_ARRAY_TASK_ID`` means something else there."""
+    text = "#!/usr/bin/perl\n#SBATCH -J x\nsrun foo;\nprint $SLURM_ARRAY_TASK_ID;\n"
+
+    assert ("", "job.sh: the #SBATCH line 2 is not read: add --name x") == verdict(text, is_python=None)
