@@ -120,8 +120,13 @@ def _default_bytes(connection: Connection, spec: JobSpec, open_memory: OpenMemor
     if default_bytes is not None:
         return default_bytes
     if why is None:
-        raise BadRequest("give the device memory that the job needs: --mem 6G")
-    raise BadRequest(f"{why}, and there is no default: give --mem 6G, or find it out with gpuqueue estimate")
+        raise BadRequest(
+            "give the device memory that the job needs: --mem 6G, or --mem auto for what earlier runs needed; gpuqueue "
+            "estimate and gpuqueue probe find it out"
+        )
+    raise BadRequest(
+        f"{why}, and there is no default: give --mem 6G, or find it out with gpuqueue estimate or gpuqueue probe"
+    )
 
 
 def _suggest(connection: Connection, spec: JobSpec, note: Note | None) -> None:

@@ -6,6 +6,7 @@ import click
 
 from gpuqueue.cli.options.job_selection import confirmed
 from gpuqueue.client import Client
+from gpuqueue.errors import BadRequest
 from gpuqueue.text.sanitize import plain
 
 
@@ -23,9 +24,11 @@ def lost(host: str, *, yes: bool) -> None:
       gpuqueue lost nodeA
       gpuqueue lost nodeA --yes
     """  # noqa: D301 - \b is click's mark for lines to keep
-    if not yes:
-        confirmed(f"declare {plain(host)} lost; its jobs run twice if that machine is not off")
     with Client() as client:
+        if not yes:
+            if all(device.host != host for device in client.devices.list()):
+                raise BadRequest(f"no host {plain(host)} is known: gpuqueue gpus lists them")
+            confirmed(f"declare {plain(host)} lost; its jobs run twice if that machine is not off")
         changed = client.devices.lost(host)
         called = client.jobs.labels(changed)
     for job_id, state in changed.items():

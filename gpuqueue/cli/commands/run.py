@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gpuqueue.cli.options.job_request import (
-    WithRest,
+    Submitting,
     job_options,
     report_if_past,
     submit_job,
@@ -26,7 +26,7 @@ def _one_job_only(ctx: click.Context, param: click.Parameter, value: object) -> 
         raise click.UsageError(words, ctx)
 
 
-@click.command(cls=WithRest)
+@click.command(cls=Submitting)
 @job_options
 @click.option("--array", hidden=True, expose_value=False, callback=_one_job_only)
 @click.option("--sweep", hidden=True, expose_value=False, callback=_one_job_only)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gpuqueue.cli.options.job_request import (
-    WithRest,
+    Submitting,
     array_options,
     job_options,
     note,
@@ -24,7 +24,7 @@ from gpuqueue.console import print_message
 from gpuqueue.model.job_request import JobRequest
 
 
-@click.command(cls=WithRest)
+@click.command(cls=Submitting)
 @job_options
 @array_options
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and submit nothing.")

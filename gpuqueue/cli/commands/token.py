@@ -10,6 +10,7 @@ from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output.render import Column, table_of, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.console import print_message
+from gpuqueue.model import validation
 from gpuqueue.model.access_token import USUAL_SCOPES, AccessToken, TokenRequest
 from gpuqueue.model.caller import CallerKind, Scope
 from gpuqueue.text.sanitize import plain
@@ -33,7 +34,7 @@ def token() -> None:
 
 
 @token.command()
-@click.option("--name", metavar="TEXT", default="", help="What the token is for, to find it in the list.")
+@click.option("--name", metavar="TEXT", help="What the token is for, to find it in the list.")
 @click.option(
     "--scope",
     "scopes",
@@ -46,7 +47,7 @@ def token() -> None:
 )
 @click.option("--user", metavar="NAME", help="Make it for another account of the machine. Only for root of it.")
 @click.option("--host", metavar="NAME", help="Make it for a worker host, which has no scopes. Only for admins.")
-def create(name: str, scopes: tuple[str, ...], expires: str, user: str | None, host: str | None) -> None:
+def create(name: str | None, scopes: tuple[str, ...], expires: str, user: str | None, host: str | None) -> None:
     """Make an access token, and print it. It is shown this once.
 
     \b
@@ -58,7 +59,7 @@ def create(name: str, scopes: tuple[str, ...], expires: str, user: str | None, h
     wanted = TokenRequest(
         account=user,
         host=host,
-        name=name,
+        name="" if name is None else validation.name(name),
         scopes=frozenset(map(Scope, scopes)) or USUAL_SCOPES,
         lifetime_s=None if expires == "never" else parse_duration(expires),
     )

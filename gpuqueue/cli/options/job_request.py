@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,11 @@ from gpuqueue.model.retries import DEFAULT_ON, RetryOn
 from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
+    import shlex
+
     from click import shell_completion
 else:
+    shlex = later("shlex")
     shell_completion = later("click.shell_completion")
 
 
@@ -238,12 +242,47 @@ class WithRest(click.Command):
         try:
             return super().parse_args(ctx, words)
         except click.UsageError as error:
-            reported = _with_close_ones(error)
+            reported = self._with_meant_option(error)
             if ctx.obj is None and ("No such option" in reported.message or "extra argument" in reported.message):
-                raise click.UsageError(
-                    f"{sentence(reported.format_message())} What belongs to the script goes after --.", ctx
-                ) from None
+                line = self._with_dashes(ctx, words)
+                advice = "What belongs to the script goes after --."
+                if line is not None:
+                    advice = f"A command goes after --: type '{line}'."
+                raise click.UsageError(f"{sentence(reported.format_message())} {advice}", ctx) from None
             raise reported from None
+
+    def _with_meant_option(self, error: click.UsageError) -> click.UsageError:
+        """Return *error* with the option that is meant: that for an option of Slurm, or else a close one."""
+        if not isinstance(error, click.NoSuchOption):
+            return error
+        from gpuqueue.system.slurm_script import counterpart_of  # noqa: PLC0415 - only for a mistyped option
+
+        known = counterpart_of(error.option_name)
+        if known is None:
+            return _with_close_ones(error)
+        name, ours = known
+        if ours.option and all(ours.option not in param.opts for param in self.params):
+            return _with_close_ones(error)
+        hint = f"Did you mean {ours.option!r}?" if ours.option else f"In place of Slurm's {name}: {ours.otherwise}."
+        return click.UsageError(f"{sentence(error.message)} {hint}", error.ctx)
+
+    def _with_dashes(self, ctx: click.Context, words: list[str]) -> str | None:
+        """Return the typed line with ``--`` before a program that was typed in place of a script, else None."""
+        parser = self.make_parser(ctx)
+        parser.ignore_unknown_options = True
+        try:
+            values, more, _ = parser.parse_args(list(words))
+        except click.UsageError:
+            return None
+        program = values.get("script")
+        if not isinstance(program, str) or program[:1] in {"", "-"} or not _is_no_script(program):
+            return None
+        start = words.index(program)
+        own, command = words[:start], words[start:]
+        if not any(word[:1] == "-" and word[:2] != "--" for word in command):  # a short option is the program's
+            command, left = [program, *more], [program, *more]
+            own = [word for word in words if not (left and word == left[0] and left.pop(0))]
+        return shlex.join([*ctx.command_path.split(), *own, "--", *command])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[shell_completion.CompletionItem]:
         """Complete files after ``--``, where the job's arguments are."""
@@ -258,6 +297,48 @@ class WithRest(click.Command):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Show the ``--`` in the usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGS…]"]
+
+
+#: Headings of the help of ``submit`` and ``run`` -> the parameters below them. All others come last.
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "What it needs": ("mem", "gpus", "time_limit", "cpus", "cpu_mem", "cap"),
+    "Which device": ("device", "device_type", "exclusive", "spread", "pack", "least_busy", "pool", "visible"),
+    "When it starts": ("priority", "after", "begin", "hold", "dedupe"),
+    "If it fails or takes too long": ("retries", "retry_on", "mem_retries", "requeue", "signal"),
+    "Messages": ("on_end", "on_fail"),
+    "Arrays and sweeps": ("array", "sweep", "at_once"),
+    "Code and environment": (
+        *("cwd", "env", "python", "environment", "warm", "snapshot", "no_snapshot", "snapshot_allow", "keep", "git"),
+    ),
+    "Name and output": ("name", "tags", "pty", "separate_stderr"),
+}
+
+
+class Submitting(WithRest):
+    """A command that submits a job. Its help has the options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options below their headings."""
+        rows = {
+            param.name: row
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option) and (row := param.get_help_record(ctx)) is not None
+        }
+        placed = {name for names in GROUPS.values() for name in names}
+        others = tuple(name for name in rows if name not in placed)
+        for heading, names in {**GROUPS, "Other": others}.items():
+            group = [rows[name] for name in names if name in rows]
+            if group:
+                with formatter.section(heading):
+                    formatter.write_dl(group)
+
+
+def _is_no_script(word: str) -> bool:
+    """Return whether *word*, typed in place of a script, is a program: no file here, and no name of one."""
+    import shutil  # noqa: PLC0415 - only for a mistyped command
+
+    is_here = "/" in word or os.path.exists(word)  # noqa: PTH110 - Path.exists fails on a name that is too long
+    return not is_here and ("." not in word or shutil.which(word) is not None)
 
 
 def _with_close_ones(error: click.UsageError) -> click.UsageError:
@@ -323,7 +404,7 @@ _PYTHON: tuple[Option, ...] = (
 
 _ANYWAY = click.option("--anyway", is_flag=True, help="Submit a script that is refused for its text.")
 
-#: The options that describe a job, in the order of the help.
+#: The options that describe a job.
 _OPTIONS: tuple[Option, ...] = (
     _SCRIPT,
     field("mem", "Memory on each device: 6G, 6000M, 512MiB (binary); auto: what earlier runs needed."),

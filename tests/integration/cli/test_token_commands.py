@@ -143,7 +143,8 @@ def test_a_token_in_an_admin_group(person: Person) -> None:
 
 def test_the_audit_log_shows_changes_to_admins_only(person: Person) -> None:
     """Tokens made and refused are in the log, without their secrets; users do not read it."""
-    text = person("token", "create", "--name", "lap\x1b[31mtop").stdout.strip()
+    text = person("token", "create", "--name", "laptop").stdout.strip()
+    person("token", "create", "--name", "lap\x1b[31mtop", code=2)
     person("token", "create", "--host", "nodeB", code=5)
     assert "only an administrator of this site may read the audit log" in person("audit", code=5).stderr
 
@@ -248,3 +249,12 @@ def test_whoami_without_a_service(person: Person) -> None:
     me = json.loads(person("whoami", "--json").stdout)
     assert (ME, os.getuid(), "direct", False) == (me["account"], me["uid"], me["via"], me["admin"])
     assert "this process, without a service" in person("whoami").stdout
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\nb"])
+def test_an_empty_name_of_a_token_is_refused(person: Person, name: str) -> None:
+    """It was taken for none, and the list had a token without a name."""
+    refused = person("token", "create", "--name", name, code=2)
+
+    assert ("", 1) == (refused.stdout, refused.stderr.count("\n"))
+    assert "name" in refused.stderr

@@ -14,6 +14,7 @@ read the difference before you commit it. What differs from run to run has place
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -160,9 +161,10 @@ class Scene:
         with closing(connect(self.queue.url)) as store:
             store.hset(key, field, str(value))
 
-    def make(self, name: str, mode: int) -> None:
-        """Make a file in the directory of the user."""
+    def make(self, name: str, mode: int, text: str | None) -> None:
+        """Make a file in the directory of the user, with a text that is written as in Python."""
         (self._place / name).touch(mode=mode)
+        (self._place / name).write_bytes(codecs.decode(text or "", "unicode_escape").encode())
 
     def promote(self, job_id: str) -> None:
         """Let a job have waited for so long that its priority rises."""
@@ -189,7 +191,9 @@ ACTS: dict[str, Callable[..., Any]] = {
         [uuid], origin=DrainOrigin.DOWN, why="going down", by="admin"
     ),
     r"(\S+) is reserved for job (\d+)": lambda s, uuid, job: s.write(keys.RESERVED, uuid, f"{job}:1"),
-    r"(\S+) is a (program|file)": lambda s, name, kind: s.make(name, 0o755 if kind == "program" else 0o644),
+    r"(\S+) is a (program|file)(?: with '(.*)')?": lambda s, name, kind, text: s.make(
+        name, 0o755 if kind == "program" else 0o644, text
+    ),
     r"the store was rebuilt": lambda s: s.write(keys.META, "claims", s.queue.now_ms() + 60_000),
     r"reserved devices were idle for (\d+) s": lambda s, n: s.write(keys.META, "reserved_idle_ms", int(n) * 1000),
 }

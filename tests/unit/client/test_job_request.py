@@ -7,12 +7,14 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 from gpuqueue.cli.commands.edit import edit
 from gpuqueue.cli.commands.retry import SELECTION, retry
 from gpuqueue.cli.commands.run import run
 from gpuqueue.cli.commands.submit import submit
+from gpuqueue.cli.options.job_request import GROUPS
 from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.submit import spec_of
 from gpuqueue.codec import decode_spec, encode_spec
@@ -150,6 +152,8 @@ def test_the_options_are_the_fields_of_a_request() -> None:
     extra = {"script", "spread", "pack", "least_busy", "no_snapshot", "dry_run"}
     assert {*REQUEST} - words - {"preference"} == asked - extra
     assert asked - {"at_once", "dry_run"} == {each.name for each in run.params}
+    shown = {each.name for each in submit.params if isinstance(each, click.Option)} - {"anyway", "dry_run"}
+    assert sorted(shown) == sorted(name for names in GROUPS.values() for name in names)
     flags = {"spread", "pack", "least_busy", "none", "alone", "shared", "job_id"}
     assert {*EDIT} - {"preference", "exclusive"} == {each.name for each in edit.params} - flags
     assert {each.name for each in retry.params} - {"name", *SELECTION} <= {*REQUEST}
