@@ -15,6 +15,7 @@ from gpuqueue.model import validation
 from gpuqueue.model.job_spec import Account
 from gpuqueue.system.command_line import command_of, working_directory
 from gpuqueue.system.environment import travelling
+from gpuqueue.system.git_checkout import CheckoutReader
 
 if TYPE_CHECKING:
     from gpuqueue.client.history import History
@@ -31,8 +32,8 @@ MOST_STEPS, MOST_BATCHES = 1000, 20
 class Estimator:
     """Estimates what a script needs, from the history and from a dry run."""
 
-    def __init__(self, account: Account, history: History) -> None:
-        self._account, self._history = account, history
+    def __init__(self, account: Account, history: History, headroom_bytes: int = 0) -> None:
+        self._account, self._history, self._headroom_bytes = account, history, headroom_bytes
 
     def __call__(  # noqa: PLR0913 - one argument for each option
         self,
@@ -82,31 +83,35 @@ class Estimator:
     def _of_history(self, request: Request, *, needed: bool) -> Estimate:
         """Return an estimate with the figures of the history, or with a note on why there are none."""
         from gpuqueue.estimate.past import Script  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.learning.past_run import code_of  # noqa: PLC0415 - as above
 
-        estimate = _nothing_yet(request)
+        estimate, git = _nothing_yet(request), CheckoutReader(Path(request.cwd)).seen()
+        script = Script(
+            path=str(Path(request.cwd) / request.script),
+            args=request.args,
+            account=self._account,
+            code=None if git is None else code_of(None, git.commit, dirty=git.dirty),
+            interpreter=request.interpreter,
+        )
         try:
-            past = self._past(
-                Script(path=str(Path(request.cwd) / request.script), args=request.args, account=self._account)
-            )
+            past = self._past(script)
         except HistoryUnreachable as error:
             if needed:
                 raise
             return estimate.noted(f"the history could not be asked: {error}")
         if past is None:
-            return estimate.noted(
-                "the history knows no run of this script that shows its need on a GPU (simulated devices do not count)"
-            )
+            return estimate.noted("the history knows no run of this script that shows its need on a GPU")
         return replace(estimate, past=past)
 
     def _past(self, asked: Script) -> Past | None:
         from gpuqueue.estimate.past import past_of  # noqa: PLC0415 - lazy import for startup time
 
-        name = Path(asked.path).name
-        own = past_of(asked, self._history.search(user=asked.account.name, text=name, limit=OWN_JOBS))
+        name, headroom_bytes = Path(asked.path).name, self._headroom_bytes
+        own = past_of(asked, self._history.search(user=asked.account.name, text=name, limit=OWN_JOBS), headroom_bytes)
         if own is not None and own.suffices:
             return own
         anybodys = self._history.search(text=name, since=datetime.now(timezone.utc) - ANYBODYS, limit=ANYBODYS_JOBS)
-        return past_of(asked, anybodys) or own
+        return past_of(asked, anybodys, headroom_bytes) or own
 
 
 def _request(

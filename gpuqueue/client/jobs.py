@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         changes,
         edit,
         listing,
+        memory,
         notifications,
         reads,
         retry,
@@ -46,6 +47,7 @@ else:
     edit = later("gpuqueue.client.edit")
     job_request = later("gpuqueue.model.job_request")
     listing = later("gpuqueue.client.listing")
+    memory = later("gpuqueue.client.memory")
     notifications = later("gpuqueue.client.notifications")
     queue_query = later("gpuqueue.model.queue_query")
     reads = later("gpuqueue.client.reads")
@@ -78,7 +80,8 @@ class Jobs:
         If the queue is unreachable, *away* is given and the history has the job, *away* is called with the error, and
         the history's record is returned.
         """
-        return reads.show(self._connection, job, away=away)
+        record = reads.show(self._connection, job, away=away)
+        return memory.with_advice(self._connection, record) if record.shows_memory else record
 
     def newest(self, job: int | str) -> Record:
         """Return the job with at least its newest run. This is faster than :meth:`show`."""

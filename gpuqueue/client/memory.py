@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from gpuqueue.learning.past_run import PastRun
     from gpuqueue.learning.signature import Lesson
     from gpuqueue.model import mem_source
+    from gpuqueue.model import run as runs
+    from gpuqueue.model.run import Record
     from gpuqueue.queue.lease import DeviceStatus
 else:
     advice = later("gpuqueue.learning.advice")
     mem_source = later("gpuqueue.model.mem_source")
+    runs = later("gpuqueue.model.run")
     program = later("gpuqueue.learning.signature")
     signature = later("gpuqueue.learning.signature")
 
@@ -79,13 +82,31 @@ def with_memory(connection: Connection, spec: JobSpec, open_memory: OpenMemory |
 
 
 def _learned(connection: Connection, spec: JobSpec, lesson: Lesson, note: Note | None) -> JobSpec:
-    found = lesson.learned
-    room_bytes = most_for(connection, spec)
-    mem_bytes = found.within(found.room_bytes if room_bytes is None else room_bytes)
+    found, mem_bytes = lesson.learned, _within_room(connection, spec, lesson)
     source = mem_source.MemSource(mem_source.MemKind.LEARNED, found.runs, lesson.signature)
     if note is not None:
         note(f"asking {format_bytes(mem_bytes)}: {advice.reason(lesson)}")
     return replace(spec, mem_bytes=mem_bytes, mem_source=str(source))
+
+
+def _within_room(connection: Connection, spec: JobSpec, lesson: Lesson) -> int:
+    """Return the bytes of *lesson*, at most what a device of a job like *spec* can give."""
+    room_bytes = most_for(connection, spec)
+    return lesson.learned.within(lesson.learned.room_bytes if room_bytes is None else room_bytes)
+
+
+def with_advice(connection: Connection, record: Record) -> Record:
+    """Return *record* with the memory that ``--mem auto`` asks for now for its job; unchanged if no run shows that."""
+    spec = record.job.spec
+    past = _runs(connection, spec, needed=False)
+    lesson = _lesson(connection, spec, past) if past else None
+    if lesson is None:
+        return record
+    mem_bytes = lesson.learned.within(None)
+    if spec.placement.whole or mem_bytes > spec.mem_bytes:  # less than that its devices have given
+        mem_bytes = _within_room(connection, spec, lesson)
+    found = runs.MemAdvice(mem_bytes=mem_bytes, runs=lesson.learned.runs, reason=advice.reason(lesson))
+    return replace(record, advice=found)
 
 
 def _without_history(

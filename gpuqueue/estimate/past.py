@@ -14,7 +14,7 @@ from pathlib import Path
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning import past_run
 from gpuqueue.learning.past_run import Proof
-from gpuqueue.learning.signature import Lesson, Wanted, lesson_for
+from gpuqueue.learning.signature import Lesson, Wanted, lesson_for, of_one_kind
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_spec import Account
@@ -36,11 +36,16 @@ class Whose(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """The script to estimate: its path, its arguments and the account that would run it."""
+    """The script to estimate: its path, its arguments and the account that would run it.
+
+    ``code`` and ``interpreter`` are those of a job that is submitted now, None if they are not known.
+    """
 
     path: str
     args: tuple[str, ...]
     account: Account
+    code: str | None = None
+    interpreter: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,9 +61,13 @@ class PastRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
-    """The estimate from the history: what it teaches, and the runs that it uses, newest first."""
+    """The estimate from the history: what it teaches, and the runs that it uses, newest first.
+
+    ``kind`` is the kind of their devices.
+    """
 
     whose: Whose
+    kind: DeviceKind
     lesson: Lesson
     runs: tuple[PastRun, ...]
 
@@ -78,11 +87,11 @@ class Past:
         return any(run.proof is not Proof.DIED for run in self.runs)
 
 
-def past_of(script: Script, records: Iterable[Record]) -> Past | None:
+def past_of(script: Script, records: Iterable[Record], headroom_bytes: int = 0) -> Past | None:
     """Return the estimate for *script* from *records*, newest first, or None if none of their runs shows a need.
 
     The account's own runs of the same file are preferred, then other accounts' runs of it, then the account's own runs
-    of a file with the same name elsewhere.
+    of a file with the same name elsewhere. *headroom_bytes* of a device are for no job.
     """
     known = [
         (whose, run, shown)
@@ -91,19 +100,27 @@ def past_of(script: Script, records: Iterable[Record]) -> Past | None:
         for run, shown in _telling(script, record)
     ]
     for whose in Whose:
-        runs = [(run, shown) for each, run, shown in known if each is whose]
-        lesson = lesson_for(_wanted(script, [run for run, _ in runs]), [run for run, _ in runs])
+        runs = [run for each, run, _ in known if each is whose]
+        wanted = _wanted(script, runs)
+        lesson = lesson_for(wanted, runs, headroom_bytes)
         if lesson is not None:
+            kind = of_one_kind(wanted, runs)[0].kind
             all_args = lesson.signature in {Signature.MOVING, Signature.SCRIPT}
-            used = tuple(shown for _, shown in runs if all_args or shown.same_args)
-            return Past(whose=whose, lesson=lesson, runs=used)
+            used = tuple(
+                shown
+                for each, run, shown in known
+                if each is whose and run.kind is kind and (all_args or shown.same_args)
+            )
+            return Past(whose=whose, kind=kind, lesson=lesson, runs=used)
     return None
 
 
 def _wanted(script: Script, runs: Iterable[past_run.PastRun]) -> Wanted:
     """Return what to compare with *runs*. The number of devices is that of the last run with the same arguments."""
     gpus = next((run.gpus for run in runs if run.words == script.args), 1)
-    return Wanted(words=script.args, gpus=gpus, device=DeviceFilter.GPU)
+    return Wanted(
+        words=script.args, code=script.code, interpreter=script.interpreter, gpus=gpus, device=DeviceFilter.GPU
+    )
 
 
 def _whose(script: Script, job: Job) -> Whose | None:
@@ -118,7 +135,7 @@ def _whose(script: Script, job: Job) -> Whose | None:
 
 
 def _telling(script: Script, record: Record) -> Iterator[tuple[past_run.PastRun, PastRun]]:
-    """Yield the runs on GPUs that show a need, newest first, for the rule and for the reader."""
+    """Yield the runs on GPUs, simulated ones included, that show a need, newest first, for the rule and the reader."""
     died = sum(run.ending is not None and run.ending.kind is EndingKind.OUT_OF_MEMORY for run in record.runs)
     next_bytes = past_run.next_request(record.job.spec.mem_bytes, died=died, mem_retries=record.job.mem_retries)
     for run in reversed(record.runs):
@@ -140,11 +157,11 @@ def _telling(script: Script, record: Record) -> Iterator[tuple[past_run.PastRun,
 
 
 def _of_rule(record: Record, run: Run) -> past_run.PastRun | None:
-    """Return *run* as the rule reads it; None if it shows no need or was not on GPUs."""
+    """Return *run* as the rule reads it; None if it shows no need or was on a CPU."""
     spec, devices = record.job.spec, past_run.on_devices(run)
-    if run.ending is None or not devices or any(past_run.kind_of(each) is not DeviceKind.GPU for each in devices):
+    if run.ending is None or not devices or past_run.kind_of(devices[0]) is DeviceKind.CPU:
         return None
-    timed_out = run.ending.kind is EndingKind.TIMED_OUT
+    git, timed_out = spec.git, run.ending.kind is EndingKind.TIMED_OUT
     proved = past_run.proof_of(
         devices,
         ended_well=timed_out or run.ending.shell_code == 0,
@@ -157,8 +174,12 @@ def _of_rule(record: Record, run: Run) -> past_run.PastRun | None:
     return past_run.PastRun(
         proof=proved[0],
         bytes=proved[1],
-        kind=DeviceKind.GPU,
+        kind=past_run.kind_of(devices[0]),
         words=spec.argv[words_before_args(spec) :],
+        code=past_run.code_of(spec.snapshot, git.commit if git else None, dirty=git.dirty if git else None),
+        interpreter=spec.interpreter,
+        environment=spec.environment,
         gpus=len(devices),
+        models=tuple(each.name for each in devices if each.name is not None),
         room_bytes=min((each.total_bytes for each in devices if each.total_bytes is not None), default=None),
     )

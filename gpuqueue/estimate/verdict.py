@@ -11,16 +11,16 @@ from gpuqueue.model.run import EndingKind
 from gpuqueue.text.units import format_apart, format_bytes
 
 if TYPE_CHECKING:
-    from gpuqueue.model.job_spec import JobSpec
     from gpuqueue.model.run import Ending, Record, Run
 
 
 def asked_and_used(record: Record) -> str | None:
     """Return a text on the memory that the last ended run requested and used on its fullest device.
 
-    Return None if no run has ended. The advice is that of :mod:`gpuqueue.learning.rule` after one run.
+    Return None if no run has ended. The advice is that of ``--mem auto``; while the history does not answer, that of
+    :mod:`gpuqueue.learning.rule` after this run alone.
     """
-    run = next((run for run in reversed(record.runs) if run.ending is not None), None)
+    run = record.last_ended
     if run is None or run.ending is None or not run.devices:
         return None
     spec = record.job.spec
@@ -34,7 +34,7 @@ def asked_and_used(record: Record) -> str | None:
     used = format_bytes(peak)
     if not spec.placement.whole:
         asked, used = format_apart(spec.mem_bytes, peak)
-    return f"asked {asked}{each}, used {used} at most: {_advice(spec, run, run.ending, peak)}"
+    return f"asked {asked}{each}, used {used} at most: {_advice(record, run, run.ending, peak)}"
 
 
 def _not_enough(record: Record, run: Run, each: str) -> str:
@@ -54,24 +54,28 @@ def _not_enough(record: Record, run: Run, each: str) -> str:
         if refusal in noted:
             return f"{asked}, and {refusal}"
     wanted_bytes = rounded_up(DIED_FACTOR * max(had, *(device.peak.bytes or 0 for device in run.devices)))
+    if record.advice is not None and record.advice.mem_bytes > had:
+        wanted_bytes = record.advice.mem_bytes
     sizes = [device.total_bytes for device in run.devices if device.total_bytes is not None]
     if len(spec.placement.devices) == spec.gpus and sizes and wanted_bytes > min(sizes):
         return f"{asked}: name a larger device than {format_bytes(min(sizes))}"
     return f"{asked}: try {format_bytes(wanted_bytes)}"
 
 
-def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:
-    enough = rounded_up(with_margin([peak_bytes]))
+def _advice(record: Record, run: Run, ending: Ending, peak_bytes: int) -> str:
+    spec, advice = record.job.spec, record.advice
+    enough = rounded_up(with_margin([peak_bytes])) if advice is None else advice.mem_bytes
+    why = "" if advice is None else f" ({advice.reason})"
     if peak_bytes > spec.mem_bytes and not spec.placement.exclusive:
-        return f"more than it asked for, {format_bytes(enough)} would have been enough"
+        return f"more than it asked for, {format_bytes(enough)} would have been enough{why}"
     is_whole = spec.probe is None if ending.kind is EndingKind.TIMED_OUT else run.is_complete
     if not is_whole:
         return "a complete run may need more"
-    if not _is_seen_well(run):
+    if advice is None and not _is_seen_well(run):
         return "sampled too rarely for advice"
     if spec.placement.whole:
-        return f"{format_bytes(enough)} would do, if other jobs may share the device"
-    return f"{format_bytes(enough)} would do" if enough < spec.mem_bytes else "as it should be"
+        return f"{format_bytes(enough)} would do, if other jobs may share the device{why}"
+    return f"{format_bytes(enough)} would do{why}" if enough < spec.mem_bytes else "as it should be"
 
 
 def _is_seen_well(run: Run) -> bool:

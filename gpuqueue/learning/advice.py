@@ -11,6 +11,8 @@ from gpuqueue.text.units import GIB, format_bytes
 WORTH_FACTOR, WORTH_BYTES = 1.25, GIB // 2
 #: What follows a number that no device can give.
 NO_DEVICE = "no device that the job may use gives enough"
+#: What follows the runs of a program that took nothing of a device.
+HELD_NONE = "held no device memory"
 
 
 def suggestion(asked_bytes: int, lesson: Lesson, room_bytes: int | None = None) -> str | None:
@@ -48,15 +50,17 @@ def reason(lesson: Lesson) -> str:
 def _used(lesson: Lesson) -> str:
     """Return the runs and their peaks, or what they needed at least if that is more or if no peak is trusted."""
     found = lesson.learned
-    if found.least_bytes is None or found.least_bytes <= (found.high_bytes or 0):
+    if found.least_bytes is None or (found.high_bytes is not None and found.least_bytes <= found.high_bytes):
         return _peaked(lesson)
-    return f"{_last(found.runs, lesson)} needed at least {format_bytes(found.least_bytes)}"
+    runs = _last(found.runs, lesson)
+    return f"{runs} needed at least {format_bytes(found.least_bytes)}" if found.least_bytes else f"{runs} {HELD_NONE}"
 
 
 def _peaked(lesson: Lesson) -> str:
     """Return the runs and their peaks: ``the last 12 runs peaked at 5.1G to 5.3G``."""
     found = lesson.learned
-    return f"{_last(found.peaks, lesson)} peaked at {_range(found)}"
+    runs = _last(found.peaks, lesson)
+    return f"{runs} peaked at {_range(found)}" if found.high_bytes else f"{runs} {HELD_NONE}"
 
 
 def _range(found: Learned) -> str:

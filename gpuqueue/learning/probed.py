@@ -28,12 +28,14 @@ class Probed:
     """What a probe has shown.
 
     ``is_whole`` says whether the script ended by itself; else ``peak_bytes``, that of the fullest device, is a lower
-    bound. ``mem_bytes`` is the memory to ask for, and ``time_s`` the time limit. Each is None if it is unknown.
+    bound. ``mem_bytes`` is the memory to ask for, by so many ``runs``, and ``time_s`` the time limit. Each is None if
+    it is unknown.
     """
 
     is_whole: bool
     peak_bytes: int | None = None
     mem_bytes: int | None = None
+    runs: int = 1
     time_s: float | None = None
 
 

@@ -16,17 +16,14 @@ from datetime import datetime
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning.past_run import MOST_JOBS, PastRun, Proof
-from gpuqueue.learning.rule import DIED_FACTOR, rounded_up
+from gpuqueue.learning.rule import DIED_FACTOR, LEAST_BYTES, rounded_up
 from gpuqueue.learning.signature import Lesson, Wanted, lesson_for
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.learning_report import LearningReport, MemRule, ReplayFigures, ReplayGroup
 from gpuqueue.model.mem_source import Signature
-from gpuqueue.text.units import MIB
 
 #: The share of its time after which a run that lacks memory is taken to die.
 LOST_AFTER = 0.5
-#: The smallest allocation.
-LEAST_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,8 +113,8 @@ def _repeat(job: PastJob, earlier: Sequence[PastRun], headroom_bytes: int) -> _R
     lesson = lesson_for(_wanted(run), earlier, headroom_bytes) if peaks else None
     if lesson is None:
         return None
-    plain = {rule: max(LEAST_BYTES, rounded_up(int(of(peaks)))) for rule, of in PLAIN_RULES.items()}
-    learned = max(LEAST_BYTES, lesson.learned.mem_bytes)
+    plain = {rule: rounded_up(int(of(peaks))) for rule, of in PLAIN_RULES.items()}
+    learned = lesson.learned.mem_bytes
     return _Repeat(
         job=job, lesson=lesson, allocations={MemRule.ASKED: job.asked_bytes, MemRule.LEARNED: learned, **plain}
     )

@@ -6,8 +6,9 @@ The rule, with its sources:
   from a simulation of candidates; ``python -m benchmarks.bench_learning`` compares this rule with others, such as a
   high percentile, which the Kubernetes Vertical Pod Autoscaler uses. The 256 MiB are for the context of another device
   model and for spikes between two samples; the autoscaler's floor is 250 MiB.
-- From one run on: the largest peak x 1.3, since one or two runs say little about how peaks vary.
-- A peak that is only a lower bound counts x 1.3: its source misses up to 600 MiB of a GPU.
+- From one run on: the same, and at least the largest peak x 1.3, since one or two runs say little about how peaks vary.
+  So a further run never raises the number as long as its peak is no larger.
+- A peak that is only a lower bound counts as that of a single run: its source misses up to 600 MiB of a GPU.
 - A run that filled its allocation and ended well shows that the allocation is enough. It asks for no more: with a
   margin each run would fill its larger cap again, and the number would grow up to the whole device.
 - A run that died for lack of memory asks for twice what it had, unless a run peaked at as much. After an
@@ -34,6 +35,9 @@ SEVERAL_FACTOR, SEVERAL_MORE_BYTES = 1.1, 256 * MIB
 FEW_FACTOR = 1.3
 #: What a run gets after it died for lack of memory.
 DIED_FACTOR = 2
+#: The smallest size that is learned or advised. A run may show that a program held no device memory, and the queue
+#: refuses a request for none.
+LEAST_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +76,7 @@ class Learned:
         if room_bytes is None or size_bytes <= room_bytes:
             return size_bytes
         if self.seen_bytes <= room_bytes:  # not rounded beyond what the device can give
-            return max(self.seen_bytes, rounded_down(room_bytes))
+            return max(LEAST_BYTES, self.seen_bytes, rounded_down(room_bytes))
         return rounded_up(self.seen_bytes)
 
 
@@ -82,13 +86,14 @@ def learned(runs: Sequence[PastRun], headroom_bytes: int = 0) -> Learned | None:
     if not counted:
         return None
     peaks = [run.bytes for run in counted if run.proof is Proof.PEAK]
+    at_least = [run.bytes for run in counted if run.proof is Proof.AT_LEAST]
     high = max(peaks, default=0)
-    bounds = {proof: _largest(counted, proof) for proof in (Proof.AT_LEAST, Proof.CAPPED, Proof.DIED)}
+    bounds = {proof: _largest(counted, proof) for proof in (Proof.CAPPED, Proof.DIED)}
     died = bounds[Proof.DIED] if bounds[Proof.DIED] >= high else 0  # a larger peak has shown more
-    seen = max(high, bounds[Proof.AT_LEAST], bounds[Proof.CAPPED], died)
+    seen = max(high, *at_least, bounds[Proof.CAPPED], died)
     need = max(
         with_margin(peaks),
-        math.ceil(bounds[Proof.AT_LEAST] * FEW_FACTOR),
+        with_margin([max(at_least)]) if at_least else 0,
         bounds[Proof.CAPPED],
         died * DIED_FACTOR,
     )
@@ -103,25 +108,26 @@ def learned(runs: Sequence[PastRun], headroom_bytes: int = 0) -> Learned | None:
         high_bytes=max(peaks, default=None),
         died_bytes=died or None,
         capped_bytes=bounds[Proof.CAPPED] or None,
-        least_bytes=bounds[Proof.AT_LEAST] or None,
+        least_bytes=max(at_least, default=None),
     )
 
 
 def with_margin(peaks: Sequence[int]) -> int:
     """Return the bytes that are enough after the trusted *peaks*; 0 without one."""
-    high_bytes = max(peaks, default=0)
-    if len(peaks) >= SEVERAL:
-        return math.ceil(high_bytes * SEVERAL_FACTOR) + SEVERAL_MORE_BYTES
-    return math.ceil(high_bytes * FEW_FACTOR)
+    if not peaks:
+        return 0
+    high_bytes = max(peaks)
+    enough_bytes = math.ceil(high_bytes * SEVERAL_FACTOR) + SEVERAL_MORE_BYTES
+    return enough_bytes if len(peaks) >= SEVERAL else max(enough_bytes, math.ceil(high_bytes * FEW_FACTOR))
 
 
 def rounded_up(size_bytes: int) -> int:
-    """Return *size_bytes* rounded up for a request: to 64 MiB below 1 GiB, else to a tenth of a GiB.
+    """Return *size_bytes* rounded up for a request: to at least 64 MiB, in such steps below 1 GiB, else to 0.1 GiB.
 
     The result is what ``--mem`` with the text of :func:`gpuqueue.text.units.format_bytes` asks for.
     """
     if size_bytes <= GIB - 64 * MIB:
-        return -(-size_bytes // (64 * MIB)) * 64 * MIB
+        return max(LEAST_BYTES, -(-size_bytes // (64 * MIB)) * 64 * MIB)
     return math.ceil(-(-size_bytes * 10 // GIB) / 10 * GIB)
 
 

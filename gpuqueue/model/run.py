@@ -314,13 +314,29 @@ class Note:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MemAdvice:
+    """The memory that ``--mem auto`` asks for now for a job like this one, on each device.
+
+    ``runs`` is the number of runs behind it, and ``reason`` says in words what they showed.
+    """
+
+    mem_bytes: int
+    runs: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A job with all its runs: one entry of the history. Lists omit ``notes`` and ``deliveries``."""
+    """A job with all its runs: one entry of the history. Lists omit ``notes`` and ``reported``.
+
+    ``advice`` is filled in for a reader of this one job if its runs, or other runs of its program, show a need.
+    """
 
     job: Job
     runs: tuple[Run, ...] = ()
     notes: tuple[Note, ...] = ()
     reported: tuple[Delivery, ...] = ()
+    advice: MemAdvice | None = None
 
     #: What the API sends beside the fields.
     DERIVED = ("outcome",)
@@ -335,6 +351,19 @@ class Record:
     def last_run(self) -> Run | None:
         """Return the newest run, or None for a job that never ran."""
         return self.runs[-1] if self.runs else None
+
+    @property
+    def last_ended(self) -> Run | None:
+        """Return the newest run that has ended, or None."""
+        return next((run for run in reversed(self.runs) if run.ending is not None), None)
+
+    @property
+    def shows_memory(self) -> bool:
+        """Return whether the newest run that has ended was measured, or lacked memory."""
+        run = self.last_ended
+        if run is None or run.ending is None:
+            return False
+        return run.peak_bytes is not None or run.ending.kind is EndingKind.OUT_OF_MEMORY
 
     def without_secrets(self) -> Record:
         """Return the record as it is printed: its job without secrets, and its runs without tokens."""

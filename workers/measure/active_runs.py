@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuqueue.errors import Unreachable, Unreadable
-from gpuqueue.model.device import Device, Health, Utilisation
+from gpuqueue.model.device import Device, DeviceKind, Health, Utilisation
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import EndingKind
+from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.system.process import ProcessIdentity
 from workers.measure.idle import Stage
 from workers.measure.meter import MOST_POINTS, Meter
@@ -118,7 +119,8 @@ class LiveRun:
         device, reading = sample.device, sample.reading
         held = {run.job_id: run.used_bytes for run in sample.runs if run.alive}
         leases = {run.job_id: run.lease_bytes for run in sample.runs}
-        self.neighbours.note(device, reading, held, sample.external_processes, leases)
+        others = [each for each in sample.external_processes if not self._has_ended(each, device)]
+        self.neighbours.note(device, reading, held, others, leases)
         share = sample.measured(self.held.token)
         if share is None:
             return
@@ -132,6 +134,17 @@ class LiveRun:
                 device_bytes=reading.used_bytes,
                 pids=share.pids,
             )
+
+    def _has_ended(self, process: ExternalProcess, device: Device) -> bool:
+        """Return whether a process was of a run and has ended since the sample, so that it looks like an external one.
+
+        A driver may report processes that cannot be read, because they are in another pid namespace. A simulated device
+        reports only those that could be read a moment ago.
+        """
+        if process.started_at is not None:
+            return False
+        meter = self.meters.get(device.uuid)
+        return device.kind is DeviceKind.SIMULATED or (meter is not None and process.pid in meter.pids)
 
     def note_health(self, device: Device, health: Health, own: Utilisation | None, at_s: float) -> None:
         """Record the health of a device, and how much it worked for this run, at *at_s* on the host's clock.

@@ -26,6 +26,7 @@ from gpuqueue.estimate.past import Past, Whose
 from gpuqueue.learning.advice import reason
 from gpuqueue.learning.past_run import Proof
 from gpuqueue.learning.rule import rounded_up
+from gpuqueue.model.device import DeviceKind
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes, format_duration
 from gpuqueue.words import values
@@ -45,6 +46,7 @@ _WHOSE = {
     Whose.ANYBODY: "of this file by others",
     Whose.OWN_ELSEWHERE: "of a file of this name elsewhere, by you",
 }
+_ON = {DeviceKind.GPU: "", DeviceKind.SIMULATED: ", on simulated devices: the resident memory of its processes"}
 _SHOWS = {
     Proof.PEAK: "",
     Proof.AT_LEAST: "at least ",
@@ -179,7 +181,7 @@ def _of_past(past: Past) -> list[str]:
     ]
     more = f" and {len(past.runs) - len(runs)} more" if len(past.runs) > len(runs) else ""
     return [
-        f"history: runs {_WHOSE[past.whose]}",
+        f"history: runs {_WHOSE[past.whose]}{_ON[past.kind]}",
         "",
         render.table(("JOB", "ENDED", "NEED", "ARGUMENTS"), rows, right=(0, 2)) + more,
         "",

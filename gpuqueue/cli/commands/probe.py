@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -140,7 +141,8 @@ def _ended(client: Client, job: Job) -> Record:
             line.clear()
             status_line.report_state(job.id, seen)
     line.clear()
-    return client.jobs.recorded(seen)
+    client.jobs.recorded(seen)  # waits for the history, which has the runs to learn from
+    return client.jobs.show(job.id, away=status_line.report_history_away)
 
 
 def _found(client: Client, record: Record) -> tuple[probed.Probed, progress.Progress | None]:
@@ -154,6 +156,8 @@ def _found(client: Client, record: Record) -> tuple[probed.Probed, progress.Prog
     last = progress.progress_in(written[-progress.TAIL_BYTES :])
     run = record.last_run
     found = None if run is None else probed.probed(run, last, client.settings.headroom_bytes)
+    if found is not None and found.mem_bytes is not None and record.advice is not None:
+        found = replace(found, mem_bytes=record.advice.mem_bytes, runs=record.advice.runs)
     if found is not None and found.mem_bytes is not None and found.peak_bytes:
         return found, last
     if probe_lines.was_cancelled(record):

@@ -23,7 +23,7 @@ class Shown:
 
 
 def lines(shown: Shown) -> list[str]:
-    """Return the result as lines; the last one has the options to ask with."""
+    """Return the result as lines: what the run was and showed, the options to ask with, and notes on these."""
     record, found = shown.record, shown.found
     run = record.last_run
     bound = "" if found.is_whole else "at least "
@@ -44,11 +44,16 @@ def options(found: Probed) -> str:
 
 
 def _notes(shown: Shown) -> list[str]:
+    advice, notes = shown.record.advice, list[str]()
+    if advice is not None and advice.runs > 1:
+        notes.append(f"The memory is what --mem auto asks for: {plain(advice.reason)}.")
     if shown.found.time_s is None:
-        return ["No time is proposed: the run was ended early, and its output has no progress bar that shows the rest."]
-    if not shown.found.is_whole:
-        return ["The time is for the whole of the progress bar, and half as much again."]
-    return []
+        notes.append(
+            "No time is proposed: the run was ended early, and its output has no progress bar that shows the rest."
+        )
+    elif not shown.found.is_whole:
+        notes.append("The time is for the whole of the progress bar, and half as much again.")
+    return notes
 
 
 def _end(record: Record) -> str:

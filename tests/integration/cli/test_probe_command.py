@@ -33,8 +33,8 @@ from fake_driver.fake_driver import FakeGpus
 from metered import until_seen
 assert "false" == os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"]
 what = sys.argv[1]
-if what == "unused":
-    until_seen(samples=3)
+if what in {{"unused", "idle"}}:
+    until_seen(samples=3 if what == "unused" else 10)
     sys.exit()
 FakeGpus.here().hold_here(3 * 2**30)
 if what == "fails":
@@ -135,6 +135,22 @@ def test_a_probe_without_an_answer_says_why(site: Site, tmp_path: Path, what: st
     assert (1, "") == (done.returncode, done.stdout)
     assert line in done.stderr.splitlines()[-1]
     assert ("  it lacks its data" in done.stderr) == (what == "fails")
+
+
+def test_a_run_that_held_nothing_leaves_a_size_that_a_device_gives(site: Site, tmp_path: Path) -> None:
+    """Regression: ``--mem auto`` asked for 0B after it, and the job was refused for ever. `show` advised 0B too."""
+    script = [str(tmp_path / "train.py"), "--python", sys.executable, "--env", "XLA_PYTHON_CLIENT_PREALLOCATE=false"]
+    first = site.cli("submit", *script, "--mem", "2G", "--", "idle").stdout.strip()
+    record = site.until_recorded(int(first))
+    assert JobState.SUCCEEDED is record.job.state
+
+    again = site.cli("submit", *script, "--mem", "auto", "--", "idle")
+
+    assert "gpuqueue: asking 256M: the last run held no device memory\n" == again.stderr
+    assert "256M would do (the last run held no device memory)" in site.cli("show", first).stdout
+    assert JobState.SUCCEEDED is site.until_recorded(int(again.stdout)).job.state
+    estimated = site.cli("estimate", script[0], "--history-only", "--", "idle").stdout
+    assert estimated.endswith("ask for  --mem 256M\n")
 
 
 @pytest.mark.full

@@ -43,7 +43,8 @@ def a_past(proof: Proof, size_bytes: int) -> Past:
     found = learned([past_run.PastRun(proof=proof, bytes=size_bytes, kind=DeviceKind.GPU)])
     assert found is not None
     run = PastRun(job_id=1, ended_at=datetime.now(timezone.utc), bytes=size_bytes, proof=proof, same_args=True)
-    return Past(whose=Whose.OWN, lesson=Lesson(signature=Signature.ARGUMENTS, learned=found), runs=(run,))
+    lesson = Lesson(signature=Signature.ARGUMENTS, learned=found)
+    return Past(whose=Whose.OWN, kind=DeviceKind.GPU, lesson=lesson, runs=(run,))
 
 
 def test_a_dry_run_needs_its_peak_a_tenth_more_and_the_context() -> None:
@@ -66,7 +67,7 @@ def test_history_comes_first_where_it_answers() -> None:
     def need(past: Past | None, counted: DryRun | None) -> int | None:
         return Estimate(script="a.py", args=(), past=past, dry_run=counted).need_bytes
 
-    assert math.ceil(GIB * 1.3) == need(a_past(Proof.PEAK, GIB), run)
+    assert math.ceil(GIB * 1.1) + 256 * MIB == need(a_past(Proof.PEAK, GIB), run)
     assert run.need_bytes == need(a_past(Proof.DIED, GIB), run)
     assert 20 * GIB == need(a_past(Proof.DIED, 10 * GIB), run)
     assert need(None, None) is None

@@ -13,9 +13,9 @@ from factories import ADA, BOB, make_spec
 from gpuqueue.estimate.past import Past, Script, Whose, past_of
 from gpuqueue.learning.past_run import Proof
 from gpuqueue.learning.rule import rounded_up
-from gpuqueue.model.device import Peak, PeakSource
+from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.job_spec import Account
+from gpuqueue.model.job_spec import Account, Checkout
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.text.units import GIB, MIB
@@ -105,7 +105,6 @@ def test_other_arguments_count_where_there_are_three_runs_with_them() -> None:
     [
         a_record(Peak.unknown()),
         a_record(Peak(bytes=GIB, source=PeakSource.HOST_RSS, samples=50)),
-        a_record(Peak(bytes=GIB, source=PeakSource.SIMULATED, samples=50)),
         a_record(sampled(GIB), Peak.unknown()),
         a_record(sampled(GIB), ending=Ending.from_status(1)),
         a_record(sampled(GIB), ending=Ending.stopped(EndingKind.CANCELLED, -15)),
@@ -113,8 +112,49 @@ def test_other_arguments_count_where_there_are_three_runs_with_them() -> None:
     ],
 )
 def test_what_shows_no_need_says_nothing(silent: Record) -> None:
-    """The memory of another device kind, and a run that may have ended before its peak, give no estimate."""
+    """The memory of a CPU, and a run that may have ended before its peak, give no estimate."""
     assert past_of(ASKED, [silent, silent, silent]) is None
+
+
+def test_simulated_devices_count_for_those_who_have_no_others() -> None:
+    """`estimate` said 512M where ``--mem auto`` asked for 640M: it alone left the runs of a simulated device out.
+
+    As with ``--mem auto``, the newest run decides which kind counts.
+    """
+    simulated = a_record(Peak(bytes=2 * GIB, source=PeakSource.SIMULATED, samples=50))
+
+    found = output(simulated, a_record(sampled(GIB)))
+
+    assert (DeviceKind.SIMULATED, 1, [2 * GIB]) == (
+        found.kind,
+        found.lesson.learned.runs,
+        [run.bytes for run in found.runs],
+    )
+    assert DeviceKind.GPU is output(a_record(sampled(GIB)), simulated).kind
+
+
+def test_the_code_and_the_interpreter_select_the_runs_as_for_a_submit() -> None:
+    """Three runs of this very code count before newer ones of other code."""
+    other = [a_record(sampled(6 * GIB))] * 3
+    git = Checkout(commit="a" * 40, branch="main", dirty=False)
+    spec = replace(other[0].job.spec, git=git)
+    exact = [replace(each, job=replace(each.job, spec=spec)) for each in [a_record(sampled(2 * GIB))] * 3]
+
+    found = output(*other, *exact, code=git.commit, interpreter="/venv/bin/python")
+
+    assert (Signature.EXACT, 2 * GIB) == (found.lesson.signature, found.lesson.learned.high_bytes)
+
+
+def test_what_is_kept_free_on_a_device_is_not_asked_for() -> None:
+    """Regression: `estimate` advised all of a device, of which a part is the headroom."""
+    run = a_record(sampled(22 * GIB), lease_bytes=24 * GIB)
+    device = replace(run.runs[0].devices[0], total_bytes=24 * GIB)
+    run = replace(run, runs=(replace(run.runs[0], devices=(device,)),))
+
+    found = past_of(ASKED, [run], GIB)
+
+    assert found is not None
+    assert 23 * GIB == found.mem_bytes
 
 
 @pytest.mark.parametrize(

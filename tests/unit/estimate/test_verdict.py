@@ -12,7 +12,7 @@ from gpuqueue.estimate.verdict import asked_and_used
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.placement import Placement
-from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice
+from gpuqueue.model.run import Ending, EndingKind, MemAdvice, Note, Record, Run, RunDevice
 from gpuqueue.text.units import GIB, MIB
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc)
@@ -151,3 +151,42 @@ def test_more_than_the_named_device_has_is_not_advised() -> None:
     short = replace(short, job=replace(short.job, spec=named), runs=(run,))
 
     assert "asked 7G and it was not enough: name a larger device than 8G" == asked_and_used(short)
+
+
+ADVICE = MemAdvice(mem_bytes=640 * MIB, runs=3, reason="3 runs took 307M")
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (
+            record(307 * MIB, asked_bytes=2 * GIB),
+            "asked 2G, used 307M at most: 640M would do (3 runs took 307M)",
+        ),
+        (
+            record(307 * MIB, asked_bytes=2 * GIB, samples=3),
+            "asked 2G, used 307M at most: 640M would do (3 runs took 307M)",
+        ),
+        (
+            record(307 * MIB, asked_bytes=256 * MIB),
+            "asked 256M, used 307M at most: more than it asked for, 640M would have been enough (3 runs took 307M)",
+        ),
+        (
+            record(None, asked_bytes=512 * MIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1)),
+            "asked 512M and it was not enough: try 640M",
+        ),
+        (
+            record(None, asked_bytes=GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1)),
+            "asked 1G and it was not enough: try 2G",
+        ),
+        (record(307 * MIB, asked_bytes=640 * MIB), "asked 640M, used 307M at most: as it should be"),
+    ],
+)
+def test_the_advice_is_that_of_mem_auto(found: Record, words: str) -> None:
+    """Regression: `show` advised 448M by one run where ``--mem auto`` asked for 640M by three."""
+    assert words == asked_and_used(replace(found, advice=ADVICE))
+
+
+def test_a_run_that_used_nothing_is_not_advised_to_ask_for_nothing() -> None:
+    """Regression: `show` said that 0B would do, which the queue refuses."""
+    assert "asked 24G, used 0B at most: 256M would do" == asked_and_used(record(0))

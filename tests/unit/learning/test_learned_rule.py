@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.learning.past_run import OnDevice, PastRun, Proof, proof_of
-from gpuqueue.learning.rule import LAST, SEVERAL, Learned, learned, rounded_down, rounded_up
+from gpuqueue.learning.rule import LAST, LEAST_BYTES, SEVERAL, Learned, learned, rounded_down, rounded_up
 from gpuqueue.model.device import DeviceKind, PeakSource
 from gpuqueue.text.units import GIB, MIB, format_bytes, parse_bytes
 
@@ -45,8 +45,28 @@ def test_three_runs_have_the_small_margin() -> None:
 
 @pytest.mark.parametrize("sizes", [[10 * GIB], [10 * GIB, 9 * GIB]])
 def test_one_or_two_runs_have_the_large_margin(sizes: list[int]) -> None:
-    """One or two runs give three tenths more."""
+    """One or two runs of a large program give three tenths more."""
     assert 1.3 * 10 * GIB == of_peaks(sizes)
+
+
+@given(SIZES, st.integers(1, SEVERAL))
+def test_fewer_runs_never_give_less(size: int, runs: int) -> None:
+    """A script with a peak of 307M was advised 448M after two runs and 640M after three."""
+    assert of_peaks([size] * runs) >= of_peaks([size] * SEVERAL)
+    assert of_peaks([size]) == need(a_run(size, Proof.AT_LEAST))
+
+
+@pytest.mark.parametrize("proof", [Proof.PEAK, Proof.AT_LEAST])
+def test_a_run_that_held_nothing_leaves_a_size_to_ask_for(proof: Proof) -> None:
+    """Regression: 0B was asked for and advised, which the queue refuses."""
+    assert 256 * MIB == must(learned([a_run(0, proof)])).mem_bytes
+
+
+@given(st.integers(-GIB, GIB), st.sampled_from(Proof))
+def test_no_size_is_too_small_to_ask_for(room: int, proof: Proof) -> None:
+    """Neither a small peak nor a device that is nearly full gives less than the smallest size."""
+    found = must(learned([a_run(1, proof, room_bytes=room)]))
+    assert min(found.mem_bytes, found.within(room), rounded_up(0)) >= LEAST_BYTES
 
 
 def test_no_run_teaches_nothing() -> None:

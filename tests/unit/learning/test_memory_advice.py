@@ -90,3 +90,12 @@ def test_a_line_says_if_the_arguments_were_others() -> None:
 def test_a_learned_number_has_a_reason(proof: Proof, words: str) -> None:
     """The reason names the evidence, for each kind."""
     assert words == reason(lesson(6, 5, proof=proof))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"), [([0], "the last run held no device memory"), ([0, 0], "the last 2 runs held no device memory")]
+)
+@pytest.mark.parametrize("proof", [Proof.PEAK, Proof.AT_LEAST])
+def test_a_reason_says_that_nothing_was_held(sizes: list[float], words: str, proof: Proof) -> None:
+    """Regression: it said that the last 0 runs peaked at an unknown size."""
+    assert words == reason(lesson(*sizes, proof=proof))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from factories import make_device
 
-from gpuqueue.model.device import Reading
+from gpuqueue.model.device import DeviceKind, Reading
+from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.text.units import GIB, MIB
+from workers.measure.active_runs import LiveRun
 from workers.measure.neighbours import Neighbours
+from workers.measure.sample import RunOnDevice, Sample
+from workers.run.directory import Held, RunDir
 
 ALICE = ExternalProcess(pid=4711, held_bytes=12 * GIB, user="alice", command="python train.py")
 
@@ -136,3 +141,45 @@ def test_of_several_devices_the_fullest_is_named() -> None:
     assert "1M were free on device 1; beside it: job 12 (1G)" == words(seen, several=True)
     assert "1G were free on device 2; beside it: job 13 (1G)" == words(seen, "GPU-0", "GPU-2", several=True)
     assert words(seen, "GPU-9") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "first_pids", "words"),
+    [
+        (DeviceKind.SIMULATED, [], "no other process was on the device"),
+        (DeviceKind.GPU, [4711], "no other process was on the device"),
+        (DeviceKind.GPU, [], "beside it: pid 4711 (3G)"),
+    ],
+)
+def test_a_process_of_the_run_that_has_just_ended_is_no_neighbour(
+    tmp_path: Path, kind: DeviceKind, first_pids: list[int], words: str
+) -> None:
+    """Regression: an out-of-memory error on a simulated device named processes of the run itself as external ones.
+
+    They had ended between the reading of the device and that of their parents. A driver may report processes of other
+    pid namespaces, which cannot be read either.
+    """
+    held = Held(job_id=11, token="1.a", devices=(RunDevice(uuid="GPU-0", lease_bytes=24 * GIB, kind=kind),))
+    run = LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=0.0)
+    gone = ExternalProcess(pid=4711, held_bytes=3 * GIB, user=None, command=None)
+    for pids, others in ((first_pids, ()), ([4712], (gone,))):
+        mine = RunOnDevice(
+            job_id=11, token="1.a", lease_bytes=GIB, started=True, alive=True, pids=frozenset(pids), used_bytes=GIB
+        )
+        reading = Reading(total_bytes=24 * GIB, free_bytes=20 * GIB, processes={each.pid: 3 * GIB for each in others})
+        run.note(
+            Sample(
+                device=make_device(kind=kind),
+                began_s=1.0,
+                reading=reading,
+                runs=(mine,),
+                counted={},
+                external_processes=others,
+            )
+        )
+
+    seen = run.neighbours.fullest()
+
+    assert seen is not None
+    assert f"20G were free; {words}" == seen.in_words()
+    assert (None if words.startswith("no") else "pid 4711 (3G)") == seen.blamed(24 * GIB)
