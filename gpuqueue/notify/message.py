@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from pathlib import Path
 
-from gpuqueue.errors import Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.mem_source import OUT_OF_MEMORY
 from gpuqueue.model.run import NO_USE, Record, Run
-from gpuqueue.system.logs import LogTail, is_log_of
-from gpuqueue.text.sanitize import plain, short
+from gpuqueue.system.logs import is_log_of, last_bytes
+from gpuqueue.text.sanitize import ESCAPES, plain, short, terminal_lines
 from gpuqueue.text.units import format_bytes
 
-#: Most lines of the log in a message, and the most bytes of them.
-LOG_LINES, LOG_TEXT = 10, 2000
+#: Most lines of the log in a message, the most characters of them, and the bytes of its end that are read for them.
+LOG_LINES, LOG_TEXT, DRAWN_BYTES = 10, 2000, 64 * 1024
 #: Longest command in a message, in columns.
 MOST_COMMAND = 500
 
@@ -121,18 +119,17 @@ def took(duration_s: float) -> str:
 
 
 def _log_lines(record: Record, host: str) -> tuple[Path, list[str]] | None:
-    """Return the path and the last lines of the last run's log, or None if it is elsewhere, empty or unreadable."""
+    """Return the path and the last lines of the last run's log, or None if it is elsewhere, empty or unreadable.
+
+    The lines are what a terminal would show: of a progress bar that is redrawn, only its last state.
+    """
     run = record.last_run
     if run is None or run.log_path is None or run.host != host:
         return None
     if not is_log_of(Path(run.log_path), run.job_id, run.token):
         return None
-    path, tail = Path(run.log_path), LogTail()
-    tail.turn_to(path)
-    tail.skip_to_last(LOG_LINES)
-    text = b""
-    with contextlib.suppress(Refused):
-        for chunk in tail.rest():
-            text = (text + chunk)[-LOG_TEXT:]
-    lines = text.decode("utf-8", "replace").splitlines()[-LOG_LINES:]
-    return (path, [plain(line.replace("\t", "    ")) for line in lines]) if lines else None
+    path = Path(run.log_path)
+    lines = terminal_lines(last_bytes(path, DRAWN_BYTES).decode("utf-8", "replace").rstrip())[-LOG_LINES:]
+    while len("\n".join(lines)) > LOG_TEXT:
+        lines = lines[1:] or [lines[0][-LOG_TEXT:]]
+    return (path, [plain(ESCAPES.sub("", line).expandtabs(4)) for line in lines]) if any(lines) else None

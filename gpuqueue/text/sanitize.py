@@ -1,4 +1,4 @@
-"""Sanitizes untrusted text (names, arguments, command lines) for display. Pure."""
+"""Sanitizes untrusted text (names, arguments, command lines, lines of logs) for display. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,68 @@ _MARKS, _AS_EMOJI = frozenset({"Mn", "Me"}), "\N{VARIATION SELECTOR-16}"
 #: Longest message, in characters. The quoted text may be megabytes long.
 MOST = 2000
 _HIDDEN = "***"
+#: Terminal escape sequences: colours, cursor movements.
+ESCAPES = pattern(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+#: What lets a program overwrite: it moves the cursor back in its line or up, or erases a part of the line.
+_MOVES = pattern(r"(\r(?!\n|\Z)|\x08|\x1b\[[012]?K|\x1b\[[0-9]{0,3}A)")
 #: Query parameters from which database drivers take a password.
 _SECRET_PARAMETER = pattern(r"([?&][^&=]*(?:pass|secret|token)[^&=]*=)[^&]*", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
-    """Return *text* with every character replaced that could control a terminal."""
+    """Return *text* with every character replaced that could control a terminal. A tab becomes a space."""
     if text.isascii() and text.isprintable():  # the common case
         return text
     import unicodedata  # noqa: PLC0415 - imports slow down the start of a command
 
+    text = text.replace("\t", " ")
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in _OBEYED else char for char in text)
+
+
+def is_overwritten(text: str) -> bool:
+    """Return whether a terminal would show other lines than those of *text*."""
+    return _MOVES.search(text) is not None
+
+
+def terminal_lines(text: str) -> list[str]:
+    """Return the lines of *text* as a terminal shows them: of a progress bar that is redrawn, only its last state.
+
+    Lines that nothing overwrites keep their colours. Each character counts as one column.
+    """
+    lines, row = [""], 0
+    for number, line in enumerate(text.removesuffix("\n").split("\n")):
+        if number:
+            row += 1
+        if row == len(lines):
+            lines.append("")
+        if lines[row] or is_overwritten(line):
+            row = _draw(lines, row, line)
+        else:  # nearly all
+            lines[row] = line.rstrip("\r")
+    return lines
+
+
+def _draw(lines: list[str], row: int, line: str) -> int:
+    """Write *line* into *lines* from the beginning of *row* on, and return the row in which it ends."""
+    there, column = ESCAPES.sub("", lines[row]), 0
+    for number, part in enumerate(_MOVES.split(line)):
+        if not number % 2:
+            written = ESCAPES.sub("", part).rstrip("\r")
+            if written:
+                there = there[:column].ljust(column) + written + there[column + len(written) :]
+            column += len(written)
+        elif part == "\r":
+            column = 0
+        elif part == "\b":
+            column = max(0, column - 1)
+        elif part.endswith("A"):
+            lines[row], row = there, max(0, row - int(part[2:-1] or 1))
+            there = ESCAPES.sub("", lines[row])
+        else:
+            before, after = {"1": (" " * column, there[column:]), "2": ("", "")}.get(part[2:-1], (there[:column], ""))
+            there = before + after
+    lines[row] = there
+    return row
 
 
 def in_one_line(message: str) -> str:

@@ -159,7 +159,7 @@ def last_error(log_tail: bytes) -> str | None:
     after = 0
     for place in range(len(lines) - 1, max(-1, len(lines) - 1 - MAX_LAST), -1):
         line = lines[place]
-        if line.startswith(OWN_LINE.encode()):
+        if line.lstrip().startswith(OWN_LINE.encode()):
             continue
         if _FULL.search(line) or _ends_traceback(lines, place):
             return line.decode(errors="replace")

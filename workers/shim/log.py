@@ -2,9 +2,10 @@
 
 The job writes straight into the file, so there is no pipe that breaks when a process dies. The excess is therefore
 removed afterwards: a hole is punched into the middle of the file (fallocate(2)), which frees the blocks on the disk and
-moves no data. The first quarter of the limit stays, and at least the newest half of the limit. A marker line in front
-of the hole says how many bytes are missing. A job can write more than the limit between two checks, so a log that grows
-fast is checked more often.
+moves no data. The first quarter of the limit stays, and at least the newest half of the limit. A marker line behind the
+hole says how many bytes are missing, and blanks the rest of the lines that the hole cuts, so that no line and no
+character is shown in part. A job can write more than the limit between two checks, so a log that grows fast is checked
+more often.
 
 While the job runs, the worker's host may lower the limit for the rest of the run: the link ``log_limit`` in the run
 directory has the new one, and why. A signal has the shim read it at once.
@@ -45,12 +46,16 @@ BLOCK_BYTES = 512
 RESERVED_SHARE = 4
 #: Length of a hole behind the end of a log, in bytes.
 FAR_BYTES = 2**40
+#: How far from a hole the end of a line is looked for, in bytes. A longer line is cut between two characters.
+LINE_BYTES = 64 * 1024
 #: Suffix of the file that records the size of a log over time.
 TIMES = ".times"
 #: Once the ``.times`` file is larger than this many bytes, it gets a line every ``SELDOM_S`` seconds instead of every
 #: second, because a job may write for weeks.
 MANY_BYTES = 8 * 1024 * 1024
 SELDOM_S = 60.0
+#: The bytes of a character of UTF-8 after its first one.
+_CONTINUATION = bytes(range(0x80, 0xC0))
 
 
 def lowered(name: str = LIMIT) -> tuple[int, str] | None:
@@ -152,7 +157,7 @@ class LogLimit:
 
     def _check(self, limit: int) -> float:
         if self._fd is None:
-            # Without O_APPEND: the marker line goes in front of the hole, and pwrite would append it to the end.
+            # Without O_APPEND: the marker line goes next to the hole, and pwrite would append it to the end.
             self._fd = os.open(self._name, os.O_RDWR | os.O_CLOEXEC)
         stat = os.fstat(self._fd)
         size, hole = stat.st_size, _down(limit // 4, stat.st_blksize)
@@ -163,8 +168,7 @@ class LogLimit:
             end = _down(size - limit // 2, stat.st_blksize)
             self._punches = self._punches and hole > 0 and _punch(self._fd, hole_end, end - hole_end)
             if self._punches:
-                marker = self._marker(end - hole)
-                os.pwrite(self._fd, marker, hole - len(marker))  # ends at the hole, so no NUL is left between
+                self._mark(self._fd, hole, end)
             else:
                 self._cut_back(self._fd, size, limit)
         elif self._punches and stat.st_blocks * BLOCK_BYTES > RESERVED_SHARE * limit:
@@ -179,15 +183,23 @@ class LogLimit:
         """
         most = min(END_BYTES, limit // 4)
         end = os.pread(fd, most, size - most)
-        end = end[end.find(b"\n") + 1 :]
+        end = end[_line_length(end) :]
         self._gone += size - limit // 4 - len(end)
-        text = self._marker(self._gone) + end
-        os.pwrite(fd, text, limit // 4)
-        self._size = limit // 4 + len(text)
+        begin, line_end = _cut_before(fd, limit // 4)
+        text = line_end.ljust(limit // 4 - begin) + self._marker(self._gone) + end
+        os.pwrite(fd, text, begin)
+        self._size = begin + len(text)
         os.ftruncate(fd, self._size)
 
+    def _mark(self, fd: int, hole: int, end: int) -> None:
+        """Blank the lines that are cut where the hole begins and ends, and say there how many bytes are missing."""
+        begin, line_end = _cut_before(fd, hole)
+        os.pwrite(fd, line_end.ljust(hole - begin), begin)
+        room = _cut_after(fd, end, len(self._marker(end)))
+        os.pwrite(fd, self._marker(end + room - begin).rjust(room), end)
+
     def _marker(self, missing: int) -> bytes:
-        return f"\n{OWN_LINE}{missing} bytes are missing here: {self._reason}\n".encode()
+        return f"{OWN_LINE}{missing} bytes are missing here: {self._reason}\n".encode()
 
 
 def _free_reserved(fd: int, size: int, limit: int) -> None:
@@ -199,6 +211,36 @@ def _free_reserved(fd: int, size: int, limit: int) -> None:
 
 def _down(offset: int, block: int) -> int:
     return offset // block * block
+
+
+def _cut_before(fd: int, offset: int) -> tuple[int, bytes]:
+    """Return where the last whole line before *offset* ends, and the line end that must be written there, if any."""
+    start = max(0, offset - LINE_BYTES)
+    text = os.pread(fd, offset - start, start)
+    at = text.rfind(b"\n") + 1
+    if at or not start:
+        return start + at, b""
+    at = text.rfind(b"\r")  # between two states of a progress bar
+    if at < 0:
+        at = len(text) - 1
+        while at and text[at : at + 1] in _CONTINUATION:
+            at -= 1
+    return start + at, b"\n"
+
+
+def _cut_after(fd: int, offset: int, least: int) -> int:
+    """Return how many bytes to overwrite from *offset* on, at least *least*, so that a line begins behind them."""
+    return least - 1 + _line_length(os.pread(fd, least + LINE_BYTES, offset)[least - 1 :], 1)
+
+
+def _line_length(text: bytes, least: int = 0) -> int:
+    """Return the length of the first line of *text*; of a line without an end, *least* and the rest of a character."""
+    ends = [at for at in (text.find(b"\n"), text.find(b"\r")) if at >= 0]  # CR: between two states of a progress bar
+    if ends:
+        return min(ends) + (2 if text.startswith(b"\r\n", min(ends)) else 1)
+    while least < len(text) and text[least : least + 1] in _CONTINUATION:
+        least += 1
+    return least
 
 
 def _data(fd: int, offset: int, size: int) -> int:

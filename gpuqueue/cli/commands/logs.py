@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,9 +19,15 @@ from gpuqueue.client.selection import Which
 from gpuqueue.console import print_message, put
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.job_ref import JobName, meant
 from gpuqueue.model.run import EndingKind, Record
 from gpuqueue.model.times import PASTS, moment
+
+if TYPE_CHECKING:
+    from gpuqueue.cli.output import render
+else:
+    render = later("gpuqueue.cli.output.render")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +44,9 @@ class _Options:
 @click.command()
 @click.argument("ids", metavar="ID…", nargs=-1, required=True, shell_complete=live_ids())
 @click.option("-f", "--follow", is_flag=True, help="Print new output until the job has ended. For one job.")
-@click.option("-n", "--tail", "lines", metavar="N", type=Count(0), help="Start with the last N lines.")
+@click.option(
+    "-n", "--tail", "lines", metavar="N", type=Count(0), help="Start with the last N lines, as a terminal shows them."
+)
 @click.option("--since", metavar="TIME", help=f"Start with the output of this time: {PASTS}.")
 @click.option("--stderr", is_flag=True, help="Print standard error of a job with --separate-stderr.")
 @click.option("--run", "number", metavar="N", type=Count(), help="Print the log of this run. Default: the newest.")
@@ -113,12 +123,9 @@ def _print(client: Client, job_id: str, wanted: _Options, head: Callable[[], Non
     if begin is not None and not tail.skip_to_time(begin):
         print_message("gpuqueue", f"when job {job_id} wrote what was not noted: all of its log is printed")
     again = partial(report_again, job_id)
-    chunks = (
-        client.logs.follow(job_id, tail, held=report_held, again=again, away=report_away)
-        if wanted.follow
-        else tail.rest()
-    )
-    for chunk in chunks:  # not sanitized: programs read logs too
+    rest = tail.rest() if wanted.lines is None else render.last_lines(tail.rest(), wanted.lines)
+    more = client.logs.follow(job_id, tail, held=report_held, again=again, away=report_away) if wanted.follow else ()
+    for chunk in chain(rest, more):  # not sanitized: programs read logs too
         put(chunk)
     _report_refused(job_id, client.jobs.newest(job_id) if wanted.follow else record, wanted.number)
 

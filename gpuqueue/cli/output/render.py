@@ -7,7 +7,7 @@ everything.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import click
@@ -15,8 +15,8 @@ import click
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import Device
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.progress import ESCAPES, Progress
-from gpuqueue.text.sanitize import cells, plain, short, wrapped
+from gpuqueue.model.progress import Progress
+from gpuqueue.text.sanitize import ESCAPES, cells, is_overwritten, plain, short, terminal_lines, wrapped
 
 #: State -> colour on a terminal.
 COLOURS = {
@@ -33,6 +33,8 @@ COLOURS = {
 BAR_WIDTH, WORDS_WIDTH = 8, 40
 #: Bytes read from the end of a log: more than is shown.
 LOG_BYTES = 16384
+#: Bytes of a log that are drawn at once.
+DRAWN_BYTES = 4 * 1024 * 1024
 #: Type of a line of the table.
 L = TypeVar("L")
 
@@ -91,9 +93,36 @@ def fitted_progress(progress: Progress, width: int) -> str:
 
 
 def log_lines(written: bytes) -> list[str]:
-    """Return the lines of *written* as plain text; a line that was overwritten shows only its last text."""
-    text = ESCAPES.sub("", written.decode("utf-8", "replace")).replace("\r\n", "\n").rstrip("\r\n")
-    return [plain(line.rpartition("\r")[2]) for line in text.split("\n")] if text else []
+    """Return the lines of *written* as a terminal shows them, as plain text."""
+    text = written.decode("utf-8", "replace").rstrip("\r\n")
+    return [plain(ESCAPES.sub("", line).expandtabs()) for line in terminal_lines(text)] if text else []
+
+
+def last_lines(chunks: Iterable[bytes], lines: int) -> Iterator[bytes]:
+    """Yield the last *lines* lines of a log as a terminal shows them. Bytes that nothing overwrites stay as they are.
+
+    A progress bar can be redrawn for megabytes, so they are drawn in pieces. A piece ends where a line begins anew.
+    """
+    held = b""
+    for chunk in chunks:
+        held += chunk
+        if len(held) > DRAWN_BYTES:
+            at = max(held.rfind(b"\r"), held.rfind(b"\n")) + 1 or len(held)
+            shown = _drawn(held[:at], lines)
+            if len(shown) > DRAWN_BYTES // 2:
+                yield shown
+                shown = b""
+            held = shown + held[at:]
+    yield _drawn(held, lines)
+
+
+def _drawn(written: bytes, lines: int) -> bytes:
+    text = written.decode("utf-8", "surrogateescape")
+    if not is_overwritten(text):
+        return written
+    end = next((each for each in ("\n", "\r") if text.endswith(each)), "")  # after CR the next text overwrites
+    shown = terminal_lines(text)
+    return ("\n".join(shown[max(0, len(shown) - lines) :]) + end).encode("utf-8", "surrogateescape")
 
 
 def log_end(written: bytes, lines: int, width: int) -> list[str]:

@@ -48,6 +48,8 @@ def test_the_real_tqdm_with_scaled_units_is_read() -> None:
         ("25/100 ━━━━━─────────────── 3s 35ms/step".encode(), 0.25),
         (b" 10%|#         | 1/10 [00:01<00:09]\r 20%|##        | 2/10 [00:02<00:08]", 0.2),
         (b"\x1b[32m 50%|#####     | 5/10\x1b[0m", 0.5),
+        ("epoch 2/2 ━━━━━╸━━━━━━━━━━━━━━ 10/40 0:00:05 • 0:00:15 2.00it/s".encode(), 0.25),
+        ("epoch 1/2 \x1b[38;5;197m━━━━━━\x1b[0m\x1b[90m━━━━━━\x1b[0m  50% 0:00:02".encode(), 0.5),
         (b"epoch 1/4\nsaved checkpoint to /a/b 2024/11/21\n", 0.25),
     ],
 )
@@ -92,12 +94,16 @@ BAR = " {percent}%|####      | {percent}/100 [00:12<00:15,  3.6it/s]"
         (BAR.format(percent=45) + "\n" + BAR.format(percent=100) + "\nsaving\n", None),
         ("100/100 ━━━━━━━━━━ 3s 35ms/step\nsaving\n", None),
         ("epoch 3/10\n" + "loss 0.1\n" * 50, 0.3),
+        ("epoch 2/2 ━━━━━━━━━━ 40/40 0:00:05\nsaving\n", None),
+        ("epoch 1/2 ━━━━━━━━━━ 40/40 0:00:05\nval loss 0.3\n", 0.5),
+        ("epoch 2/2: " + BAR.format(percent=100) + "\nsaving\n", None),
     ],
 )
 def test_a_bar_holds_for_as_long_as_its_work_goes_on(log: str, share: float | None) -> None:
     """A bar is dropped when its work is over.
 
     Regression: a job that saved its model for an hour stayed at 100 %, and a job that had left a loop stayed at 45 %.
+    Beside its bar, epoch 2 of 2 has begun, and is not 100 %.
     """
     found = progress_in(log.encode())
     assert share == (found.share if found is not None else None)
@@ -108,3 +114,4 @@ def test_an_endless_line_is_no_trap() -> None:
     assert progress_in(b"1/" * 4096) is None
     assert progress_in(b"[" * 8192) is None
     assert progress_in(b"\x1b[" * 4096) is None
+    assert progress_in("━".encode() * 2730) is None

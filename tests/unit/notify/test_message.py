@@ -134,11 +134,25 @@ def test_only_a_log_on_this_machine_goes_along(tmp_path: Path) -> None:
     body = message_of(record, host="node1").body
     assert "line 10\n" not in body
     assert "\nline 11\n" in body
-    assert "\n\ufffd[31mred \ufffd\n" in body
+    assert "\nred \ufffd\n" in body
     other = log.rename(tmp_path / "secrets")
     assert there == message_of(record, host="node1").body
     record = a_record(JobState.FAILED, Ending.from_status(1), log_path=str(other))
     assert there == message_of(record, host="node1").body  # no worker has made this path
+
+
+def test_the_lines_of_a_log_are_what_a_terminal_shows(tmp_path: Path) -> None:
+    """Of a progress bar that is redrawn only its last state is in the message, so there is room for other lines."""
+    log = tmp_path / "17" / "1.a" / "log"
+    log.parent.mkdir(parents=True)
+    bars = b"".join(b"%4d/1000 %s\r" % (step, b"#" * 40) for step in range(1000))
+    log.write_bytes(b"loss\t0.5\n" + bars + b"\nsaved\n")
+    record = a_record(JobState.FAILED, Ending.from_status(1), log_path=str(log))
+
+    lines = message_of(record, host="node1").body.splitlines()
+
+    at = next(number for number, line in enumerate(lines) if line.startswith("the last lines of its log"))
+    assert ["loss    0.5", " 999/1000 " + "#" * 40, "saved", ""] == lines[at + 1 : at + 5]
 
 
 def settings(**given: str) -> Settings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuqueue.text.sanitize import cells, in_words, short, wrapped
+from gpuqueue.text.sanitize import cells, in_words, plain, short, terminal_lines, wrapped
 
 LINE = "job 12 waits for memory, 30s so far; 2 jobs before it"
 
@@ -78,3 +78,36 @@ def test_marks_take_no_room_of_the_name_below_them() -> None:
 def test_a_text_is_broken_between_words(text: str, width: int, lines: list[str]) -> None:
     """A text is wrapped between words, and within a word only if the word is longer than the line."""
     assert lines == wrapped(text, width)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("one\ntwo\n", ["one", "two"]),
+        ("one\r\ntwo\r\n", ["one", "two"]),
+        ("a\n\nb", ["a", "", "b"]),
+        ("", [""]),
+        ("10%|#  | 1/3\r 66%|## | 2/3\r100%|###| 3/3\nloss 1.0\n", ["100%|###| 3/3", "loss 1.0"]),
+        ("saving the model\rdone\n", ["doneng the model"]),
+        ("saving the model\r\x1b[Kdone\n", ["done"]),
+        ("saving the model\x1b[2K\rdone", ["done"]),
+        ("1/3\b\b\b2/3", ["2/3"]),
+        ("abc\r\x1b[1Kx", ["xbc"]),
+        ("\x1b[31mred\x1b[0m\n", ["\x1b[31mred\x1b[0m"]),
+        ("\x1b[31m10 %\x1b[0m\r\x1b[32m20 %\x1b[0m", ["20 %"]),
+        ("epochs 0/2\n steps 1/3\x1b[A\n steps 2/3\x1b[A\repochs 1/2\n steps 1/3", ["epochs 1/2", " steps 1/3"]),
+        ("a\x1b[9Ab", ["ab"]),
+        ("训练 1\r训练 2", ["训练 2"]),
+    ],
+)
+def test_a_line_of_a_log_is_what_a_terminal_shows(text: str, lines: list[str]) -> None:
+    """What a program overwrites is not there: a bar that is redrawn is one line, and not megabytes.
+
+    Also in two lines, as nested bars of tqdm. Lines that nothing overwrites keep their colours.
+    """
+    assert lines == terminal_lines(text)
+
+
+def test_a_tab_is_a_space() -> None:
+    """Regression: a tab in a name or a command was shown as a character that is not valid."""
+    assert "a b\ufffdc" == plain("a\tb\x1bc")

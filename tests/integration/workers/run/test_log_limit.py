@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -236,3 +237,41 @@ def test_what_a_job_allocates_in_its_log_is_freed(tmp_path: Path, written: bytes
     assert on_disk(log) <= 4 * MIB
     assert log.stat().st_size == size
     assert read(log).rstrip("\0").startswith(written[: MIB // 8].decode())
+
+
+WIDE = "训练模型损失下降"
+
+
+@pytest.mark.parametrize("holes", [True, False], ids=["with holes", "without holes"])
+@pytest.mark.parametrize(
+    ("written", "whole"),
+    [
+        (f"{WIDE}\n" * 200_000, WIDE),
+        (f"epoch 1: {WIDE}\r" * 150_000, f"epoch 1: {WIDE}"),
+        (WIDE * 200_000, None),
+    ],
+    ids=["lines", "a progress bar", "one line"],
+)
+def test_a_log_is_cut_at_the_end_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, whole: str | None, *, holes: bool
+) -> None:
+    """Regression: it was cut within a line, and within a character, on both sides of the hole.
+
+    A line of megabytes is cut between two characters. Each further cut leaves no more than one line about it.
+    """
+    if not holes:
+        monkeypatch.setattr("workers.shim.log._punch", lambda *_: False)
+    log = tmp_path / "log"
+    limit = LogLimit(str(log), MIB)
+    for _ in range(3):
+        with log.open("ab") as file:
+            file.write(written.encode())
+        limit.check()
+    text = read(log)  # which raises if a character is cut
+
+    assert on_disk(log) <= MIB + 8192
+    assert 1 == text.count(" bytes are missing here: the log exceeded its limit of 1048576 bytes\n")
+    begin, _, end = text.partition("gpuqueue: ")
+    lines = {line.strip(" ") for part in (begin, end.partition("\n")[2]) for line in re.split("[\r\n]", part)}
+    assert lines <= {whole, ""} if whole is not None else {*"".join(lines)} <= {*WIDE}
+    assert min(len(begin), len(end)) > 64 * 1024

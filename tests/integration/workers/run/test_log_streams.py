@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -143,3 +144,20 @@ def test_since(site: Site, tmp_path: Path) -> None:
     whole = site.cli("logs", "--since", between, job_id)
     assert "early\nlate\n" == whole.stdout
     assert "was not noted" in whole.stderr
+
+
+def test_the_last_lines_of_progress_bars_are_what_a_terminal_shows(site: Site) -> None:
+    """`logs --tail`, also with --follow, and `show` print one line for a bar that was redrawn for megabytes."""
+    site.start_recorder()
+    site.start_worker()
+    bars = 'print(*(f"epoch {n}/3: {step:5}/9000 |##########|" for step in range(9001)), sep="\\r")'
+    script = f'for n in (1, 2, 3):\n    {bars}\n    print(f"loss\\t{{1 / n:.3f}}")\n'
+    job_id = site.cli("submit", "--mem", "1M", "--", sys.executable, "-c", script).stdout.strip()
+    site.until_recorded(int(job_id))
+
+    last = "loss\t0.500\nepoch 3/3:  9000/9000 |##########|\nloss\t0.333\n"
+    assert last == site.cli("logs", "--tail", "3", job_id).stdout
+    assert last == site.cli("logs", "--tail", "3", "--follow", job_id).stdout
+    shown = site.cli("show", job_id).stdout.splitlines()
+    assert ["  epoch 3/3:  9000/9000 |##########|", "  loss    0.333"] == shown[-2:]
+    assert len(site.cli("logs", job_id).stdout) > 500_000  # for programs: all of it
