@@ -232,12 +232,15 @@ def encode_ended(
     peak_at_once_bytes: int | None = None,
     notes: tuple[RunNote, ...] = (),
     shortage: Shortage | None = None,
+    is_long: bool = False,
 ) -> str:
-    """Return the report of the end of a run as text. The store reads the *shortage*, the history does not."""
+    """Return the report of the end of a run as text. The store reads *shortage* and *is_long*, the history does not."""
     ended = runs.Ended(
         ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes, notes=notes
     )
     more = {} if shortage is None else {"shortage": to_stored(shortage)}
+    if is_long:
+        more["is_long"] = True
     return dump({"v": VERSION, **to_stored(ended), **more})
 
 

@@ -18,6 +18,8 @@ from gpuqueue.model.placement import Shape
 
 #: An exit code above this one is that and the number of a signal, by the custom of shells.
 BY_SIGNAL = 128
+#: What the detail of a run says that its own early signal has ended (see :mod:`workers.shim.supervisor`).
+EARLY_SIGNAL = " of --signal"
 #: How the text of a note about an idle run begins.
 NO_USE = "no use of its"
 
@@ -31,7 +33,7 @@ class EndingKind(str, Enum):
     SIGNALLED = "signalled"
     #: The run needed more memory than was available, or than it had requested.
     OUT_OF_MEMORY = "out_of_memory"
-    #: The run reached its time limit.
+    #: The run reached its time limit, or the early signal that it had asked for killed it shortly before.
     TIMED_OUT = "timed_out"
     #: The job was cancelled.
     CANCELLED = "cancelled"

@@ -129,13 +129,15 @@ class Runs:
         evidence: Evidence | None = None,
         again: Again | None = None,
         shortage: Shortage | None = None,
+        is_long: bool = False,
     ) -> JobState | None:
         """End a run with *ending* and its job in *state*; return the job's state afterwards, None if the run is stale.
 
         With *again*, *state* is QUEUED and the job waits for another run. This is not a loss, and the attempt counts.
         A job that is being cancelled is cancelled nevertheless, and a job that must not run twice fails. *evidence*
         about the devices is counted in the same step, so it counts once for each run. With the facts about a *shortage*
-        of device memory, a failed job may be queued again in this step, with more memory.
+        of device memory, a failed job may be queued again in this step, with more memory. After a run that *is_long* a
+        requeue by exit code 75 does not count towards the most.
         """
         payload = encode_ended(
             ending=ending,
@@ -144,6 +146,7 @@ class Runs:
             peak_at_once_bytes=peak_at_once_bytes,
             notes=notes,
             shortage=shortage,
+            is_long=is_long,
         )
         more = () if again is None else (again.reason.value, to_ms(again.later_s))
         words = (state.value, payload, *_words(evidence), *more)

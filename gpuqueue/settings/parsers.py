@@ -262,6 +262,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "poll_s": parse_duration,
     "kill_grace_s": parse_duration,
     "loss_limit": _COUNT,
+    "requeue_free_after_s": _or_none(parse_duration),
     "half_life_s": _half_life,
     "shares": str,
     "groups": str,

@@ -104,6 +104,8 @@ class Settings:
     kill_grace_s: float = 10.0
     #: Lost runs after which a job is held.
     loss_limit: int = 3
+    #: A run that lasts at least this long may ask to be requeued (exit code 75) any number of times; None: five times.
+    requeue_free_after_s: float | None = 3600.0
     #: Time after which past usage counts half.
     half_life_s: float = 7 * 86400.0
     #: Shares of users and groups, such as ``ann=2, @vision=3``; the default is 1.

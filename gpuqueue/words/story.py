@@ -12,7 +12,7 @@ from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import signal_name
 from gpuqueue.model.page import StepKind, StoryStep
-from gpuqueue.model.run import BY_SIGNAL, Ending, EndingKind, Record, Run, StartKind, state_after
+from gpuqueue.model.run import BY_SIGNAL, EARLY_SIGNAL, Ending, EndingKind, Record, Run, StartKind, state_after
 from gpuqueue.text.units import format_bytes
 from gpuqueue.words.values import place_of
 from gpuqueue.words.waiting import GOALS
@@ -59,6 +59,10 @@ _NOT_FOUND = {126, 127}
 _KILL = 9
 _CRASHES = {4, 6, 7, 8, 11}
 _KILLED = "Mostly the kernel does that, when the memory of the host is full."
+_UNCAUGHT = (
+    "Shortly before its time limit it got the signal of --signal, which its first process does not catch. "
+    "In a shell script put exec before the last command, or set a trap."
+)
 #: Endings on purpose are no failures.
 _MEANINGS = {
     EndingKind.OUT_OF_MEMORY: "The memory of the device ran out. Run it again with more memory, or make its batches "
@@ -217,7 +221,9 @@ def meaning_of(ending: Ending) -> str | None:
     """Return what *ending* means and what helps, None if the run did not fail."""
     if ending.kind is EndingKind.EXITED:
         return _of_code(ending.exit_code or 0)
-    return _of_signal(ending.signal) if ending.kind is EndingKind.SIGNALLED else _MEANINGS[ending.kind]
+    if ending.kind is EndingKind.SIGNALLED:
+        return _of_signal(ending.signal)
+    return _UNCAUGHT if EARLY_SIGNAL in ending.detail else _MEANINGS[ending.kind]
 
 
 def _of_code(code: int) -> str | None:

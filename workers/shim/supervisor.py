@@ -99,8 +99,8 @@ def watch(tree: Tree, spec: dict[str, Any], check_logs: Callable[[], float], req
         if now >= time_limit:
             return "timed_out"
         if now >= early:
+            tree.early, early = number, NEVER
             tree.send_first(number)
-            early = NEVER
         if request.poll(read) and not request.signalled:
             request.signalled = tree.send(signal.SIGTERM) and tree.send(signal.SIGCONT)
         if now >= request.until_s:
@@ -110,6 +110,14 @@ def watch(tree: Tree, spec: dict[str, Any], check_logs: Callable[[], float], req
             return "lost"
         wake = min(now + POLL_S, now + check_logs(), early, time_limit, request.until_s, until)
         signal.sigtimedwait(WAKE, max(0.0, wake - now))
+
+
+def signal_word(number: int) -> str:
+    """Return the name of a signal, such as ``SIGUSR1``."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def grace_of(kind: str, spec: dict[str, Any], request: PreemptRequest) -> float:
@@ -136,6 +144,8 @@ def detail_of(kind: str, request: PreemptRequest, tree: Tree) -> str:
         words = tree.cause
     elif kind == "preempted" and request.by:
         words = f"preempted for job {request.by}"
+    elif kind == "timed_out":
+        words = tree.uncaught
     elif kind == "lost":
         words = tree.lost or "no worker renewed its lease in time"
     if tree.unkillable is None:
@@ -186,6 +196,8 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
     ended = time.monotonic()
     if kind == "exited" and request.signalled and tree.status != 0:
         kind = "preempted"  # it ended on SIGTERM; its other processes may still be saving
+    elif kind == "exited" and tree.early and tree.status == -tree.early:
+        kind, tree.uncaught = "timed_out", f"killed by {signal_word(tree.early)} of --signal, which it does not catch"
     request.poll(read)  # the request may have arrived together with a cancel
     by_itself = kind == "exited" and (tree.status or 0) >= 0 and not request.signalled
     warned = kind == "preempted" and request.signalled

@@ -256,6 +256,10 @@ class Tree:
     unkillable: list[int] | None = None
     #: What was still :func:`running` after the first process had ended by itself.
     left: tuple[int, list[str]] = (0, [])
+    #: The signal that was sent to the first process before the time limit; 0: none yet.
+    early = 0
+    #: How that signal has ended the first process; empty if it has not.
+    uncaught = ""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

@@ -102,6 +102,7 @@ class Report:
             evidence=conclusion.evidence,
             again=again,
             shortage=conclusion.shortage,
+            is_long=self._is_long(conclusion.duration_s),
         )
         after = answered(lambda: finish() or self._finish_if_adopted(run, finish), self._stopping)
         log.info("%s: %s (%s)", run, after or "stale, the result changes nothing", ending)
@@ -110,6 +111,11 @@ class Report:
             return "stale"
         self._keep(run)
         return str(after)
+
+    def _is_long(self, duration_s: float | None) -> bool:
+        """Return whether a run took so long that a requeue after it does not count."""
+        least_s = self._settings.requeue_free_after_s
+        return least_s is not None and duration_s is not None and duration_s >= least_s
 
     def _finish_if_adopted(self, run: LiveRun, finish: Callable[[], JobState | None]) -> JobState | None:
         """Offer a run that the store calls stale, and report its end if the store takes the run back.

@@ -15,7 +15,7 @@ from gpuqueue.cli.options.job_request import (
     warn_if_alone,
     warn_if_nobody_sends,
 )
-from gpuqueue.cli.output.warnings import warn_if_no_program, warn_of_unknown_variables
+from gpuqueue.cli.output.warnings import warn_if_no_program, warn_if_signal_is_lost, warn_of_unknown_variables
 from gpuqueue.model.terminal_size import Window
 
 
@@ -59,6 +59,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
         report_unread()
         report_if_past(begin, job)
         warn_if_no_program(job.spec, f"job {job.id}")
+        warn_if_signal_is_lost(job.spec)
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
         warn_of_unknown_variables()

@@ -18,7 +18,7 @@ from gpuqueue.cli.options.job_request import (
     warn_if_alone,
     warn_if_nobody_sends,
 )
-from gpuqueue.cli.output.warnings import warn_if_no_program, warn_of_unknown_variables
+from gpuqueue.cli.output.warnings import warn_if_no_program, warn_if_signal_is_lost, warn_of_unknown_variables
 from gpuqueue.client import Client
 from gpuqueue.console import print_message
 from gpuqueue.model.job_request import JobRequest
@@ -57,6 +57,7 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
             raise
         report_if_past(begin, job)
         warn_if_no_program(job.spec, f"job {job.id}")
+        warn_if_signal_is_lost(job.spec)
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
         warn_of_unknown_variables()
@@ -70,5 +71,6 @@ def _print_request(client: Client, request: JobRequest) -> None:
     spec = client.jobs.spec_of(request, note=note)
     click.echo(request_story(spec, terminal_width()))
     warn_if_no_program(spec, "the job")
+    warn_if_signal_is_lost(spec)
     warn_of_unknown_variables()
     print_message("gpuqueue", "nothing was submitted: --dry-run")

@@ -294,6 +294,19 @@ def test_a_run_that_exits_with_75_is_requeued_five_times_and_then_held(queue: Jo
     assert JobState.QUEUED is run(queue, 75)
 
 
+def test_a_requeue_after_a_long_run_does_not_count(queue: JobQueue) -> None:
+    # A job that saves a checkpoint before each time limit was held after five of them.
+    serve(queue)
+    job_id = submit(queue)
+    states = []
+    for number in range(12):
+        states.append(end(queue, must_claim(queue), 75, is_long=number != 3))
+        time_goes_by(queue)
+
+    job = job_of(queue, job_id)
+    assert ([JobState.QUEUED] * 12, 1, 12) == (states, job.requeues, job.attempt)
+
+
 def test_with_no_requeue_exit_code_75_is_a_failure_like_any_other(queue: JobQueue) -> None:
     serve(queue)
     submit(queue, requeue=False)

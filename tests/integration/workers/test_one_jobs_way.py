@@ -342,3 +342,19 @@ def test_a_job_gets_a_signal_before_its_time_limit(site: Site) -> None:
     shown = json.loads(site.cli("show", str(record.job.id), "--json").stdout)
     assert {"number": signal.SIGUSR1, "before_s": 56.5} == shown["job"]["spec"]["signal"]
     assert "at most 1:00, USR1@56.5 before that, priority normal" in site.cli("show", str(record.job.id)).stdout
+
+
+def test_a_shell_that_does_not_catch_its_early_signal_is_not_retried_as_killed_from_outside(site: Site) -> None:
+    """The ending names the option, and a submit warns of the shell. A retry is for what the queue did not do."""
+    site.start_recorder()
+    site.start_worker()
+    asked = ("--mem", "1M", "--time", "60s", "--signal", "USR1@59", "--retries", "2")
+
+    done = site.cli("submit", *asked, "--", "sh", "-c", "sleep 60; echo after")
+    record = site.until_recorded(int(done.stdout))
+
+    assert "warning: only the first process gets the SIGUSR1 of --signal: sh ends by it" in done.stderr
+    assert (JobState.FAILED, 1) == (record.job.state, record.job.attempt)
+    shown = site.cli("show", done.stdout.strip()).stdout
+    assert "  ending     timed out: killed by SIGUSR1 of --signal, which it does not catch\n" in shown
+    assert 124 == site.cli("wait", done.stdout.strip(), check=False).returncode

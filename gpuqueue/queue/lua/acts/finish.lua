@@ -44,7 +44,7 @@ elseif state == 'failed' and job.state ~= 'cancelling' and type(report.ending) =
     if done then has_memory, more = granted, fields end
   end
   if has_memory then state, reason, later_ms = 'queued', 'out_of_memory', 0
-  else state, reason, later_ms = after_failure(job, report.ending) end
+  else state, reason, later_ms = after_failure(job, report.ending, report.is_long == true) end
 end
 if state == 'queued' or state == 'held' then
   queue_again(id, job, now, state, reason, later_ms, ended, more)

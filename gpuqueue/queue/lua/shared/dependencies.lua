@@ -258,12 +258,15 @@ local function retry_after(job, ending)
   return math.min(RETRY_MS * 2 ^ math.min(retries, 20), LONGEST_MS)
 end
 
--- Decide what follows a failed run, by its ending. -> queued, why, delay in ms | held, why, 0 | failed
-function after_failure(job, ending)
+-- Decide what follows a failed run, by its ending. The requeue after a long run does not count.
+-- -> queued, why, delay in ms | held, why, 0 | failed
+function after_failure(job, ending, is_long)
   local kind, code = ending.kind, ending.exit_code
   if kind == 'exited' and code == EX_TEMPFAIL and job.requeue == '1' and queueable(job) then
-    if to_count(job.requeues) >= REQUEUES then return 'held', 'requeued_too_often', 0 end
-    job.requeues = tostring(to_count(job.requeues) + 1)
+    if not is_long then
+      if to_count(job.requeues) >= REQUEUES then return 'held', 'requeued_too_often', 0 end
+      job.requeues = tostring(to_count(job.requeues) + 1)
+    end
     return 'queued', 'requeue', REQUEUE_MS
   end
   local later_ms = retry_after(job, kind == 'exited' and 'failed' or tostring(kind))

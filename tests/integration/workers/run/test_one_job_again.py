@@ -55,6 +55,24 @@ def test_a_job_runs_again_and_each_run_has_its_ending(site: Site, tmp_path: Path
     until(lambda: not list(site.settings.runs_dir.glob("[0-9]*/*/claim")), what="every run directory is settled")
 
 
+@pytest.mark.parametrize(("setting", "requeues"), [("0.01s", 0), ("1h", 1), ("none", 1)])
+def test_the_requeue_after_a_long_run_does_not_count(site: Site, tmp_path: Path, setting: str, requeues: int) -> None:
+    """A job that saves a checkpoint before each time limit was held after five of them. A setting says what is long."""
+    site.environ["GPUQUEUE_REQUEUE_FREE_AFTER"] = setting
+    site.start_worker()
+    argv = ("sh", "-c", f"echo run >> {tmp_path / 'effects'}; sleep 0.05; exit 75")
+    job = site.queue.requests.submit(make_spec(argv=argv, mem_bytes=MIB))
+
+    def waits_again() -> bool:
+        found = site.queue.jobs.get(job.id)
+        return found is not None and found.reason is WaitReason.REQUEUE
+
+    until(waits_again, what="the run's end")
+    waiting = site.queue.jobs.get(job.id)
+    assert waiting is not None
+    assert (requeues, 1) == (waiting.requeues, waiting.attempt)
+
+
 @pytest.mark.full
 def test_jobs_run_one_after_the_other(site: Site, tmp_path: Path) -> None:
     """Jobs that depend on each other run in the order of their dependencies."""

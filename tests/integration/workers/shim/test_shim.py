@@ -418,9 +418,24 @@ def test_the_early_signal_is_for_the_first_process_alone(shims: Any) -> None:
     assert "ready\ntold\n" == shim.log()
 
 
-def test_a_job_that_does_not_catch_the_warning_signal_is_ended_by_it(shims: Any) -> None:
-    """A job that does not catch the warning signal is recorded as killed by it, and not as timed out."""
-    shim = shims("sleep", "60", time_limit_s=30.0, signal=(int(signal.SIGUSR2), 29.0))
+@pytest.mark.parametrize("command", [("sleep", "60"), ("sh", "-c", "sleep 60; echo after")])
+def test_a_job_that_does_not_catch_the_warning_signal_is_ended_by_it(shims: Any, command: tuple[str, ...]) -> None:
+    """A job that does not catch the warning signal ends as at its time limit, with words that name the option.
+
+    Regression: it ended as one that a signal from outside the queue had killed, and was retried as such.
+    """
+    shim = shims(*command, time_limit_s=30.0, signal=(int(signal.SIGUSR2), 29.0))
+
+    end = shim.ended()
+
+    assert "timed out: killed by SIGUSR2 of --signal, which it does not catch" == str(end.ending)
+    assert (EndingKind.TIMED_OUT, signal.SIGUSR2) == (end.ending.kind, end.ending.signal)
+    assert "" == shim.log()
+
+
+def test_the_same_signal_from_elsewhere_is_no_warning_signal(shims: Any) -> None:
+    """Before the time of the warning, the signal comes from outside the queue."""
+    shim = shims("sh", "-c", "kill -USR2 $$", time_limit_s=30.0, signal=(int(signal.SIGUSR2), 1.0))
 
     assert "killed by SIGUSR2" == str(shim.ended().ending)
 
