@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.files.blob_store import blob_store_of, limits_of
 from gpuqueue.files.limits import DIFF_BYTES, IGNORE_FILE
-from gpuqueue.files.take import Snapshot, take_snapshot
+from gpuqueue.files.take import IgnoredFiles, Snapshot, take_snapshot
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.file_patterns import from_directory
 from gpuqueue.settings.sources import embedded_socket
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gpuqueue.model.job_spec import JobSpec
 
 Note = Callable[[str], None]
+#: Ignored files that a line names, the largest first.
+NAMED = 3
 
 
 def kept(connection: Connection, request: JobRequest, spec: JobSpec, note: Note | None, *, dry: bool) -> JobSpec:
@@ -86,9 +88,7 @@ def _check_script(script: str, cwd: str, snapshot: Snapshot) -> None:
         )
 
 
-def noted(
-    request: JobRequest, spec: JobSpec, snapshot: Snapshot, new_bytes: int | None, note: Note | None
-) -> JobSpec:
+def noted(request: JobRequest, spec: JobSpec, snapshot: Snapshot, new_bytes: int | None, note: Note | None) -> JobSpec:
     """Return *spec* with *snapshot* and the files to keep of *request*.
 
     Call *note* with what was left out, and with a line about what travels: *new_bytes* of it, None if nothing was sent.
@@ -102,8 +102,19 @@ def noted(
         counted = f"{files} file{'' if files == 1 else 's'} of {snapshot.root}"
         new = "" if new_bytes is None else f" ({format_bytes(new_bytes)} of it new)"
         note(f"code: {counted}, {size}{new}{left_out}")
+        if snapshot.ignored.files:
+            note(ignored_line(snapshot.ignored))
         for word in spec.argv:
             if word.startswith(f"{snapshot.root}/"):
                 note(f"{plain(word)} is a path of the directory itself, not of the copy: write it from {snapshot.cwd}")
     sent = CodeSnapshot(snapshot.address, snapshot.cwd, snapshot.diff_sha256)
     return replace(spec, snapshot=str(sent), keep=from_directory(request.keep, snapshot.cwd))
+
+
+def ignored_line(ignored: IgnoredFiles) -> str:
+    """Return a line about the *ignored* files, of which there is at least one."""
+    files = ignored.files
+    count = f"{len(files)}{'' if ignored.is_all else ' or more'}"
+    what = "ignored file stays" if count == "1" else "ignored files stay"
+    named = ", ".join(f"{plain(path)} {format_bytes(size_bytes)}" for path, size_bytes in files[:NAMED])
+    return f"{count} {what} here: {named}{', …' if len(files) > NAMED else ''}"

@@ -7,7 +7,7 @@ import os
 import shlex
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from gpuqueue.errors import BadRequest
@@ -26,14 +26,17 @@ from gpuqueue.system.git_checkout import commit_of, work_tree_of
 
 #: The option of the command line that allows files that look like secrets.
 ALLOW_OPTION = "--snapshot-allow"
-#: Left out unless an ignore file takes them back in (``!*.pt``): what tools make, and weights, which are large.
-DEFAULT_EXCLUDES = (
+#: What tools make.
+_OF_TOOLS = (
     *(".hg/", ".svn/", ".DS_Store"),
     *(".venv/", "venv/", "node_modules/", ".tox/", ".nox/"),
     *("__pycache__/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/", ".ipynb_checkpoints/"),
     *("wandb/", "mlruns/", "lightning_logs/"),
-    *("*.pt", "*.pth", "*.ckpt", "*.safetensors"),
 )
+#: Left out unless an ignore file takes them back in (``!*.pt``): what tools make, and weights, which are large.
+DEFAULT_EXCLUDES = (*_OF_TOOLS, "*.pt", "*.pth", "*.ckpt", "*.safetensors")
+#: Paths below ignored ones that are looked at: enough for a line about them, in a moment.
+MAX_IGNORED = 2000
 #: Left out always, as by git itself.
 _GIT = ".git"
 _GIT_IGNORE_FILE = ".gitignore"
@@ -51,13 +54,21 @@ class Excluded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IgnoredFiles:
+    """Files that an ignore file left out, each with its size, the largest first. ``is_all``: there are no more."""
+
+    files: tuple[tuple[str, int], ...] = ()
+    is_all: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A snapshot that was taken, whose files are still on this machine.
 
     ``cwd`` is the job's working directory relative to ``root``, with slashes, "." for the root itself. ``text`` is the
-    manifest's text and ``address`` its SHA-256. ``excluded`` and ``notes`` are for the user to read. ``diff``
-    is how the snapshot differs from the commit that git has checked out, None without one. ``cache`` is the directory
-    of the hash cache.
+    manifest's text and ``address`` its SHA-256. ``excluded``, ``ignored`` and ``notes`` are for the user to
+    read. ``diff`` is how the snapshot differs from the commit that git has checked out, None without one. ``cache`` is
+    the directory of the hash cache.
     """
 
     root: Path
@@ -69,6 +80,7 @@ class Snapshot:
     in_git: bool
     excluded: tuple[Excluded, ...]
     notes: tuple[str, ...]
+    ignored: IgnoredFiles = IgnoredFiles()
     diff: bytes | None = None
     cache: Path | None = None
 
@@ -133,6 +145,7 @@ def take_snapshot(
         hashes = HashCache(cache, root)
         contents = Contents(tree, limits, hashes, commit and git.git_hash_of(commit))
         packed = pack(contents, selection.found, limits)
+        ignored = _ignored_files(tree, selection.ignored)
         text = packed.manifest.text()
         address = address_of(text)
         try:
@@ -152,6 +165,7 @@ def take_snapshot(
         in_git=work_tree is not None,
         excluded=selection.excluded,
         notes=(*selection.notes, *packed.notes, *_note_on_empty_cwd(cwd, packed.manifest), *note),
+        ignored=ignored,
         diff=diff,
         cache=cache,
     )
@@ -245,12 +259,13 @@ def _note_on_empty_cwd(cwd: str, manifest: Manifest) -> tuple[str, ...]:
 class Selection:
     """The selected paths with their status on disk, not sorted.
 
-    ``excluded`` is what the default patterns left out, and ``notes`` has one line for each thing that the user should
-    know.
+    ``excluded`` is what the default patterns left out, ``ignored`` what an ignore file left out, files and whole
+    directories, and ``notes`` has one line for each thing that the user should know.
     """
 
     found: tuple[tuple[str, os.stat_result], ...]
     excluded: tuple[Excluded, ...] = ()
+    ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -266,7 +281,7 @@ def select_in_directory(tree: Tree, limits: Limits) -> Selection:
     while folders and len(walk.found) <= 2 * limits.files:
         folders.extend(walk.through(folders.pop()))
     excluded = (Excluded(pattern=pattern, paths=len(paths), example=paths[0]) for pattern, paths in walk.left.items())
-    return Selection(found=tuple(walk.found), excluded=tuple(excluded))
+    return Selection(found=tuple(walk.found), excluded=tuple(excluded), ignored=tuple(walk.ignored))
 
 
 class _Walk:
@@ -274,6 +289,8 @@ class _Walk:
         self.found: list[tuple[str, os.stat_result]] = []
         #: The paths that each default pattern left out, and ``.git``.
         self.left: dict[str, list[str]] = {}
+        #: The paths that an ignore file left out.
+        self.ignored: list[str] = []
         self._tree = tree
         self._own, self._git, self._defaults = IgnoreRules(), IgnoreRules(), IgnoreRules(DEFAULT_EXCLUDES)
         self._ignored = Ignored([self._own, self._git, self._defaults])
@@ -299,6 +316,8 @@ class _Walk:
             if match is not None:
                 if match.rules is self._defaults:
                     self.left.setdefault(match.pattern, []).append(path)
+                else:
+                    self.ignored.append(path)
             elif is_folder:
                 folders.append(path)
             else:
@@ -321,12 +340,13 @@ def select_in_git(tree: Tree, work_tree: Path, limits: Limits) -> Selection:
     """
     selected = _GitSelection(tree, 2 * limits.files)
     selected.add("", work_tree)
-    return Selection(found=tuple(selected.found), notes=tuple(selected.notes))
+    return Selection(found=tuple(selected.found), ignored=tuple(selected.ignored), notes=tuple(selected.notes))
 
 
 class _GitSelection:
     def __init__(self, tree: Tree, most: int) -> None:
         self.found: list[tuple[str, os.stat_result]] = []
+        self.ignored: list[str] = []
         self.notes: list[str] = []
         self._tree = tree
         self._most = most
@@ -335,7 +355,8 @@ class _GitSelection:
 
     def add(self, folder: str, work_tree: Path) -> None:
         """Add the files of the repository with the *work_tree* that are in *folder*, "" for the root."""
-        names = self._listed(folder, work_tree)
+        names = self._listed(folder, work_tree, "--cached", "--others")
+        self.ignored += self._listed(folder, work_tree, "--others", "--ignored", "--directory")
         for path in names:
             if path.endswith(f"/{IGNORE_FILE}"):
                 self._rules.add(path.rpartition("/")[0], self._tree.ignore_lines(path))
@@ -348,6 +369,7 @@ class _GitSelection:
                 continue
             is_folder = stat.S_ISDIR(about.st_mode)
             if self._ignored.by(path, folder=is_folder) is not None:
+                self.ignored.append(path)
                 continue
             if is_folder:
                 folders.append(path)
@@ -372,8 +394,8 @@ class _GitSelection:
                     f"update --init --recursive. Or leave it out by a line in {IGNORE_FILE}"
                 )
 
-    def _listed(self, folder: str, work_tree: Path) -> list[str]:
-        words = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    def _listed(self, folder: str, work_tree: Path, *which: str) -> list[str]:
+        words = ("ls-files", "-z", "--exclude-standard", *which)
         listed = {name.removesuffix("/") for name in self._git(folder, work_tree, *words).split("\0")}
         return sorted(f"{folder}/{name}" if folder else name for name in listed if name)
 
@@ -388,6 +410,24 @@ class _GitSelection:
         output, warnings = git.in_work_tree(self._tree.root / folder, work_tree, words)
         self.notes.extend(note for note in warnings if note not in self.notes)
         return os.fsdecode(output)
+
+
+def _ignored_files(tree: Tree, paths: Sequence[str]) -> IgnoredFiles:
+    """Return the files at and below ignored *paths*, without what tools make."""
+    tools = Ignored([IgnoreRules(_OF_TOOLS)])
+    files, todo, seen = list[tuple[str, int]](), [*reversed(paths)], 0
+    while todo and seen < MAX_IGNORED:
+        path, seen = todo.pop(), seen + 1
+        with suppress(SnapshotRefused):  # it cannot be read, or is too deep
+            about = tree.stat(path)
+            is_folder = about is not None and stat.S_ISDIR(about.st_mode)
+            if about is None or tools.by(path, folder=is_folder) is not None:
+                continue
+            if is_folder:
+                todo += [f"{path}/{name}" for name in tree.listed(path)]
+            elif stat.S_ISREG(about.st_mode):
+                files.append((path, about.st_size))
+    return IgnoredFiles(files=tuple(sorted(files, key=lambda file: -file[1])), is_all=not todo)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ def _again(survivor: Survivor) -> WaitReason | None:
     if job.state.is_active or run is None or run.attempt != job.attempt or run.ending is None:
         return None
     if run.ending.exit_code == os.EX_TEMPFAIL and run.ending.kind is EndingKind.EXITED:
-        return WaitReason.REQUEUE if job.requeues else None
+        return WaitReason.REQUEUE if job.requeues or job.reason is WaitReason.REQUEUE else None
     if not job.retries or run.ending.kind is EndingKind.PREEMPTED:
         return None
     if run.ending.kind is EndingKind.OUT_OF_MEMORY and job.mem_retries:
@@ -310,7 +310,7 @@ def _run_of(job: Job, token: str, fields: Mapping[str, str]) -> Run:
         tuple(RunDevice(uuid=uuid, lease_bytes=int(fields[stored.MEM_BYTES])) for uuid in job.devices),
     )
     if fields.get(stored.START_REPORT):
-        log_path, devices = decode_started(fields[stored.START_REPORT])
+        log_path, devices, _ = decode_started(fields[stored.START_REPORT])
     return Run(
         job_id=job.id,
         attempt=job.attempt,

@@ -44,7 +44,7 @@ def test_a_job_shows_its_whole_story(played: tuple[ServedSite, JobScene], open_p
     page.locator("tr.job").get_by_role("link", name=str(scene.running), exact=True).click()
     page.get_by_role("heading", name=f"Job {scene.running}").wait_for()
     page.goto(f"https://127.0.0.1:{site.port}/#/jobs/{scene.ended}")
-    page.get_by_text("Asked 12G, used 7G at most: 9.2G would do.").wait_for()
+    page.get_by_text("Asked 12G, used 7G at most: 9.2G would do (the last run peaked at 7G).").wait_for()
     page.get_by_text("run 2 ended: exit 0").wait_for()
     story = " | ".join(steps(page))
     for words in ("submitted by", "run 1 claimed by nodeA", "it holds 12.1G", "run 1 ended: exit 1", "queued again"):

@@ -68,6 +68,9 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
         click.echo("\n".join(hanging(line, terminal_width())))
     _show_end(written, f"the end of its log (gpuqueue logs {job_id})")
     _show_end(errors, f"the end of its standard error (gpuqueue logs --stderr {job_id})")
+    missing = job_story.missing_file_line(record, written + b"\n" + errors, client.settings.host)
+    if missing is not None:
+        click.echo("\n".join(["", *hanging(missing, terminal_width())]))
 
 
 def _show_end(written: bytes, what: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +16,7 @@ from gpuqueue.cli.output.silent_hosts import silent_lines
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.lazy.imports import later
+from gpuqueue.lazy.imports import later, pattern
 from gpuqueue.model.device import Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import JobSpec
@@ -53,6 +55,14 @@ LINE_WIDTH = 48
 LEAST_BLOCKS = 8
 #: Longest time between two consecutive samples of a run, in seconds. A longer time is a gap.
 POLL_S = 1.5
+#: How programs say that a file is missing: Python, its interpreter, NumPy and others, and the shell with its tools.
+_MISSING = pattern(
+    r"FileNotFoundError: [^\"'\n]*[\"'](?P<quoted>[^\"'\n]+)"
+    r"|FileNotFoundError: (?P<library>\S+) (?:not found|does not exist)"
+    r"|No such file or directory: [\"'](?P<python>[^\"'\n]+)"
+    r"|can't open file [\"'](?P<interpreter>[^\"'\n]+)"
+    r"|(?:^|[\s:\"'\u2018`])(?P<shell>[^\s:\"'\u2018\u2019`]+)[\"'\u2019]?: No such file\b"
+)
 _WORDS = {KeptState.WAITING: "not yet", KeptState.FAILED: "nothing", KeptState.UNKNOWN: "not known"}
 
 
@@ -335,6 +345,36 @@ def _code_of(text: str) -> str:
     snapshot = code_snapshot.CodeSnapshot.parse(text)
     below = "" if snapshot.directory == "." else f", in {plain(snapshot.directory)}"
     return f"a copy of its own, snapshot {snapshot.address[:12]}{below}"
+
+
+def missing_file_line(record: Record, written: bytes, own_host: str) -> str | None:
+    """Return a line about a file that the failed last run did not find, if the file is where the job was submitted.
+
+    *written* is the end of its log. Only on the host of the submit, *own_host*, is it known what is there.
+    """
+    job, run = record.job, record.last_run
+    spec = job.spec
+    if run is None or run.ending is None or run.ending.shell_code == 0 or spec.account.host != own_host:
+        return None
+    if spec.snapshot is None and run.host == own_host:
+        return None
+    names = [each[each.lastgroup or 0] for each in _MISSING.finditer(written.decode("utf-8", "surrogateescape"))]
+    for name in dict.fromkeys(reversed(names)):
+        path = os.path.normpath(Path(spec.cwd, _without_copy(name, run, spec)))
+        if os.path.exists(path):  # noqa: PTH110 - Path.exists raises on a name that is too long
+            where = f"{plain(path)} is here, where the job was submitted, but not where it ran"
+            if spec.snapshot is None:
+                return f"{where}: give its path on {plain(run.host)}"
+            return f"{where}: ignored and newer files do not travel with the code. Give data by its path on the host"
+    return None
+
+
+def _without_copy(name: str, run: Run, spec: JobSpec) -> str:
+    """Return the path *name*, which a run printed: relative to the working directory if it is in its copy."""
+    tree = f"{(run.log_path or '').rpartition('/')[0]}/code/tree"
+    if spec.snapshot is None or not name.startswith(f"{tree}/"):
+        return name
+    return os.path.relpath(name, f"{tree}/{code_snapshot.CodeSnapshot.parse(spec.snapshot).directory}")
 
 
 def kept_of(client: Client, record: Record) -> KeptFiles | None:

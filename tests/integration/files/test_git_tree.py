@@ -212,3 +212,22 @@ def test_a_conflict_and_a_linked_work_tree(tmp_path: Path, repository: Path) -> 
 
     assert ["src/model.py", "train.py"] == paths(take_snapshot(repository))
     assert ["src/model.py", "train.py"] == paths(take_snapshot(other))
+
+
+def test_ignored_files_are_known_with_their_sizes(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest file comes first. What tools make is no data, and tracked files travel although they match."""
+    write(repository, ".gitignore", content="data/\n*.bin\nvenv/\n__pycache__/\n")
+    write(repository, "kept.bin", "src/__pycache__/m.pyc", "venv/lib/x.py", ".gpuqueueignore", "notes.txt")
+    write(repository, ".gpuqueueignore", content="notes.txt\n")
+    git(repository, "add", "--force", "kept.bin")
+    write(repository, "data/deep/train.bin", content="x" * 300)
+    write(repository, "src/model.bin", content="x" * 20)
+    write(repository, "data/__pycache__/m.pyc", "data/val.bin", content="x" * 3)
+
+    taken = take_snapshot(repository).ignored
+
+    files = (("data/deep/train.bin", 300), ("src/model.bin", 20))
+    assert (files, True) == (taken.files[:2], taken.is_all)
+    assert {"data/val.bin", "notes.txt"} == {path for path, _ in taken.files[2:]}
+    monkeypatch.setattr("gpuqueue.files.take.MAX_IGNORED", 3)
+    assert not take_snapshot(repository).ignored.is_all

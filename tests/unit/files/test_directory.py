@@ -45,6 +45,15 @@ def test_all_but_the_default_excludes_is_taken(tmp_path: Path) -> None:
     assert (tmp_path, ".") == (taken.root, taken.cwd)
 
 
+def test_ignored_files_are_known_without_git(tmp_path: Path) -> None:
+    """Files that the ignore files leave out are known with their sizes, and what tools make is not among them."""
+    write(tmp_path, "train.py", "venv/bin/python", "a.pt")
+    write(tmp_path, ".gitignore", content="data/\nvenv/\n")
+    write(tmp_path, "data/train.bin", content="x" * 1000)
+
+    assert (("data/train.bin", 1000),) == take_snapshot(tmp_path).ignored.files
+
+
 def test_ignore_files_leave_out_and_take_back_in(tmp_path: Path) -> None:
     """``.gitignore`` counts without git, too; ``.gpuqueueignore`` is above it and above the default patterns."""
     write(tmp_path, "a.log", "keep.log", "sub/b.log", "small.pt", "big.pt", "sub/data/x", "sub/y")

@@ -129,3 +129,27 @@ def test_a_snapshot_stays_as_long_as_a_job_needs_it(served: Site, project: Path)
 
 def _address(site: Site, job: int) -> str:
     return str(site.client.jobs.get(job).spec.snapshot).partition(":")[0].partition("+")[0]
+
+
+@pytest.mark.parametrize(
+    "script", ["open('data/train.bin')", "import os, sys; os.execlp('cat', 'cat', os.path.abspath('data/train.bin'))"]
+)
+def test_a_file_that_stayed_with_the_submitter_is_named_before_and_after(
+    served: Site, tmp_path: Path, script: str
+) -> None:
+    """A job lacked a file that git ignores, and no command said that the file had not travelled."""
+    root = make(tmp_path / "repository", "train.py", ".gitignore")
+    (root / "train.py").write_text(script)
+    (root / ".gitignore").write_text("data/\n")
+    (root / "data").mkdir()
+    (root / "data" / "train.bin").write_bytes(bytes(1_150_000))
+
+    done = served.cli("submit", "train.py", "--mem", "1M", "--cwd", str(root), "--snapshot", str(root))
+    failed = served.until_recorded(int(done.stdout))
+
+    assert "gpuqueue: 1 ignored file stays here: data/train.bin 1.1M\n" in done.stderr
+    assert JobState.FAILED is failed.job.state
+    line = f"{root}/data/train.bin is here, where the job was submitted, but not where it ran: ignored and newer files"
+    assert line in served.cli("show", done.stdout.strip()).stdout
+    (root / "data" / "train.bin").unlink()
+    assert "is here" not in served.cli("show", done.stdout.strip()).stdout
