@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,16 +26,33 @@ else:
 def get(connection: Connection, job: int | str) -> Job:
     """Return the current state of a job, named by its id or by a member's name such as ``"17_2"``.
 
+    While the store is unreachable, the history has the state of an ended job, which never changes.
+
     Raises:
         JobNotFound: the job does not exist.
 
     """
     name = job_ref.one_job(job)
     member = name.member
-    found = connection.queue.jobs.get(id_of(name))
+    try:
+        found = connection.queue.jobs.get(id_of(name))
+    except Unreachable:
+        record = ended(connection, name)
+        if record is None:
+            raise
+        return record.job
     if found is not None and (member is None or found.member == member):
         return found
     return show(connection, job).job
+
+
+def ended(connection: Connection, name: JobName) -> Record | None:
+    """Return a job's record from the history if it has ended by that; None also if the history is unreachable."""
+    with suppress(HistoryUnreachable):
+        record = connection.recorded(id_of(name))
+        if record is not None and record.job.state.is_end and name.member in {None, record.job.member}:
+            return record
+    return None
 
 
 def id_of(name: JobName) -> int:
@@ -179,14 +197,22 @@ def must_have(connection: Connection, name: JobName) -> None:
 def newest(connection: Connection, job: int | str) -> Record:
     """Return the job with its newest run. Reads the queue alone if the queue knows where that run's log is.
 
-    A claimed run whose start is not reported yet has no log path. It is returned as it is while the history is away.
+    A claimed run whose start is not reported yet has no log path. It is returned as it is while the history is away. An
+    ended job is returned from the history while the store is away.
 
     Raises:
         JobNotFound: the job does not exist.
         HistoryUnreachable: only the history has the newest run, and it is away.
 
     """
-    record = connection.queue.jobs.record(id_of(job_ref.one_job(job)))
+    name = job_ref.one_job(job)
+    try:
+        record = connection.queue.jobs.record(id_of(name))
+    except Unreachable:
+        known = ended(connection, name)
+        if known is None:
+            raise
+        return known
     if record is None:
         return show(connection, job)
     run = record.last_run

@@ -43,19 +43,33 @@ def ends(
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     ids = {name: reads.id_of(job_ref.one_job(name)) for name in jobs}
     notifications = {name: HeldMessage(held) for name in ids}
-    patience = Patience(away)
+    patience, is_away = Patience(away), False
     while ids:
         try:
             for name, job in _polled(connection, ids, until=deadline):
                 patience.answered()
+                is_away = False
                 if job.state.is_end:
                     yield name, job
                 else:
                     notifications[name].update(job)
         except ABSENCES as error:
-            patience.bear(error)
+            if not is_away:
+                yield from _recorded_ends(connection, ids)
+            is_away = True
+            if ids:
+                patience.bear(error)
         if ids and time.monotonic() >= deadline:
             raise WaitTimeout(still_open(list(ids), timeout_s or 0.0))
+
+
+def _recorded_ends(connection: Connection, ids: dict[int | str, int]) -> Iterator[tuple[int | str, Job]]:
+    """Yield each job that has ended by the history, and remove it from *ids*. No further one ends without the store."""
+    for name in [*ids]:
+        record = reads.ended(connection, job_ref.one_job(name))
+        if record is not None:
+            del ids[name]
+            yield name, record.job
 
 
 def _polled(connection: Connection, ids: dict[int | str, int], *, until: float) -> Iterator[tuple[int | str, Job]]:

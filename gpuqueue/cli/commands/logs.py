@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuqueue.cli.completion.candidates import live_ids
-from gpuqueue.cli.follow.status_line import report_again, report_away, report_held
+from gpuqueue.cli.follow.status_line import report_again, report_away, report_held, report_history_away
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.job_selection import on_each
 from gpuqueue.client import Client
+from gpuqueue.client.patience import ABSENCES
 from gpuqueue.client.selection import Which
 from gpuqueue.console import print_message, put
 from gpuqueue.errors import BadRequest, Refused
@@ -104,7 +105,8 @@ def _head(printed: list[str], name: str) -> None:
 
 def _print(client: Client, job_id: str, wanted: _Options, head: Callable[[], None]) -> None:
     """Print the log of one job, after its heading."""
-    record = client.jobs.newest(job_id) if wanted.number is None else client.jobs.show(job_id)
+    is_newest, away = wanted.number is None, report_history_away
+    record = client.jobs.newest(job_id) if is_newest else client.jobs.show(job_id, away=away)
     if wanted.stderr and not record.job.spec.separate_stderr:
         raise Refused(
             f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
@@ -125,8 +127,12 @@ def _print(client: Client, job_id: str, wanted: _Options, head: Callable[[], Non
     again = partial(report_again, job_id)
     rest = tail.rest() if wanted.lines is None else render.last_lines(tail.rest(), wanted.lines)
     more = client.logs.follow(job_id, tail, held=report_held, again=again, away=report_away) if wanted.follow else ()
-    for chunk in chain(rest, more):  # not sanitized: programs read logs too
-        put(chunk)
+    try:
+        for chunk in chain(rest, more):  # not sanitized: programs read logs too
+            put(chunk)
+    except ABSENCES:
+        if not record.job.state.is_end:  # else all of it is printed
+            raise
     _report_refused(job_id, client.jobs.newest(job_id) if wanted.follow else record, wanted.number)
 
 

@@ -175,7 +175,7 @@ def run_record(call: Call, name: str, attempt: int | None) -> Record:
     if attempt is None:
         return record
     if record.last_run is None or record.last_run.attempt != attempt:
-        record = call.client.jobs.show(name)
+        record = call.client.jobs.show(name, away=lambda _: None)
     return with_run(record, attempt)
 
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gpuqueue.client.patience import ABSENCES
 from gpuqueue.client.reads import id_of
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, Unreachable
 from gpuqueue.model import job_ref
 from gpuqueue.model.access import Action
 from gpuqueue.model.api import LogStream, NamedJob, Waited, WaitRequest
@@ -63,7 +64,15 @@ async def wait(request: Request) -> Response:
 
 def _read(call: Call, wanted: WaitRequest) -> Waited:
     call.must_see_jobs()
-    jobs = [NamedJob(name=name, job=call.job(call.client.jobs.get(name))) for name in wanted.jobs]
+    jobs: list[NamedJob] = []
+    trouble: Unreachable | None = None
+    for name in wanted.jobs:
+        try:
+            jobs.append(NamedJob(name=name, job=call.job(call.client.jobs.get(name))))
+        except ABSENCES as error:  # the history has those that have ended
+            trouble = error
+    if trouble is not None and not any(each.job.state.is_end for each in jobs):
+        raise trouble
     return Waited(
         ended=tuple(each for each in jobs if each.job.state.is_end),
         held=tuple(each for each in jobs if each.job.state is JobState.HELD),

@@ -117,6 +117,29 @@ def test_without_the_store_show_reads_the_history(site: Site) -> None:
         assert 1 == missing.stderr.count("\n")
 
 
+def test_without_the_store_logs_and_wait_of_an_ended_job_read_the_history(site: Site) -> None:
+    """They said that the store does not answer, where `show` printed the end of the same log."""
+    site.start_recorder()
+    site.start_worker()
+    well = site.cli("submit", "--mem", "1M", "--", "echo", "well").stdout.strip()
+    bad = site.cli("submit", "--mem", "1M", "--array", "0-1", "--", "sh", "-c", "echo {index}; exit 3").stdout.strip()
+    waiting = site.cli("submit", "--mem", "1M", "--hold", "--", "true").stdout.strip()
+    site.cli("wait", well, bad, check=False)
+    for job_id in (well, bad):
+        site.until_recorded(int(job_id))
+    site.environ["GPUQUEUE_REDIS_URL"] = "unix:///nowhere/store.sock"
+
+    for words in ((), ("--tail", "1"), ("--run", "1"), ("--follow",)):
+        assert "well\n" == site.cli("logs", *words, well).stdout
+    assert "1\n" == site.cli("logs", f"{bad}_1").stdout
+    assert [0, 3, 3] == [site.cli("wait", name, check=False).returncode for name in (well, bad, f"{bad}_0")]
+    assert f"{well}\n" == site.cli("wait", "--any", well, waiting).stdout
+    for command in ("logs", "wait"):
+        away = site.cli(command, waiting, check=False)
+        assert (4, "", 1) == (away.returncode, away.stdout, away.stderr.count("\n"))
+        assert "does not answer" in away.stderr
+
+
 @pytest.mark.full
 def test_show_prints_the_current_state_of_a_running_job(site: Site) -> None:
     """For a running job ``show`` has the time, memory and progress that ``queue`` has.
