@@ -26,9 +26,12 @@ from gpuqueue.embedded.machine import (
 )
 from gpuqueue.embedded.page import PageService
 from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, Refused, StoreUnreachable
+from gpuqueue.model.device import DeviceKind
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, ending_of
+from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
+from gpuqueue.words.values import device_label
 
 #: The devices of a machine whose workers have an account of their own.
 NO_DEVICES = "none"
@@ -183,6 +186,7 @@ def _start_host(machine: Machine, spec: str, wanted: Sequence[str], *, needs_sto
         report("workers", "elsewhere", f"they have the account {machine.settings.workers_account}")
         return host
     machine.take_name()
+    _warn_of_missing(machine, wanted)
     since_ms = machine.queue.now_ms()
     host = machine.start_host(spec, needs_store=needs_store)
     ready = machine.wait_ready(host, wanted, since_ms)
@@ -190,6 +194,14 @@ def _start_host(machine: Machine, spec: str, wanted: Sequence[str], *, needs_sto
     with contextlib.suppress(BrokenPipeError):
         click.echo(device_rows(ready, machine.settings, machine.queue.jobs.called))
     return host
+
+
+def _warn_of_missing(machine: Machine, wanted: Sequence[str]) -> None:
+    """Warn of each device that the last workers of this host served, and that is not among those that are *wanted*."""
+    for device in (status.device for status in machine.queue.devices.all(machine.settings.host)):
+        if device.uuid not in wanted and device.kind is not DeviceKind.CPU:
+            what = f"device {device_label(device)} ({plain(device.name)}, {plain(device.uuid)})"
+            print_message("gpuqueue: warning", f"{what} is missing: it was served before. Jobs that name it wait")
 
 
 def _prepare_history(machine: Machine) -> None:

@@ -359,3 +359,22 @@ def test_a_reader_that_goes_away_takes_nothing_down(home: Home) -> None:
         assert 0 == up.wait(60)
 
     assert "workers  up" in home("status")
+
+
+def test_up_and_why_name_a_device_that_is_missing(home: Home) -> None:
+    """After a crash one of two cards was gone. `up` started without a word, and a job that named it waited for ever."""
+    home.environ["GPUQUEUE_HEARTBEAT"] = "0.2s"
+    home("up", "--devices", "sim:2x1G")
+    home("submit", "--mem", "100M", "--device", "1", "--hold", "--", "true")
+    killed(home, "host.pid")
+    until(lambda: min(each["seen_s_ago"] for each in json.loads(home("gpus", "--json"))) > 2, what="silence")
+
+    up = home("up", "--devices", "sim:1x1G")
+
+    uuid = json.loads(home("gpus", "--json"))[0]["device"]["uuid"].removesuffix("0") + "1"
+    assert f"gpuqueue: warning: device 1 (Simulated 1G, {uuid}) is missing: it was served before." in up
+    until(lambda: len(json.loads(home("gpus", "--json"))) == 1, what="the withdrawal of the device", timeout_s=60)
+    home("release", "1")
+    assert f"never: {uuid}, which the job names, is missing: no worker serves it." in home("why", "1")
+    home("down")
+    assert "missing" not in home("up", "--devices", "sim:1x1G")

@@ -14,6 +14,7 @@ from gpuqueue.client.why import Why
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.measures import Measure
+from gpuqueue.model.placement import Placement
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, RoomUnderLimits, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.text.sanitize import cells
@@ -175,6 +176,21 @@ def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:
     gone = replace(explanation, start=None, devices=(verdict("a", 0, Obstacle.SILENT),))
     assert "its worker is silent for 12s" in why_text(replace(found, explanation=gone))
     assert "start  not before the worker of a:0 sends heartbeats again" in why_text(replace(found, explanation=gone))
+
+
+def test_a_device_that_the_job_names_and_nobody_serves_is_called_missing() -> None:
+    """`why` said that the job names another device than those that are served, of a card that had vanished."""
+    explanation = replace(EXPLANATION, start=None, devices=(verdict("a", 0, Obstacle.NAMED),))
+    names = ("a-0", "a-7")
+    spec = replace(WAITS.spec, placement=Placement(devices=names[1:]))
+    found = Why(job=replace(WAITS, spec=spec), explanation=explanation, devices={"a-0": device("a", 0)})
+
+    line = "never: a-7, which the job names, is missing: no worker serves it. Name others: gpuqueue edit --device"
+    assert line in why_text(found)
+    assert "missing" in why_text(replace(found, explanation=replace(explanation, devices=())))
+    both = replace(spec, placement=Placement(devices=names))
+    assert "missing" not in why_text(replace(found, job=replace(WAITS, spec=both)))
+    assert "missing" in why_text(replace(found, job=replace(WAITS, spec=replace(both, gpus=2))))
 
 
 def test_reserved_room_under_a_limit_shows_its_job() -> None:
