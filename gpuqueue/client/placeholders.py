@@ -1,4 +1,7 @@
-"""Checks that the command of an array uses the values of the array: a typing error would make many wrong jobs."""
+"""The values of an array: reads those in files, and checks that the command uses them.
+
+A typing error would make many wrong jobs.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,59 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.model import sweep
 from gpuqueue.model.array import Array
 from gpuqueue.model.job_spec import JobSpec
-from gpuqueue.text.sanitize import short
+from gpuqueue.text.sanitize import plain, short
+from gpuqueue.text.units import format_bytes
 
 #: Longest name of a placeholder in a message, in columns.
 LONGEST_NAME = 40
 #: Largest file that is searched for the variables of a sweep, in bytes.
 LARGEST_FILE = 1_000_000
+#: Largest file of values, in bytes. Each start of a member carries them all.
+MAX_VALUES_BYTES = 256 * 1024
+#: The name of the sweep through the lines of ``--each-line``.
+LINE = "line"
+
+
+def with_file(text: str) -> str:
+    """Return the sweep *text* with the lines of a file as its values, if it names one (``data=@FILE``).
+
+    Raises:
+        BadRequest: the file cannot be read, is too large, or has no values.
+
+    """
+    name, equals, values = text.partition("=")
+    path = values.strip()
+    if not equals or not path.startswith("@"):
+        return text
+    return f"{name}={sweep.listing(_lines(f'--sweep {plain(text)}', path[1:]))}"
+
+
+def each_line(path: str) -> str:
+    """Return the sweep through the lines of the file *path*. Raises as :func:`with_file` does."""
+    return f"{LINE}={sweep.listing(_lines(f'--each-line {plain(path)}', path))}"
+
+
+def _lines(typed: str, path: str) -> list[str]:
+    """Return the lines of a file that are not empty, without the space around them. *typed* names it in messages."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_VALUES_BYTES + 1)
+    except OSError as error:
+        raise BadRequest(f"{typed}: cannot read the file ({error.strerror}): name a file with a value a line") from None
+    if len(content) > MAX_VALUES_BYTES:
+        most = format_bytes(MAX_VALUES_BYTES)
+        raise BadRequest(f"{typed}: the file has more than {most} of values: split it over several arrays")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise BadRequest(f"{typed}: the file is no text in UTF-8: write a value a line") from None
+    lines = [line for line in map(str.strip, text.split("\n")) if line]
+    if not lines:
+        raise BadRequest(f"{typed}: the file is empty: write a value a line")
+    return lines
 
 
 def check(spec: JobSpec) -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from gpuqueue.client.memory import OpenMemory
     from gpuqueue.model import file_patterns, python_environments, times
+    from gpuqueue.model.array import Array
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.system import script_text
 else:  # needed by few submits
@@ -162,7 +163,7 @@ def completed(
         environment=_environment(request, site),
         waits=_waits(request),
         retries=_retries(request),
-        array=validation.array(request.array, request.sweep, request.at_once),
+        array=_array(request),
         notifications=site.notifications(request),
         git=checkout.seen() if checkout is not None else None,
         **{"name": name_of(argv, script), **spec_fields(request)},
@@ -185,6 +186,17 @@ def _command(request: JobRequest, directory: Path, travel: Travel) -> tuple[tupl
         travel=travel,
         is_named=request.environment is not None,
     )
+
+
+def _array(request: JobRequest) -> Array | None:
+    """Return the array of a request. A mapping has values; texts may name files of values."""
+    sweeps = validation.sweeps(request.sweep)
+    if sweeps and not isinstance(request.sweep, Mapping):
+        sweeps = tuple(map(placeholders.with_file, sweeps))
+    path = validation.path_or_none("each_line", request.each_line)
+    if path is not None:
+        sweeps = (placeholders.each_line(path), *sweeps)
+    return validation.array(request.array, sweeps, request.at_once)
 
 
 def _waits(request: JobRequest) -> Waits:

@@ -78,7 +78,9 @@ class JobRequest:
         on_fail: Targets to notify after any final end but success.
         array: Indexes such as ``"0-99"``, or ``"0-99%8"`` for at most 8 members at a time.
         sweep: Names and their values, ``{"lr": [1e-3, 1e-4]}`` or ``["lr=1e-3,1e-4", "seed=0..4"]``. The array has a
-            member for each combination. ``{lr}`` in the arguments is replaced by the value.
+            member for each combination. ``{lr}`` in the arguments is replaced by the value. ``lr=@FILE``
+            reads the values from a file, one a line.
+        each_line: A file. The array has a member for each of its lines, as the value of ``{line}``.
         at_once: The largest number of members of an array or a sweep that run at a time.
         tags: Words for finding the job.
         git: Whether to record the git checkout of *cwd*. By default the site's setting.
@@ -133,6 +135,7 @@ class JobRequest:
     on_fail: str | Sequence[str] = ()
     array: str | Array | None = None
     sweep: Mapping[str, Sequence[object]] | Sequence[str] = ()
+    each_line: str | os.PathLike[str] | None = None
     at_once: int | None = None
     tags: Sequence[str] = ()
     git: bool | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
+from functools import lru_cache
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
@@ -14,11 +16,21 @@ _NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _SPAN = pattern(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
 #: An attempt at a range that is not a valid one, such as ``0.1..0.5``. Detected for a helpful error message.
 _NUMBERS = pattern(r"[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?\.\.+[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?", re.IGNORECASE)
+#: What decides where a value ends: a text in quotes, a bracket, a comma, a quote that is not closed. A quote after a
+#: letter or digit is an apostrophe.
+_MARK = pattern(r"""(?<!\w)"(?:[^"\\]|\\.)*"|(?<!\w)'(?:[^'\\]|\\.)*'|[\[\](){},]|(?<!\w)["']""", re.DOTALL)
+#: Each bracket and the one that closes it.
+_BRACKETS = {"[": "]", "(": ")", "{": "}"}
+#: How a text begins that lists any values, such as the lines of a file, as JSON.
+_AS_JSON = "@["
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parameter of a sweep: its name, and its values as the user wrote them (``1e-3,1e-4`` or ``0..4``)."""
+    """One parameter of a sweep: its name, and its values as the user wrote them (``1e-3,1e-4`` or ``0..4``).
+
+    Values that cannot be written like that, such as the lines of a file, are JSON after an @: ``@["a,b", "c"]``.
+    """
 
     name: str
     text: str
@@ -29,14 +41,22 @@ class Axis:
         """Validate the name and the values.
 
         Raises:
-            BadRequest: the name is invalid, a range is invalid, or a value is empty.
+            BadRequest: the name is invalid, a range is invalid, a value is empty, or a bracket or quote is not closed.
 
         """
         if not _NAME.fullmatch(self.name) or self.name.lower() == "index":
             raise BadRequest(f"{brief(self.name)} cannot name a sweep: use letters, digits and _, but not index alone")
-        for piece in self.text.split(","):
-            span = _SPAN.fullmatch(piece)
-            if span is None and _NUMBERS.fullmatch(piece):
+        listed = _listed(self.text)
+        try:
+            pieces = listed or split(self.text)
+        except BadRequest as error:
+            raise BadRequest(
+                f"{self.name}={brief(self.text)}: {error}: write brackets and quotes in pairs, or put the values into "
+                f"a file, one a line (--sweep {self.name}=@FILE)"
+            ) from None
+        for piece in pieces:
+            span = None if listed else _SPAN.fullmatch(piece)
+            if not listed and span is None and _NUMBERS.fullmatch(piece):
                 raise BadRequest(
                     f"{self.name}={brief(piece)}: a range goes from one whole number to another, such as 0..4; name "
                     "other values one by one, such as 0.1,0.2,0.3"
@@ -69,7 +89,7 @@ class Axis:
         return f"GPUQUEUE_SWEEP_{self.name.upper()}"
 
     def __len__(self) -> int:
-        return sum(map(len, self._pieces()))
+        return sum(map(len, _pieces(self.text)))
 
     def value(self, place: int) -> str:
         """Return the value at *place*, counted from 0.
@@ -78,13 +98,61 @@ class Axis:
             IndexError: *place* is not below the number of values.
 
         """
-        for piece in self._pieces():
+        for piece in _pieces(self.text):
             if place < len(piece):
                 return str(piece[place])
             place -= len(piece)
         raise IndexError(place)
 
-    def _pieces(self) -> Iterator[range | tuple[str]]:
-        for piece in self.text.split(","):
-            span = _SPAN.fullmatch(piece)
-            yield range(int(span[1]), int(span[2]) + 1) if span else (piece,)
+
+def listing(values: Iterable[str]) -> str:
+    """Return the text of an axis with exactly these *values*, whatever characters they have."""
+    return f"@{json.dumps([*values], ensure_ascii=False)}"
+
+
+def split(text: str) -> list[str]:
+    """Return the parts of *text* between its commas. A comma inside brackets or quotes separates nothing.
+
+    Raises:
+        BadRequest: a bracket or a quote is not closed.
+
+    """
+    parts: list[str] = []
+    opened: list[str] = []
+    start = 0
+    for found in _MARK.finditer(text):
+        mark = found[0]
+        if mark == ",":
+            if not opened:
+                parts.append(text[start : found.start()])
+                start = found.end()
+        elif mark in _BRACKETS:
+            opened.append(mark)
+        elif mark in {'"', "'"}:
+            raise BadRequest(f"its {mark} is not closed")
+        elif len(mark) == 1 and (not opened or _BRACKETS[opened.pop()] != mark):
+            raise BadRequest(f"its {mark} closes no bracket")
+    if opened:
+        raise BadRequest(f"its {opened[-1]} is not closed")
+    return [*parts, text[start:]]
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """Return the values of a text of :func:`listing`, or none if *text* is no such text."""
+    if not text.startswith(_AS_JSON):
+        return ()
+    try:
+        values = json.loads(text[1:])
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(values) if all(isinstance(value, str) for value in values) else ()
+
+
+@lru_cache(maxsize=16)
+def _pieces(text: str) -> tuple[range | tuple[str, ...], ...]:
+    """Return the values of an axis. They are cached, because members are often read one after the other."""
+    listed = _listed(text)
+    if listed:
+        return (listed,)
+    spans = [(part, _SPAN.fullmatch(part)) for part in split(text)]
+    return tuple(range(int(span[1]), int(span[2]) + 1) if span else (part,) for part, span in spans)

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, cast
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.job_ref import job_id
@@ -28,7 +29,11 @@ from gpuqueue.text.units import MAX_BYTES, parse_bytes, parse_duration
 if TYPE_CHECKING:
     from typing import TypeVar
 
+    from gpuqueue.model import sweep as sweeping
+
     Word = TypeVar("Word", bound=Enum)
+else:
+    sweeping = later("gpuqueue.model.sweep")
 
 #: Largest count that may be requested.
 MOST = 10**9
@@ -246,12 +251,16 @@ def other_retries(now: Retries, times: object, on: object, mem_times: object) ->
     return retries(times, now.on if on is None and times else on, most)
 
 
-def array(value: object, sweep: object, at_once: object) -> Array | None:
+def sweeps(value: object) -> tuple[str, ...]:
+    """Return the sweeps of a request as texts such as ``lr=1e-3,1e-4``, given as these or as a mapping."""
+    if isinstance(value, Mapping):
+        value = [f"{name}={','.join(_values(name, values))}" for name, values in value.items()]
+    return words("sweep", value)
+
+
+def array(value: object, axes: Sequence[str], at_once: object) -> Array | None:
     """Return the requested array, or None for a single job."""
     most = None if at_once is None else count("at_once", at_once)
-    if isinstance(sweep, Mapping):
-        sweep = [f"{name}={','.join(_values(f'sweep[{name!r}]', values))}" for name, values in sweep.items()]
-    axes = words("sweep", sweep)
     if isinstance(value, Array):
         if axes or at_once is not None:
             raise BadRequest("an Array contains them: leave out sweep and at_once")
@@ -259,14 +268,18 @@ def array(value: object, sweep: object, at_once: object) -> Array | None:
     return Array.asked(text_or_none("array", value), axes, most)
 
 
-def _values(what: str, value: object) -> tuple[str, ...]:
-    """Return the values of a sweep as text. A comma would separate them."""
+def _values(name: object, value: object) -> tuple[str, ...]:
+    """Return the values of a sweep as text. A comma outside brackets and quotes would separate them."""
+    what = f"sweep[{name!r}]"
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise BadRequest(f"{what} must be a list of values, not {brief(value)}")
     texts = tuple(map(str, value))
     for each in texts:
-        if "," in each:
-            raise BadRequest(f"{what} has the value {brief(each)}: a value of a sweep holds no comma")
+        sweeping.Axis(str(name), each)
+        if len(sweeping.split(each)) > 1:
+            raise BadRequest(
+                f"{what} has the value {brief(each)}: a value of a sweep holds commas only inside brackets and quotes"
+            )
     return texts
 
 

@@ -433,6 +433,17 @@ def test_a_change_to_a_part_says_which_members_it_did_not_reach(client: Client) 
     client.jobs.cancel(job.id)
 
 
+def test_the_values_of_a_sweep_have_commas_and_come_from_a_file(client: Client, tmp_path: Path) -> None:
+    """Each line of a file of the submitter is a member, whatever characters it has."""
+    lines = tmp_path / "lines.txt"
+    lines.write_text("a,b [c\n0..4\n")
+
+    job = client.jobs.submit(["x", "{line} {size}"], mem="1M", each_line=lines, sweep=["size=[1,2],[3,4]"], hold=True)
+
+    assert ["x 'a,b [c [1,2]'", "x '0..4 [3,4]'"] == [client.jobs.get(f"{job.id}_{n}").spec.command for n in (0, 3)]
+    client.jobs.cancel(job.id)
+
+
 def test_a_second_submit_with_the_key_returns_the_first_job_and_says_so(client: Client) -> None:
     found: list[Job] = []
     job = submitted(client, dedupe="key", hold=True)

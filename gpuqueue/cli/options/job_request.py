@@ -467,7 +467,13 @@ _ARRAY_OPTIONS = (
         "--sweep",
         metavar="NAME=VALUES",
         multiple=True,
-        help="Array over all combinations of values: --sweep lr=1e-3,1e-4 --sweep seed=0..4.",
+        help="Array over all combinations of values: lr=1e-3,1e-4 or seed=0..4; lr=@FILE: one a line. Repeatable.",
+    ),
+    click.option(
+        "--each-line",
+        metavar="FILE",
+        help="Array with a member for each line of FILE: {line} in the arguments becomes the line.",
+        shell_complete=files,
     ),
     field("at_once", "Maximum number of concurrent array members.", type=int),
 )

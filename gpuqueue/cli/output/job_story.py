@@ -47,6 +47,8 @@ else:
 _LABEL, _COPIED = 13, {"command", "directory", "log"}
 #: Longest text of an array's indexes, in columns.
 _INDEXES = 40
+#: Longest text of the values of a sweep, in columns.
+_VALUES = 200
 #: Blocks of a memory line, from the lowest value to the highest.
 BLOCKS = "▁▂▃▄▅▆▇█"
 #: Most blocks of a memory line.
@@ -208,7 +210,9 @@ def _array_lines(job: Job) -> list[str]:
         return []
     most = f", at most {array.at_once} at once" if array.at_once else ""
     lines = [f"  members    {len(array)} ({short(str(array.indexes), _INDEXES)}){most}"]
-    lines += [f"  sweep      {plain(str(axis))}" for axis in array.axes]
+    for axis in array.axes:
+        values, text = len(axis), plain(str(axis))
+        lines.append(f"  sweep      {text if len(text) <= _VALUES else f'{short(text, _VALUES)} ({values} values)'}")
     if here is not None:
         ended = sum(here.ended.values())
         taken = len(array) - ended - len(here.left) - len(here.held)

@@ -60,6 +60,7 @@ SAMPLES: dict[str, Any] = {
     "on_fail": "team",
     "array": "0-3",
     "sweep": ["lr=1,2"],
+    "each_line": "lines.txt",
     "at_once": 2,
     "tags": ["baseline"],
     "git": True,
@@ -80,6 +81,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "retry_on": {"retries": 3},
     "at_once": {"array": "0-3"},
     "sweep": {"command": ["true", "{lr}"]},
+    "each_line": {"command": ["true", "{line}"]},
     "keep": {"snapshot": True},
     "probe": {"time_limit": "2h"},
 }
@@ -101,6 +103,7 @@ COLUMNS = {
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     """Return a connection without a store, in a git checkout with a script."""
     (tmp_path / "train.py").touch()
+    (tmp_path / "lines.txt").write_text("one\ntwo\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpuqueue.client.submit.CheckoutReader", lambda _: SimpleNamespace(seen=lambda: CHECKOUT))
     environ = {"CONFIG": "/dev/null", "STATE_DIR": str(tmp_path), "NOTIFY": "team=json://x", "GIT": "false"}

@@ -56,6 +56,53 @@ def test_a_value_that_resembles_a_range_is_a_value() -> None:
     assert ["../a", "x..y"] == [Axis.parse("data=../a,x..y").value(place) for place in (0, 1)]
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("[64,64],[128,128]", ["[64,64]", "[128,128]"]),
+        ('{"a":1,"b":2}', ['{"a":1,"b":2}']),
+        ('{"a":[1,2],"b":{"c":3}},{"a":[]}', ['{"a":[1,2],"b":{"c":3}}', '{"a":[]}']),
+        ("(0.9,0.999),(0.9,0.95)", ["(0.9,0.999)", "(0.9,0.95)"]),
+        ('"a,b",c', ['"a,b"', "c"]),
+        ("'a,b',c", ["'a,b'", "c"]),
+        (r'{"say":"x\",}"},y', [r'{"say":"x\",}"}', "y"]),
+        ('["]",")"],x', ['["]",")"]', "x"]),
+        ("f(x,y),0..2", ["f(x,y)", "0", "1", "2"]),
+        ("[0..2],3", ["[0..2]", "3"]),
+        ("don't,won't", ["don't", "won't"]),
+        ('@["a,b", "0..4"]', ["a,b", "0..4"]),
+        ("@ada,@bob", ["@ada", "@bob"]),
+    ],
+)
+def test_a_comma_inside_brackets_or_quotes_separates_no_values(text: str, values: list[str]) -> None:
+    """A list, a tuple, JSON or a text in quotes is one value, as it is written."""
+    axis = Axis.parse(f"x={text}")
+
+    assert values == [axis.value(place) for place in range(len(axis))]
+    assert axis == Axis.parse(str(axis))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[64,64],[128,128", "its [ is not closed"),
+        ("[64,64],128,128]", "its ] closes no bracket"),
+        ("[64,64),(1,2]", "its ) closes no bracket"),
+        ('{"a":1,"b', 'its " is not closed'),
+        ("'a,b", "its ' is not closed"),
+        ("f((1),2", "its ( is not closed"),
+        ('@["a", 1', "its [ is not closed"),
+    ],
+)
+def test_a_bracket_or_quote_without_its_partner_is_refused(text: str, why: str) -> None:
+    """One line names it, and the file that takes any value."""
+    with pytest.raises(BadRequest) as refused:
+        Axis.parse(f"layers={text}")
+    assert why in str(refused.value)
+    assert "--sweep layers=@FILE" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 def test_one_empty_value_is_called_that() -> None:
     """The message for one empty value differs from the message for no values."""
     with pytest.raises(BadRequest, match="a='1,,2' has an empty value"):
