@@ -91,7 +91,7 @@ def spec_of(
     with_code = request.snapshot is not None and request.snapshot is not False
     travel = Travel(with_code=True) if with_code else STAYS
     spec = completed(request, connection.settings, connection.account, site, lambda: connection.queue, travel, note)
-    spec = with_mem_retries(spec, connection.settings)
+    spec = with_max_failures(with_mem_retries(spec, connection.settings), connection.settings)
     if with_code:
         spec = snapshots.kept(connection, request, spec, note, dry=dry)
     if counts_use(spec, connection.settings):
@@ -115,6 +115,13 @@ def with_mem_retries(spec: JobSpec, settings: Settings) -> JobSpec:
     if spec.retries.mem_times is not None or settings.mem_retries == MEM_TIMES:
         return spec
     return replace(spec, retries=replace(spec.retries, mem_times=settings.mem_retries))
+
+
+def with_max_failures(spec: JobSpec, settings: Settings) -> JobSpec:
+    """Return *spec* with the site's number of failures after which the rest of an array is held, if it has none."""
+    if spec.array is None or spec.array.max_failures is not None or settings.max_failures is None:
+        return spec
+    return replace(spec, array=replace(spec.array, max_failures=settings.max_failures))
 
 
 def open_memory(request: JobRequest, spec: JobSpec) -> OpenMemory | None:
@@ -196,7 +203,7 @@ def _array(request: JobRequest) -> Array | None:
     path = validation.path_or_none("each_line", request.each_line)
     if path is not None:
         sweeps = (placeholders.each_line(path), *sweeps)
-    return validation.array(request.array, sweeps, request.at_once)
+    return validation.array(request.array, sweeps, request.at_once, request.max_failures)
 
 
 def _waits(request: JobRequest) -> Waits:

@@ -24,7 +24,9 @@ from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.version import VERSION
 
 #: Settings that workers do not use. Workers read all others when they start.
-NOT_OF_WORKERS = frozenset({"state_dir", "default_mem_bytes", "learn_memory", "mem_retries", "default_device"})
+NOT_OF_WORKERS = frozenset(
+    {"state_dir", "default_mem_bytes", "learn_memory", "mem_retries", "max_failures", "default_device"}
+)
 #: Remedy for a device that the workers were not started for. A second ``up`` refuses other devices, and ``down``
 #: withdraws the devices that hold no job.
 WITH_ITS_DEVICES = (

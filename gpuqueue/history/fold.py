@@ -81,7 +81,7 @@ class Batch:
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
     notifications: dict[tuple[int, int], Row] = field(default_factory=dict)
-    #: Jobs whose runs were marked as idle. The owner of each is notified once.
+    #: Jobs whose runs were marked as idle, and arrays whose rest is held. The owner of each is notified once.
     idle: set[int] = field(default_factory=set)
     events: list[Row] = field(default_factory=list)
     dead_letters: list[Row] = field(default_factory=list)
@@ -172,6 +172,12 @@ def submit(batch: Batch, event: Event) -> None:
 def idle(batch: Batch, event: Event) -> None:
     """Notify the owner of a job whose run was marked as idle."""
     if event.fields.get("stage") != "0":
+        batch.idle.add(event.job_id)
+
+
+def hold(batch: Batch, event: Event) -> None:
+    """Notify the owner of an array whose rest the queue has held. A user who holds it gives no reason."""
+    if event.fields.get("because"):
         batch.idle.add(event.job_id)
 
 
@@ -337,6 +343,7 @@ _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
     Act.EDIT: edit,
     Act.MARK: mark,
     Act.IDLE: idle,
+    Act.HOLD: hold,
     Act.RESTORE: restore,
     Act.CLAIM: claim,
     Act.STARTED: started,

@@ -160,7 +160,7 @@ def _write_tags(connection: sa.Connection, batch: Batch) -> None:
 
 
 def _notify_of_idle(connection: sa.Connection, job_ids: Iterable[int]) -> None:
-    """Add a notification for each target of *job_ids*, whose runs are idle. A job that has one gets no second one."""
+    """Add a notification for each target of *job_ids*, which are idle or held. A job that has one gets no second."""
     number = (notifications.c.number + FIRST_ABOUT_IDLE).label("number")
     for some in parts(job_ids):
         of_the_end = notifications.c.job_id.in_(some), notifications.c.number < FIRST_ABOUT_IDLE

@@ -118,11 +118,13 @@ def _text(indexes: range) -> str:
 class Array:
     """The request of an array: its indexes, its concurrency limit ``at_once`` and the axes of its sweep.
 
-    The last axis varies fastest.
+    After ``max_failures`` failed members without a success the rest is held. None: as the site says; 0: never. The last
+    axis varies fastest.
     """
 
     indexes: Indexes
     at_once: int | None = None
+    max_failures: int | None = None
     axes: tuple[Axis, ...] = ()
 
     def __post_init__(self) -> None:
@@ -130,7 +132,7 @@ class Array:
 
         Raises:
             BadRequest: there is no index, an index occurs twice or out of order, the text of the indexes is too long,
-                the concurrency limit is out of range, or two axes have the same name.
+                the concurrency limit or the number of failures is out of range, or two axes have the same name.
 
         """
         if not self.indexes.ranges:
@@ -141,6 +143,8 @@ class Array:
             raise BadRequest(f"the indexes take more than {MOST_TEXT} characters: write them as ranges")
         if self.at_once is not None and not 1 <= self.at_once <= MOST_MEMBERS:
             raise BadRequest(f"--at-once must be 1 to {MOST_MEMBERS} members, not {brief(self.at_once)}")
+        if self.max_failures is not None and not 0 <= self.max_failures <= MOST_MEMBERS:
+            raise BadRequest(f"--max-failures must be 0 to {MOST_MEMBERS} members, not {brief(self.max_failures)}")
         names = [axis.name.lower() for axis in self.axes]
         if len(set(names)) < len(names):
             raise BadRequest("two sweeps have the same name: give each its own (capitals make no difference)")
@@ -159,7 +163,9 @@ class Array:
         return cls(indexes=Indexes.parse(indexes), at_once=int(most) if percent else None)
 
     @classmethod
-    def asked(cls, indexes: str | None, axes: Iterable[str], at_once: int | None) -> Array | None:
+    def asked(
+        cls, indexes: str | None, axes: Iterable[str], at_once: int | None, max_failures: int | None = None
+    ) -> Array | None:
         """Return the array that the options of a submit ask for, or None if they ask for none.
 
         Raises:
@@ -172,12 +178,13 @@ class Array:
                 "an array and a sweep exclude each other: write the index as one more sweep, such as k=0..9"
             )
         if swept:
-            return cls.sweep(swept, at_once)
+            return replace(cls.sweep(swept, at_once), max_failures=max_failures)
         if indexes is None:
-            if at_once is not None:
-                raise BadRequest("a concurrency limit needs an array or a sweep: add one, such as --array 0-99")
+            for value, what in ((at_once, "a concurrency limit"), (max_failures, "a number of failures")):
+                if value is not None:
+                    raise BadRequest(f"{what} needs an array or a sweep: add one, such as --array 0-99")
             return None
-        found = cls.parse(indexes)
+        found = replace(cls.parse(indexes), max_failures=max_failures)
         if at_once is None:
             return found
         if found.at_once is not None:

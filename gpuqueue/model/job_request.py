@@ -82,6 +82,8 @@ class JobRequest:
             reads the values from a file, one a line.
         each_line: A file. The array has a member for each of its lines, as the value of ``{line}``.
         at_once: The largest number of members of an array or a sweep that run at a time.
+        max_failures: The number of failed members after which the rest of an array or a sweep is held, if none has
+            succeeded. By default the site's setting. 0 turns this off.
         tags: Words for finding the job.
         git: Whether to record the git checkout of *cwd*. By default the site's setting.
         separate_stderr: Whether standard error goes into its own file, next to the log.
@@ -137,6 +139,7 @@ class JobRequest:
     sweep: Mapping[str, Sequence[object]] | Sequence[str] = ()
     each_line: str | os.PathLike[str] | None = None
     at_once: int | None = None
+    max_failures: int | None = None
     tags: Sequence[str] = ()
     git: bool | None = None
     separate_stderr: bool = False

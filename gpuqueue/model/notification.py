@@ -12,8 +12,8 @@ from gpuqueue.text.sanitize import brief, plain
 
 #: Most notifications of one job.
 MOST_NOTIFICATIONS = 16
-#: The number of the first notification that a run is idle. Those before it are about the end of the job. Both kinds are
-#: in the order of the job's targets.
+#: The number of the first notification before the end: that a run is idle, or of an array that its rest is held. Those
+#: before it are about the end of the job. Both kinds are in the order of the job's targets.
 FIRST_ABOUT_IDLE = MOST_NOTIFICATIONS
 #: Longest target, in characters.
 MOST_TEXT = 2000
@@ -127,7 +127,7 @@ def target_number(number: int) -> int:
 
 
 def is_about_idle(number: int) -> bool:
-    """Return whether the notification *number* says that a run is idle."""
+    """Return whether the notification *number* says that a run is idle, or that the rest of an array is held."""
     return number >= FIRST_ABOUT_IDLE
 
 
@@ -186,7 +186,7 @@ class Outcome(str, Enum):
 class Delivery:
     """The delivery state of the notification ``number`` of a job. ``outcome`` is None while delivery is pending.
 
-    From ``FIRST_ABOUT_IDLE`` on it is about an idle run: see :func:`target_number`.
+    From ``FIRST_ABOUT_IDLE`` on it is about an idle run or a held array: see :func:`target_number`.
     """
 
     number: int

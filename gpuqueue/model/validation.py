@@ -258,14 +258,15 @@ def sweeps(value: object) -> tuple[str, ...]:
     return words("sweep", value)
 
 
-def array(value: object, axes: Sequence[str], at_once: object) -> Array | None:
+def array(value: object, axes: Sequence[str], at_once: object, max_failures: object) -> Array | None:
     """Return the requested array, or None for a single job."""
     most = None if at_once is None else count("at_once", at_once)
+    failures = None if max_failures is None else count("max_failures", max_failures)
     if isinstance(value, Array):
-        if axes or at_once is not None:
-            raise BadRequest("an Array contains them: leave out sweep and at_once")
+        if axes or at_once is not None or max_failures is not None:
+            raise BadRequest("an Array contains them: leave out sweep, at_once and max_failures")
         return value
-    return Array.asked(text_or_none("array", value), axes, most)
+    return Array.asked(text_or_none("array", value), axes, most, failures)
 
 
 def _values(name: object, value: object) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The messages about the end of a job and about an idle run. Pure, except that it reads the last lines of the log."""
+"""The messages about the end of a job, an idle run and a held array. Pure, except for the last lines of the log."""
 
 from __future__ import annotations
 
@@ -59,6 +59,24 @@ def idle_message_of(record: Record) -> Message:
     body += ["", f"gpuqueue show {job.label}", f"gpuqueue cancel {job.label}"]
     title = f"job {job.label} ({short(job.spec.name, 60)}) is idle{where}"
     return Message(title=title, body="\n".join(body), good=False)
+
+
+def held_message_of(record: Record) -> Message:
+    """Return the message about an array whose rest is held."""
+    job = record.job
+    left = 0 if job.tally is None else len(job.tally.held)
+    why = f": {plain(job.because)}" if job.because else ""
+    body = [
+        f"command  {short(job.spec.command, MOST_COMMAND)}",
+        f"held     {left} of {len(job.spec.array or ())} members",
+        "",
+        f"gpuqueue show {job.label}",
+        f"gpuqueue release {job.label}",
+        f"gpuqueue cancel {job.label}",
+    ]
+    return Message(
+        title=f"array {job.label} ({short(job.spec.name, 60)}) is held{why}", body="\n".join(body), good=False
+    )
 
 
 def title_of(record: Record) -> str:

@@ -133,6 +133,10 @@ HELD = "hd"
 MEMBERS = "n"
 #: The maximum number of members that may be jobs of their own at once.
 AT_ONCE = "cap"
+#: The number of failed members after which the rest is held, if none has succeeded. Only if there is such a number.
+MAX_FAILURES = "mf"
+#: The number of members that had failed or were lost when the array was last released.
+FAILURES_BEFORE = "fb"
 #: When the last member was claimed; of a member, when it was claimed. Time before that is no waiting time.
 MEMBER_CLAIMED_MS = "tw"
 #: The number of members that succeeded.

@@ -46,6 +46,7 @@ _WITH_PATHS = frozenset({EndingKind.REFUSED, EndingKind.LOST})
 _GENERIC = re.compile(
     r"dependency [0-9_]+"
     r"|the store lost its data, and how far it had come cannot be read"
+    r"|[0-9]+ of its members failed and none succeeded"
     r"|no heartbeat renewed the lease in time"
     r"|its host was declared lost(?: by [\w.@-]+)?"
     r"|its worker vanished between the claim and the start"

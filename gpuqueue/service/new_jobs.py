@@ -13,7 +13,7 @@ from gpuqueue.client import notifications, placeholders
 from gpuqueue.client.memory import OpenMemory, with_expected_utilisation, with_memory
 from gpuqueue.client.placement import counts_use
 from gpuqueue.client.retry import spec_again
-from gpuqueue.client.submit import environments_of, queued, with_mem_retries
+from gpuqueue.client.submit import environments_of, queued, with_max_failures, with_mem_retries
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.access import Action
@@ -105,6 +105,7 @@ def spec_of(call: Call, wanted: NewJob, note: Callable[[str], None]) -> JobSpec:
     if wanted.snapshot is not None:
         check_held(call, CodeSnapshot.parse(wanted.snapshot))
     spec = with_mem_retries(JobSpec(**values, account=call.account), call.connection.settings)
+    spec = with_max_failures(spec, call.connection.settings)
     if spec.array is not None:
         placeholders.check(spec)
     if wanted.expected_utilisation is None and counts_use(spec, call.connection.settings):

@@ -256,6 +256,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "default_mem_bytes": parse_bytes,
     "learn_memory": _one_of(LearnMemory, f"unknown here: write {', '.join(LearnMemory)}"),
     "mem_retries": _whole(0, 100, "no whole number from 0 to 100"),
+    "max_failures": _or_none(_COUNT),
     "default_device": DeviceFilter.parse,
     "host_lost_after_s": parse_duration,
     "heartbeat_s": parse_duration,

@@ -92,6 +92,8 @@ class Settings:
     learn_memory: LearnMemory = LearnMemory.SUGGEST
     #: How often a job that died for lack of device memory runs again with more, if ``submit`` does not say; 0: never.
     mem_retries: int = 2
+    #: After how many failed members without a success the rest of an array is held, if ``submit`` does not say.
+    max_failures: int | None = None
     #: Device kind of a job when ``submit`` is given no ``--device``; None: a GPU wherever the queue knows of one.
     default_device: DeviceFilter | None = None
     #: How long the jobs of a host without heartbeats are kept for it: the lease of a run. Longer over a network.

@@ -433,6 +433,22 @@ def test_a_change_to_a_part_says_which_members_it_did_not_reach(client: Client) 
     client.jobs.cancel(job.id)
 
 
+def test_an_array_is_held_after_failures_over_each_connection(served: ServedSite, client: Client) -> None:
+    """The number reaches the store, and each connection says why the rest is held."""
+    with served.client("direct") as direct:
+        for left in direct.jobs.list():  # of an earlier test: it would be claimed instead
+            direct.jobs.cancel(left.id)
+    job = submitted(client, array="0-3", max_failures=1)
+    run = must_claim(served.queue)
+    ending = Ending.from_status(1)
+    served.queue.runs.finish(run.job_id, run.token, state=JobState.FAILED, ending=ending, duration_s=1, devices=())
+
+    held = client.jobs.get(job.id)
+
+    assert (JobState.HELD, "1 of its members failed and none succeeded") == (held.state, held.because)
+    client.jobs.cancel(job.id)
+
+
 def test_the_values_of_a_sweep_have_commas_and_come_from_a_file(client: Client, tmp_path: Path) -> None:
     """Each line of a file of the submitter is a member, whatever characters it has."""
     lines = tmp_path / "lines.txt"

@@ -130,6 +130,23 @@ def test_an_array_has_one_message_when_its_last_member_has_ended(database: Histo
     assert [(1, 0)] == keys(database.due_notifications(now=NOW, most=9))
 
 
+def test_an_array_whose_rest_is_held_is_reported_once_before_its_end(database: HistoryDatabase, outbox: Outbox) -> None:
+    """A hold by the queue has a reason. A user who holds it knows."""
+    outbox.submit(1, make_spec(array=Array.parse("0-9"), notifications=(TEAM,)))
+    outbox.report(1, Act.HOLD, JobState.HELD, attempt=0, left="", held="0-9")
+    outbox.record()
+    assert [] == database.due_notifications(now=NOW, most=9)
+
+    for _ in range(2):
+        because = "3 of its members failed and none succeeded"
+        outbox.report(1, Act.HOLD, JobState.HELD, attempt=0, left="", held="3-9", because=because)
+        outbox.record()
+
+    assert [(1, FIRST_ABOUT_IDLE)] == keys(database.due_notifications(now=NOW, most=9))
+    record = known(database, 1)
+    assert (because, "3-9") == (record.job.because, str(record.job.tally.held) if record.job.tally else "")
+
+
 def test_an_idle_run_is_reported_once_before_its_end(database: HistoryDatabase, outbox: Outbox) -> None:
     """Each target gets one message about an idle run while it goes on, however often it is marked."""
     outbox.submit(1, make_spec(notifications=(TEAM, CHAT)))

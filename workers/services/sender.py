@@ -1,4 +1,4 @@
-"""Sends the notifications about ended jobs and idle runs, in the recorder's process. See docs/internals/adr/0009.
+"""Sends the notifications about jobs that ended, idle or held, in the recorder's process. See docs/internals/adr/0009.
 
 The history is the queue of notifications, so none waits in memory, and the recorder is independent of the sender. One
 of a few threads takes, sends and settles each notification. A notification is sent at least once, and twice only if its
@@ -21,7 +21,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.notification import Notification, Outcome, is_about_idle, target_number
 from gpuqueue.model.run import Record
 from gpuqueue.notify import sending
-from gpuqueue.notify.message import idle_message_of, message_of
+from gpuqueue.notify.message import Message, held_message_of, idle_message_of, message_of
 from gpuqueue.notify.targets import networks_of, url_of
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.senders import ANNOUNCE_S
@@ -154,8 +154,7 @@ class Sender:
             url = url_of(notification, self._settings)
         except GpuQueueError as error:
             return str(error)
-        is_idle = is_about_idle(due.number)
-        message = idle_message_of(record) if is_idle else message_of(record, host=self._settings.host)
+        message = _message(record, due, host=self._settings.host)
         began_s = time.monotonic()
         note = partial(self._on_the_way.__setitem__, (due.job_id, due.number))
         networks = networks_of(notification, self._settings)
@@ -167,7 +166,7 @@ class Sender:
     def _settle(self, due: Due, notification: Notification, trouble: str | None) -> None:
         if trouble is None:
             self._database.settle_notification(due, Outcome.SENT, at=_now())
-            what = "that it is idle" if is_about_idle(due.number) else "of its end"
+            what = "before its end" if is_about_idle(due.number) else "of its end"
             log.info("job %s: %s was notified %s", due.job_id, notification.shown, what)
         elif self._stopped.is_set():
             self._database.put_off_notification(due, until=_now(), trouble="its sender stopped")
@@ -204,10 +203,16 @@ def _notification(record: Record | None, due: Due) -> Notification | None:
 
 
 def _is_wanted(record: Record, notification: Notification, due: Due) -> bool:
-    """Return whether to send a notification. An idle run is no news once its job has ended."""
+    """Return whether to send a notification. An idle run or a held array is no news once its job has ended."""
     if is_about_idle(due.number):
         return not record.job.state.is_end
     return notification.follows(succeeded=record.job.state is JobState.SUCCEEDED)
+
+
+def _message(record: Record, due: Due, *, host: str) -> Message:
+    if not is_about_idle(due.number):
+        return message_of(record, host=host)
+    return idle_message_of(record) if record.job.spec.array is None else held_message_of(record)
 
 
 def _now() -> datetime:

@@ -31,6 +31,7 @@ def _one_job_only(ctx: click.Context, param: click.Parameter, value: object) -> 
 @click.option("--array", hidden=True, expose_value=False, callback=_one_job_only)
 @click.option("--sweep", hidden=True, expose_value=False, callback=_one_job_only)
 @click.option("--each-line", hidden=True, expose_value=False, callback=_one_job_only)
+@click.option("--max-failures", hidden=True, expose_value=False, callback=_one_job_only)
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> None:
     """Submit a job, show its output while it runs, and return its exit code.

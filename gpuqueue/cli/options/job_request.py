@@ -240,7 +240,7 @@ class WithRest(click.Command):
             cut = words.index("--")
             words, ctx.obj = words[:cut], tuple(words[cut + 1 :])
         try:
-            return super().parse_args(ctx, words)
+            return super().parse_args(ctx, list(words))  # click empties the list
         except click.UsageError as error:
             reported = self._with_meant_option(error)
             if ctx.obj is None and ("No such option" in reported.message or "extra argument" in reported.message):
@@ -306,7 +306,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "When it starts": ("priority", "after", "begin", "hold", "dedupe"),
     "If it fails or takes too long": ("retries", "retry_on", "mem_retries", "requeue", "signal"),
     "Messages": ("on_end", "on_fail"),
-    "Arrays and sweeps": ("array", "sweep", "at_once"),
+    "Arrays and sweeps": ("array", "sweep", "each_line", "at_once", "max_failures"),
     "Code and environment": (
         *("cwd", "env", "python", "environment", "warm", "snapshot", "no_snapshot", "snapshot_allow", "keep", "git"),
     ),
@@ -476,6 +476,12 @@ _ARRAY_OPTIONS = (
         shell_complete=files,
     ),
     field("at_once", "Maximum number of concurrent array members.", type=int),
+    click.option(
+        "--max-failures",
+        type=int,
+        metavar="N",
+        help="Hold the rest of an array after N failed members without a success. Default: the site's. 0: never.",
+    ),
 )
 #: The options of `probe`, which decides the rest of its request.
 _PROBE_OPTIONS = (

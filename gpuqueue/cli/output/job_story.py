@@ -209,6 +209,7 @@ def _array_lines(job: Job) -> list[str]:
     if array is None:
         return []
     most = f", at most {array.at_once} at once" if array.at_once else ""
+    most += f", held after {array.max_failures} failures" if array.max_failures else ""
     lines = [f"  members    {len(array)} ({short(str(array.indexes), _INDEXES)}){most}"]
     for axis in array.axes:
         values, text = len(axis), plain(str(axis))
@@ -227,8 +228,9 @@ def _notification_lines(record: Record) -> list[str]:
     reported, lines = {each.number: each for each in record.reported}, []
     for number, each in enumerate(record.job.spec.notifications):
         lines.append(f"  {f'on {each.when}':10} {plain(each.shown)}{_outcome(reported.get(number))}")
-        about_idle = reported.get(number + FIRST_ABOUT_IDLE)
-        lines += [f"  {'on idle':10} {plain(each.shown)}{_outcome(about_idle)}"] if about_idle else []
+        early = reported.get(number + FIRST_ABOUT_IDLE)
+        label = "on idle" if record.job.spec.array is None else "on hold"
+        lines += [f"  {label:10} {plain(each.shown)}{_outcome(early)}"] if early else []
     return lines
 
 

@@ -120,7 +120,7 @@ def _soon(at_ms: int) -> str:
 
 
 def _held(job: Job) -> str:
-    if job.reason is WaitReason.CANNOT_START and job.because is not None:
+    if job.because is not None:
         return f"held: {plain(job.because)}. Repair that, then: gpuqueue release {job.label}"
     return f"{str(job.reason or 'held').replace('_', ' ')}: it waits until it is released: gpuqueue release {job.label}"
 

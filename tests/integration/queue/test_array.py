@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import redis
@@ -10,8 +11,10 @@ from factories import ADA, BOB, claim, end, job_of, make_offer, make_spec, must_
 from store_dump import dump, faults
 
 from gpuqueue.model.array import Array, Indexes, Member
+from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
+from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.sweep import Axis
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
@@ -294,3 +297,91 @@ def test_an_edit_of_thousands_of_members_reports_all_of_them(farm: JobQueue, cli
 
     client.delete(keys.members(array), *map(keys.job, ids))
     assert ("0-3", set(ids)) == (moved, set(others))
+
+
+def failing(queue: JobQueue, text: str, max_failures: int, **changes: object) -> int:
+    """Submit an array whose rest is held after *max_failures*, and return its id."""
+    array = replace(Array.parse(text), max_failures=max_failures)
+    return queue.requests.submit(make_spec(array=array, mem_bytes=GIB // 64, **changes)).id
+
+
+def test_the_rest_of_an_array_is_held_after_failures_without_a_success(farm: JobQueue) -> None:
+    """Members that run go on. The array is held with its last run, and says why; no member starts meanwhile."""
+    first = failing(farm, "0-9%4", 2)
+    runs = [must_claim(farm) for _ in range(4)]
+
+    end(farm, runs[0], 1)
+    assert ("4-9", "") == left(farm, first)[:2]
+    end(farm, runs[1], 1)
+
+    assert ("", "4-9", {"failed": 2}) == left(farm, first)
+    held = job_of(farm, first)
+    assert (JobState.RUNNING, "2 of its members failed and none succeeded") == (held.state, held.because)
+    assert claim(farm) is None
+    (event,) = [each for each in farm.outbox.events("0-0") if each.act is Act.HOLD]
+    assert {"left": "", "held": "4-9", "because": held.because} == event.fields
+    end(farm, runs[2])
+    end(farm, runs[3], 1)
+    after = job_of(farm, first)
+    assert (JobState.HELD, WaitReason.HELD, held.because) == (after.state, after.reason, after.because)
+    assert claim(farm) is None
+
+
+def test_a_success_lets_an_array_go_on_however_many_members_fail(farm: JobQueue) -> None:
+    first = failing(farm, "0-9", 1)
+    end(farm, must_claim(farm), 0)
+
+    for _ in range(3):
+        end(farm, must_claim(farm), 1)
+
+    assert ("4-9", "", {"succeeded": 1, "failed": 3}) == left(farm, first)
+
+
+def test_after_a_release_only_new_failures_hold_an_array(farm: JobQueue) -> None:
+    """A release is another try: as many members may fail again. The reason goes with the release."""
+    first = failing(farm, "0-9", 2)
+    for _ in range(2):
+        end(farm, must_claim(farm), 1)
+    assert (JobState.HELD, "2-9") == (job_of(farm, first).state, left(farm, first)[1])
+
+    assert JobState.QUEUED is farm.jobs.release(first)
+
+    assert (None, "2-9") == (job_of(farm, first).because, left(farm, first)[0])
+    assert "" == farm.outbox.events("0-0")[-1].fields["because"]
+    end(farm, must_claim(farm), 1)
+    assert "3-9" == left(farm, first)[0]
+    end(farm, must_claim(farm), 1)
+    assert ("", "4-9") == left(farm, first)[:2]
+    assert "4 of its members failed and none succeeded" == job_of(farm, first).because
+
+
+def test_a_lost_member_counts_as_a_failure(farm: JobQueue) -> None:
+    first = failing(farm, "0-9", 2, requeue=False)
+    one, other = must_claim(farm), must_claim(farm)
+    end(farm, one, 1)
+
+    farm.runs.lose(other.job_id, other.token, loss_limit=1, detail="gone")
+
+    assert ("", "2-9", {"failed": 1, "lost": 1}) == left(farm, first)
+
+
+def test_a_member_that_is_retried_or_cancelled_is_no_failure(farm: JobQueue) -> None:
+    first = failing(farm, "0-9", 1, retries=Retries(times=1, on=(RetryOn.FAILED,)))
+    one, other = must_claim(farm), must_claim(farm)
+
+    assert JobState.QUEUED is end(farm, one, 1)
+    farm.jobs.cancel(other.job_id)
+    end(farm, other, -15, state=JobState.CANCELLED)
+
+    assert ("2-9", "", {"cancelled": 1}) == left(farm, first)
+
+
+def test_an_array_without_such_a_number_is_never_held(farm: JobQueue) -> None:
+    for number in (None, 0):
+        first = farm.requests.submit(
+            make_spec(array=replace(Array.parse("0-5"), max_failures=number), mem_bytes=GIB // 64)
+        ).id
+        for _ in range(5):
+            end(farm, must_claim(farm), 1)
+        assert "5" == left(farm, first)[0]
+        end(farm, must_claim(farm), 1)

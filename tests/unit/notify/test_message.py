@@ -13,7 +13,7 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.notification import Notification
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, RunNote
-from gpuqueue.notify.message import idle_message_of, message_of, title_of, took
+from gpuqueue.notify.message import held_message_of, idle_message_of, message_of, title_of, took
 from gpuqueue.notify.targets import url_of
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
@@ -225,3 +225,18 @@ def test_the_message_has_the_notes_of_the_run() -> None:
     assert ["note     exit 0, but a program in it failed: ValueError: \N{REPLACEMENT CHARACTER}"] == [
         line.partition(";")[0] for line in body if line.startswith("note")
     ]
+
+
+def test_the_message_about_a_held_array_says_why_and_what_to_type() -> None:
+    """The rest of an array was held by the queue: the owner looks, repairs and releases it."""
+    spec = make_spec(name="train", array=Array.parse("0-9"))
+    tally = Tally(left=Indexes(), held=Indexes.parse("3-9"), ended={"failed": 3})
+    because = "3 of its members failed and none succeeded"
+    job = Job(id=17, spec=spec, state=JobState.HELD, submitted_at=NOW, tally=tally, because=because)
+
+    message = held_message_of(Record(job=job))
+
+    assert f"array 17 (train) is held: {because}" == message.title
+    assert "held     7 of 10 members" in message.body.splitlines()
+    assert ["gpuqueue show 17", "gpuqueue release 17", "gpuqueue cancel 17"] == message.body.splitlines()[-3:]
+    assert not message.good

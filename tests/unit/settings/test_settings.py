@@ -73,6 +73,7 @@ def test_a_bad_value_names_its_origin(variable: str, value: str) -> None:
     [
         ("GPUQUEUE_SLOTS", "1001", "'1001' is no whole number from 1 to 1000"),
         ("GPUQUEUE_MEM_RETRIES", "101", "'101' is no whole number from 0 to 100"),
+        ("GPUQUEUE_MAX_FAILURES", "0", "'0' is no whole number from 1 to 1000"),
         ("GPUQUEUE_WARM_INTERPRETERS", "-1", "'-1' is no number from 0 to 99"),
         ("GPUQUEUE_SNAPSHOT_FILES", "0", "'0' is no number of files: give a whole number from 1 to 9999999"),
         ("GPUQUEUE_REQUEST_RATE", "1e3", "'1e3' is no number of requests per second: write 200, or none"),

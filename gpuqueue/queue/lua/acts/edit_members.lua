@@ -26,12 +26,18 @@ end
 local now = now_ms()
 local parts = part == '' and {{0, MOST_INDEX, 1}} or parse_ranges(part)
 local moved
+local cleared = {} -- field of the event
 if verb == 'release' then
   if has_exclusions(array.shape) then
     leave(id, array) -- update_array queues it again
     drop_exclusions(id, array)
-    call('HDEL', job_key(id), F.because)
+    cleared = {'because', ''}
   end
+  if array.max_failures then -- only failures after the release count
+    call('HSET', job_key(id), F.failures_before, failures_of(array))
+    cleared = {'because', ''}
+  end
+  if #cleared > 0 then call('HDEL', job_key(id), F.because) end
   array.held, moved = cut(array.held, parts)
   array.left = join(array.left, moved)
 else
@@ -58,7 +64,7 @@ for _, member in ipairs(call('SMEMBERS', key2('am', id))) do
   end
 end
 local act = (#moved > 0 or (verb == 'cancel' and part == '')) and verb or nil
-local state = update_array(id, now, act, 'part', part, 'left', array.left, 'held', array.held)
+local state = update_array(id, now, act, 'part', part, 'left', array.left, 'held', array.held, unpack(cleared))
 wake('work')
 local reply = {state, join('', moved)}
 for i = 1, #others do reply[i + 2] = others[i] end -- unpack() passes some thousand values at most

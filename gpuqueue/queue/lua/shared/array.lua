@@ -21,8 +21,8 @@
 -- arrow: cancelling -> succeeded
 -- arrow: cancelling -> failed
 -- arrow: cancelling -> cancelled
-local MOST_INDEX, COUNTERS, parse_canonical, count_in, cut, join, array_of, begin_array, read_array, update_array, split,
-  spec_of, is_spec_of, still_waits, restore_member, restore
+local MOST_INDEX, COUNTERS, parse_canonical, count_in, cut, join, array_of, begin_array, read_array, failures_of,
+  update_array, split, spec_of, is_spec_of, still_waits, restore_member, restore
 do
 MOST_INDEX = 999999
 -- Wait reasons that update_array sets itself, and so may replace.
@@ -133,8 +133,9 @@ function join(text, more)
   return write_ranges(joined)
 end
 
--- Read the array part of a spec. -> text of its indexes, their ranges, concurrency limit or nil; nil for a single job;
--- false for an invalid array. (Quotes inside strings of a spec are escaped, so the pattern cannot match in a string.)
+-- Read the array part of a spec. -> text of its indexes, their ranges, concurrency limit or nil, failures after which
+-- its rest is held or nil; nil for a single job; false for an invalid array. (Quotes inside strings of a spec are
+-- escaped, so the pattern cannot match in a string.)
 function array_of(spec)
   if not string.find(spec, '"array":{', 1, true) then return nil end
   local _, stop, text = string.find(spec, '"array":{"indexes":"([%d,:-]+)"')
@@ -144,28 +145,34 @@ function array_of(spec)
   for i = 2, #ranges do
     if ranges[i][1] <= ranges[i - 1][2] then return false end -- an index is named twice
   end
-  return text, ranges, tonumber(string.match(spec, '^,"at_once":(%d+)', stop + 1))
+  local cap, at = string.match(spec, '^,"at_once":(%d+)()', stop + 1)
+  local failures = tonumber(string.match(spec, '^,"max_failures":(%d+)', at or stop + 1))
+  return text, ranges, tonumber(cap), failures and failures > 0 and failures or nil
 end
 
 -- Set up a new array and assign its members' ids, unless those are taken already (take_ids.lua).
 function begin_array(id, spec, held, job, are_taken)
-  local text, ranges, cap = array_of(spec)
+  local text, ranges, cap, failures = array_of(spec)
   if not text then return end
   if not are_taken then call('INCRBY', P .. 'seq', ranges[#ranges][2] + 1) end
   call('HSET', job_key(id), F.left, held and '' or text, F.held, held and text or '', F.members, count_of(ranges))
   if cap then call('HSET', job_key(id), F.at_once, cap) end
+  if failures then call('HSET', job_key(id), F.max_failures, failures) end
   job.left = text
   record_unqueued(id, job)
 end
 
 local STORED, NAMES = F{state, user, priority, shape, left, held, at_once, all_cancelled, reason, succeeded, failed, cancelled,
-  lost, after, not_before_ms, not_before_reason, progress_unknown}
+  lost, after, not_before_ms, not_before_reason, progress_unknown, max_failures, failures_before}
 function read_array(id)
   local values, array = call('HMGET', job_key(id), unpack(STORED)), {}
   for i = 1, #NAMES do array[NAMES[i]] = values[i] or nil end
   array.at_once, array.held = tonumber(array.at_once or ''), array.held or ''
   return array
 end
+
+-- Count the members that failed or were lost.
+function failures_of(array) return to_count(array.failed) + to_count(array.lost) end
 
 -- Compute the state of an array. `open` counts the claimed members that have not ended. Whether these run, are held or
 -- wait again makes no difference here: each claim would have to move the array back and forth. Clients show their
@@ -176,7 +183,22 @@ local function state_of(array, open)
   if open > 0 then return 'running' end
   if array.held ~= '' or array.progress_unknown then return 'held' end
   if to_count(array.cancelled) > 0 then return 'cancelled' end
-  return to_count(array.failed) + to_count(array.lost) > 0 and 'failed' or 'succeeded'
+  return failures_of(array) > 0 and 'failed' or 'succeeded'
+end
+
+-- Return whether the rest of an array is to be held: so many members failed since its last release, and none succeeded.
+local function fails_too_often(array)
+  local most = tonumber(array.max_failures or '')
+  return most and array.left ~= '' and to_count(array.succeeded) == 0
+    and failures_of(array) - to_count(array.failures_before) >= most
+end
+
+-- Hold all members that are not claimed. -> fields of the event
+local function hold_rest(id, array)
+  local because = whole(failures_of(array)) .. ' of its members failed and none succeeded'
+  array.held, array.left = join(array.held, parse_ranges(array.left)), ''
+  call('HSET', job_key(id), F.left, '', F.held, array.held, F.because, because)
+  return {'left', '', 'held', array.held, 'because', because}
 end
 
 -- Update an array from its members: queued while a member may be claimed, ended once all have ended. The outbox gets an
@@ -184,6 +206,8 @@ end
 function update_array(id, now, act, ...)
   local array = read_array(id)
   if not array.left or not array.state or COUNTERS[array.state] then return array.state end
+  local fields = {...}
+  if not act and fails_too_often(array) then act, fields = 'hold', hold_rest(id, array) end
   local open = call('SCARD', key2('am', id))
   local state, full = state_of(array, open), array.at_once and open >= array.at_once
   local why = state == 'held' and 'held' or (state == 'queued' and full and 'array_limit') or ''
@@ -193,7 +217,7 @@ function update_array(id, now, act, ...)
   else leave(id, array, COUNTERS[state]) end
   if state ~= array.state or why ~= array.reason then call('HSET', job_key(id), F.state, state, F.reason, why) end
   if act or state ~= array.state then
-    local event = record_event(act or 'array', id, state, now, 0, 0, state == 'held' and why or '', ...)
+    local event = record_event(act or 'array', id, state, now, 0, 0, state == 'held' and why or '', unpack(fields))
     if COUNTERS[state] then
       forget_unqueued(id, array)
       close(id, state, now, event)
@@ -293,11 +317,12 @@ end
 -- Restore a job of the history: a member, an array or a single job.
 function restore(id, spec, now, job)
   if owner_in(spec) then return restore_member(id, spec, now) end
-  local text, ranges, cap = array_of(spec)
+  local text, ranges, cap, failures = array_of(spec)
   if not text then return end
   -- Until rebuild_array.lua reports the progress there is nothing to claim or release: what has run must not run again.
   call('HSET', job_key(id), F.left, '', F.held, '', F.progress_unknown, 1, F.members, count_of(ranges))
   if cap then call('HSET', job_key(id), F.at_once, cap) end
+  if failures then call('HSET', job_key(id), F.max_failures, failures) end
   job.left = ''
   record_unqueued(id, job)
 end
