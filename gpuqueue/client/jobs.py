@@ -108,6 +108,10 @@ class Jobs:
         """Return all events of the job that the history has, in order."""
         return reads.events(self._connection, job)
 
+    def retries(self, job: int | str) -> tuple[int, ...]:
+        """Return the ids of the jobs that run *job* again, or members of it, the oldest first."""
+        return reads.retries(self._connection, job)
+
     def why(self, job: int | str) -> Why:
         """Return why a job waits: what blocks it on each device, its place in the order, when it may start."""
         return why.why(self._connection, job)

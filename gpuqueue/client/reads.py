@@ -248,6 +248,14 @@ def events(connection: Connection, job: int | str) -> tuple[Event, ...]:
     return connection.database.events(id_of(job_ref.one_job(job)))
 
 
+def retries(connection: Connection, job: int | str) -> tuple[int, ...]:
+    """Return the ids of the jobs that run *job* again, or members of it, the oldest first, as the history knows them."""
+    found = get(connection, job)
+    array = found.spec.array
+    members = 0 if array is None else max(indexes[-1] for indexes in array.indexes.ranges) + 1
+    return tuple(connection.database.retries_of(found.id, found.spec.account.name, members))
+
+
 def ends(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
     """Return for each of these jobs, which the queue has deleted, whether it succeeded.
 

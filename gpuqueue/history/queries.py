@@ -284,13 +284,17 @@ def _is_known(run: PastRun | None, job: sa.Row[Any]) -> bool:
     return run is not None and run.proof is Proof.PEAK and bool(job.duration_s) and not is_probe(job.spec)
 
 
-def retries_of(connection: sa.Connection, job_id: int, user: str) -> list[int]:
-    """Return the ids of the retries of a job, the oldest first, among the next MOST_SEARCHED jobs of *user*."""
+def retries_of(connection: sa.Connection, job_id: int, user: str, members: int = 0) -> list[int]:
+    """Return the ids of the retries of a job, the oldest first, among the next MOST_SEARCHED jobs of *user*.
+
+    Those of an array are also those of its *members*: the ids of so many members follow its own.
+    """
     later = sa.select(jobs.c.id, jobs.c.spec).where(jobs.c.user_name == user, jobs.c.id > job_id)
     newer = later.where(jobs.c.array_id.is_(None)).order_by(jobs.c.id).limit(MOST_SEARCHED).subquery()
     named = newer.c.spec.contains('"retry_of"', autoescape=True)
     found = connection.execute(sa.select(newer.c.id, newer.c.spec).where(named).order_by(newer.c.id))
-    return [row.id for row in found if json.loads(row.spec).get("retry_of") == job_id]
+    ids = range(job_id, job_id + members + 1)
+    return [row.id for row in found if json.loads(row.spec).get("retry_of") in ids]
 
 
 def retried(connection: sa.Connection, job_ids: Collection[int]) -> set[int]:

@@ -15,6 +15,7 @@ from factories import make_offer, must_claim, serve
 from git_trees import make, write
 from service_fixtures import ServedSite
 
+from gpuqueue.cli.output.job_story import failed_lines
 from gpuqueue.client import Client
 from gpuqueue.client.access import Access
 from gpuqueue.client.devices import Devices
@@ -191,6 +192,7 @@ READS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "spec_again": lambda client, _, old: replace(
         client.jobs.spec_again(old.id, env={"B": "2"}, mem="2M"), account=old.spec.account, git=None
     ),
+    "retries": lambda client, _, old: client.jobs.retries(old.id),
     "log end": lambda client, _, old: client.logs.end(client.jobs.newest(old.id), 6),
     "progress": lambda client, job, _: client.logs.progress([job]),
     "follow": lambda client, _, old: b"".join(client.logs.follow(old.id)),
@@ -447,6 +449,28 @@ def test_an_array_is_held_after_failures_over_each_connection(served: ServedSite
 
     assert (JobState.HELD, "1 of its members failed and none succeeded") == (held.state, held.because)
     client.jobs.cancel(job.id)
+
+
+def test_an_array_says_which_members_failed_and_what_ran_them_again(
+    served: ServedSite, client: Client, direct: Client
+) -> None:
+    """`show` and `retry` read the members, the end of a log and the retries over each connection."""
+    first = ended(served, code=1, array="0-2", name="typo").member
+    assert first is not None
+    direct.jobs.cancel(first.array_id)
+    again = [direct.jobs.retry(name, env={"A": "1"}).id for name in (first.array_id, str(first))]
+    served.record()
+
+    array = client.jobs.get(first.array_id)
+
+    assert [
+        f"  failed     {first}",
+        f"  such as    {first}: exit 1; its log ends with: three",
+        f"  retried    as job {again[0]}, {again[1]}",
+    ] == [*failed_lines(client, array)]
+    assert (again[1],) == client.jobs.retries(str(first))
+    for each in again:
+        direct.jobs.cancel(each)
 
 
 def test_the_values_of_a_sweep_have_commas_and_come_from_a_file(client: Client, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +73,8 @@ class _JobId(JobNameType):
 
 
 _JOB = _JobId()
+#: Most rows that are searched for the name of a parameter that no row of the page has.
+MAX_SEARCHED = 1000
 #: Largest ``--limit``.
 _MOST = 10**9
 _WHICH = (
@@ -184,7 +186,8 @@ def history(*, limit: int, **asked: Any) -> None:
         rows = _rows(client, how, query)
         records = [row.record for row in rows]
         params = client.history.params(records) if how.has_params else {}
-        names, others = how.columns_of(params)
+        names, others = how.columns_of(params, lambda: _swept(client, query))
+        others |= _on_demand(client, records, names or ())
         never_began = _never_began(client, query) if how.for_people else None
         if not records and not never_began:
             print_message("gpuqueue", "no job in the history matches" + why_nothing(client, asked))
@@ -242,21 +245,52 @@ class _How:
         return self.for_people and not self.members and not self.has_params
 
     def columns_of(
-        self, params: Mapping[int, Mapping[str, str]]
+        self, params: Mapping[int, Mapping[str, str]], elsewhere: Callable[[], Iterable[str]]
     ) -> tuple[Sequence[str] | None, dict[str, all_columns.Column]]:
         """Return the names of the columns, or None for the usual ones, and the columns of the parameters *params*.
+
+        *elsewhere* returns the names of the parameters that no row here has.
 
         Raises:
             BadRequest: A name is no column and no parameter.
 
         """
-        found = dict.fromkeys(name for each in params.values() for name in each)
-        known = {f"{{{name}}}" if name in COLUMNS else name: name for name in found}  # braces: a column has the name
+        known = _in_braces(name for each in params.values() for name in each)
+        here = known
+        if self.columns is not None and all_columns.has_others(self.columns, known):
+            known = {**_in_braces(elsewhere()), **known}
         names = None if self.columns is None else chosen(self.columns, known)
         if self.params:
             usual = CSV_COLUMNS if self.as_csv else USUAL
-            names = (*(names or usual), *(name for name in known if name not in (names or ())))
+            names = (*(names or usual), *(name for name in here if name not in (names or ())))
         return names, {head: all_columns.param(head, name, params) for head, name in known.items()}
+
+
+def _on_demand(client: Client, records: Sequence[Record], names: Sequence[str]) -> dict[str, all_columns.Column]:
+    """Return those of the columns *names* that no CSV has unless it is asked for them."""
+    found = {name: all_columns.REASON for name in names if name == all_columns.REASON_NAME}
+    if all_columns.LAST_NAME in names:
+        from gpuqueue.cli.output.job_story import last_line  # noqa: PLC0415 - only for this column
+
+        lines = {record.job.id: last_line(client, record) for record in records if record.runs}
+        found[all_columns.LAST_NAME] = all_columns.last(lines)
+    return found
+
+
+def _in_braces(names: Iterable[str]) -> dict[str, str]:
+    """Return the names of parameters by the names of their columns. In braces is a name that a column has already."""
+    taken = {*COLUMNS, *all_columns.ON_DEMAND}
+    return {f"{{{name}}}" if name in taken else name: name for name in dict.fromkeys(names)}
+
+
+def _swept(client: Client, query: HistoryQuery) -> list[str]:
+    """Return the names of the parameters of sweeps that the jobs of *query* have, on this page or a later one."""
+    if query.array_id is not None:
+        arrays = [client.jobs.get(query.array_id).spec.array]
+    else:
+        rows = client.history.rows_of(replace(query, sort=Sort.ID, after_id=None, limit=MAX_SEARCHED))
+        arrays = [row.record.job.spec.array for row in rows]
+    return [axis.name for array in arrays if array is not None for axis in array.axes]
 
 
 def _rows(client: Client, how: _How, query: HistoryQuery) -> list[FoldedRow]:

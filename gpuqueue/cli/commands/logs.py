@@ -21,6 +21,7 @@ from gpuqueue.console import print_message, put
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import Job
 from gpuqueue.model.job_ref import JobName, meant
 from gpuqueue.model.run import EndingKind, Record
 from gpuqueue.model.times import PASTS, moment
@@ -55,7 +56,7 @@ def logs(*, ids: tuple[str, ...], **options: bool | int | str | None) -> None:
     """Print the output of jobs: standard output and standard error, in the order of writing.
 
     If the job was submitted with --separate-stderr, print standard output only; --stderr prints standard error. The
-    logs of several jobs get headings.
+    logs of several jobs, and of the members of an array, get headings.
 
     \b
     Examples:
@@ -63,7 +64,7 @@ def logs(*, ids: tuple[str, ...], **options: bool | int | str | None) -> None:
       gpuqueue logs -f 12
       gpuqueue logs -f --tail 20 12
       gpuqueue logs --since 5m 12
-      gpuqueue logs --tail 3 17_0-9
+      gpuqueue logs --tail 3 17
       gpuqueue logs --run 1 12
       gpuqueue logs 12 | grep loss
     """  # noqa: D301 - \b is click's mark for lines to keep
@@ -78,7 +79,16 @@ def logs(*, ids: tuple[str, ...], **options: bool | int | str | None) -> None:
     printed: list[str] = []
 
     def show(client: Client, name: str) -> None:
-        _print(client, name, wanted, partial(_head, printed, name) if several else lambda: None)
+        record = _record(client, name, wanted)
+        if wanted.stderr and not record.job.spec.separate_stderr:
+            raise Refused(
+                f"job {name} writes standard error into its log, in the order of writing: gpuqueue logs {name}. "
+                "gpuqueue submit --separate-stderr keeps it apart"
+            )
+        if record.job.spec.array is None or wanted.follow:
+            _print(client, record, name, wanted, partial(_head, printed, name) if several else lambda: None)
+        else:
+            _print_members(client, record.job, wanted, printed)
 
     with Client() as client:
         sys.exit(on_each(client, words, show, which=Which.ANY))
@@ -97,21 +107,43 @@ def _each(word: str) -> Iterator[str]:
         yield word
 
 
+def _record(client: Client, name: str, wanted: _Options) -> Record:
+    if wanted.number is None:
+        return client.jobs.newest(name)
+    return client.jobs.show(name, away=report_history_away)
+
+
+def _print_members(client: Client, array: Job, wanted: _Options, printed: list[str]) -> None:
+    """Print the logs of all members of *array* that have one, in the order of their indexes.
+
+    Raises:
+        Refused: none has one that can be read.
+
+    """
+    before = len(printed)
+    waiting = set() if array.tally is None else {*array.tally.left, *array.tally.held}
+    for index in array.spec.array.indexes if array.spec.array is not None else ():
+        if index in waiting:
+            continue
+        name = f"{array.id}_{index}"
+        record = _record(client, name, wanted)
+        if any(run.log_path for run in record.runs):
+            try:
+                _print(client, record, name, wanted, partial(_head, printed, name))
+            except Refused as error:
+                print_message("gpuqueue", str(error))
+    if len(printed) == before:
+        raise Refused(f"no member of array {array.id} has a log to read: gpuqueue show {array.id}")
+
+
 def _head(printed: list[str], name: str) -> None:
     """Print the heading of a log, as ``tail`` does for several files."""
     put(f"{chr(10) if printed else ''}==> {name} <==\n".encode())
     printed.append(name)
 
 
-def _print(client: Client, job_id: str, wanted: _Options, head: Callable[[], None]) -> None:
+def _print(client: Client, record: Record, job_id: str, wanted: _Options, head: Callable[[], None]) -> None:
     """Print the log of one job, after its heading."""
-    is_newest, away = wanted.number is None, report_history_away
-    record = client.jobs.newest(job_id) if is_newest else client.jobs.show(job_id, away=away)
-    if wanted.stderr and not record.job.spec.separate_stderr:
-        raise Refused(
-            f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
-            "gpuqueue submit --separate-stderr keeps it apart"
-        )
     tail = client.logs.tail(stderr=wanted.stderr, warn=_warn)
     try:
         client.logs.turn(tail, record, run=wanted.number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,10 +14,15 @@ from gpuqueue.cli.options import job_request
 from gpuqueue.cli.options.job_request import WithRest, field, report_found
 from gpuqueue.cli.options.job_selection import Selection, chosen_ended, filtered, on_each
 from gpuqueue.cli.options.once import Once
+from gpuqueue.cli.output.arrays import SHOWN
 from gpuqueue.client import Client
 from gpuqueue.client.selection import Which
 from gpuqueue.console import print_message
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.model.job import Job
+from gpuqueue.model.job_ref import JobName
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.text.sanitize import short
 
 #: Most jobs that the line about dependencies names.
 NAMED = 5
@@ -66,17 +72,25 @@ def retry(ctx: click.Context, /, **words: Any) -> None:
     given = {name: value for name, value in words.items() if value not in (None, ())}
     specs: dict[str, JobSpec] = {}
     waited: list[str] = []
+    firsts: dict[str, Job] = {}
 
     def warn(line: str) -> None:
         print_message("gpuqueue", line)
 
     def judge(client: Client, name: str) -> None:
         spec = specs[name] = client.jobs.spec_again(name, args=ctx.obj, warn=warn, **given)
-        if spec.retry_of is not None and client.jobs.get(spec.retry_of).spec.waits.after:
+        before = None if spec.retry_of is None else client.jobs.get(spec.retry_of)
+        if before is not None and before.spec.waits.after:
             waited.append(name)
+        if before is not None:
+            firsts[name] = before
 
     def submit(client: Client, name: str) -> str:
-        return str(client.jobs.submit_spec(specs[name], found=report_found).id)
+        earlier = _earlier(client, firsts[name]) if name in firsts else ""
+        job = client.jobs.submit_spec(specs[name], found=report_found)
+        if name in firsts:
+            _report_first(job, firsts[name], earlier)
+        return str(job.id)
 
     with Client() as client:
         names: Sequence[str] = selection.ids
@@ -91,6 +105,23 @@ def retry(ctx: click.Context, /, **words: Any) -> None:
         if waited:
             _report_waited(waited)
         sys.exit(on_each(client, list(specs), submit))
+
+
+def _earlier(client: Client, first: Job) -> str:
+    """Return the earlier retries of the job *first*; an empty text if there are none, or nobody says."""
+    with suppress(GpuQueueError):  # an older service does not say
+        return short(", ".join(map(str, client.jobs.retries(first.id))), SHOWN)
+    return ""
+
+
+def _report_first(job: Job, first: Job, earlier: str) -> None:
+    """Print which members of the array *first* the new *job* runs again, and which jobs did so before."""
+    if job.spec.array is not None and first.spec.array is not None:
+        which = f"{len(job.spec.array)} of {len(first.spec.array)} members of job {first.id}"
+        names = short(str(JobName(first.id, job.spec.array.indexes)), SHOWN)
+        print_message("gpuqueue", f"job {job.id} runs {which} again: {names}")
+    if earlier:
+        print_message("gpuqueue", f"job {first.label} was retried before, as job {earlier}")
 
 
 def _report_waited(names: Sequence[str]) -> None:

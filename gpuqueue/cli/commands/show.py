@@ -55,6 +55,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
         errors = client.logs.end(record, render.LOG_BYTES, stderr=True) if is_apart else b""
         now = job_story.live_of(client, record.job) if is_text else None
         kept = job_story.kept_of(client, record) if record.job.spec.keep and plot is None else None
+        failed = list(job_story.failed_lines(client, record.job)) if is_text else []
         silent = list(job_story.silent_host_lines(client, record.job)) if is_text else []
     if plot is not None:
         _plot(record, plot)
@@ -63,7 +64,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None, diff: bool) -> None:
         print_json(record, kept_files=kept)
         return
     about_kept = None if kept is None else job_story.kept_line(kept, record.job.label)
-    click.echo(job_story.story(record, now, terminal_width(), kept=about_kept))
+    click.echo(job_story.story(record, now, terminal_width(), failed=failed, kept=about_kept))
     for line in silent:
         click.echo("\n".join(hanging(line, terminal_width())))
     _show_end(written, f"the end of its log (gpuqueue logs {job_id})")

@@ -8,11 +8,10 @@ from contextlib import suppress
 import click
 
 from gpuqueue.cli.completion.candidates import live_ids
-from gpuqueue.cli.follow.status_line import report_away, report_held, report_notes
+from gpuqueue.cli.follow.status_line import report_away, report_held, report_notes, report_why
 from gpuqueue.cli.options.job_id import JobNameType
 from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output.arrays import first_bad_code
-from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_ref import JobName
@@ -58,8 +57,7 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
         names = [one for each in words for one in each]
         for name, job in client.jobs.ends(names, timeout_s=timeout_s, held=report_held, away=report_away):
             ended[name] = job
-            if job.because:
-                print_message("gpuqueue", f"job {name} {job.state} ({job.because})")
+            report_why(name, job)
             if job.attempt and len(names) <= MAX_NOTED:
                 with suppress(GpuQueueError):  # the store may have gone meanwhile
                     report_notes(name, client.jobs.newest(name))

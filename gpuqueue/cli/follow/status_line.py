@@ -46,6 +46,16 @@ def report_notes(job_id: int | str, record: Record) -> None:
         print_message("gpuqueue", f"job {job_id}: {note.words}")
 
 
+def report_why(job_id: int | str, job: Job) -> None:
+    """Print why the queue ended a job, and of an array how its members ended. Other jobs have an exit code."""
+    ended = {} if job.tally is None else job.tally.ended
+    counts = ", ".join(f"{count} {state}" for state, count in ended.items() if count)
+    words = "; ".join(filter(None, [plain(job.because or ""), counts]))
+    if words:
+        see = f": gpuqueue show {job_id}" if job.tally is not None and job.state is not JobState.SUCCEEDED else ""
+        print_message("gpuqueue", f"job {job_id} {job.state} ({words}){see}")
+
+
 def report_again(job_id: int | str, run: Run) -> None:
     """Print that the following output is from another run."""
     print_message("gpuqueue", f"job {job_id} runs again: the following output is of attempt {run.attempt}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -156,10 +156,26 @@ COLUMNS: dict[str, Column] = {
         figure=True,
     ),
 }
+
+
+def _reason(record: Record) -> str | None:
+    """Return how the last run of a job ended, with its detail, or why the queue ended or holds the job."""
+    run = record.last_run
+    return str(run.ending) if run is not None and run.ending is not None else record.job.because
+
+
+#: Columns that only ``--columns`` gives: why a job ended as it did, and the last line of its log, which costs a read.
+REASON_NAME, LAST_NAME = ON_DEMAND = ("reason", "last")
+REASON = _text("REASON", _reason, 60)
 #: Columns of the table without ``--columns``. All other commands accept the ``id``.
 USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")
 #: Columns that a narrow terminal omits, in this order. The start time goes first, since ids are in order of time.
 LEFT_OUT = ("started_at", "devices", "user", "mem_bytes", "duration_s", "ending", "peak_bytes")
+
+
+def last(lines: Mapping[int, str]) -> Column:
+    """Return the column of the last line of each log; *lines* are these, by job id."""
+    return _text("LAST", lambda record: lines.get(record.job.id), 60)
 
 
 def _peak(run: Run | None) -> str:
@@ -202,13 +218,16 @@ def chosen(text: str, params: Collection[str] = ()) -> tuple[str, ...]:
     return tuple(found)
 
 
-def has_others(text: str) -> bool:
-    """Return whether a list of columns has names that are no columns: they may be parameters of a sweep."""
-    return any(part.strip().lower() not in _known() for part in text.split(","))
+def has_others(text: str, params: Iterable[str] = ()) -> bool:
+    """Return whether a list of columns has names that are neither columns nor *params*: perhaps those of a sweep."""
+    known = {*_known(), *(name.lower() for name in params)}
+    return any(part.strip().lower() not in known for part in text.split(","))
 
 
 def _known() -> dict[str, str]:
-    known = {column.head.lower(): name for name, column in reversed(COLUMNS.items())}
+    """Return the name of the column that each word means."""
+    known = {name: name for name in ON_DEMAND}
+    known |= {column.head.lower(): name for name, column in reversed(COLUMNS.items())}
     return known | {_without_unit(name): name for name in reversed(COLUMNS)} | {name: name for name in COLUMNS}
 
 

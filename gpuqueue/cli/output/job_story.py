@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuqueue.cli.output.render import TINY, hanging, state
+from gpuqueue.cli.output.render import LOG_BYTES, TINY, hanging, log_lines, state
 from gpuqueue.cli.output.silent_hosts import silent_lines
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later, pattern
+from gpuqueue.model.array import Indexes
 from gpuqueue.model.device import Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_ref import JobName
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.notification import FIRST_ABOUT_IDLE, Delivery, Outcome
 from gpuqueue.model.run import Note, Record, Run, RunDevice
@@ -49,6 +51,8 @@ _LABEL, _COPIED = 13, {"command", "directory", "log"}
 _INDEXES = 40
 #: Longest text of the values of a sweep, in columns.
 _VALUES = 200
+#: Most failed members of an array that are read, and the longest last line of a log, in columns.
+MAX_FAILED, LAST_LINE = 500, 200
 #: Blocks of a memory line, from the lowest value to the highest.
 BLOCKS = "▁▂▃▄▅▆▇█"
 #: Most blocks of a memory line.
@@ -68,13 +72,22 @@ _MISSING = pattern(
 _WORDS = {KeptState.WAITING: "not yet", KeptState.FAILED: "nothing", KeptState.UNKNOWN: "not known"}
 
 
-def story(record: Record, live: Live | None = None, width: int | None = None, *, kept: str | None = None) -> str:
+def story(
+    record: Record,
+    live: Live | None = None,
+    width: int | None = None,
+    *,
+    failed: Iterable[str] = (),
+    kept: str | None = None,
+) -> str:
     """Return the text of ``gpuqueue show``, wrapped to *width* columns; None: for a pipe, not wrapped.
 
-    *live* is the current state of a running job, and *kept* the line about its kept files. Commands and paths are not
-    wrapped, so that they can be copied.
+    *live* is the current state of a running job, *failed* are the lines of :func:`failed_lines`, and *kept* is the line
+    about its kept files. Commands and paths are not wrapped, so that they can be copied.
     """
-    return "\n".join(each for line in _lines(record, live, width, kept) for each in _under_its_label(line, width))
+    more = [*failed, *([kept] if kept is not None else [])]
+    lines = _lines(record, live, width, more)
+    return "\n".join(each for line in lines for each in _under_its_label(line, width))
 
 
 def _under_its_label(line: str, width: int | None) -> list[str]:
@@ -88,8 +101,8 @@ def _under_its_label(line: str, width: int | None) -> list[str]:
     return [f"{label}{first}", *(" " * _LABEL + each for each in more)]
 
 
-def _lines(record: Record, live: Live | None, width: int | None, kept: str | None) -> list[str]:
-    lines = [*_request_lines(record), *_course_lines(record, live), *([kept] if kept is not None else [])]
+def _lines(record: Record, live: Live | None, width: int | None, more: Iterable[str]) -> list[str]:
+    lines = [*_request_lines(record), *_course_lines(record, live), *more]
     for run in record.runs:
         notes = [note for note in record.notes if note.attempt == run.attempt]
         lines += ["", *_run_lines(run, record.job, live, width), *map(_run_note_line, notes)]
@@ -432,3 +445,42 @@ def silent_host_lines(client: Client, job: Job) -> Iterator[str]:
     if job.state.is_active:
         with suppress(GpuQueueError):
             yield from silent_lines(client.devices.list(), client.settings, job.id)
+
+
+def failed_lines(client: Client, job: Job) -> Iterator[str]:
+    """Yield the lines about the members of the array *job* that failed: which, why one did, and what ran them again.
+
+    Yield nothing of what the history or the logs do not answer.
+    """
+    states = (JobState.FAILED, JobState.LOST)
+    ended = {} if job.tally is None else job.tally.ended
+    if not any(ended.get(each.value) for each in states):
+        return
+    with suppress(GpuQueueError):
+        found = client.history.search(array=job.id, states=states, reverse=True, limit=MAX_FAILED)
+        indexes = Indexes.of(each.job.member.index for each in found if each.job.member is not None)
+        if found:
+            yield f"  failed     {short(str(JobName(job.id, indexes)), _INDEXES)}"
+            yield f"  such as    {found[0].job.label}: {_how_it_ended(client, found[0])}"
+        retries = ", ".join(map(str, client.jobs.retries(job.id)))
+        if retries:
+            yield f"  retried    as job {short(retries, _INDEXES)}"
+
+
+def _how_it_ended(client: Client, record: Record) -> str:
+    """Return how a job ended, and the last line of its log."""
+    ending = record.last_run.ending if record.last_run is not None else None
+    how = plain(str(ending) if ending is not None else record.outcome)
+    last = last_line(client, record)
+    return f"{how}; its log ends with: {last}" if last else how
+
+
+def last_line(client: Client, record: Record) -> str:
+    """Return the last line of a job's log, of standard error if that is apart; empty if it has none to read."""
+    with suppress(GpuQueueError):
+        for stderr in (True, False) if record.job.spec.separate_stderr else (False,):
+            lines = log_lines(client.logs.end(record, LOG_BYTES, stderr=stderr))
+            last = next((line for line in reversed(lines) if line.strip()), "")
+            if last:
+                return short(last.strip(), LAST_LINE)
+    return ""

@@ -73,6 +73,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "jobs.nobody_sends": Operation("GET", "/notification-trouble", "Whether", "why"),
     "jobs.note": Operation("PUT", "/jobs/{name}/note"),
     "jobs.release": Operation("POST", "/jobs/{name}/release", "Change"),
+    "jobs.retries": Operation("GET", "/jobs/{name}/retries", "tuple[int, ...]"),
     "jobs.senders": Operation("GET", "/notification-senders", "tuple[Sender, ...]"),
     "jobs.tag": Operation("POST", "/jobs/{name}/tags"),
     "jobs.why": Operation("GET", "/jobs/{name}/why", "Why"),

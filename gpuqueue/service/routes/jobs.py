@@ -173,6 +173,13 @@ def job_events(call: Call, name: str) -> tuple[Event, ...]:
     return call.events(call.client.jobs.events(name), owner)
 
 
+@operation(router, "jobs.retries")
+def retries_of_job(call: Call, name: str) -> tuple[int, ...]:
+    """Return the ids of the jobs that run a job again, or members of an array, the oldest first."""
+    call.must_see_jobs()
+    return call.client.jobs.retries(name)
+
+
 #: The largest distance of a time zone from UTC, in minutes.
 MOST_OFFSET_MIN = 24 * 60 - 1
 Offset = Annotated[

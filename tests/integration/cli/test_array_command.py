@@ -115,3 +115,30 @@ def test_a_program_asks_for_arrays_as_well(site: Site) -> None:
         with pytest.raises(BadRequest):
             client.jobs.submit(["true"], mem="64M", **asked)  # type: ignore[arg-type]
     assert (1, 0) == site.queue.jobs.counts()
+
+
+@pytest.mark.full
+def test_an_array_shows_the_last_words_of_a_failed_member(site: Site) -> None:
+    """``show``, ``history`` and ``logs`` of an array read the logs of its members. ``wait`` says how it ended."""
+    site.start_recorder()
+    site.start_worker()
+    script = 'echo "member {index}"; test {index} != 1 || { echo "KeyError: lr" >&2; exit 3; }'
+
+    array = site.cli("submit", "--mem", "64M", "--array", "0-2", "--", "sh", "-c", script).stdout.strip()
+    waited = site.cli("wait", array, "--timeout", "60s", check=False)
+    site.until_recorded(int(array))
+
+    assert (3, f"gpuqueue: job {array} failed (2 succeeded, 1 failed): gpuqueue show {array}\n") == (
+        waited.returncode,
+        waited.stderr,
+    )
+    shown = site.cli("show", array).stdout
+    assert f"  failed     {array}_1\n  such as    {array}_1: exit 3; its log ends with: KeyError: lr\n" in shown
+    logs = site.cli("logs", "--tail", "1", array).stdout
+    heads = [
+        f"==> {array}_{index} <==\n{last}\n" for index, last in enumerate(("member 0", "KeyError: lr", "member 2"))
+    ]
+    assert "\n".join(heads) == logs
+    words = ("history", "--array", array, "--columns", "index,reason,last", "--csv", "-r")
+    rows = "index,reason,last\n0,exit 0,member 0\n1,exit 3,KeyError: lr\n2,exit 0,member 2\n"
+    assert rows.replace("index", "array_index") == site.cli(*words).stdout
