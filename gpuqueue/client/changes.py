@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
-from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.errors import BadRequest, Impossible, Refused, Unreadable
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.model import job_ref, validation
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import JobState
@@ -18,7 +20,10 @@ from gpuqueue.model.job_ref import JobName
 from gpuqueue.model.job_spec import tags_of
 
 if TYPE_CHECKING:
+    from gpuqueue.client import devices
     from gpuqueue.queue.changes import Changed, Mark
+else:
+    devices = later("gpuqueue.client.devices")
 
 #: Longest note, in characters.
 MAX_NOTE = 1000
@@ -102,11 +107,30 @@ def _all_cancelled(connection: Connection, name: JobName) -> bool:
 def hold_or_release(connection: Connection, verb: str, job: int | str) -> Change:
     """Hold a waiting job or release a held one, or such members of an array or of a part. *verb* says which."""
     name = job_ref.job_name(job)
+    if verb == "release":
+        _check_releasable(connection, name)
     done = _changed(connection, verb, name)
     if not done.moved:
         _check_unchanged(connection, verb, name, done)
     state = done.state if not done.moved else JobState.HELD if verb == "hold" else JobState.QUEUED
     return Change(state=state, already=done.unchanged, missed=_missed(connection, name, done))
+
+
+def _check_releasable(connection: Connection, name: JobName) -> None:
+    """Check that a host can enforce the limits of a job. Otherwise it would be held again at once.
+
+    Raises:
+        Refused: no host can.
+
+    """
+    with suppress(Unreadable):  # of which the release says so
+        found = connection.queue.jobs.get(name.id)
+        if found is None or (found.spec.cpus, found.spec.cpu_mem_bytes) == (None, None):
+            return
+        try:
+            devices.check_limits(connection, found.spec)
+        except Impossible as error:
+            raise Refused(f"job {name} would be held again: {error}") from None
 
 
 def move(connection: Connection, job: int | str, *, front: bool = True) -> JobState:

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import later
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings.parsers import read_host
 from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
+    from gpuqueue.model import host_limits
     from gpuqueue.model.job import JobState
+    from gpuqueue.model.job_spec import JobSpec
     from gpuqueue.model.limits import LimitsInUse
+else:
+    host_limits = later("gpuqueue.model.host_limits")
 
 #: Longest reason for a drain, in characters. The reason is shown on one line.
 MAX_REASON = 200
@@ -105,6 +110,23 @@ class Devices:
     def _statuses(self, uuids: Sequence[str]) -> Sequence[DeviceStatus]:
         by_uuid = {each.device.uuid: each for each in self.list()}
         return [by_uuid[uuid] for uuid in uuids if uuid in by_uuid]
+
+
+def check_limits(connection: Connection, spec: JobSpec) -> None:
+    """Check that a host can enforce the limits of *spec* on processors and host memory, if it has any.
+
+    Raises:
+        Impossible: none can of those whose devices the job may use, by pool and by name.
+
+    """
+    if (spec.cpus, spec.cpu_mem_bytes) == (None, None):
+        return
+    named = spec.placement.devices
+    host_limits.check_enforced(
+        status.limits_jobs
+        for status in connection.queue.devices.all()
+        if spec.pool in {"", status.pool} and (not named or status.device.uuid in named)
+    )
 
 
 def uuids_of(connection: Connection, names: Sequence[str], *, all_here: bool = False) -> Sequence[str]:

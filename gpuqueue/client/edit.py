@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
-from gpuqueue.client.devices import uuids_of
+from gpuqueue.client.devices import check_limits, uuids_of
 from gpuqueue.client.memory import OpenMemory, with_memory
 from gpuqueue.client.placement import UuidsOf, replaced
 from gpuqueue.errors import BadRequest
@@ -34,7 +34,7 @@ def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
     apply = partial(
         connection.queue.requests.edit,
         job_id,
-        _signed(connection, job_id, _with_learned(connection, wanted, change)),
+        _signed(connection, job_id, _checked(connection, wanted, _with_learned(connection, wanted, change))),
         priority=wanted.priority is not None,
         after=wanted.after is not None,
         begin=wanted.begin is not None,
@@ -54,6 +54,21 @@ def _signed(connection: Connection, job_id: int, change: Callable[[JobSpec], Job
     """Return *change*, and a renewed ticket if this connection signs jobs."""
     signer = connection.signer
     return change if signer is None else lambda spec: signer.renewed(change(spec), job_id)
+
+
+def _checked(
+    connection: Connection, wanted: JobEdit, change: Callable[[JobSpec], JobSpec]
+) -> Callable[[JobSpec], JobSpec]:
+    """Return *change*, and a check of the limits of the changed job if *wanted* sets one."""
+    if {wanted.cpus, wanted.cpu_mem} <= {None, NONE}:
+        return change
+
+    def checked(spec: JobSpec) -> JobSpec:
+        changed = change(spec)
+        check_limits(connection, changed)
+        return changed
+
+    return checked
 
 
 def _with_learned(

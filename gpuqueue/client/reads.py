@@ -126,10 +126,18 @@ def _lacks_end(record: Record) -> bool:
 
 
 def by_its_members(connection: Connection, job: Job) -> Job:
-    """Return a running array with the state that follows from its members, and any other job unchanged."""
+    """Return a running array with the state that follows from its members, and any other job unchanged.
+
+    If they are all held, it has the reason of the first of them.
+    """
     if job.tally is None or job.state is not JobState.RUNNING:
         return job
-    return displayed(job, connection.queue.jobs.members(job.id))
+    members = connection.queue.jobs.members(job.id)
+    shown = displayed(job, members.values())
+    if shown.state is not JobState.HELD:
+        return shown
+    first = connection.queue.jobs.get(min(members))
+    return shown if first is None else replace(shown, reason=first.reason, because=job.because or first.because)
 
 
 def _member(connection: Connection, member: Member) -> Record:
@@ -160,6 +168,7 @@ def _unclaimed(member: Member, array: Job) -> Record:
         state=state,
         submitted_at=array.submitted_at,
         reason=array.reason if waits else WaitReason.HELD if is_held else None,
+        because=array.because if is_held else None,
         member=member,
         awaits=() if state.is_end else array.awaits,
         begins_at=None if state.is_end else array.begins_at,
@@ -249,7 +258,7 @@ def events(connection: Connection, job: int | str) -> tuple[Event, ...]:
 
 
 def retries(connection: Connection, job: int | str) -> tuple[int, ...]:
-    """Return the ids of the jobs that run *job* again, or members of it, the oldest first, as the history knows them."""
+    """Return the ids of the jobs that run *job* again, or members of it, the oldest first, as the history has them."""
     found = get(connection, job)
     array = found.spec.array
     members = 0 if array is None else max(indexes[-1] for indexes in array.indexes.ranges) + 1

@@ -224,6 +224,7 @@ def queued(
 
     Raises:
         JobNotFound: it is a retry of a job that does not exist.
+        Impossible: no host can enforce its limits.
         Refused: it is a retry of a job that has not ended, or that this account may not run again.
 
     """
@@ -235,6 +236,8 @@ def queued(
 
     if spec.retry_of is not None:
         retry.check_retried(connection, spec.retry_of)
+    if (spec.cpus, spec.cpu_mem_bytes) != (None, None):
+        devices.check_limits(connection, spec)
     nonce = nonce or new_nonce()
     sign = None if connection.signer is None else connection.signer.signed
 

@@ -80,7 +80,7 @@ def _polled(connection: Connection, ids: dict[int | str, int], *, until: float) 
         while ids:
             began = time.monotonic()
             for name in [each for each, job_id in ids.items() if ended in {None, job_id}]:
-                job = reads.get(connection, name)
+                job = reads.by_its_members(connection, reads.get(connection, name))
                 if job.state.is_end:
                     del ids[name]
                 yield name, job

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gpuqueue.errors import BadRequest
+from collections.abc import Iterable
+
+from gpuqueue.errors import BadRequest, Impossible
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import MAX_BYTES, MIB, format_bytes, parse_bytes
 
@@ -64,3 +66,18 @@ def words(cpus: float | None, cpu_mem_bytes: int | None) -> str | None:
     parts = [f"{cpus:g} processor{'' if cpus == 1 else 's'}"] if cpus is not None else []
     parts += [f"{format_bytes(cpu_mem_bytes)} of host memory"] if cpu_mem_bytes is not None else []
     return f"at most {', '.join(parts)}" if parts else None
+
+
+def check_enforced(hosts: Iterable[bool | None]) -> None:
+    """Check that a host can enforce the limits; *hosts* are whether each can, None if that is unknown.
+
+    Raises:
+        Impossible: none can.
+
+    """
+    known = list(hosts)
+    if known and not any(can is not False for can in known):
+        raise Impossible(
+            "no host can limit processors and host memory of this job, because only hosts that run jobs as their "
+            "submitters can: leave out --cpus and --cpu-mem (gpuqueue edit ID --cpus none --cpu-mem none)"
+        )

@@ -57,16 +57,19 @@ class Devices:
         near: Mapping[str, int] | None = None,
         address: str = "",
         environments: Sequence[str] | None = None,
+        limits_jobs: bool | None = None,
     ) -> None:
         """Announce the device of *offer*, and the worker that serves it from now on, with its version and clock offset.
 
         *near* is the distance to the other devices of the host, by UUID, in NVML topology levels; unknown ones are left
-        out. *address* says where the machine is, for people. *environments* are the names of its Python environments.
+        out. *address* says where the machine is, for people. *environments* are the names of its Python environments,
+        and *limits_jobs* is whether it can limit processors and host memory of jobs.
         """
         facts = {"device": to_stored(offer.device), "host": offer.host, "worker": worker, "pid": pid}
         clock_ahead_s = round(time.time() - self._store.now_ms() / 1000, 3)
         more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s, "near": dict(near or {})}
         more |= {"address": address, "environments": None if environments is None else list(environments)}
+        more |= {"limits_jobs": limits_jobs}
         self._store.client.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, **more}))
         self._seen.pop(offer.device.uuid, None)  # a store that needs the announcement has no entry in SEEN either
 
@@ -316,6 +319,7 @@ def device_status(
             power_w=sample.power_w,
             driver_bytes=sample.driver_bytes,
             environments=plain.texts("environments") if plain.has("environments") else None,
+            limits_jobs=plain.flag_or_none("limits_jobs"),
         )
 
 

@@ -77,12 +77,13 @@ class Jobs:
         return list(map(int, read_ids(self._store, after, limit)))
 
     @answering
-    def members(self, array_id: int) -> list[JobState]:
-        """Return the states of the claimed members of an array that have not ended; empty if it is no array."""
+    def members(self, array_id: int) -> dict[int, JobState]:
+        """Return the states of the claimed members of an array that have not ended, by id; empty if it is no array."""
         pipe = self._store.client.pipeline(transaction=False)
-        for member_id in self._store.client.smembers(keys.members(array_id)):
+        ids = sorted(map(int, self._store.client.smembers(keys.members(array_id))))
+        for member_id in ids:
             pipe.hget(keys.job(member_id), stored.STATE)
-        return [JobState(state) for state in pipe.execute() if state]
+        return {member_id: JobState(state) for member_id, state in zip(ids, pipe.execute(), strict=True) if state}
 
     @answering
     def dependents(self, job_id: int, *, limit: int) -> list[int]:

@@ -280,10 +280,12 @@ class DeviceStatus:
     utilisation: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
-    #: As in :class:`Offer`, at the last heartbeat; None if the worker does not say (an older version).
+    #: As in :class:`Offer`, at the last heartbeat; None: an older worker.
     driver_bytes: int | None = None
-    #: Names of the Python environments of its host; None if the worker does not say (an older version).
+    #: Names of the Python environments of its host; None: an older worker.
     environments: tuple[str, ...] | None = None
+    #: Whether its host can limit processors and host memory of jobs; None: an older worker.
+    limits_jobs: bool | None = None
 
     DERIVED = ("free_bytes",)
 

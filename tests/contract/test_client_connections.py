@@ -31,10 +31,18 @@ from gpuqueue.client.remote.logs import RemoteLogs
 from gpuqueue.client.remote.operations import OPERATIONS
 from gpuqueue.client.remote.stored_snapshots import RemoteSnapshots
 from gpuqueue.client.stored_snapshots import Snapshots
-from gpuqueue.errors import BadRequest, GpuQueueError, NotAuthenticated, Refused, ServiceUnreachable
+from gpuqueue.errors import (
+    BadRequest,
+    GpuQueueError,
+    Impossible,
+    NotAuthenticated,
+    Refused,
+    ServiceUnreachable,
+    WaitTimeout,
+)
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.history_query import HistoryQuery
-from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.run import Ending, Record, RunDevice
 from gpuqueue.service import app
@@ -280,7 +288,7 @@ def test_a_script_is_judged_alike_over_each_connection(client: Client, tmp_path:
     (tmp_path / "seeds.sh").write_bytes(b"#!/bin/sh\n#SBATCH -J seeds\n")
     notes: list[str] = []
 
-    with pytest.raises(BadRequest, match="dos.sh cannot run: its first line ends with"):
+    with pytest.raises(BadRequest, match=r"dos\.sh cannot run: its first line ends with"):
         client.jobs.submit("dos.sh", mem="1M", cwd=tmp_path, snapshot=False)
     spec = client.jobs.spec_of(JobRequest("dos.sh", mem="1M", cwd=tmp_path, snapshot=False, anyway=True))
     assert ("/bin/sh", str(tmp_path / "dos.sh")) == spec.argv
@@ -435,22 +443,6 @@ def test_a_change_to_a_part_says_which_members_it_did_not_reach(client: Client) 
     client.jobs.cancel(job.id)
 
 
-def test_an_array_is_held_after_failures_over_each_connection(served: ServedSite, client: Client) -> None:
-    """The number reaches the store, and each connection says why the rest is held."""
-    with served.client("direct") as direct:
-        for left in direct.jobs.list():  # of an earlier test: it would be claimed instead
-            direct.jobs.cancel(left.id)
-    job = submitted(client, array="0-3", max_failures=1)
-    run = must_claim(served.queue)
-    ending = Ending.from_status(1)
-    served.queue.runs.finish(run.job_id, run.token, state=JobState.FAILED, ending=ending, duration_s=1, devices=())
-
-    held = client.jobs.get(job.id)
-
-    assert (JobState.HELD, "1 of its members failed and none succeeded") == (held.state, held.because)
-    client.jobs.cancel(job.id)
-
-
 def test_an_array_says_which_members_failed_and_what_ran_them_again(
     served: ServedSite, client: Client, direct: Client
 ) -> None:
@@ -481,6 +473,43 @@ def test_the_values_of_a_sweep_have_commas_and_come_from_a_file(client: Client, 
     job = client.jobs.submit(["x", "{line} {size}"], mem="1M", each_line=lines, sweep=["size=[1,2],[3,4]"], hold=True)
 
     assert ["x 'a,b [c [1,2]'", "x '0..4 [3,4]'"] == [client.jobs.get(f"{job.id}_{n}").spec.command for n in (0, 3)]
+    client.jobs.cancel(job.id)
+
+
+def test_limits_that_no_host_can_enforce_are_refused(served: ServedSite, client: Client) -> None:
+    """A submit, an edit and a release are refused, instead of a job that no release gets going."""
+    serve(served.queue)  # a host that does not say
+    held = submitted(client, cpus=4, hold=True)
+    other = submitted(client, hold=True)
+    serve(served.queue, limits_jobs=False)
+
+    for act in (
+        lambda: submitted(client, cpu_mem="8G"),
+        lambda: client.jobs.edit(other.id, cpus=2),
+        lambda: client.jobs.release(held.id),
+    ):
+        with pytest.raises((Impossible, Refused), match="no host can limit processors and host memory"):
+            act()
+
+    client.jobs.edit(held.id, cpus="none")
+    assert JobState.QUEUED is client.jobs.release(held.id).state
+    for each in (held, other):
+        client.jobs.cancel(each.id)
+
+
+def test_a_wait_for_an_array_reports_that_its_members_are_held(served: ServedSite, client: Client) -> None:
+    """Such a wait said nothing for ever. The array has the reason of its first member."""
+    for left in client.jobs.list():  # of an earlier test: it would be claimed instead
+        client.jobs.cancel(left.id)
+    job = submitted(client, array="0-1")
+    for run in (must_claim(served.queue), must_claim(served.queue)):
+        served.queue.runs.lose(run.job_id, run.token, loss_limit=1, detail="gone")
+    reported: list[Job] = []
+
+    with pytest.raises(WaitTimeout):
+        list(client.jobs.ends([job.id], timeout_s=0, held=reported.append))
+
+    assert [(job.id, JobState.HELD, WaitReason.LOST_TOO_OFTEN)] == [(j.id, j.state, j.reason) for j in reported]
     client.jobs.cancel(job.id)
 
 

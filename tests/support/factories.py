@@ -78,10 +78,11 @@ def make_status(uuid: str = "GPU-0", **changes: Any) -> DeviceStatus:
     return DeviceStatus(**{**defaults, **changes})
 
 
-def serve(queue: JobQueue, *offers: Offer, lease_s: float = 300) -> None:
+def serve(queue: JobQueue, *offers: Offer, lease_s: float = 300, limits_jobs: bool | None = None) -> None:
     """Announce devices as their workers would."""
     for offer in offers or (make_offer(),):
-        queue.devices.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="boot")
+        worker = f"worker-{offer.device.uuid}"
+        queue.devices.announce(offer, worker=worker, pid=1, boot_id="boot", limits_jobs=limits_jobs)
         queue.devices.heartbeat(offer, [], lease_s=lease_s)
 
 

@@ -59,6 +59,7 @@ class Adoption:
             near=self._near,
             address=address,
             environments=sorted(self._settings.environments),
+            limits_jobs=self._settings.launcher_in_use is not None,
         )
         for run in self._runs.all():
             # A run that has not asked for its start yet will ask, and learn then whether its claim is still valid.

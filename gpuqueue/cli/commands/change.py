@@ -17,6 +17,7 @@ from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import JobName
+from gpuqueue.text.sanitize import plain
 
 job_id_argument = click.argument("job_id", metavar="ID", shell_complete=live_ids())
 #: Most index ranges that a line names.
@@ -77,8 +78,13 @@ def release(**words: Any) -> None:
 
 
 def _release(client: Client, name: str) -> str:
+    parsed = JobName.parse(name)
+    before = client.jobs.get(name if parsed.part is None or parsed.member is not None else parsed.id)
     change = client.jobs.release(name)
-    return change_line("release", name, change) + (" (it was not held)" if change.already else "")
+    if change.already:
+        return change_line("release", name, change) + " (it was not held)"
+    was = f"; it was held: {plain(before.because)}" if before.because else ""
+    return change_line("release", name, change) + was
 
 
 @click.command()

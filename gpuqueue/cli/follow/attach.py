@@ -24,6 +24,7 @@ from gpuqueue.errors import GpuQueueError, HostUnreachable, Refused, Unreachable
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Run
 from gpuqueue.system.logs import TTY
+from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
     from gpuqueue.client.terminal import JobTerminal
@@ -246,9 +247,13 @@ class Follower:
 
     def _held(self, job: Job) -> None:
         self._make_room()
-        report_held(job)
-        if self._ours and job.reason is WaitReason.CANNOT_START:
-            sys.exit(1)  # mostly a typing error in the command
+        if not self._ours or job.reason is not WaitReason.CANNOT_START:
+            report_held(job)
+            return
+        with contextlib.suppress(Refused):  # somebody released or cancelled it
+            self._client.jobs.cancel(self._job_id)  # mostly a typing error in the command
+        print_message("gpuqueue", f"job {job.label} was cancelled: {plain(job.because or 'no host can start it')}")
+        sys.exit(1)
 
     def _away(self, error: Unreachable) -> None:
         self._make_room()

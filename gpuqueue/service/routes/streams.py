@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gpuqueue.client import reads
 from gpuqueue.client.patience import ABSENCES
-from gpuqueue.client.reads import id_of
 from gpuqueue.errors import BadRequest, Unreachable
 from gpuqueue.model import job_ref
 from gpuqueue.model.access import Action
@@ -48,7 +48,7 @@ async def wait(request: Request) -> Response:
     if not 0 <= wanted.timeout_s <= MOST_WAIT_S or len(wanted.jobs) > MOST_JOBS:
         raise BadRequest(f"a wait takes at most {MOST_WAIT_S:g} s and {MOST_JOBS} jobs: ask again")
     site = site_of(request)
-    ids = [id_of(job_ref.one_job(name)) for name in wanted.jobs]
+    ids = [reads.id_of(job_ref.one_job(name)) for name in wanted.jobs]
     until = time.monotonic() + wanted.timeout_s
     is_first = True
     while True:
@@ -68,7 +68,8 @@ def _read(call: Call, wanted: WaitRequest) -> Waited:
     trouble: Unreachable | None = None
     for name in wanted.jobs:
         try:
-            jobs.append(NamedJob(name=name, job=call.job(call.client.jobs.get(name))))
+            job = reads.by_its_members(call.connection, call.client.jobs.get(name))
+            jobs.append(NamedJob(name=name, job=call.job(job)))
         except ABSENCES as error:  # the history has those that have ended
             trouble = error
     if trouble is not None and not any(each.job.state.is_end for each in jobs):

@@ -79,7 +79,7 @@ def test_a_retry_takes_removed_secrets_from_who_retries(small: Site) -> None:
         f"gpuqueue: the secrets of job {job} were removed at its end; from your environment: HF_TOKEN; missing, give "
         "with --env: WANDB_API_KEY\n"
     )
-    assert (line, "") == (partly.stderr, fully.stderr)
+    assert (line, "gpuqueue: job 1 was retried before, as job 2\n") == (partly.stderr, fully.stderr)
     env = environment_of(small, int(partly.stdout))
     assert ("of-now", "blue") == (env["HF_TOKEN"], env["COLOUR"])
     assert "WANDB_API_KEY" not in env

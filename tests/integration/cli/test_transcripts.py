@@ -104,6 +104,7 @@ class Scene:
     def serve(self, uuid: str, words: str) -> None:
         """Announce a device of 24 GiB; *words* are further properties, such as ``external=3G by="eve notebook"``."""
         given: dict[str, Any] = {name: value for name, _, value in (w.partition("=") for w in shlex.split(words))}
+        limits = {"yes": True, "no": False, None: None}[given.pop("limits", None)]
         user, _, command = given.pop("by", "").partition(" ")
         sizes = {f"{name}_bytes": parse_bytes(given.pop(name)) for name in ("headroom", "external") if name in given}
         if user:
@@ -113,7 +114,7 @@ class Scene:
         kind = DeviceKind(given.pop("kind", "gpu"))
         device = make_device(uuid, index=int(uuid.rpartition("-")[2]), kind=kind)
         self._offers[uuid] = make_offer(uuid, device=device, **sizes, **given)
-        serve(self.queue, self._offers[uuid])
+        serve(self.queue, self._offers[uuid], limits_jobs=limits)
 
     def claim(self, uuid: str, *, starts: bool = False, is_there: bool = True) -> None:
         """Let the worker of a device claim a job if one is there, and start it."""
@@ -132,6 +133,12 @@ class Scene:
         duration_s = parse_duration(after) if after else 1.0
         ending = Ending.from_status(code)
         self.queue.runs.finish(run.job_id, run.token, state=state, ending=ending, duration_s=duration_s, devices=())
+
+    def refuse(self, uuid: str, why: str) -> None:
+        """Let the worker of a device claim a job, and say that its host cannot start it."""
+        found = self.queue.runs.claim(self._offers[uuid], worker=f"worker-{uuid}", lease_s=300, nonce=new_nonce())
+        assert found is not None
+        self.queue.runs.exclude_host(found.job_id, found.token, why)
 
     def lose(self, name: str) -> None:
         """Let a run be lost, once too often."""
@@ -177,6 +184,7 @@ ACTS: dict[str, Callable[..., Any]] = {
     r"(\S+) is served(.*)": Scene.serve,
     r"(\S+) claims a job": Scene.claim,
     r"(\S+) starts a job": lambda scene, uuid: scene.claim(uuid, starts=True),
+    r"(\S+) cannot start a job: (.*)": Scene.refuse,
     r"(\S+) finds no job": lambda scene, uuid: scene.claim(uuid, is_there=False),
     r"job (\S+) ends with (-?\d+)(?: after (\S+))?": Scene.end,
     r"job (\S+) is lost": Scene.lose,

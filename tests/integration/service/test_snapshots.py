@@ -99,9 +99,11 @@ def test_the_work_tree_travels_once(served: ServedSite, client: Client, project:
     paths = [line.split("\t")[-1] for line in text.splitlines()[1:]]
     assert [".gitignore", "new.py", "src/train.py"] == paths
     assert ("src", job.spec.snapshot) == (snapshot.directory, again.spec.snapshot)
-    assert notes[-2].startswith(f"code: 3 files of {project}, ")
-    assert "(0B of it new)" in more[-2]
-    assert "python: python3 of the host" == notes[-1] == more[-1]
+    code, ignored, python = notes[-3:]
+    assert code.startswith(f"code: 3 files of {project}, ")
+    assert "(0B of it new)" in more[-3]
+    assert [ignored, python] == more[-2:]
+    assert ("1 ignored file stays here: data/large 1M", "python: python3 of the host") == (ignored, python)
 
 
 def test_nothing_of_this_machine_is_in_the_spec(client: Client, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

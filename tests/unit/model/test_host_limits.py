@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from factories import make_spec
 
-from gpuqueue.errors import BadRequest
-from gpuqueue.model.host_limits import cpu_mem_of, cpus_of, words
+from gpuqueue.errors import BadRequest, Impossible
+from gpuqueue.model.host_limits import check_enforced, cpu_mem_of, cpus_of, words
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,16 @@ def test_what_is_no_limit_is_refused_by_the_name_of_its_option(
     with pytest.raises(BadRequest) as refused:
         read(value)
     assert text == str(refused.value)
+
+
+@pytest.mark.parametrize("hosts", [[], [None], [False, None], [False, True]])
+def test_limits_that_a_host_may_enforce_are_accepted(hosts: list[bool | None]) -> None:
+    """A host of an older version does not say what it can. Without a host nobody knows."""
+    check_enforced(hosts)
+
+
+def test_limits_that_no_host_can_enforce_are_impossible() -> None:
+    """The job would be held on each host, and no release would change that."""
+    with pytest.raises(Impossible, match="leave out --cpus and --cpu-mem") as refused:
+        check_enforced([False, False])
+    assert "\n" not in str(refused.value)

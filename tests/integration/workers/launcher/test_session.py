@@ -21,6 +21,7 @@ from submitters import Launcher, People
 from gpuqueue.model.run import EndingKind
 from workers.launcher.pam import DIRECTORY, LIBRARY
 from workers.run.environment import TOKEN
+from workers.shim.tree import open_files
 
 Start = Callable[..., Shim]
 
@@ -133,7 +134,13 @@ def test_the_job_runs_in_a_session(
     assert [f"open_session {name} 0"] == pam.events()
     people.shell(people.alice, f"touch {people.alice.pw_dir}/go")
     assert 0 == run.ended().ending.exit_code
-    assert ["100", "420", "0", "3", f"pam sent {people.alice.pw_dir} {RUN_TOKEN}"] == run.log().splitlines()
+    assert [
+        str(open_files(hard)),
+        "420",
+        "0",
+        "3",
+        f"pam sent {people.alice.pw_dir} {RUN_TOKEN}",
+    ] == run.log().splitlines()
     until(lambda: len(pam.events()) == 2, what="the end of the session")
     assert [f"open_session {name} 0", f"close_session {name} 0"] == pam.events()
     Path(people.alice.pw_dir, "go").unlink()

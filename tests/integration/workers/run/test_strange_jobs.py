@@ -172,7 +172,7 @@ def test_a_program_with_a_strange_name_is_missing_in_plain_words(site: Site) -> 
         assert harmless(done.stdout.decode() + done.stderr), words
     run = say(site, "run", "--mem", "1M", "--", name)
     assert (1, True) == (run.code, harmless(run.stderr))
-    assert f"is held (no host can start it: {site.settings.host}: cannot start /no/" in run.stderr
+    assert f"was cancelled: no host can start it: {site.settings.host}: cannot start /no/" in run.stderr
     assert harmless(site.log()), ascii(site.log())
 
 
