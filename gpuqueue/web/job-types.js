@@ -58,7 +58,7 @@
  * @property {string[]} keep
  * @property {{after: Dependency[], begin_at: string | null, hold: boolean, dedupe: string | null}} waits
  * @property {{times: number, on: string[], mem_times: number | null}} retries
- * @property {{indexes: string, at_once: number | null, axes: string[]} | null} array
+ * @property {{indexes: string, at_once: number | null, max_failures: number | null, axes: string[]} | null} array
  * @property {number | null} retry_of
  * @property {{commit: string, branch: string | null, dirty: boolean | null} | null} git
  * @property {boolean} separate_stderr

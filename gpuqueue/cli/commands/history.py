@@ -24,7 +24,7 @@ from gpuqueue.codec.wire import to_plain
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.array import Member
+from gpuqueue.model.array import MOST_MEMBERS, Member
 from gpuqueue.model.history_query import FoldedRow, HistoryQuery, Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import MAX_ID, JobName
@@ -140,10 +140,11 @@ _WHICH = (
 @with_options(_WHICH)
 @click.option(
     "--sort",
-    type=click.Choice([str(s) for s in Sort]),
+    metavar="KEY",
     default="id",
     show_default=True,
-    help="Order, largest or newest first.",
+    help=f"Order, largest or newest first: {', '.join(Sort)}; with --array also a value of its sweep.",
+    shell_complete=one_of(Sort),
 )
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-l", "--limit", type=Count(most=_MOST), default=50, show_default=True, help="Maximum number of jobs.")
@@ -182,8 +183,9 @@ def history(*, limit: int, **asked: Any) -> None:
         _must_be_known(client, asked["after_id"])
         if (asked["device"] or "").isdecimal():  # an index on this host, as for `drain`
             asked["device"] = f"{client.settings.host}:{asked['device']}"
-        query = HistoryQuery.of(limit=min(most, _MOST), **asked)
-        rows = _rows(client, how, query)
+        by = _parameter(client, asked)
+        query = HistoryQuery.of(limit=min(most, _MOST), **{**asked, "sort": "id" if by else asked["sort"]})
+        rows = _by_value(client, query, by) if by else _rows(client, how, query)
         records = [row.record for row in rows]
         params = client.history.params(records) if how.has_params else {}
         names, others = how.columns_of(params, lambda: _swept(client, query))
@@ -204,7 +206,7 @@ def history(*, limit: int, **asked: Any) -> None:
             click.echo(all_columns.rows(records[:limit], names, terminal_width(), others=others))
         if explained := all_columns.peak_note(records[:limit], names):
             click.echo(explained, err=True)
-        _report_more(rows, limit, never_began)
+        _report_more(rows, limit, never_began, has_pages=by is None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -300,6 +302,38 @@ def _rows(client: Client, how: _How, query: HistoryQuery) -> list[FoldedRow]:
     return [FoldedRow(record=each, last_id=each.job.id) for each in client.history.records_of(query)]
 
 
+def _parameter(client: Client, asked: Mapping[str, Any]) -> str | None:
+    """Return the parameter of a sweep that ``--sort`` names, or None if it names an order of the history.
+
+    Raises:
+        BadRequest: It names neither, or the order has no pages to continue.
+
+    """
+    key = asked["sort"]
+    if key in {str(sort) for sort in Sort}:
+        return None
+    array = None if asked["array"] is None else client.jobs.get(asked["array"]).spec.array
+    names = [] if array is None else [axis.name for axis in array.axes]
+    if key not in names:
+        also = f", {', '.join(names)}" if names else ", or with --array ID a value of its sweep"
+        raise BadRequest(f"--sort {brief(key)} is no order: choose from {', '.join(Sort)}{also}")
+    if asked["after_id"] is not None:
+        raise BadRequest("--after continues an order of the history, not one by a value of a sweep: use --limit")
+    return str(key)
+
+
+def _by_value(client: Client, query: HistoryQuery, name: str) -> list[FoldedRow]:
+    """Return the members of *query* in the order of the parameter *name*: numbers fall, other values ascend."""
+    records = client.history.records_of(replace(query, limit=MOST_MEMBERS, reverse=False))
+    values = {job_id: each[name] for job_id, each in client.history.params(records).items()}
+    try:
+        keys: Mapping[int, Any] = {job_id: -float(value) for job_id, value in values.items()}
+    except ValueError:
+        keys = values
+    ordered = sorted(records, key=lambda record: keys[record.job.id], reverse=query.reverse)
+    return [FoldedRow(record=each, last_id=each.job.id) for each in ordered[: query.limit]]
+
+
 def _must_be_known(client: Client, after_id: int | None) -> None:
     """Check that the job of ``--after`` exists: otherwise the page would be the first one, or empty.
 
@@ -324,9 +358,11 @@ def _never_began(client: Client, query: HistoryQuery) -> JobName | None:
     return JobName(query.array_id, indexes) if indexes else None
 
 
-def _report_more(rows: Sequence[FoldedRow], limit: int, never_began: JobName | None) -> None:
-    """Print how to get the next page, and the members that never began."""
-    if len(rows) > limit:
+def _report_more(rows: Sequence[FoldedRow], limit: int, never_began: JobName | None, *, has_pages: bool) -> None:
+    """Print how to get more, which is the next page if the order has pages, and the members that never began."""
+    if len(rows) > limit and not has_pages:
+        click.echo("and more: add --limit N", err=True)
+    elif len(rows) > limit:
         last = rows[limit - 1]
         job, is_own = last.record.job, last.last_id == last.record.job.id
         label = job.label if is_own else str(Member.of(last.last_id, job.id))
