@@ -56,6 +56,7 @@ class Runner:
         runs: LiveRuns,
         clock: Clock,
         adoption: Adoption,
+        host_devices: int | None = None,
     ) -> None:
         self._settings = settings
         self._queue = queue
@@ -65,7 +66,7 @@ class Runner:
         self._warm_pool = WarmPool(settings, self._shims, clock)
         self._stopping = SteadyEvent()
         self._fetch_code = FetchCode(settings, self._stopping)
-        self._spawn = Spawn(settings, clock, runs, self._shims, self._warm_pool)
+        self._spawn = Spawn(settings, clock, runs, self._shims, self._warm_pool, host_devices)
         self._judge = Judge(admission, monitor, clock)
         self._report = Report(settings, queue, runs, admission.start_health, adoption, self._stopping)
 
@@ -104,7 +105,8 @@ class Runner:
             limited = check_limits(checked, self._settings.launcher_in_use)
             chosen = choose_python(limited, self._settings.environments)
             ready = self._fetch_code.fetch(chosen)
-            permit = authorise(ready, self._settings, self._queue, self._clock, self._stopping)
+            limits = self._spawn.limits(ready.spec) if ready.spec is not None else {}
+            permit = authorise(ready, self._settings, self._queue, self._clock, self._stopping, limits)
             shim = self._spawn.spawn(permit)
             follow_child(run, shim, self._stopping)
         except NotStarted as refusal:

@@ -80,7 +80,8 @@ class Worker:
         self._adoption = Adoption(
             settings, self.queue, self.runs, worker=self.name, near=distances_from(backend, device)
         )
-        self._runner = Runner(settings, self.queue, self._admission, self._monitor, self.runs, clock, self._adoption)
+        parts = (self._admission, self._monitor, self.runs, clock, self._adoption)
+        self._runner = Runner(settings, self.queue, *parts, host_devices=count_devices(backend))
         self._heartbeats = Heartbeats(settings, self.queue, self._admission, self.runs, clock, self._adoption)
         self._reaper = Reaper(settings, self.queue, clock)
         self._pruner = Pruner(settings, clock)
@@ -219,6 +220,14 @@ class Worker:
             os.close(self._device_lock)
             self._device_lock = None
         self.queue.close()
+
+
+def count_devices(backend: DeviceBackend) -> int | None:
+    """Return how many devices this host serves, None if the driver does not answer."""
+    try:
+        return len(backend.devices())
+    except DeviceTrouble:
+        return None
 
 
 def distances_from(backend: DeviceBackend, device: Device) -> dict[str, int]:

@@ -219,9 +219,10 @@ def decode_environment(variables: str, secrets: str | None) -> Environment:
     return Environment(variables=values, removed=tuple(name for name in known if name not in values))
 
 
-def encode_started(*, log_path: str, devices: tuple[RunDevice, ...]) -> str:
+def encode_started(*, log_path: str, devices: tuple[RunDevice, ...], limits: Mapping[str, int] | None = None) -> str:
     """Return the report of the start of a run as text."""
-    return dump({"v": VERSION, "log_path": log_path, "devices": to_stored(devices)})
+    more = {"limits": dict(limits)} if limits else {}
+    return dump({"v": VERSION, "log_path": log_path, "devices": to_stored(devices), **more})
 
 
 def encode_ended(
@@ -244,8 +245,8 @@ def encode_ended(
     return dump({"v": VERSION, **to_stored(ended), **more})
 
 
-def decode_started(text: object) -> tuple[str, tuple[RunDevice, ...]]:
-    """Return the log's path and the devices that :func:`encode_started` wrote.
+def decode_started(text: object) -> tuple[str, tuple[RunDevice, ...], Mapping[str, int]]:
+    """Return the log's path, the devices and the limits that :func:`encode_started` wrote.
 
     Raises:
         Unreadable: *text* is no such report.
@@ -253,7 +254,9 @@ def decode_started(text: object) -> tuple[str, tuple[RunDevice, ...]]:
     """
     plain = loaded(text, _START)
     devices = from_plain(tuple[runs.RunDevice, ...], plain.each("devices"), f"the devices in {_START}")
-    return plain.text("log_path"), devices
+    raw = plain.plain("limits")
+    limits: Mapping[str, int] = from_plain(Mapping[str, int], raw, f"the limits in {_START}") if raw else {}
+    return plain.text("log_path"), devices, limits
 
 
 def decode_ended(text: object) -> Ended:

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from gpuqueue.version import VERSION
 NOT_OF_WORKERS = frozenset(
     {"state_dir", "default_mem_bytes", "learn_memory", "mem_retries", "max_failures", "default_device"}
 )
+#: Fewest open files with which data loaders work, and the word of the kernel for no limit.
+LEAST_OPEN_FILES, UNLIMITED = 4096, "unlimited"
 #: Remedy for a device that the workers were not started for. A second ``up`` refuses other devices, and ``down``
 #: withdraws the devices that hold no job.
 WITH_ITS_DEVICES = (
@@ -171,6 +173,42 @@ def settings(site: Site) -> Findings:
     return ok("the workers have the same")
 
 
+def limits(site: Site) -> Findings:
+    """Check the limits that jobs get from the workers. Jobs of submitters get those of the launcher or of a session."""
+    host = Machine(site.settings).host_running()
+    if host is None or site.settings.launcher_in_use is not None:
+        return ()
+    current = _limits_of(host.pid)
+    if not current:
+        return unknown("they cannot be read")
+    bad = [warning(*words) for words in _tight(current)]
+    names = ("open files", "processes", "locked memory")
+    return bad or ok(", ".join(f"{name}: {current[name]}" for name in names if name in current))
+
+
+def _tight(current: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with limits by which jobs fail, and what to do."""
+    again = "then gpuqueue down --leave-jobs and gpuqueue up"
+    files = current.get("open files", UNLIMITED)
+    if files.isdecimal() and int(files) < LEAST_OPEN_FILES:
+        seen = f"a process of a job can open only {files} files: data loaders with many workers fail"
+        yield seen, f"raise nofile in /etc/security/limits.conf, or LimitNOFILE in the unit; log in again, {again}"
+    for name in ("address space", "data size", "cpu time", "file size"):
+        if current.get(name, UNLIMITED) != UNLIMITED:
+            seen = f"the {name} of each process of a job is limited to {current[name]}: it fails there"
+            yield seen, f"ulimit -a; take the limit away, {again}"
+
+
+def _limits_of(pid: int) -> dict[str, str]:
+    """Return the limits of a process by their names in the kernel: of open files the hard one, which jobs get."""
+    try:
+        lines = Path(f"/proc/{pid}/limits").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return {}
+    rows = (re.match(r"Max (.+?) {2,}(\S+) +(\S+)", line) for line in lines)
+    return {row[1]: row[3 if row[1] == "open files" else 2] for row in rows if row is not None}
+
+
 def _environ(pid: int) -> dict[str, str] | None:
     try:
         text = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="surrogateescape")
@@ -213,4 +251,4 @@ def _directory_of(spec: ModuleSpec) -> Path:
     return Path(str(spec.origin)).parents[depth]
 
 
-CHECKS = (host, workers, recorder, version, settings, bytecode)
+CHECKS = (host, workers, recorder, version, settings, limits, bytecode)

@@ -235,17 +235,18 @@ def claim(batch: Batch, event: Event) -> None:
         batch.new_devices[place] = columns.device_row(event, position, uuid, lease_bytes)
 
 
-def started(batch: Batch, event: Event) -> None:
-    """Set the start of a run."""
+def started(batch: Batch, event: Event) -> dict[str, str]:
+    """Set the start of a run, and return what its event keeps of the limits of its processes."""
     run = batch.run(run_key(event))
     run["started_at"] = event.at
-    log_path, devices = decode_started(event.fields["started"])
+    log_path, devices, limits = decode_started(event.fields["started"])
     run["log_path"] = log_path or None  # the log path of a restored run may be unknown
     batch.job((event.job_id,)).update(dict.fromkeys(columns.OF_LAST_RUN))
     _describe(batch, event, devices)
+    return {"limits": json.dumps(limits)} if limits else {}
 
 
-def adopt(batch: Batch, event: Event) -> None:
+def adopt(batch: Batch, event: Event) -> dict[str, str]:
     """Record what the history database missed: the start, the run, or the whole job.
 
     The start is dated to the claim.
@@ -256,8 +257,9 @@ def adopt(batch: Batch, event: Event) -> None:
     if "host" in event.fields:
         claim(batch, then)
         batch.job((event.job_id,)).update(host=event.fields["host"], claimed_at=then.at)
-    started(batch, then)
+    kept = started(batch, then)
     batch.job((event.job_id,))["started_at"] = then.at
+    return kept
 
 
 def release_claim(batch: Batch, event: Event) -> None:
@@ -338,7 +340,8 @@ _ELSEWHERE: dict[Act, set[str]] = {
 }
 
 
-_FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
+#: Some return fields that the row of the event keeps besides its own.
+_FOLDS: dict[Act, Callable[[Batch, Event], dict[str, str] | None]] = {
     Act.SUBMIT: submit,
     Act.EDIT: edit,
     Act.MARK: mark,
@@ -366,7 +369,7 @@ def fold(events: Sequence[Event], *, epoch: str) -> Batch:
         own = {name: text for name, text in event.fields.items() if name not in elsewhere}
         try:
             if event.act in _FOLDS:
-                _FOLDS[event.act](batch, event)
+                own.update(_FOLDS[event.act](batch, event) or {})
         except UNREADABLE:
             log.exception(
                 "the fields of event %s of job %s cannot be read, they are stored as they are", event.id, event.job_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuqueue.codec import UNREADABLE, decode_notes, decode_spec, stand_in, whole_payload
@@ -16,6 +17,7 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import JobSpec, Priority
 from gpuqueue.model.notification import Delivery, Outcome
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
+from gpuqueue.text.json_fields import loaded
 
 if TYPE_CHECKING:
     import logging
@@ -33,6 +35,9 @@ else:
 
 #: Acts that carry a note for the job's owner, by their names in :class:`gpuqueue.model.event.Act`.
 _NOTES = frozenset({"note", "idle", "promote", "finish"})
+_LIMITS = "the limits of a run"
+#: Acts by which a run is known to have started.
+_STARTS = frozenset({"started", "adopt"})
 #: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
 _MOST_IN = 1000
 
@@ -42,8 +47,12 @@ def record_of(source: Rows, job_id: int) -> Record | None:
     found = records_of(source, source.of("jobs", "id", [job_id], "id"), timelines=True, arrays_too=True)
     if not found:
         return None
+    rows = source.of("job_events", "job_id", [job_id], "event_id")
     return Record(
-        job=found[0].job, runs=found[0].runs, notes=_notes(source, job_id), reported=_reported(source, job_id)
+        job=found[0].job,
+        runs=tuple(_with_limits(found[0].runs, rows)),
+        notes=_notes(rows),
+        reported=_reported(source, job_id),
     )
 
 
@@ -81,8 +90,24 @@ def records_of(source: Rows, rows: Sequence[Row], *, timelines: bool = False, ar
     ]
 
 
-def _notes(source: Rows, job_id: int) -> tuple[Note, ...]:
-    notes = [event_of(row) for row in source.of("job_events", "job_id", [job_id], "event_id") if row["act"] in _NOTES]
+def _with_limits(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[Run]:
+    """Yield *runs* with the limits that the events of their starts have kept."""
+    kept = {row["attempt"]: _limits(row["detail"]) for row in rows if row["act"] in _STARTS}
+    for run in runs:
+        yield replace(run, limits=kept.get(run.attempt, {}))
+
+
+def _limits(detail: str | None) -> Mapping[str, int]:
+    """Return the limits in the text of an event, nothing if it has none or they are damaged."""
+    try:
+        kept = loaded(loaded(detail or "{}", _LIMITS).text("limits", "{}"), _LIMITS)
+        return {name: kept.whole(name) for name in kept}
+    except Unreadable:
+        return {}
+
+
+def _notes(rows: Sequence[Row]) -> tuple[Note, ...]:
+    notes = [event_of(row) for row in rows if row["act"] in _NOTES]
     notes.sort(key=lambda each: steps.place(each.id))
     return tuple(Note(at=each.at, attempt=each.attempt, text=text) for each in notes if (text := _text(each)))
 

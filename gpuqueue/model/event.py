@@ -71,7 +71,7 @@ class Event:
     claim    ``token``, ``host``, ``worker``, ``devices`` (UUIDs, comma-separated), ``lease`` (bytes on each device),
              ``start`` (see :class:`gpuqueue.model.run.StartKind`); for a member of an array also ``of`` (the array),
              ``index``, ``left`` (the indexes that the array has left after the claim)
-    started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`)
+    started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`); in the history its ``limits`` (JSON)
     note     ``token``, ``detail`` (information about the run for its owner)
     idle     ``token``, ``stage`` (0: it uses its devices again), ``since`` (ms; since when it has not), ``detail`` (for
              its owner)

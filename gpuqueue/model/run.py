@@ -155,6 +155,8 @@ class NoteKind(str, Enum):
     ENDED_PROCESSES = "ended_processes"
     #: The run exited with 0, and a program in it had failed.
     HIDDEN_FAILURE = "hidden_failure"
+    #: The run failed, and its log says that a port was in use already.
+    PORT_TAKEN = "port_taken"
 
     def __str__(self) -> str:
         return self.value
@@ -212,8 +214,19 @@ def _of_hidden_failure(note: RunNote) -> str:
     )
 
 
+def _of_port_taken(_note: RunNote) -> str:
+    return (
+        "another process had the port on which it wants to listen; take $MASTER_PORT, which is free for each run "
+        "(docs/howto/launchers.md)"
+    )
+
+
 _SENTENCES: Mapping[str, Callable[[RunNote], str]] = MappingProxyType(
-    {NoteKind.ENDED_PROCESSES.value: _of_ended_processes, NoteKind.HIDDEN_FAILURE.value: _of_hidden_failure}
+    {
+        NoteKind.ENDED_PROCESSES.value: _of_ended_processes,
+        NoteKind.HIDDEN_FAILURE.value: _of_hidden_failure,
+        NoteKind.PORT_TAKEN.value: _of_port_taken,
+    }
 )
 #: The kinds that say that a run which exited with 0 has not done all its work.
 _INCOMPLETE = frozenset({NoteKind.ENDED_PROCESSES.value, NoteKind.HIDDEN_FAILURE.value})
@@ -276,6 +289,9 @@ class Run:
     peak_at_once_bytes: int | None = None
     start_kind: StartKind | None = None
     notes: tuple[RunNote, ...] = ()
+    #: What the worker set for its processes: ``threads`` of a numerical library, and ``open_files``, each only if it is
+    #: known. Lists of runs omit it.
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     DERIVED = ("peak_bytes",)
 

@@ -56,7 +56,8 @@ def _listing(store: Store, ids: Sequence[int], at: datetime) -> Listing:
             if fields:
                 jobs.append(replies.job(job_id, fields, spec))
                 if jobs[-1].state.is_active and fields.get(stored.START_REPORT):
-                    reports[job_id] = codec.decode_started(fields[stored.START_REPORT])
+                    log_path, of_run, _ = codec.decode_started(fields[stored.START_REPORT])
+                    reports[job_id] = log_path, of_run
         except Unreadable as error:
             logging.getLogger(__name__).warning("%s", error)
     return Listing(

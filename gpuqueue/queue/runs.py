@@ -75,10 +75,17 @@ class Runs:
 
     @answering
     def started(
-        self, job_id: int, token: str, *, lease_s: float, log_path: str, devices: tuple[RunDevice, ...]
+        self,
+        job_id: int,
+        token: str,
+        *,
+        lease_s: float,
+        log_path: str,
+        devices: tuple[RunDevice, ...],
+        limits: Mapping[str, int] | None = None,
     ) -> JobState | None:
         """Ask whether the claimed job may start: RUNNING yes, CANCELLING it was cancelled, None the claim is stale."""
-        payload = encode_started(log_path=log_path, devices=devices)
+        payload = encode_started(log_path=log_path, devices=devices, limits=limits)
         reply = self._store.scripts.run("started", job_id, token, to_ms(lease_s), payload)
         return {1: JobState.RUNNING, -1: JobState.CANCELLING}.get(int(reply))
 

@@ -159,6 +159,8 @@ class Settings:
     mps: bool = False
     #: Most of a GPU's threads that a job may use through MPS, in percent, if its environment does not say; None: all.
     mps_thread_percentage: int | None = None
+    #: Whether a job gets its share of the processors of its host as the number of threads of numerical libraries.
+    limit_threads: bool = True
     #: Largest log of a run. A larger log loses its middle; None: no limit.
     log_limit_bytes: int | None = 4 * 2**30
     #: Most disk space of all logs of one user on one host. The oldest logs of ended runs are cut; None: no limit.

@@ -32,6 +32,7 @@
  * @property {string | null} log_path
  * @property {string | null} start_kind
  * @property {RunNote[]} notes
+ * @property {Record<string, number>} limits
  */
 
 /** @typedef {{job_id: number, condition: string}} Dependency */

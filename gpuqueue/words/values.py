@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, tzinfo
@@ -185,6 +185,17 @@ def activity_lines(activity: Activity) -> Iterator[str]:
     ]
     if own:
         yield f"by this run: {', '.join(own)}"
+
+
+def limits_in_words(limits: Mapping[str, int]) -> str:
+    """Return what a run got of its host, such as ``4 threads a library (OMP_NUM_THREADS), 1048576 open files``."""
+    words = []
+    if "threads" in limits:
+        threads = "1 thread" if limits["threads"] == 1 else f"{limits['threads']} threads"
+        words.append(f"{threads} a library (OMP_NUM_THREADS)")
+    if "open_files" in limits:
+        words.append(f"{limits['open_files']} open files")
+    return ", ".join(words)
 
 
 @contextmanager

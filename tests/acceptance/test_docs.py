@@ -404,7 +404,7 @@ def shown_commands(page: Path) -> list[str]:
     """Return each line of a code block, fenced or indented, that calls one of gpuqueue's programs."""
     lines = []
     in_fence = False
-    for line in page.read_text().splitlines():
+    for line in page.read_text().replace("\\\n", "").splitlines():  # a line that ends with a backslash goes on
         if line.lstrip().startswith("```"):
             in_fence = not in_fence
         elif in_fence or line.startswith("    "):

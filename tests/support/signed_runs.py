@@ -12,7 +12,7 @@ from gpuqueue.model.array import Member
 from gpuqueue.model.code_snapshot import CodeSnapshot
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
-from workers.run.environment import environment
+from workers.run.environment import environment, threads_of
 from workers.runner import with_python
 from workers.shim.code import TREE
 from workers.steps.fetch_code import unpacking
@@ -40,14 +40,16 @@ def fields_of(
     job_id: int = JOB,
     token: str = "1.a",
     python: str | None = None,
+    threads: bool = False,
 ) -> dict[str, Any]:
     """Return the fields of a shim's spec that come from a job, as the worker writes them (``steps/spawn.py``).
 
-    *python* is the program of the job's environment on this host.
+    *python* is the program of the job's environment on this host. With *threads* the site limits them.
     """
     code = None
     if python is not None:
         spec = with_python(spec, python)
+    count = threads_of(spec, 1) if threads else None
     if spec.snapshot is not None:
         snapshot = CodeSnapshot.parse(spec.snapshot)
         code = unpacking(snapshot, run_dir / "code")
@@ -55,7 +57,7 @@ def fields_of(
     return {
         "argv": spec.argv,
         "cwd": spec.cwd,
-        "env": environment(job_id, token, spec, devices, run_dir, as_submitters=True),
+        "env": environment(job_id, token, spec, devices, run_dir, as_submitters=True, threads=count),
         "umask": spec.umask,
         "user": {"name": spec.account.name, "uid": spec.account.uid},
         "pty": None if spec.pty is None else (spec.pty.columns, spec.pty.rows),

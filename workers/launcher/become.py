@@ -24,7 +24,7 @@ from workers.launcher.session import Session
 from workers.launcher.ticket import PATH
 from workers.shim import code
 from workers.shim.not_started import TOO_LATE, why
-from workers.shim.tree import PR_SET_PDEATHSIG, begin_child, prctl
+from workers.shim.tree import PR_SET_PDEATHSIG, begin_child, prctl, raise_open_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ def become(
         os.dup2(answer, ANSWER, inheritable=False)
         answer = ANSWER
         os.closerange(ANSWER + 1, max(os.sysconf("SC_OPEN_MAX"), MOST_DESCRIPTORS))
+        raise_open_files()
         step = f"cannot enter the working directory {request.cwd} as {account.pw_name}"
         os.chdir(request.cwd)  # as the user: root could enter more, or less (a file server that maps root to nobody)
         if time.monotonic() >= request.start_before:

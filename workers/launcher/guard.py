@@ -40,6 +40,7 @@ from workers.shim.launch_protocol import (
     TOKEN,
     wake_on,
 )
+from workers.shim.master_port import with_master_port
 from workers.shim.tree import POLL_S, WAKE, Tree, prctl, signal_all
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -98,6 +99,8 @@ def start(shim: socket.socket, name: str, spec: int, files: list[int], rules: Ru
         request = admitted(request, rules.ticket_key, run_dir)
         if rules.ticket_key is not None:  # nothing else says that the path from the worker is that of the run
             request.env["GPUQUEUE_RUN_DIR"] = os.path.join(rules.runs, checked(name))
+        # No worker chooses these: it could lead the training of a person to another host.
+        request = request._replace(env=with_master_port(request.env))
         leave_keyring()
         session = session_of(shim, request.name, request.uid, rules)
     except Refused as refusal:

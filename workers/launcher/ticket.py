@@ -15,7 +15,7 @@ import time
 
 from gpuqueue.model import ticket
 from workers.launcher.account import Refused
-from workers.run.signed_environment import MPS_PIPES, NO_PIPES, with_hook
+from workers.run.signed_environment import MPS_PIPES, NO_PIPES, THREAD_COUNT, THREADS, with_hook
 from workers.shim.code import DIRECTORY, TREE
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: The PATH of a job whose submitter sent none.
 PATH = "/usr/local/bin:/usr/bin:/bin"
-#: The variable with what the worker has changed for the caps, the hook and MPS: name -> [before, after].
+#: The variable with what the worker has changed for the caps, the hook, threads and MPS: name -> [before, after].
 CHANGED = "GPUQUEUE_CHANGED"
 #: The variables that may differ: they only make frameworks use less device memory.
 CAPS = frozenset(
@@ -241,7 +241,7 @@ class _Changed(Exception):
 
 
 def _restored(env: Mapping[str, str]) -> dict[str, str]:
-    """Return *env* without what the worker has changed for the caps, the hook and MPS.
+    """Return *env* without what the worker has changed for the caps, the hook, threads and MPS.
 
     The old values come from the worker as well. The digest of the whole environment proves them.
 
@@ -257,6 +257,7 @@ def _restored(env: Mapping[str, str]) -> dict[str, str]:
                 (name in CAPS and _ADDED.fullmatch(after.replace((before or "").rstrip(","), "", 1)))
                 or (name == "PYTHONPATH" and after == with_hook(before or ""))
                 or (name == MPS_PIPES and after == NO_PIPES)
+                or (name in THREADS and before is None and THREAD_COUNT.fullmatch(after))
             )
             if not is_permitted or type(before) not in {str, type(None)} or found.pop(name) != after:
                 raise _Changed(name)

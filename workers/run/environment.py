@@ -24,7 +24,7 @@ from gpuqueue.model.placement import Visible
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.environment import CHANGED
 from gpuqueue.text.units import MIB
-from workers.run.signed_environment import INSIDE, MPS_PIPES, NO_PIPES, with_hook
+from workers.run.signed_environment import INSIDE, MAX_THREADS, MPS_PIPES, NO_PIPES, THREADS, with_hook
 from workers.threads import TIMEOUT, in_time
 
 #: How long an interpreter may take to name its version of torch, in seconds. The usual time is 0.1 s, and longer on a
@@ -139,7 +139,7 @@ def _version(text: str) -> Version | None:
     return (major, minor - 1) if match[3] else (major, minor)
 
 
-def environment(
+def environment(  # noqa: PLR0913 - one for each fact about the run and its host
     job_id: int,
     token: str,
     spec: JobSpec,
@@ -149,12 +149,14 @@ def environment(
     cap: bool = True,
     as_submitters: bool = False,
     mps: Mapping[str, str] = NO_MPS,
+    threads: int | None = None,
 ) -> dict[str, str]:
     """Return the environment of a run of *spec* on *devices*; *cap* is whether this site caps jobs.
 
     *as_submitters*: jobs run as their submitters. Then no program of a job is started to learn its torch version, for
     it would run as the worker, and no job looks for a daemon of MPS where any account can start one. *mps*: the
-    variables of a client of MPS, if the site has turned MPS on.
+    variables of a client of MPS, if the site has turned MPS on. *threads*: how many threads a numerical library starts
+    in one process (:func:`threads_of`).
 
     The devices are pinned by UUID, because CUDA and the driver may number the cards differently, or by index if *spec*
     says so. A program sees them as 0, 1, … in this order. On the CPU the list is empty, so that the job cannot use a
@@ -177,10 +179,28 @@ def environment(
     changes = _gpu_changes(spec, devices, cap=cap and spec.cap, as_submitters=as_submitters, mps=mps)
     if changes and as_submitters and MPS_PIPES not in spec.env:
         changes = {MPS_PIPES: NO_PIPES, **changes}
+    changes = {**changes, **_thread_counts(spec, threads)}
     if changes:
         # If the job submits jobs, they must not inherit these values (see gpuqueue.system.environment).
         ours[CHANGED] = json.dumps({name: [spec.env.get(name), value] for name, value in changes.items()})
     return {**env, **changes, **ours}
+
+
+def threads_of(spec: JobSpec, host_devices: int) -> int | None:
+    """Return how many threads a numerical library of *spec* starts in one process: its share of the processors here.
+
+    These are the processors that this process may use, divided by the devices of this host. By default each library of
+    each job starts as many threads as there are processors, and jobs at the same time slow each other down. None: the
+    submitter has set OMP_NUM_THREADS, which all these libraries follow.
+    """
+    if THREADS[0] in spec.env:
+        return None
+    share = len(os.sched_getaffinity(0)) * spec.gpus // host_devices if spec.cpus is None else int(spec.cpus)
+    return min(max(1, share), MAX_THREADS)
+
+
+def _thread_counts(spec: JobSpec, threads: int | None) -> dict[str, str]:
+    return {} if threads is None else {name: str(threads) for name in THREADS if name not in spec.env}
 
 
 def _names(devices: Sequence[RunDevice], visible: Visible | None) -> list[str]:

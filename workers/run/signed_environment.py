@@ -1,16 +1,22 @@
 """What the queue adds to the environment of a signed job, and a launcher permits beside it. Standard library only.
 
-The worker adds it (``environment.py``): the hook that runs inside the job's own Python, and, where jobs run as their
-submitters, a place without a daemon of NVIDIA's MPS.
+The worker adds it (``environment.py``): the hook that runs inside the job's own Python, numbers of threads,
+and, where jobs run as their submitters, a place without a daemon of NVIDIA's MPS.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 #: The directory of the hook that runs inside the job's own Python.
 INSIDE = Path(__file__).parent.parent / "inside" / "site"
+#: The variables by which OpenMP and the libraries below numpy and torch learn how many threads to start.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+#: The largest number of them, and what such a number is.
+MAX_THREADS = 9999
+THREAD_COUNT = re.compile("[1-9][0-9]{0,3}")
 #: The variable that names the directory of the pipes of NVIDIA's MPS daemon.
 MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 #: A directory that is not there, and that only root could make. Every other account could start a daemon in its own.

@@ -84,6 +84,9 @@ _ASSERTED = re.compile(rb"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT",
 _HOST_FAILED = tuple(os.strerror(code) for code in (EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS, ESTALE))
 #: How the shim's reasons for a failure begin before it knows the job's command. These reasons name nothing of the job.
 _NOT_YET_THE_JOBS = ("cannot prepare the process", "cannot make a control group", "cannot make a process")
+#: Messages of a program that cannot listen on a port, because another process does: those of the C library and of
+#: accelerate.
+_PORT_TAKEN = re.compile(rb"EADDRINUSE|address already in use|another process is utilizing it", re.IGNORECASE)
 #: A figure that is larger than any device's memory. The job writes the files, so they may hold anything.
 _ABSURD = 2**60
 #: Most reports that are read per run, and most bytes of one report.
@@ -131,6 +134,12 @@ def _failed_by_itself(ending: Ending) -> bool:
 def shows_out_of_memory(log_tail: bytes) -> bool:
     """Return whether the end of a log reports that a device was out of memory."""
     return _FULL.search(log_tail) is not None
+
+
+def port_hint(ending: Ending, log_tail: bytes) -> RunNote | None:
+    """Return the note that a run failed because another process had its port, None if it shows no sign of that."""
+    is_failed = _failed_by_itself(ending) or ending.kind is EndingKind.TIMED_OUT  # the other ranks may wait for ever
+    return RunNote(kind=NoteKind.PORT_TAKEN.value) if is_failed and _PORT_TAKEN.search(log_tail) else None
 
 
 def hidden_failure(ending: Ending, report: InsideReport | None, logs: Iterable[bytes]) -> RunNote | None:

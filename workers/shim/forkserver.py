@@ -27,7 +27,13 @@ if __name__ == "__main__" and not TYPE_CHECKING:  # isolated: only the standard 
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 # Everything is loaded before the fork, so every shim runs this version even if another one is installed later.
-from workers.shim import attached_terminal, pseudo_terminal, supervisor, warm  # noqa: E402, F401
+from workers.shim import (  # noqa: E402
+    attached_terminal,  # noqa: F401
+    master_port,
+    pseudo_terminal,  # noqa: F401
+    supervisor,
+    warm,
+)
 
 #: Longest path of a run directory, in bytes: PATH_MAX.
 MOST_BYTES = 4096
@@ -121,6 +127,7 @@ def main(fd: int) -> None:
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
         name.write(NAME)
     os.set_inheritable(fd, False)
+    master_port.candidates()
     gc.collect()
     gc.freeze()  # keeps the loaded objects in memory pages that all shims share
     with contextlib.suppress(ConnectionError):

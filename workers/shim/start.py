@@ -6,6 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import time
@@ -17,7 +18,7 @@ from workers.shim.launched import launch
 from workers.shim.not_started import TOO_LATE, NotStarted, no_process, no_start, why
 from workers.shim.preempt_request import NEVER, PreemptRequest
 from workers.shim.pseudo_terminal import Terminal
-from workers.shim.tree import Tree, begin_child, end_child
+from workers.shim.tree import Tree, begin_child, end_child, raise_open_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def execute(spec: dict[str, Any], output: LogFile | Terminal, answer: int, paren
     step, program = "cannot prepare the process", ""
     try:
         begin_child(parent)
+        raise_open_files()
         os.umask(int(spec["umask"]))
         output.take()
         if spec["code"] is not None:
@@ -156,6 +158,7 @@ def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogF
 
     """
     try:
+        put("spec", json.dumps(spec), sync=False)  # with the port of the run
         reader, theirs = os.pipe()
     except OSError as error:
         answer = f"cold: {error.strerror}"

@@ -48,6 +48,7 @@ import time
 from workers.shim import acl
 from workers.shim.files import POLL_S, add, asked_end, deleted, put, put_at_last, read, renewed_until
 from workers.shim.log import KeptLog, LogLimit
+from workers.shim.master_port import with_master_port
 from workers.shim.not_started import NotStarted
 from workers.shim.preempt_request import NEVER, PreemptRequest
 from workers.shim.start import output_of, started
@@ -161,6 +162,8 @@ def main(run_dir: str, warm_interpreter: WarmInterpreter | None = None) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     spec = json.loads(read("spec") or "")
+    if spec["user"] is None:  # else its guard does
+        spec["env"] = with_master_port(spec["env"])
     try:
         boot_id = slurp("/proc/sys/kernel/random/boot_id").decode().strip()
         # Not synced: after a power cut the processes named in it are gone, and the job would have to wait for the disk.

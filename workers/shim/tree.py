@@ -42,6 +42,9 @@ RESET = frozenset(
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
     if signal.getsignal(number) not in {signal.SIG_DFL, None}
 )
+#: Most open files that a job may have by us. Some containers permit a thousand times more, and programs that close
+#: each possible descriptor before they start another would take minutes.
+MAX_OPEN_FILES = 2**20
 #: Most bytes of a file that are read at once.
 CHUNK_BYTES = 65536
 #: The signals that wake a shim. The shim must have blocked them.
@@ -61,6 +64,23 @@ def begin_child(parent: int) -> None:
     for number in RESET:
         signal.signal(number, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
+def raise_open_files() -> None:
+    """Raise the soft limit of open files of this process to its hard limit, for the job that it becomes.
+
+    Data loaders open many files, and the usual soft limit is for programs that use select(2).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = open_files(hard)
+    if 0 <= soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def open_files(hard: int) -> int:
+    """Return how many files a job may open where the hard limit is *hard*."""
+    return MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
 
 
 def slurp(name: str, most: int = CHUNK_BYTES) -> bytes:

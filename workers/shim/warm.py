@@ -16,7 +16,7 @@ import os
 import select
 import socket
 
-from workers.shim.tree import begin_child, end_child
+from workers.shim.tree import begin_child, end_child, raise_open_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def start(plan: dict[str, Any], fd: int) -> int:
     if pid == 0:
         try:
             begin_child(me)
+            raise_open_files()
             os.dup2(early, 1)
             os.dup2(early, 2)
             os.set_inheritable(fd, True)

@@ -31,6 +31,7 @@ from workers.run.verdict import (
     device_fault,
     hidden_failure,
     judged,
+    port_hint,
     read_reports,
     tail,
 )
@@ -113,13 +114,13 @@ class Judge:
                 peak_bytes=peak_bytes,
                 snapshot=full,
             )
-            hidden = hidden_failure(ending, report, logs)
+            more = (hidden_failure(ending, report, logs), port_hint(ending, log_tail))
             return Conclusion(
                 ending=ending,
                 devices=devices,
                 duration_s=end.duration_s,
                 shortage=shortage,
-                notes=end.notes if hidden is None else (*end.notes, hidden),
+                notes=(*end.notes, *(note for note in more if note is not None)),
             )
         except Exception:
             log.exception("%s: its peaks and its cause of failure could not be determined", run)

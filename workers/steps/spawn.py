@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,9 +22,10 @@ from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.run import deliveries
 from workers.run.directory import ShimSpec
-from workers.run.environment import NO_MPS, environment
+from workers.run.environment import NO_MPS, environment, threads_of
 from workers.shim.client import Shim, Shims, Unanswered
 from workers.shim.code import TREE
+from workers.shim.tree import open_files
 from workers.steps.conclusion import NotStarted, answered
 from workers.steps.fetch_code import unpacking
 from workers.threads import SteadyEvent
@@ -40,8 +42,17 @@ log = logging.getLogger(__name__)
 class Spawn:
     """Starts the shims of one worker's runs."""
 
-    def __init__(self, settings: Settings, clock: Clock, runs: LiveRuns, shims: Shims, warm_pool: WarmPool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        runs: LiveRuns,
+        shims: Shims,
+        warm_pool: WarmPool,
+        host_devices: int | None,
+    ) -> None:
         self._settings = settings
+        self._host_devices = host_devices
         self._clock = clock
         self._runs = runs
         self._shims = shims
@@ -69,6 +80,15 @@ class Spawn:
         log.info("started %s: %s", run, spec.name)
         return shim
 
+    def limits(self, spec: JobSpec) -> dict[str, int]:
+        """Return what a run of *spec* gets of this host, as far as it is known: see :attr:`Run.limits`."""
+        limits = {}
+        if self._settings.limit_threads and self._host_devices and (threads := threads_of(spec, self._host_devices)):
+            limits["threads"] = threads
+        if self._settings.launcher_in_use is None:  # else it has the limits of the launcher, or of a session
+            limits["open_files"] = open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        return limits
+
     def _note_delivery(self, run: LiveRun, spec: JobSpec) -> None:
         """Note that the relay will have something to do for *run*, before anything of it can be lost."""
         if self._settings.service_url is not None or spec.keep:
@@ -93,6 +113,7 @@ class Spawn:
             cap=settings.cap,
             as_submitters=launcher is not None,
             mps=mps.client_environment(settings) if settings.mps else NO_MPS,
+            threads=self.limits(spec).get("threads"),
         )
         # Written with the spec. A worker that adopts the run before the first heartbeat would otherwise count the
         # run's time from the adoption.
@@ -170,8 +191,15 @@ class Permit:
     until_s: float
 
 
-def authorise(run: LiveRun, settings: Settings, queue: JobQueue, clock: Clock, stopping: SteadyEvent) -> Permit:
-    """Return the permission to start *run*.
+def authorise(
+    run: LiveRun,
+    settings: Settings,
+    queue: JobQueue,
+    clock: Clock,
+    stopping: SteadyEvent,
+    limits: Mapping[str, int],
+) -> Permit:
+    """Return the permission to start *run*, whose *limits* are recorded.
 
     Raises:
         NotStarted: The job was cancelled, or the claim is stale.
@@ -187,6 +215,7 @@ def authorise(run: LiveRun, settings: Settings, queue: JobQueue, clock: Clock, s
             lease_s=settings.lease_s,
             log_path=str(run.directory.log),
             devices=run.held.devices,
+            limits=limits,
         )
         return until_s, state
 

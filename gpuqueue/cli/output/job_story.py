@@ -33,6 +33,7 @@ from gpuqueue.words.values import (
     asked_of,
     checkout_of,
     device_label,
+    limits_in_words,
     priority_of,
     waits_for,
     when,
@@ -222,7 +223,8 @@ def _array_lines(job: Job) -> list[str]:
     if array is None:
         return []
     most = f", at most {array.at_once} at once" if array.at_once else ""
-    most += f", held after {array.max_failures} failures" if array.max_failures else ""
+    if array.max_failures:
+        most += f", held after {array.max_failures} failure{'' if array.max_failures == 1 else 's'}"
     lines = [f"  members    {len(array)} ({short(str(array.indexes), _INDEXES)}){most}"]
     for axis in array.axes:
         values, text = len(axis), plain(str(axis))
@@ -283,6 +285,7 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
         f"  ending     {plain(str(run.ending)) if run.ending else '-'}",
         *(f"  note       {plain(note.words)}" for note in run.notes),
         f"  log        {plain(run.log_path or '-')}",
+        *([f"  limits     {limits_in_words(run.limits)}"] if run.limits else []),
     ]
     for device in run.devices:
         label = device_label(device) if device.name else "?"

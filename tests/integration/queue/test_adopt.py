@@ -81,7 +81,7 @@ def test_a_run_whose_claim_is_not_in_the_history_is_adopted(queue: JobQueue) -> 
     assert {"1.abc"} == queue.devices.heartbeat(make_offer(), alive, lease_s=300).go_on
     event = last_event(queue)
     assert (Act.ADOPT, JobState.RUNNING, 1) == (event.act, event.state, event.attempt)
-    assert ("/runs/log", (DEVICE,)) == decode_started(event.fields["started"])
+    assert ("/runs/log", (DEVICE,), {}) == decode_started(event.fields["started"])
     assert ("nodeA", "w0", "GPU-0", str(GIB), "1700000000123") == tuple(
         event.fields[name] for name in ("host", "worker", "devices", "lease", "claimed")
     )

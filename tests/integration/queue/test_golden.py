@@ -44,7 +44,7 @@ def golden(name: str) -> str:
 
 def test_a_workers_start_report_loads_for_ever() -> None:
     # It waits in the outbox for a recorder, which may be newer.
-    assert ("/state/runs/1/1.0123456789ab/log", (DEVICE,)) == decode_started(golden("started-v1.json"))
+    assert ("/state/runs/1/1.0123456789ab/log", (DEVICE,), {}) == decode_started(golden("started-v1.json"))
 
 
 def test_a_workers_end_report_loads_for_ever_with_all_its_fields() -> None:

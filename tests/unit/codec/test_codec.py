@@ -77,7 +77,12 @@ def test_what_a_run_brings_comes_out_as_it_went_in() -> None:
     )
     ending = Ending.stopped(EndingKind.TIMED_OUT, -15, "over")
 
-    assert ("/log", (device,)) == decode_started(encode_started(log_path="/log", devices=(device,)))
+    limits = {"threads": 4, "open_files": 1024}
+
+    assert ("/log", (device,), {}) == decode_started(encode_started(log_path="/log", devices=(device,)))
+    assert ("/log", (device,), limits) == decode_started(
+        encode_started(log_path="/log", devices=(device,), limits=limits)
+    )
     notes = RunNote(kind="ended_processes", items=("sleep 9 (pid 7)",), count=2), RunNote(kind="of_a_newer_version")
     ended = Ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5, notes=notes)
     text = encode_ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5, notes=notes)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from gpuqueue.version import VERSION
 
 ENVIRON = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_HOST": "nodeA"}
 HOST = ProcessIdentity(7, 7, "boot")
+GENEROUS = {"open files": "1048576", "processes": "96364", "address space": "unlimited"}
 WORKER, RECORDER = ["gpuqueue-worker", "run", "--device", "GPU-0", ""], ["gpuqueue-worker", "record", ""]
 
 
@@ -49,12 +51,14 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> Any:
         environ: Mapping[str, str] | None = ENVIRON,
         devices: Sequence[DeviceFacts] | None = (make_served("GPU-0"),),
         state_dir: str = "/s",
+        limits: Mapping[str, str] = GENEROUS,
         **settings: str,
     ) -> dict[str, Finding]:
         monkeypatch.setattr(Machine, "host_running", lambda _: host)
         monkeypatch.setattr(Machine, "served", lambda *_: "auto")
         monkeypatch.setattr(processes, "_children", lambda _: iter(children))
         monkeypatch.setattr(processes, "_environ", lambda _: environ)
+        monkeypatch.setattr(processes, "_limits_of", lambda _: limits)
 
         def queue() -> Any:
             if devices is None:
@@ -75,6 +79,33 @@ def test_a_machine_that_is_well_needs_nothing(examined: Any) -> None:
     assert len(CHECKS) == len(found)
     del found["bytecode"]  # pytest keeps that of its modules elsewhere
     assert {Grade.OK} == {each.grade for each in found.values()}
+
+
+def test_limits_by_which_jobs_fail_are_named(examined: Any) -> None:
+    """Jobs get the limits of the workers. Where they run as their submitters, those are not the workers'."""
+    assert "open files: 1048576, processes: 96364" == examined()["limits"].seen
+    few = examined(limits={**GENEROUS, "open files": "1024"})["limits"]
+    assert (Grade.WARNING, "a process of a job can open only 1024 files: data loaders with many workers fail") == (
+        few.grade,
+        few.seen,
+    )
+    tight = examined(limits={**GENEROUS, "address space": "8589934592"})["limits"]
+    assert (Grade.WARNING, "the address space of each process of a job is limited to 8589934592: it fails there") == (
+        tight.grade,
+        tight.seen,
+    )
+    assert Grade.UNKNOWN is examined(limits={})["limits"].grade
+    assert "limits" not in examined(GPUQUEUE_RUN_AS="submitter")
+
+
+def test_the_limits_are_those_of_the_process() -> None:
+    """Jobs get the hard limit of open files, and the soft one of all others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        assert str(hard) == processes._limits_of(os.getpid())["open files"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 ALONE: dict[str, Any] = {"host": None, "children": (), "environ": None}

@@ -10,6 +10,7 @@ from factories import make_spec
 
 from gpuqueue.codec import encode_ended, encode_spec, encode_started, shown_request
 from gpuqueue.codec.request import NOT_KEPT
+from gpuqueue.history import records
 from gpuqueue.history.fold import fold
 from gpuqueue.history.writer import dead_letter
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
@@ -214,3 +215,17 @@ def test_a_job_shows_its_ending_if_only_a_dead_letter_could_be_written() -> None
     shown = {name: batch.moved_jobs[1,][name] for name in ("ending", "exit_code", "duration_s", "peak_bytes")}
     assert "lost" == run["ending"]
     assert {"ending": "lost", "exit_code": None, "duration_s": None, "peak_bytes": None} == shown
+
+
+def test_the_event_of_a_start_keeps_the_limits_of_its_run() -> None:
+    """They are shown with one job, so no table has a column for them. Half a value is none."""
+    limits = {"threads": 4, "open_files": 1024}
+    payload = encode_started(log_path="/log", devices=(), limits=limits)
+    start = event(2, Act.STARTED, JobState.RUNNING, token=FIRST, started=payload)
+    (row,) = fold([start], epoch="e").events
+    (without,) = fold([started()], epoch="e").events
+
+    assert limits == records._limits(row["detail"])
+    assert {} == records._limits(without["detail"]) == records._limits(None)
+    for damaged in ("", "{", "[]", '{"threads": "4"}', '{"threads": -1}', "[" * 100_000):
+        assert {} == records._limits(json.dumps({"limits": damaged}))

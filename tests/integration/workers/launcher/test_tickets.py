@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -44,7 +45,7 @@ def start(shims: Any, launch: Callable[..., Launcher], key: Path) -> Callable[..
     def started(spec: JobSpec, job_id: int = 7, *, change: Change = dict, bundle: bytes | None = None) -> Shim:
         run = next(number)
         run_dir = launcher.runs / str(run) / RUN_TOKEN
-        fields = change(fields_of(spec, run_dir, CPU, job_id=job_id, token=RUN_TOKEN))
+        fields = change(fields_of(spec, run_dir, CPU, job_id=job_id, token=RUN_TOKEN, threads=True))
         argv = fields.pop("argv")
 
         def write_bundle() -> None:
@@ -82,12 +83,13 @@ def test_a_signed_job_starts_as_its_submitter(
     start: Callable[..., Shim], hers: Callable[..., JobSpec], people: People
 ) -> None:
     """It has its own directory and variables, and the key is not among them."""
-    words = "id -un; pwd; echo $LD_LIBRARY_PATH $HF_TOKEN $PATH $HOME; env | grep -ci ticket; exit 3"
-    run = start(signed(hers("/bin/sh", "-c", words)))
+    words = "id -un; pwd; echo $LD_LIBRARY_PATH $HF_TOKEN $PATH $HOME; env | grep -ci ticket"
+    run = start(signed(hers("/bin/sh", "-c", f"{words}; echo $MASTER_ADDR $OMP_NUM_THREADS; exit 3")))
 
     alice = people.alice
     assert 3 == run.ended().ending.exit_code, run.ended()
-    assert [alice.pw_name, alice.pw_dir, f"/opt/cuda s {PATH} {alice.pw_dir}", "0"] == run.log().splitlines()
+    share = f"127.0.0.1 {len(os.sched_getaffinity(0))}"
+    assert [alice.pw_name, alice.pw_dir, f"/opt/cuda s {PATH} {alice.pw_dir}", "0", share] == run.log().splitlines()
 
 
 def test_a_forged_job_is_refused(start: Callable[..., Shim], hers: Callable[..., JobSpec], people: People) -> None:
@@ -110,8 +112,10 @@ def test_a_forged_job_is_refused(start: Callable[..., Shim], hers: Callable[...,
         (lambda fields: {**fields, "env": {**fields["env"], "LD_PRELOAD": "/tmp/evil.so"}}, "its environment"),
         (lambda fields: {**fields, "env": {**fields["env"], "PATH": f"/tmp:{PATH}"}}, "its environment (PATH)"),
         (lambda fields: {**fields, "umask": 0}, "its umask"),
+        (lambda fields: {**fields, "env": {**fields["env"], "MASTER_ADDR": "evil.example"}}, "its environment"),
+        (lambda fields: {**fields, "env": {**fields["env"], "OMP_NUM_THREADS": "64"}}, "its environment"),
     ],
-    ids=["command", "directory", "loader", "PATH", "umask"],
+    ids=["command", "directory", "loader", "PATH", "umask", "address", "threads"],
 )
 def test_a_tampered_job_is_refused(
     start: Callable[..., Shim], hers: Callable[..., JobSpec], change: Change, says: str

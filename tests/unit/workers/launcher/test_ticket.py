@@ -75,6 +75,8 @@ def refusal(asked: LaunchRequest, key: bytes = KEY, run_dir: int = -1) -> str:
         {"env": {}},
         {"env": {**ENV, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTHONUNBUFFERED": ""}},
         {"env": {**ENV, "PYTHONPATH": ""}},
+        {"env": {**ENV, "OMP_NUM_THREADS": "3", "MASTER_ADDR": "node1", "MASTER_PORT": "29501"}},
+        {"env": {**ENV, "MKL_NUM_THREADS": "$(id)"}},
         {"env": {**ENV, "HOME": "/somewhere", "VIRTUAL_ENV": "/v", "EMOJI": "\N{GRINNING FACE}", "RAW": "\udcff"}},
         {"pty": Window(typed=True)},
         {"umask": 0o077, "separate_stderr": True, "warm": True, "name": "x", "tags": ("a",)},
@@ -83,7 +85,7 @@ def refusal(asked: LaunchRequest, key: bytes = KEY, run_dir: int = -1) -> str:
 def test_what_a_worker_starts_is_what_was_signed(changes: dict[str, Any], devices: Any) -> None:
     """Whatever the worker adds for the devices, the hook and the caps, the job starts with its signed PATH."""
     spec = signed(make_spec(**{"env": ENV, "argv": ("sh", "-c", "echo {index} \udcff"), "cwd": "/h/x", **changes}))
-    asked = request(spec, devices=devices)
+    asked = request(spec, devices=devices, threads=True)
 
     assert "" == refusal(asked)
     started = admitted(asked, KEY, None)
@@ -197,6 +199,8 @@ def test_a_job_with_code_starts_in_its_copy(directory: str, tmp_path: Path) -> N
 
 
 GOOD = signed(make_spec(env=ENV, argv=("python", "-c", "print()"), cwd="/h"))
+#: Texts that are no number of threads.
+COUNTS = ("", "0", "-1", "+1", " 1", "1\n", "1.5", "1e3", "0x10")
 TAMPERED: dict[str, Callable[[LaunchRequest], LaunchRequest]] = {
     "another account": lambda asked: asked._replace(name="eve"),
     "another uid": lambda asked: asked._replace(uid=asked.uid + 1),
@@ -217,6 +221,9 @@ TAMPERED: dict[str, Callable[[LaunchRequest], LaunchRequest]] = {
     "a variable less": lambda asked: asked._replace(
         env={name: value for name, value in asked.env.items() if name != "LD_LIBRARY_PATH"}
     ),
+    "another address of its ranks": lambda asked: asked._replace(env={**asked.env, "MASTER_ADDR": "evil.example"}),
+    "another port of its ranks": lambda asked: asked._replace(env={**asked.env, "PET_MASTER_PORT": "29500"}),
+    "another number of threads": lambda asked: asked._replace(env={**asked.env, "MKL_NUM_THREADS": "64"}),
     "a member's variable": lambda asked: asked._replace(env={**asked.env, "GPUQUEUE_SWEEP_X": "1"}),
 }
 
@@ -244,13 +251,20 @@ def test_what_differs_from_the_ticket_is_refused(how: str, devices: Any) -> None
         {"TF_FORCE_GPU_ALLOW_GROWTH": ["true"]},
         {"TF_FORCE_GPU_ALLOW_GROWTH": [{}, "true"]},
         {"PYTHONPATH": [["/h/lib"], f"{INSIDE}:/h/lib"]},
+        *({"OMP_NUM_THREADS": [None, count]} for count in (*COUNTS, "12345", "\u0663", "a[$(id)]", 4, None, ["4"])),
+        {"OMP_NUM_THREADS": ["8", "4"]},  # the submitter has signed none
+        {"MASTER_ADDR": [None, "127.0.0.1"]},  # the launcher sets these
+        {"MASTER_ADDR": [None, "evil.example"]},
+        {"MASTER_PORT": [None, "29500"]},
+        {"PET_MASTER_PORT": [None, "1$(id)"]},
+        {"PET_MASTER_ADDR": [None, "evil.example"]},
         ["PYTHONPATH"],
         7,
         None,
     ],
 )
 def test_what_the_worker_says_it_has_changed_is_not_believed(changed: object) -> None:
-    """Only the caps, the hook and MPS may be changed, and what was there before must be what was signed."""
+    """Only the caps, the hook, threads and MPS may be changed, and what was there before must be what was signed."""
     env = {**request(GOOD).env, "GPUQUEUE_CHANGED": json.dumps(changed)}
     if isinstance(changed, dict):
         env.update({name: pair[-1] for name, pair in changed.items()})
@@ -354,3 +368,17 @@ def test_a_key_is_read(tmp_path: Path) -> None:
 
     assert KEY == key_of(parser().parse_args([*words, "--ticket-key", str(path)]))
     assert key_of(parser().parse_args(words)) is None
+
+
+def test_a_number_of_threads_that_the_person_has_signed_is_theirs() -> None:
+    """The worker adds a number only where the person has set none, and takes none away."""
+    spec = signed(make_spec(env={**ENV, "NUMEXPR_NUM_THREADS": "3"}))
+    asked = request(spec, threads=True)
+    changed = json.loads(asked.env["GPUQUEUE_CHANGED"])
+
+    assert "" == refusal(asked)
+    assert "3" == asked.env["NUMEXPR_NUM_THREADS"]
+    for before in (None, "3"):
+        more = {**changed, "NUMEXPR_NUM_THREADS": [before, "64"]}
+        env = {**asked.env, "NUMEXPR_NUM_THREADS": "64", "GPUQUEUE_CHANGED": json.dumps(more)}
+        assert "its environment" in refusal(asked._replace(env=env))

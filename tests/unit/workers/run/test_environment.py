@@ -14,7 +14,7 @@ from gpuqueue.model.placement import Placement, Visible
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.units import GIB, MIB
-from workers.run.environment import INSIDE, environment
+from workers.run.environment import INSIDE, environment, threads_of
 
 
 def device(uuid: str, kind: DeviceKind, index: int | None = None) -> RunDevice:
@@ -247,3 +247,54 @@ def test_a_job_through_mps_knows_where_and_how_much() -> None:
     own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"}
     assert {**mps, **own, limit: "0=6144M"} == found(make_spec(mem_bytes=6 * GIB, env=own), gpus[0])
     assert {} == found(spec, device("cpu-h", DeviceKind.CPU))
+
+
+def on_a_host(spec: JobSpec, devices: int, monkeypatch: pytest.MonkeyPatch, *, cpus: int = 16) -> dict[str, str]:
+    """Return the numbers of threads of a job on a host with so many devices and processors, by their variables."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
+    cpu = (device("cpu-h", DeviceKind.CPU),)
+    found = environment(1, "1.a", spec, cpu, Path("/r"), threads=threads_of(spec, devices))
+    return {name: value for name, value in found.items() if name.endswith("_NUM_THREADS")}
+
+
+@pytest.mark.parametrize(
+    ("spec", "devices", "cpus", "threads"),
+    [
+        ({}, 1, 16, "16"),
+        ({}, 4, 16, "4"),
+        ({"gpus": 2}, 4, 16, "8"),
+        ({"gpus": 2}, 4, 10, "5"),
+        ({}, 8, 2, "1"),
+        ({"cpus": 3}, 4, 16, "3"),
+        ({"cpus": 2.5}, 4, 16, "2"),
+        ({"cpus": 0.5}, 4, 16, "1"),
+        ({"cpus": 10_000}, 4, 16, "9999"),  # the launcher refuses more
+    ],
+)
+def test_a_job_starts_as_many_threads_as_its_share_of_the_processors(
+    spec: dict[str, Any], devices: int, cpus: int, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: six jobs on two processors had two threads each, and took twice as long as with one each."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+    assert dict.fromkeys(names, threads) == on_a_host(make_spec(**spec), devices, monkeypatch, cpus=cpus)
+
+
+def test_the_threads_that_the_submitter_has_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All these libraries follow OMP_NUM_THREADS where their own variable is not set."""
+    assert {"OMP_NUM_THREADS": "7"} == on_a_host(make_spec(env={"OMP_NUM_THREADS": "7"}), 4, monkeypatch)
+    assert {"OMP_NUM_THREADS": ""} == on_a_host(make_spec(env={"OMP_NUM_THREADS": ""}), 4, monkeypatch)
+    own = on_a_host(make_spec(env={"MKL_NUM_THREADS": "7"}), 4, monkeypatch)
+    assert ("7", "4") == (own["MKL_NUM_THREADS"], own["OMP_NUM_THREADS"])
+
+
+def test_threads_do_not_travel_on() -> None:
+    """A job that submits a job leaves the number to the host of that one. Without a number nothing is set."""
+    cpu = (device("cpu-h", DeviceKind.CPU),)
+    env = {"PATH": "/bin", "NUMEXPR_NUM_THREADS": "2"}
+
+    inside = environment(1, "1.a", make_spec(env=env), cpu, Path("/r"), threads=4)
+
+    assert "4" == inside["OMP_NUM_THREADS"]
+    assert {**env, "PYTHONUNBUFFERED": "1"} == travelling(inside)
+    assert "GPUQUEUE_CHANGED" not in environment(1, "1.a", make_spec(env=env), cpu, Path("/r"))

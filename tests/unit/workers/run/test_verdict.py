@@ -6,7 +6,7 @@ import pytest
 
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.text.units import GIB, MIB
-from workers.run.verdict import MAX_ERROR, TAIL_BYTES, InsideReport, hidden_failure, judged, tail
+from workers.run.verdict import MAX_ERROR, TAIL_BYTES, InsideReport, hidden_failure, judged, port_hint, tail
 
 FAILED = Ending.from_status(1)
 DIED = InsideReport(out_of_memory=True)
@@ -206,3 +206,25 @@ def test_a_process_that_died_of_it_needs_no_log_either(message: str, items: tupl
 
     assert note is not None
     assert items == note.items
+
+
+@pytest.mark.parametrize(
+    ("ending", "log", "helps"),
+    [
+        (FAILED, b"OSError: [Errno 98] Address already in use\nOSError: [Errno 98] Address already in use\n", True),
+        (FAILED, b"DistNetworkError: ... port: 29500, useIpv6: false, code: -98, name: EADDRINUSE", True),
+        (FAILED, b"[::]:29500 (errno: 98 - Address already in use). The server socket has failed to listen", True),
+        (FAILED, b"distributed communication on port `29500`, but another process is utilizing it.", True),
+        (Ending.from_status(-6), b"NCCL WARN Call to bind failed : Address already in use", True),
+        (Ending.stopped(EndingKind.TIMED_OUT, -15), b"EADDRINUSE", True),
+        (Ending.from_status(0), b"Address already in use, trying the next port", False),
+        (Ending.stopped(EndingKind.CANCELLED, -15), b"Address already in use, trying the next port", False),
+        (FAILED, b"ConnectionRefusedError: [Errno 111] Connection refused", False),
+    ],
+)
+def test_a_run_whose_port_another_process_had_gets_one_hint(ending: Ending, log: bytes, *, helps: bool) -> None:
+    """Launchers of training take the same port by default, so a second run on the host fails."""
+    note = port_hint(ending, log)
+
+    assert helps is (note is not None)
+    assert note is None or "take $MASTER_PORT, which is free for each run" in note.words

@@ -9,6 +9,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.model.run import RunDevice
+from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import Held, RunDir
 from workers.shim.client import Shim, Unanswered
@@ -58,3 +59,23 @@ def test_after_any_error_the_lock_shows_whether_there_is_a_shim(
     free = directory.try_lock()
     assert free is not None
     os.close(free)
+
+
+@pytest.mark.parametrize(
+    ("settings", "devices", "names"),
+    [
+        ({}, 1, {"threads", "open_files"}),
+        ({"GPUQUEUE_LIMIT_THREADS": "false"}, 1, {"open_files"}),
+        ({}, None, {"open_files"}),  # the driver did not answer
+        ({"GPUQUEUE_RUN_AS": "submitter"}, 1, {"threads"}),  # the launcher or a session has the other one
+    ],
+)
+def test_what_is_known_of_the_limits_of_a_run_is_recorded(
+    settings: dict[str, str], devices: int | None, names: set[str]
+) -> None:
+    """The number of threads can be turned off for a site."""
+    spawn = Spawn.__new__(Spawn)
+    spawn._settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", **settings})
+    spawn._host_devices = devices
+
+    assert names == spawn.limits(make_spec()).keys()
