@@ -49,6 +49,8 @@ RESERVE_BYTES = 64 * MIB
 ROOM_BYTES = 4 * MIB
 #: Size of the file with the pid, in bytes.
 PID_BYTES = 128
+#: What is added to the score by which the kernel chooses a process to kill when host memory runs out. Jobs get more.
+OOM_SCORE_ADJ = -500
 #: Number of lines from the end of the store's log that explain its end, and the most bytes that are read for them.
 LAST_LINES, LAST_BYTES = 3, 65536
 #: The start of a line in the store's log, up to the mark of its level: the pid and the role, and the time.
@@ -261,6 +263,8 @@ class EmbeddedStore:
         servers.write_record(self._directory, program)
         environ = environment_for(program.path, os.environ)
         server = DetachedProcess(self._command(program.path), log=self.log, keep=lock, environ=environ)
+        with contextlib.suppress(OSError):  # only root may do that
+            Path(f"/proc/{server.pid}/oom_score_adj").write_text(str(OOM_SCORE_ADJ), encoding="ascii")
         identity = ProcessIdentity.of(server.pid)
         if identity is not None:  # else it has ended already
             try:

@@ -186,6 +186,8 @@ Restart=on-failure
 RestartSec=2
 # Only the main process is asked to stop. It ends the recorder first, and then the store.
 KillMode=mixed
+# It holds the queue. Jobs add to their scores (setting oom_score_adj).
+OOMScoreAdjust=-500
 TimeoutStopSec=120
 TasksMax=infinity
 {sandbox}{without_devices}

@@ -161,6 +161,8 @@ class Settings:
     mps_thread_percentage: int | None = None
     #: Whether a job gets its share of the processors of its host as the number of threads of numerical libraries.
     limit_threads: bool = True
+    #: What is added to the score of jobs by which the kernel chooses a process to kill when host memory runs out.
+    oom_score_adj: int = 300
     #: Largest log of a run. A larger log loses its middle; None: no limit.
     log_limit_bytes: int | None = 4 * 2**30
     #: Most disk space of all logs of one user on one host. The oldest logs of ended runs are cut; None: no limit.

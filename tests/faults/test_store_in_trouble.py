@@ -234,3 +234,18 @@ def test_a_server_that_is_only_just_coming_up_is_left_alone(own: Settings, monke
         EmbeddedStore(own).start()
 
     assert server.alive()
+
+
+def _may_lower_scores() -> bool:
+    """Return whether this process may have the kernel kill others before it (CAP_SYS_RESOURCE of capabilities(7))."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(effective, 16) & 1 << 24)
+
+
+@pytest.mark.skipif(not _may_lower_scores(), reason="takes CAP_SYS_RESOURCE, which root has outside of containers")
+def test_the_kernel_kills_jobs_before_the_store_when_host_memory_runs_out(own: Settings) -> None:
+    """The store holds the queue of all jobs, and a job that is killed can run again."""
+    found = Path(f"/proc/{server_of(own).pid}/oom_score_adj")
+
+    assert embedded.OOM_SCORE_ADJ == int(found.read_text())

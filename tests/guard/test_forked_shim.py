@@ -25,7 +25,7 @@ WRITTEN = {".pid", "pid", "log", ".exit"}
 #: Files that a shim polls as often as time permits: the heartbeat and the requests to end.
 POLLED = {"heartbeat", "cancel", "preempt.json"}
 #: Files that the forked child opens before it becomes the job.
-JOBS = {"/dev/null"}
+JOBS = {"/dev/null", "/proc/self/oom_score_adj"}
 #: How often the forked child sets a signal's handler before it becomes the job: only those that differ from the
 #: default. Measured: 3. It used to set each of 64.
 SIGNALS = Bound(2, 5)
@@ -46,7 +46,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Traced:
     counting = traced_program(tmp_path, out, f"{OPENS},{SYNCS},rt_sigaction,execve", sys.executable)
     monkeypatch.setattr(sys, "executable", str(counting))
     by = Shims()
-    shim = Shim(tmp_path / "runs", ["/bin/true"], by=by)
+    shim = Shim(tmp_path / "runs", ["/bin/true"], by=by, oom_score_adj=300)
     shim.ended()
     _, job = (shim.directory.path / "pid").read_text().splitlines()
     shim.process.close()

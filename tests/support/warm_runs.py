@@ -52,7 +52,8 @@ class WarmRuns:
     def spec(self, script: str, *args: str, name: str = "train.py", **changes: object) -> JobSpec:
         """Return a spec that runs a script with this text."""
         (self.place / name).write_text(script)
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.place), "LANG": "C.UTF-8"}
+        # Without a port each run would get another one.
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.place), "LANG": "C.UTF-8", "MASTER_PORT": "29501"}
         spec = make_spec(argv=(sys.executable, name, *args), cwd=str(self.place), env=env)
         return replace(spec, **changes)  # type: ignore[arg-type]
 
@@ -115,6 +116,7 @@ class WarmRuns:
                 kill_grace_s=1.0,
                 start_before=time.monotonic() + 60,
                 umask=spec.umask,
+                oom_score_adj=300,
             )
         )
         directory.renew(time.monotonic() + 100)

@@ -23,6 +23,7 @@ from workers.launcher.pinned_code import pinned
 from workers.launcher.session import Session
 from workers.launcher.ticket import PATH
 from workers.shim import code
+from workers.shim.host_memory import adjust_oom_score
 from workers.shim.not_started import TOO_LATE, why
 from workers.shim.tree import PR_SET_PDEATHSIG, begin_child, prctl, raise_open_files
 
@@ -40,6 +41,8 @@ ANSWER = 3
 PSEUDO_TERMINALS = range(136, 144)
 #: Descriptors below this are closed, even if a session has lowered the limit of open files.
 MOST_DESCRIPTORS = 1024
+#: The largest adjustment that the kernel knows.
+MAX_OOM_SCORE_ADJ = 1000
 #: Errors at the limits that a session has set for the person. Without a session they are a shortage of the host.
 LIMITS_REACHED = {errno.EAGAIN, errno.EMFILE}
 
@@ -62,6 +65,8 @@ class LaunchRequest(NamedTuple):
     limits: Limits
     #: The signature of the service; None if there is none.
     ticket: str | None = None
+    #: What is added to the score by which the kernel chooses a process to kill when host memory runs out.
+    oom_score_adj: int = 0
 
     @classmethod
     def read(cls, fd: int) -> LaunchRequest:
@@ -89,6 +94,7 @@ class LaunchRequest(NamedTuple):
                 code=spec["code"],
                 limits=Limits(**(spec.get("limits") or {})),  # a worker of an older version says none
                 ticket=spec.get("ticket"),  # likewise
+                oom_score_adj=spec.get("oom_score_adj", 0),  # likewise
             )
             words = [found.name, found.cwd, *found.argv, *found.env, *dict.values(found.env)]
             fits = (
@@ -97,6 +103,8 @@ class LaunchRequest(NamedTuple):
                 and type(found.argv) is list
                 and type(found.uid) is int
                 and type(found.umask) is int
+                and type(found.oom_score_adj) is int
+                and 0 <= found.oom_score_adj <= MAX_OOM_SCORE_ADJ  # less would be the right of root
             )
             fits = fits and all(type(word) is str for word in words) and found.limits.are_valid
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
@@ -127,7 +135,7 @@ def become(
         if group is not None:
             group.enter()
         account = permitted(request.name, request.uid, rules)
-        reset_limits(session)
+        reset_limits(session, request.oom_score_adj)
         bundle = -1
         if request.code is not None:
             bundle, *files = files
@@ -176,15 +184,14 @@ def with_code_directory(request: LaunchRequest, run_dir: int, uid: int, rules: R
         os.close(made)
 
 
-def reset_limits(session: Session | None) -> None:
+def reset_limits(session: Session | None, oom_score_adj: int) -> None:
     """Undo the launcher's own limits, and forbid core dumps, which can be as large as the memory of the job.
 
     The limits of a session stay. They forbid core dumps unless one of its modules permits them.
     """
     if session is None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("0")
+    adjust_oom_score(oom_score_adj)
 
 
 def take(outputs: list[int], request: LaunchRequest, uid: int) -> None:

@@ -14,6 +14,7 @@ import time
 from typing import NamedTuple
 
 from workers.launcher.cgroup_place import limitable
+from workers.shim.host_memory import RAN_OUT, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,8 +126,11 @@ class RunGroup:
             if self._limits.are_set:
                 raise
 
-    def shortage(self) -> str:
-        """Return why the kernel has killed processes of the run for lack of host memory; empty if it has not."""
+    def shortage(self, available: str = "") -> str:
+        """Return why the kernel has killed processes of the run for lack of host memory; empty if it has not.
+
+        *available* are the words about the memory of the host at that time.
+        """
         try:
             with open(os.path.join(self._directory, "memory.events"), encoding="ascii") as file:
                 events = {name: int(number) for name, number in (line.split() for line in file)}
@@ -135,9 +139,9 @@ class RunGroup:
         if not events.get("oom_kill"):
             return ""
         if events.get("oom") and self._limits.memory_bytes is not None:
-            most = _size(self._limits.memory_bytes)
+            most = size_of(self._limits.memory_bytes)
             return f"it needed more host memory than the {most} that it may use on this host"
-        return "the host ran out of memory"
+        return RAN_OUT + available
 
     def kill(self) -> None:
         """Kill all processes of the group at once, also those that begin meanwhile."""
@@ -191,14 +195,6 @@ def default_processes(pid_max: str = "/proc/sys/kernel/pid_max") -> int:
 
 def _smaller(one: N | None, other: N | None) -> N | None:
     return min((each for each in (one, other) if each is not None), default=None)
-
-
-def _size(size_bytes: int) -> str:
-    """Return a size in words. The functions of the package for that need more than the standard library."""
-    for unit_bytes, letter in ((2**30, "G"), (2**20, "M")):
-        if size_bytes >= unit_bytes:
-            return f"{size_bytes / unit_bytes:.1f}".removesuffix(".0") + letter
-    return f"{size_bytes}B"
 
 
 def _until(limit_s: float) -> Iterator[None]:

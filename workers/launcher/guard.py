@@ -29,6 +29,7 @@ from workers.results.pack import STALL_S, NoCopy, PackFailed, Progress, stalled
 from workers.results.pack import pack as pack_code
 from workers.results.wanted import MOST_REQUEST_BYTES, ArchiveRequest
 from workers.run import process_tree
+from workers.shim.host_memory import HostMemory
 from workers.shim.launch_protocol import (
     GREETING,
     MOST_BYTES,
@@ -219,9 +220,10 @@ def begun(shim: socket.socket, tree: Tree, reader: int) -> bool:
 
 def follow(shim: socket.socket, tree: Tree, group: RunGroup | None) -> None:
     """Signal the processes of the run as the shim asks, until the last one is gone. Return if the shim is gone."""
-    reported = False
+    reported, memory = False, HostMemory()
     while tree.reap():
-        reported = reported or report_end(shim, tree, group)
+        memory.poll()
+        reported = reported or report_end(shim, tree, group, memory)
         try:
             message = shim.recv(MOST_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -232,7 +234,7 @@ def follow(shim: socket.socket, tree: Tree, group: RunGroup | None) -> None:
         if not message:
             return
         obey(message, tree, group)
-    reported = reported or report_end(shim, tree, group)
+    reported = reported or report_end(shim, tree, group, memory)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     send_to(shim, b"gone %d %f" % (usage.ru_maxrss, usage.ru_utime + usage.ru_stime))
 
@@ -249,11 +251,14 @@ def obey(message: bytes, tree: Tree, group: RunGroup | None) -> None:
             os.kill(tree.pid, int(number))  # not reaped yet, so the pid is still its own
 
 
-def report_end(shim: socket.socket, tree: Tree, group: RunGroup | None) -> bool:
+def report_end(shim: socket.socket, tree: Tree, group: RunGroup | None, memory: HostMemory) -> bool:
     """Report to the shim how the first process ended; return False while it lives."""
     if tree.status is None:
         return False
-    shortage = group.shortage() if group is not None and tree.status != 0 else ""
+    if group is None:
+        shortage = memory.reason(tree.status)
+    else:
+        shortage = group.shortage(memory.words()) if tree.status != 0 else ""
     return send_to(shim, b"ended %d %s" % (tree.status, shortage.encode()))
 
 

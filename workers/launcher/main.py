@@ -38,7 +38,7 @@ from workers.launcher.cgroup import Limits  # noqa: E402
 from workers.launcher.pam import Service  # noqa: E402
 from workers.launcher.pinned_code import prepared  # noqa: E402
 from workers.launcher.run_directory import mount_of  # noqa: E402
-from workers.shim import master_port  # noqa: E402
+from workers.shim import host_memory, master_port  # noqa: E402
 from workers.shim.code import DIRECTORY  # noqa: E402
 from workers.shim.tree import prctl  # noqa: E402
 
@@ -238,6 +238,7 @@ def serve(listener: socket.socket, rules: Rules) -> None:
     """Fork a guard for each connection of the account of the workers."""
     signal.signal(signal.SIGCHLD, collect)
     master_port.candidates()  # read once, for all guards
+    host_memory.opened()
     gc.collect()
     gc.freeze()
     while True:

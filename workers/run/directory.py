@@ -358,6 +358,8 @@ class ShimSpec:
     #: The signature of the service, by which a launcher knows the job (:mod:`gpuqueue.model.ticket`). None: there is
     #: none.
     ticket: str | None = None
+    #: What is added to the score by which the kernel chooses a process to kill when host memory runs out; 0: nothing.
+    oom_score_adj: int = 0
 
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain values for the file."""

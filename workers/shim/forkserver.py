@@ -29,6 +29,7 @@ if __name__ == "__main__" and not TYPE_CHECKING:  # isolated: only the standard 
 # Everything is loaded before the fork, so every shim runs this version even if another one is installed later.
 from workers.shim import (  # noqa: E402
     attached_terminal,  # noqa: F401
+    host_memory,
     master_port,
     pseudo_terminal,  # noqa: F401
     supervisor,
@@ -128,6 +129,7 @@ def main(fd: int) -> None:
         name.write(NAME)
     os.set_inheritable(fd, False)
     master_port.candidates()
+    host_memory.opened()
     gc.collect()
     gc.freeze()  # keeps the loaded objects in memory pages that all shims share
     with contextlib.suppress(ConnectionError):

@@ -14,6 +14,7 @@ import time
 from workers.shim import acl, code
 from workers.shim.attached_terminal import SOCKET, TypedTerminal
 from workers.shim.files import POLL_S, asked_end, put, read, renewed_until
+from workers.shim.host_memory import adjust_oom_score
 from workers.shim.launched import launch
 from workers.shim.not_started import TOO_LATE, NotStarted, no_process, no_start, why
 from workers.shim.preempt_request import NEVER, PreemptRequest
@@ -129,6 +130,8 @@ def execute(spec: dict[str, Any], output: LogFile | Terminal, answer: int, paren
     try:
         begin_child(parent)
         raise_open_files()
+        if spec["oom_score_adj"]:
+            adjust_oom_score(spec["oom_score_adj"])
         os.umask(int(spec["umask"]))
         output.take()
         if spec["code"] is not None:
@@ -163,6 +166,8 @@ def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogF
     except OSError as error:
         answer = f"cold: {error.strerror}"
     else:
+        if spec["oom_score_adj"]:
+            adjust_oom_score(spec["oom_score_adj"], warm_interpreter.pid)
         warm_interpreter.ask(os.getcwd(), output.log, theirs)
         os.close(theirs)
         answer = answer_of(reader, warm_interpreter.pid, spec)

@@ -47,6 +47,7 @@ import time
 
 from workers.shim import acl
 from workers.shim.files import POLL_S, add, asked_end, deleted, put, put_at_last, read, renewed_until
+from workers.shim.host_memory import HostMemory
 from workers.shim.log import KeptLog, LogLimit
 from workers.shim.master_port import with_master_port
 from workers.shim.not_started import NotStarted
@@ -189,13 +190,18 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
     names = ["log", "stderr"] if spec["separate_stderr"] else ["log"]
     logs = [KeptLog(name, spec["log_limit_bytes"]) for name in names]
     reports = LogLimit(acl.REPORTS, MAX_REPORTS_BYTES)
+    memory = HostMemory() if spec["user"] is None else None  # else its guard watches that
 
     def check_logs() -> float:
+        if memory is not None:
+            memory.poll()
         reports.check()
         return min([log.check() for log in logs])
 
     request = PreemptRequest(spec["kill_grace_s"])
     kind = watch(tree, spec, check_logs, request)
+    if kind == "exited" and memory is not None:
+        tree.cause = memory.reason(tree.status)
     ended = time.monotonic()
     if kind == "exited" and request.signalled and tree.status != 0:
         kind = "preempted"  # it ended on SIGTERM; its other processes may still be saving

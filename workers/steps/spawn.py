@@ -138,6 +138,7 @@ class Spawn:
                 code=code,
                 limits=_limits(spec),
                 ticket=None if launcher is None else spec.ticket,
+                oom_score_adj=settings.oom_score_adj,
             ),
             run.figures(),
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from unit_files import SANDBOX, service_of
 
+from gpuqueue.embedded.store import OOM_SCORE_ADJ
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.installation.files import Directory, File
 from gpuqueue.installation.services import Part
@@ -74,6 +75,9 @@ def test_a_restart_leaves_jobs_alone() -> None:
         service = service_of(unit_texts(SITE)[name])
         assert (["process"], ["continue"]) == (service["KillMode"], service["OOMPolicy"])
     assert ["mixed"] == service_of(unit_texts(SITE)["gpuqueue-store"])["KillMode"]  # the recorder ends before the store
+    assert [str(OOM_SCORE_ADJ)] == service_of(unit_texts(SITE)["gpuqueue-store"])[
+        "OOMScoreAdjust"
+    ]  # it holds the queue
     for name in (RUNS_UNIT, "gpuqueue-launcher"):
         assert ["yes"] == service_of(unit_texts(SITE)[name])["Delegate"]  # a control group for each run
 

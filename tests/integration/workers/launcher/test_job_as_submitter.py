@@ -19,6 +19,8 @@ from gpuqueue.model.run import EndingKind
 from workers.run.environment import TOKEN
 from workers.run.verdict import read_reports
 from workers.shim import acl
+from workers.shim.master_port import candidates
+from workers.shim.tree import open_files
 
 Start = Callable[..., Shim]
 
@@ -316,3 +318,29 @@ def test_a_job_has_no_keys_of_another(as_user: Start, people: People) -> None:
 
     other.ended()
     assert (["True", "True"], ["False"]) == (first.log().split(), other.log().split())
+
+
+def test_the_launcher_chooses_where_the_processes_of_a_run_meet(as_user: Start) -> None:
+    """Each run has a port of its own at this host, whatever account it has."""
+    words = "echo $MASTER_ADDR $MASTER_PORT $PET_MASTER_PORT; sleep 600"
+    runs = [as_user("/bin/sh", "-c", words) for _ in range(2)]
+    until(lambda: all(run.log() for run in runs), what="the jobs")
+
+    (one, port, of_torchrun), (other, another, _) = (run.log().split() for run in runs)
+    for run in runs:
+        run.directory.ask_end(EndingKind.CANCELLED)
+        run.ended()
+    assert ("127.0.0.1", "127.0.0.1", port) == (one, other, of_torchrun)
+    assert port != another
+    assert {int(port), int(another)} <= set(candidates())
+
+
+def test_a_job_has_the_limits_of_a_job(as_user: Start) -> None:
+    """All open files that are permitted, and a place before the queue when host memory runs out; never behind it."""
+    run = as_user("/bin/sh", "-c", "ulimit -Sn; ulimit -Hn; cat /proc/self/oom_score_adj", oom_score_adj=300)
+
+    assert 0 == run.ended().ending.exit_code
+    soft, hard, adjustment = map(int, run.log().split())
+    assert (open_files(hard), 300) == (soft, adjustment)
+    forged = as_user("/bin/true", oom_score_adj=-1000)
+    assert "the spec of the run is damaged" in forged.ended().ending.detail

@@ -22,6 +22,7 @@ from gpuqueue.text.units import GIB
 from workers.run import process_tree
 from workers.run.environment import TOKEN
 from workers.run.verdict import read_reports
+from workers.shim.master_port import candidates
 
 DIE_AT = Path(__file__).parents[3] / "support" / "die_at.py"
 #: A script that each test writes anew. Its output shows that it ran.
@@ -156,6 +157,22 @@ ENVIRONMENT = """
 import os
 print({name: value for name, value in sorted(os.environ.items()) if name not in ("GPUQUEUE_TOKEN", "GPUQUEUE_ATTEMPT")})
 """
+
+
+def test_a_warm_job_has_a_port_of_its_own_and_the_limits_of_a_job(make: Callable[..., WarmRuns]) -> None:
+    """The interpreter was started before the run had a port, a score and a shim."""
+    runs = make()
+    address = "os.environ['MASTER_ADDR'], os.environ['MASTER_PORT']"
+    spec = runs.spec(f"import os; print({address}, open('/proc/self/oom_score_adj').read())")
+    spec = replace(spec, env={name: value for name, value in spec.env.items() if name != "MASTER_PORT"})
+
+    cold, warm = runs.cold(spec), runs.warm(spec)
+
+    assert ("exit 0", "warm") == (warm.ending, warm.start)
+    for outcome in (cold, warm):
+        address, port, adjustment = outcome.log.split()
+        assert ("127.0.0.1", True) == (address, int(port) in candidates())
+        assert int(adjustment) >= 300  # an account may not lower what it has inherited
 
 
 def test_a_job_without_a_locale_has_what_python_makes_of_that(make: Callable[..., WarmRuns]) -> None:

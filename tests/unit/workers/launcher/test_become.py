@@ -59,6 +59,12 @@ def test_limits_are_read_if_there_are_any(tmp_path: Path) -> None:
     )
 
 
+def test_the_adjustment_of_its_score_is_read_if_there_is_one(tmp_path: Path) -> None:
+    """A worker of an older version says none."""
+    assert 0 == read(tmp_path, json.dumps(SPEC)).oom_score_adj
+    assert 300 == read(tmp_path, json.dumps({**SPEC, "oom_score_adj": 300})).oom_score_adj
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -89,6 +95,11 @@ def test_limits_are_read_if_there_are_any(tmp_path: Path) -> None:
                 {"limits": {"memory_bytes": None, "cpus": float("nan")}},
                 {"limits": {"disk": 1}},
                 {"limits": [1]},
+                {"oom_score_adj": -1000},  # nobody ends it for lack of memory
+                {"oom_score_adj": 1001},
+                {"oom_score_adj": "300"},
+                {"oom_score_adj": True},
+                {"oom_score_adj": None},
             )
         ),
     ],
