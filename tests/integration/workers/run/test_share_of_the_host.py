@@ -11,8 +11,8 @@ import pytest
 from site_of_one import Site
 
 from gpuqueue.model.job import JobState
+from gpuqueue.model.run import NoteKind
 from workers.run.signed_environment import THREADS
-from workers.run.verdict import PORT_HINT
 from workers.shim.master_port import candidates
 from workers.shim.tree import open_files
 
@@ -50,9 +50,10 @@ def test_a_run_gets_its_share_and_show_says_so(two: Site) -> None:
     line = f"limits     {share} thread{'s' * (share > 1)} a library (OMP_NUM_THREADS), {files} open files"
     shown = two.cli("show", str(job_id)).stdout
     assert line in shown
-    assert [PORT_HINT] == [note.text for note in record.notes]
-    assert "note" in shown
-    assert (JobState.SUCCEEDED, (), {"open_files": files}) == (other.job.state, other.notes, other.runs[0].limits)
+    assert [NoteKind.PORT_TAKEN.value] == [note.kind for note in record.runs[0].notes]
+    assert f"note       {record.runs[0].notes[0].words}" in shown
+    assert (JobState.SUCCEEDED, ()) == (other.job.state, other.runs[0].notes)
+    assert {"open_files": files} == other.runs[0].limits
     assert ["7"] == log_of(two, other.job.id)[0].split()
 
 
