@@ -555,6 +555,23 @@ def test_threads_share_a_connection_and_each_gets_its_own_answers(resp_client: A
     assert [] == wrong
 
 
+def test_a_connection_in_use_is_closed_after_its_answer(start_store: StartStore) -> None:
+    """Regression: a thread that was still asking kept its connection in a closed client, which nobody closed again."""
+    url = start_store()
+    with closing(connect_at_once(url)) as other:
+        asking = connect_at_once(url)
+        thread = threading.Thread(target=asking.xread, args=({"stream": "$"},), kwargs={"block": 30_000})
+        thread.start()
+        until(lambda: other.execute_command("CLIENT", "LIST").count("cmd=xread"), what="the thread to ask")
+
+        asking.close()
+        other.execute_command("XADD", "stream", "*", "field", "value")
+        thread.join(30)
+
+        until(lambda: 1 == other.execute_command("CLIENT", "LIST").count("cmd="), what="the connection to close")
+    assert not thread.is_alive()
+
+
 def test_a_child_does_not_talk_on_its_parents_line(resp_client: Any) -> None:
     """A forked child does not use its parent's connection, as both would read each other's answers."""
     echo = resp_client.register_script("return ARGV[1]")

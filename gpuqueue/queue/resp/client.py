@@ -141,17 +141,22 @@ class RespClient(Commands):
         self._connect_s = connect_s
         self._silent_s = silent_s
         self._idle: list[Line] = []
+        self._closes = 0
         self._pid = os.getpid()
 
     def ask(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         """Send all *commands* at once and return the answers; an error takes the place of its answer."""
         line = self._line()
+        closes = self._closes
         try:
             answers = line.ask(commands)
         except BaseException:  # a late answer must not be taken for that of the next command
             line.close()
             raise
-        self._idle.append(line)
+        if closes == self._closes:
+            self._idle.append(line)
+        else:  # closed by another thread meanwhile
+            line.close()
         return answers
 
     def _do(self, words: Sequence[Word], shape: Shape) -> Any:
@@ -173,7 +178,8 @@ class RespClient(Commands):
         return PubSub(self._new)
 
     def close(self) -> None:
-        """Close the connections; a later command opens a new one."""
+        """Close the connections, those in use after their answer; a later command opens a new one."""
+        self._closes += 1
         while self._idle:
             self._idle.pop().close()
 
