@@ -82,15 +82,18 @@ def story_of(record: Record, events: Sequence[Event]) -> Iterator[StoryStep]:
     runs = {run.attempt: run for run in record.runs}
     since: datetime | None = None
     reason: WaitReason | None = None
+    members_run = False  # of an array, which stays queued while members wait
     for event in events or _events_of(record):
         is_anew = event.act in _WAITS_ANEW
-        if since is not None and (is_anew or event.act is Act.CLAIM or event.state.is_end):
+        members_run = members_run or "began" in event.fields
+        has_begun = event.act is Act.CLAIM or (members_run and event.state is not JobState.HELD)
+        if since is not None and (is_anew or has_begun or event.state.is_end):
             waited_s = (event.at - since).total_seconds()
             if waited_s >= SHORT_S:
                 yield _wait(since, reason, waited_s)
             since = None
         yield from _steps(event, runs.get(event.attempt), record)
-        if event.state in _WAITING and (since is None or is_anew):
+        if event.state in _WAITING and not has_begun and (since is None or is_anew):
             since, reason = event.at, event.reason or (WaitReason.HELD if event.state is JobState.HELD else None)
     if since is not None and record.job.state in _WAITING:
         yield _wait(since, record.job.reason, None)
@@ -117,6 +120,8 @@ def _events_of(record: Record) -> Iterator[Event]:
         if run.ended_at is not None:
             state = job.state if run is record.last_run and job.state.is_end else JobState.QUEUED
             yield event(run.ended_at, Act.FINISH, state, run.attempt)
+    if job.spec.array is not None and job.started_at is not None:
+        yield event(job.started_at, Act.ARRAY, JobState.QUEUED, began="")
     if job.ended_at is not None and all(run.ended_at != job.ended_at for run in record.runs):
         act = Act.CANCEL if job.spec.array is None else Act.ARRAY
         yield event(job.ended_at, act, job.state, because=job.because or "")

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 from bounded import until
 from browser_pages import Open, picture
-from job_scene import JobScene
-from page_scene import HOSTILE
+from factories import make_spec
+from job_scene import JobScene, finish, started
+from page_scene import HOSTILE, ME
 from service_fixtures import ServedSite
 
 from gpuqueue.client import Client
+from gpuqueue.model.array import Array
+from gpuqueue.model.run import Ending
 from gpuqueue.text.sanitize import plain
+from gpuqueue.text.units import GIB
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -228,6 +232,24 @@ def test_an_array_shows_its_members(played: tuple[ServedSite, JobScene], open_pa
     page.locator(".cells .cell.failed").click()
     page.get_by_role("heading", name=f"Job {scene.sweep}_2").wait_for()
     page.locator(".job-facts").get_by_text("lr=1e-2").wait_for()
+
+
+@pytest.mark.full
+def test_an_array_that_has_ended_says_how(played: tuple[ServedSite, JobScene], open_page: Open) -> None:
+    """Regression: it "failed before it started", and had "not started of 1G" in the history."""
+    site, _ = played
+    array = site.queue.requests.submit(
+        make_spec(account=ME, name="pair.py", mem_bytes=GIB, array=Array.parse("0-1"))
+    ).id
+    for index, status in enumerate((0, 1)):
+        finish(site, started(site, array + 1 + index, b"", card=1), Ending.from_status(status), GIB // 2)
+    site.record()
+
+    page = open_page(site, f"jobs/{array}")
+    page.locator(".job-state").get_by_text("1 succeeded, 1 failed").wait_for()
+    page.goto(f"https://127.0.0.1:{site.port}/#/history")
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name=str(array), exact=True))
+    row.get_by_text("1G for each member").wait_for()
 
 
 @pytest.mark.full

@@ -24,6 +24,7 @@ function Memory({ record }) {
   const peak = peakOf(run);
   const { spec } = record.job;
   const asked = spec.placement.whole ? "whole device" : `${size(spec.mem_bytes)}${spec.gpus > 1 ? ` × ${spec.gpus}` : ""}`;
+  if (spec.array) return html`<small>${asked} for each member</small>`;
   if (peak === null) {
     const why = !run ? "not started" : isActive(record.job.state) ? "known at its end" : "peak unknown";
     return html`<span class="none">${why}</span><small> of ${asked}</small>`;
@@ -57,7 +58,7 @@ export function HistoryRowView({ row, now, mayRepeat }) {
       <td class="result"><${Result} row=${row} /></td>
       <td class="device">${placeOf(run) || none("no device")}</td>
       <td class="when"><${When} record=${record} /></td>
-      <td class="figure" data-label="waited">${wait === null ? none("never started") : duration(wait)}</td>
+      <td class="figure" data-label="waited">${wait === null ? none(job.spec.array ? "of each member" : "never started") : duration(wait)}</td>
       <td class="figure" data-label="ran">${run && run.duration_s !== null ? duration(run.duration_s) : job.started_at && isActive(job.state) ? html`${duration(between(job.started_at, now))} <small>so far</small>` : none()}</td>
       <td class="memory"><${Memory} record=${record} /></td>
       <td class="repeat">${mayRepeat && isEnd(job.state) ? html`<a href=${link("submit", { again: label })} aria-label=${`Run again: job ${label}`}>Run again</a>` : null}</td>

@@ -29,7 +29,8 @@ function Course({ view, live, state, now }) {
     return html`${ran}${limit} on ${row?.host ?? job.host ?? "its host"}${places ? `, ${places}` : ""}`;
   }
   if (isEnd(state)) {
-    const how = run?.ending ? `${run.ending.words}${run.duration_s === null ? "" : ` after ${duration(run.duration_s)}`}` : (job.because ?? (run ? "" : "before it started"));
+    const counts = Object.entries(job.tally?.ended ?? {}).filter(([, count]) => count).map(([word, count]) => `${count} ${word}`).join(", ");
+    const how = job.spec.array ? [job.because, counts].filter(Boolean).join("; ") : run?.ending ? `${run.ending.words}${run.duration_s === null ? "" : ` after ${duration(run.duration_s)}`}` : (job.because ?? (run ? "" : "before it started"));
     return html`<bdi>${how}</bdi>${job.ended_at ? html`, <time datetime=${job.ended_at} title=${fullTime(job.ended_at)}>${clock(job.ended_at)}</time>` : null}`;
   }
   if (state === "queued" && live?.place && !NO_PLACE.has(row?.reason ?? "")) return html`${placeOf(live.place)}`;

@@ -8,6 +8,7 @@ from typing import Any
 
 from factories import make_spec
 
+from gpuqueue.model.array import Array
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import Job, JobState, WaitReason
@@ -162,3 +163,25 @@ def test_the_notes_of_a_run_follow_its_end() -> None:
 
     assert ("note", noted.notes[0].words, "", None) == shown(steps[-1])
     assert "run 2 ended: exit 0" == steps[-2].words
+
+
+def test_an_array_waits_until_its_first_member_begins_and_while_it_is_held() -> None:
+    """Regression: an array of which members ran for an hour "waited 1:00:00 for a device"."""
+    queued, failed = JobState.QUEUED, JobState.FAILED
+    events = [
+        event(0, Act.SUBMIT, queued, reason=WaitReason.DEVICE),
+        event(60, Act.ARRAY, queued, began="60000"),
+        event(100, Act.HOLD, JobState.HELD, reason=WaitReason.HELD),
+        event(160, Act.RELEASE, queued),
+        event(3600, Act.ARRAY, failed),
+    ]
+    job = replace(JOB, spec=make_spec(array=Array.parse("0-3")), state=failed, attempt=0, started_at=at(60))
+    ended = Record(job=replace(job, ended_at=at(3600)))
+
+    waits = [
+        [(step.words, step.duration_s) for step in story_of(ended, each) if step.kind == "wait"]
+        for each in (events, [])
+    ]
+
+    device, held = ("for a device that serves it", 60.0), ("for its release", 60.0)
+    assert [[device, held], [("for its turn", 60.0)]] == waits
