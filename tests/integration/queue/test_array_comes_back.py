@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import sqlalchemy as sa
 from factories import claim, end, job_of, make_offer, make_spec, must_claim, serve
@@ -92,6 +94,43 @@ def test_a_scattered_array_with_a_long_text_of_remaining_members_is_restored(
     queue.jobs.cancel(array)
     assert claim(queue) is None
     assert [] == whats_wrong(queue)
+
+
+def failing_twice(queue: JobQueue) -> int:
+    """Submit an array that is held after two failures, let two members fail, and return its id."""
+    serve(queue, make_offer(slots=100))
+    array = replace(Array.parse("0-9%1"), max_failures=2)
+    array_id = queue.requests.submit(make_spec(mem_bytes=GIB // 64, array=array)).id
+    for _ in range(2):
+        end(queue, must_claim(queue), 1)
+    assert JobState.HELD is job_of(queue, array_id).state
+    return array_id
+
+
+def test_an_array_that_was_released_after_failures_stays_released(queue: JobQueue, recorded: Recorded) -> None:
+    """Regression: the store did not know of the release any more, and the next claim held the rest again."""
+    array = failing_twice(queue)
+    queue.jobs.release(array)
+    recorded.record()
+
+    lose_data(recorded)
+
+    assert Member(array, 2) == must_claim(queue).member
+    assert ("3-9", "") == (str(tally(queue, array).left), str(tally(queue, array).held))
+    assert [] == whats_wrong(queue)
+
+
+def test_the_rest_keeps_its_reason_until_all_of_it_is_released(queue: JobQueue) -> None:
+    """Regression: a release of one member, or of one that runs, took the reason from all others."""
+    array = failing_twice(queue)
+    why = job_of(queue, array).because
+
+    queue.jobs.part(array, "release", Indexes.parse("0"))
+    assert why == job_of(queue, array).because == "2 of its members failed and none succeeded"
+    queue.jobs.part(array, "release", Indexes.parse("5"))
+    assert (why, "5") == (job_of(queue, array).because, str(tally(queue, array).left))
+    queue.jobs.release(array)
+    assert job_of(queue, array).because is None
 
 
 @pytest.mark.full

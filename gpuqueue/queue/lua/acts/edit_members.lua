@@ -28,18 +28,20 @@ local parts = part == '' and {{0, MOST_INDEX, 1}} or parse_ranges(part)
 local moved
 local cleared = {} -- field of the event
 if verb == 'release' then
-  if has_exclusions(array.shape) then
+  local had_exclusions = has_exclusions(array.shape)
+  if had_exclusions then
     leave(id, array) -- update_array queues it again
     drop_exclusions(id, array)
-    cleared = {'because', ''}
   end
-  if array.max_failures then -- only failures after the release count
-    call('HSET', job_key(id), F.failures_before, failures_of(array))
-    cleared = {'because', ''}
-  end
-  if #cleared > 0 then call('HDEL', job_key(id), F.because) end
   array.held, moved = cut(array.held, parts)
   array.left = join(array.left, moved)
+  if array.max_failures and #moved > 0 then -- only failures after the release count
+    call('HSET', job_key(id), F.failures_before, failures_of(array))
+  end
+  if had_exclusions or (array.max_failures and #moved > 0 and array.held == '') then
+    call('HDEL', job_key(id), F.because)
+    cleared = {'because', ''}
+  end
 else
   array.left, moved = cut(array.left, parts)
   if verb == 'hold' then

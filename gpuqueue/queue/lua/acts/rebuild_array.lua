@@ -29,6 +29,8 @@ local begun = es + ef + el + call('SCARD', key2('am', id))
 local ec = total - begun - left - held
 if ec < 0 then return redis.error_reply('BADARGS the array has fewer members') end
 call('HSET', job_key(id), F.left, ARGV[3], F.held, ARGV[4], F.succeeded, es, F.failed, ef, F.cancelled, ec, F.lost, el)
+-- Whether it was released after its failures is lost with the store: only later ones count.
+if call('HEXISTS', job_key(id), F.max_failures) == 1 then call('HSET', job_key(id), F.failures_before, whole(ef + el)) end
 call('HDEL', job_key(id), F.progress_unknown, F.member_claimed_ms, F.because)
 if cancelled == '1' then call('HSET', job_key(id), F.all_cancelled, 1) end
 if begun > 0 then

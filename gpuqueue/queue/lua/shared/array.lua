@@ -254,7 +254,10 @@ function split(id, rm, now)
     call('HSET', key, F.started_ms, whole(now))
     record_event('array', id, 'queued', now, 0, 0, '', 'began', whole(now))
   end
-  if cap or not left or left == '' then update_array(id, now) end
+  if cap or not left or left == '' then
+    update_array(id, now)
+    left = call('HGET', key, F.left) -- the rest may be held now
+  end
   return member, index, left
 end
 
