@@ -176,7 +176,7 @@ def job_events(call: Call, name: str) -> tuple[Event, ...]:
 @operation(router, "jobs.retries")
 def retries_of_job(call: Call, name: str) -> tuple[int, ...]:
     """Return the ids of the jobs that run a job again, or members of an array, the oldest first."""
-    call.must_see_jobs()
+    call.must(Action.SEE_JOBS, call.owner_of(name))
     return call.client.jobs.retries(name)
 
 

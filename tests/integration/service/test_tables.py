@@ -144,3 +144,5 @@ def test_a_site_may_show_its_tables_to_anybody_and_jobs_to_their_owners() -> Non
         assert "secret" not in json.dumps(overview)
         assert 0 == ask(site, "/queue-table")[1]["total"]
         assert 0 == ask(site, "/queue-table", mine(site, "bobs"))[1]["total"]
+        retries = f"/jobs/{claim.job_id}/retries"
+        assert (200, 403) == (ask(site, retries, mine(site))[0], ask(site, retries, mine(site, "bobs"))[0])
