@@ -138,7 +138,12 @@ def command_of(
 def started_file(spec: JobSpec) -> StartedFile | None:
     """Return the file that a job with this *spec* starts, None if it is a program on the PATH, or has no file."""
     if spec.script is not None:
-        return StartedFile(spec.script, None if spec.interpreter is None else "python")
+        # Of a script that is not executable, gpuqueue has read the first line, without what the kernel stumbles over.
+        names = (word.rpartition("/")[2] for word in " ".join(spec.argv[:2]).split())
+        first = next((name for name in names if name not in _STARTERS and name[:1] != "-"), "")
+        is_python = spec.interpreter is not None or first.startswith("python")
+        is_kernels = spec.interpreter is None and first == spec.script.rpartition("/")[2]
+        return StartedFile(spec.script, "python" if is_python and not is_kernels else None)
     name, words = "", iter(spec.argv)
     for word in words:
         is_option = bool(name) and (word[:1] in {"-", "+"} or "=" in word or word[:1].isdigit())

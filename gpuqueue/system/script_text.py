@@ -66,7 +66,8 @@ def _line_ends(started: StartedFile, text: bytes, reader: str, cwd: str) -> tupl
     """
     name, path = plain(started.path), shlex.quote(os.path.join(cwd, started.path))  # noqa: PTH118 - as command_line
     if text.startswith(UTF_16):
-        return f"{name} is UTF-16 text, which cannot run: iconv -f UTF-16 -t UTF-8 {path} writes it as UTF-8", None
+        repair = f"repair it with iconv -f UTF-16 -t UTF-8 {path} | sed 's/\\r$//' > {path}.new, and use that file"
+        return f"{name} is UTF-16 text, which cannot run: {repair}", None
     first, has_mark = text.partition(b"\n")[0], text.startswith(BYTE_ORDER_MARK)
     is_mac = b"\r" in first.rstrip(b"\r")
     has_returns = is_mac or first.endswith(b"\r") or b"\r\n" in text

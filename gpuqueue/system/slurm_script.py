@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,8 @@ OPTIONS: Mapping[str, Counterpart] = {
     "wrap": Counterpart(otherwise="put the command after --: -- sh -c 'A && B'"),
 }
 _LONG = {counterpart.letter: name for name, counterpart in OPTIONS.items() if counterpart.letter}
+#: Options of ``submit`` that only hosts accept which run jobs as their submitters.
+_LIMITS = {"--cpus", "--cpu-mem"}
 #: Options of sbatch without a value.
 _FLAGS = {"exclusive", "hold", "no-requeue", "requeue", "test-only", "wait"}
 #: Values that ask for what is so in any case.
@@ -207,6 +210,7 @@ def _options(line: str) -> Iterator[tuple[str, str]]:
 def _advice(name: str, requested: Sequence[_Requested], is_open: Callable[[str], bool]) -> str | None:
     """Return a line about the ``#SBATCH`` lines of the script *name*, None if nothing of them is left to type."""
     typed: list[str] = []
+    limits: list[str] = []
     others: dict[str, str] = {}
     for _, option, value in requested:
         ours = OPTIONS.get(option)
@@ -214,12 +218,15 @@ def _advice(name: str, requested: Sequence[_Requested], is_open: Callable[[str],
             others[f"--{option}" if len(option) > 1 else f"-{option}"] = "there is nothing like it"
         elif ours.option:
             make = _TYPED.get(option, _quoted)
-            typed += [words for words in make(ours.option, value) if is_open(words.split()[0])]
+            into = limits if ours.option in _LIMITS else typed
+            into += [words for words in make(ours.option, value) if is_open(words.split()[0])]
         elif (option, value) not in _USUAL:
             others[f"--{option}"] = ours.otherwise
     parts = [f"for {option}: {remark}" for option, remark in others.items()]
     if typed:
         parts.insert(0, f"add {' '.join(dict.fromkeys(typed))}")
+    if limits:
+        parts.append(f"where jobs run as their submitters also {' '.join(dict.fromkeys(limits))}")
     if not parts:
         return None
     numbers = _numbers([option.line for option in requested])
@@ -280,6 +287,9 @@ def judged(
     for use in uses:
         if use not in grave:
             others.setdefault(use.what, []).append(use.line)
+    perhaps = others.pop("srun", None)
+    if perhaps is not None:
+        remarks.append(f"warning: {name} may start srun, which only Slurm has ({_numbers(perhaps)})")
     if others:
         remarks.append(f"warning: {name}: gpuqueue does not set {', '.join(map(_variable, others, others.values()))}")
     return "; ".join(faults) or None, remarks
@@ -312,6 +322,8 @@ def _uses(text: str, *, is_python: bool | None, known: Container[str]) -> list[U
 # ---- shell -----------------------------------------------------------------------------------------------------------
 
 _NAME = re.compile(r"SLURM_[A-Z0-9_]+")
+#: A variable that is set where Slurm, or this queue, is there.
+_ASKED = re.compile(r"(?:SLURM|GPUQUEUE)_[A-Z0-9_]+")
 #: A start of srun, which has arguments. Words such as ``mysrun`` and ``srun.log`` are none.
 _SRUN = re.compile(r"(?<![\w./$=-])(?:[\w./-]*/)?srun(?=[ \t]+[^\s;&|)#])")
 #: A command line with srun that is kept in a variable.
@@ -331,16 +343,20 @@ _SETS = re.compile(
 )
 #: A test whether a variable or srun is there.
 _TEST = re.compile(
-    r"""(?:\[\[?|\btest|&&|\|\||!|-[ao])\s+(?:!\s+)?-[nzv]\s+"?[_x]?\$?\{?SLURM_\w+  # [ -n "$SLURM_JOB_ID" ]
-    |\[\[?\s+(?:!\s+)?"?\$\{?SLURM_\w+\}?"?\s+(?:\]|&&|\|\|)  # [ "$SLURM_JOB_ID" ]
-    |"?[_x]?\$\{?SLURM_\w+\}?"?\s*[!=]?=\s*(?:""|''|"_"|'_'|x)(?=[\s\])])  # [ "x$SLURM_JOB_ID" != x ]
-    |(?:\[\[?|\(\(|\btest)\s[^\n;]{0,200}?\$\{(?:\+SLURM_\w+|SLURM_\w+:?[-+])  # [ "${SLURM_JOB_ID:-}" != "" ]
-    |\$\{?\?SLURM_\w+  # csh
+    r"""(?:\[\[?|\btest|&&|\|\||!|-[ao])\s+(?:!\s+)?-[nzv]\s+"?[_x]?  # [ -n "$SLURM_JOB_ID" ]
+        \$?\{?(?:SLURM|GPUQUEUE)_\w+
+    |\[\[?\s+(?:!\s+)?"?\$\{?(?:SLURM|GPUQUEUE)_\w+\}?"?\s+(?:\]|&&|\|\|)  # [ "$SLURM_JOB_ID" ]
+    |"?[_x]?\$\{?(?:SLURM|GPUQUEUE)_\w+\}?"?\s*[!=]?=\s*(?:""|''|"_"|'_'|x)(?=[\s\])])  # [ "x$SLURM_JOB_ID" != x ]
+    |(?:\[\[?|\(\(|\btest)\s[^\n;]{0,200}?  # [ "${SLURM_JOB_ID:-}" != "" ]
+        \$\{(?:\+(?:SLURM|GPUQUEUE)_\w+|(?:SLURM|GPUQUEUE)_\w+:?[-+])
+    |\$\{?\?(?:SLURM|GPUQUEUE)_\w+  # csh
     |\b(?:command[ \t]+-[vV]|which|type(?:[ \t]+-\w+)?|hash)[ \t]+srun\b""",
     re.VERBOSE,
 )
 #: Words that begin and end conditions and blocks.
-_BLOCK = re.compile(r"(?<![^\s;&|(){}`])(?:if|elif|then|fi|endif|\{|\})(?![^\s;&|(){}`])")
+_BLOCK = re.compile(r"(?<![^\s;&|(){}`])(?:if|elif|then|fi|endif|case|esac|\{|\})(?![^\s;&|(){}`])")
+#: Words by which a script ends early.
+_LEAVES = re.compile(r"\b(?:exit|exec)\b")
 #: Longest text before a word that is looked at, in characters.
 _BEFORE = 500
 
@@ -356,18 +372,22 @@ def _in_shell(text: str) -> Iterator[Use]:
     for match in _NAME.finditer(code):
         at, name = match.start(), match.group()
         if _is_read(code, at, match.end()) and at < has_from.get(name, len(code)) and not guards.hold(at):
-            yield Use(bisect_right(ends, at) + 1, name)
+            yield Use(bisect_right(ends, at) + 1, name, is_mild=guards.are_in_doubt(at))
     if _OWN_SRUN.search(code):
         return
-    starts = [match.start() for match in _SRUN.finditer(code) if _is_program(code, match.start())]
-    starts += [match.start() for match in _KEPT.finditer(text) if code[match.start()] == text[match.start()]]
-    yield from (Use(bisect_right(ends, at) + 1, "srun") for at in starts if not guards.hold(at))
+    starts = {m.start(): False for m in _SRUN.finditer(code) if _is_program(code, m.start())}
+    starts |= {m.start(): True for m in _KEPT.finditer(text) if code[m.start()] == text[m.start()]}
+    for at, is_kept in starts.items():
+        if not guards.hold(at):
+            yield Use(bisect_right(ends, at) + 1, "srun", is_mild=is_kept or guards.are_in_doubt(at))
 
 
 def _is_read(code: str, start: int, end: int) -> bool:
     """Return whether the name at *start* stands for the value of the variable, and not for a default without one."""
     before = code[max(0, start - _BEFORE) : start]
     if before.endswith("${") and re.match(r":?[-+=]", code[end : end + 2]):
+        return False
+    if re.search(r"\$\{(?!SLURM_)\w+:?[-=][^}\n]*\Z", before):  # in place of another value
         return False
     if before.endswith(("$", "${", "${#")):
         return True
@@ -389,26 +409,39 @@ def _is_program(code: str, at: int) -> bool:
 
 @dataclass
 class _Block:
-    """An ``if`` or a ``{``: where it starts, where its last condition starts, and whether a test guards it."""
+    """An ``if``, a ``case`` or a ``{``.
+
+    Where it starts, where its last condition starts, where what it may leave out starts, and whether a test guards it.
+    """
 
     opener: str
     start: int
     condition: int
+    body: int
     is_guarded: bool
 
 
 class _Guards:
-    """The places of a shell script that run only after a test whether Slurm is there."""
+    """The places of a shell script that run only after a test whether Slurm, or this queue, is there."""
 
     def __init__(self, code: str) -> None:
         self._code = code
         tests = [match.span() for match in _TEST.finditer(code)]
         self._starts, self._ends = [start for start, _ in tests], [end for _, end in tests]
-        self._blocks = list(self._guarded_blocks())
+        blocks = list(self._all_blocks())
+        self._bodies = [(block.body, end) for block, end in blocks if block.opener != "{"]
+        self._guarded = [(block.start, end) for block, end in blocks if block.is_guarded]
+        lines = [(end, end + len(code[end:].partition("\n")[0])) for end in self._ends]
+        places = [end for start, end in (*self._guarded, *lines) if _LEAVES.search(code, start, end)]
+        self._left = min(places, default=len(code))
 
     def hold(self, at: int) -> bool:
         """Return whether the place *at* is in a test, behind one in its line, or in a block that a test guards."""
-        return self._is_behind_test(at) or any(start <= at < end for start, end in self._blocks)
+        return self._is_behind_test(at) or any(start <= at < end for start, end in self._guarded)
+
+    def are_in_doubt(self, at: int) -> bool:
+        """Return whether the place *at* may be left out: it is in a condition, or behind an end that a test guards."""
+        return at > self._left or any(start <= at < end for start, end in self._bodies)
 
     def _is_behind_test(self, at: int) -> bool:
         number = bisect_right(self._starts, at) - 1
@@ -428,24 +461,26 @@ class _Guards:
     def _has_test(self, start: int, end: int) -> bool:
         return bisect_left(self._starts, start) < bisect_left(self._starts, end)
 
-    def _guarded_blocks(self) -> Iterator[tuple[int, int]]:
-        """Yield the start and the end of each ``if`` with such a test in a condition, and of each ``{`` behind one."""
+    def _all_blocks(self) -> Iterator[tuple[_Block, int]]:
+        """Yield each block with its end: a ``{`` is guarded behind a test, an ``if`` with one in a condition."""
         blocks: list[_Block] = []
         for match in _BLOCK.finditer(self._code):
             word, at = match.group(), match.start()
-            if word in {"if", "{"}:
-                blocks.append(_Block(word, at, at, is_guarded=word == "{" and self._is_behind_test(at)))
-            elif word in {"fi", "endif", "}"}:
-                opener = "{" if word == "}" else "if"
+            if word in {"if", "case", "{"}:
+                body = self._code.find(" in", at) + 1 if word == "case" else 0
+                blocks.append(_Block(word, at, at, body, is_guarded=word == "{" and self._is_behind_test(at)))
+            elif word in {"fi", "endif", "esac", "}"}:
+                opener = {"esac": "case", "}": "{"}.get(word, "if")
                 while any(block.opener == opener for block in blocks):
                     block = blocks.pop()
                     if block.opener == opener:
-                        yield from [(block.start, at)] if block.is_guarded else []
+                        yield block, at
                         break
             elif blocks and word == "elif":
                 blocks[-1].condition = at
-            elif blocks and self._has_test(blocks[-1].condition, at):  # then
-                blocks[-1].is_guarded = True
+            elif blocks:  # then
+                blocks[-1].body = blocks[-1].body or at
+                blocks[-1].is_guarded |= self._has_test(blocks[-1].condition, at)
 
 
 _HERE = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\([A-Za-z_][\w.-]*)|([A-Za-z_][\w.-]*))")
@@ -624,13 +659,16 @@ _STARTERS = {"run", "call", "check_call", "check_output", "Popen", "system", "po
 
 def _in_python(text: str) -> Iterator[Use]:
     """Yield what a Python script uses of Slurm outside of ``try``, and of conditions that ask for a variable."""
-    tree = ast.parse(text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its escape sequences
+        tree = ast.parse(text)
     own = {name for node in ast.walk(tree) for name in _set_by(node)}
     nodes: list[tuple[ast.AST, bool]] = [(tree, False)]
     while nodes:
         node, is_guarded = nodes.pop()
         is_guarded |= isinstance(node, ast.Try) or (isinstance(node, (ast.If, ast.IfExp)) and _asks(node.test))
         is_guarded |= isinstance(node, ast.BoolOp) and _asks(node)
+        is_guarded |= isinstance(node, ast.With) and any(_last(each) == "suppress" for each in _called(node))
         nodes += [(below, is_guarded) for below in ast.iter_child_nodes(node)]
         if not is_guarded:
             yield from (use for use in _used_by(node) if use.what not in own)
@@ -654,6 +692,11 @@ def _set_by(node: ast.AST) -> list[str]:
     return _names(node.args[:1]) if isinstance(node, ast.Call) and _last(node.func) == "setdefault" else []
 
 
+def _called(node: ast.With) -> list[ast.expr]:
+    """Return the functions that a ``with`` calls."""
+    return [each.context_expr.func for each in node.items if isinstance(each.context_expr, ast.Call)]
+
+
 def _last(node: ast.expr) -> str:
     """Return the last name of ``os.environ`` or ``environ``."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
@@ -663,14 +706,14 @@ def _texts(nodes: Sequence[ast.AST]) -> list[str]:
     return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
-def _names(nodes: Sequence[ast.AST]) -> list[str]:
-    return [text for text in _texts(nodes) if _NAME.fullmatch(text)]
+def _names(nodes: Sequence[ast.AST], form: re.Pattern[str] = _NAME) -> list[str]:
+    return [text for text in _texts(nodes) if form.fullmatch(text)]
 
 
 def _asks(test: ast.AST) -> bool:
-    """Return whether *test* asks if a variable of Slurm is there."""
+    """Return whether *test* asks if a variable of Slurm, or of this queue, is there."""
     return any(
-        (isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)) and bool(_names([node.left])))
-        or (isinstance(node, ast.Call) and _last(node.func) in {"getenv", "get"} and bool(_names(node.args)))
+        (isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)) and _names([node.left], _ASKED))
+        or (isinstance(node, ast.Call) and _last(node.func) in {"getenv", "get"} and _names(node.args, _ASKED))
         for node in ast.walk(test)
     )

@@ -279,6 +279,9 @@ class WithRest(click.Command):
             return None
         start = words.index(program)
         own, command = words[:start], words[start:]
+        known = {option for param in self.params for option in param.opts}
+        if words.count(program) > 1 or known.intersection(command[2:]) - {word for word in known if word[:2] == "--"}:
+            return None  # whose the second one is, or a short option as -g, nobody knows
         if not any(word[:1] == "-" and word[:2] != "--" for word in command):  # a short option is the program's
             command, left = [program, *more], [program, *more]
             own = [word for word in words if not (left and word == left[0] and left.pop(0))]

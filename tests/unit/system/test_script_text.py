@@ -160,7 +160,9 @@ def test_other_line_ends_that_do_no_harm_are_none(judge: Judge) -> None:
 
 def test_utf_16_cannot_run(judge: Judge) -> None:
     """Windows tools write it, and neither the kernel nor a shell reads it."""
-    with pytest.raises(BadRequest, match=r"is UTF-16 text, which cannot run: iconv -f UTF-16 -t UTF-8 '\./run it\.sh'"):
+    with pytest.raises(
+        BadRequest, match=r"which cannot run: repair it with iconv -f UTF-16 -t UTF-8 '\./run it\.sh' \|"
+    ):
         judge("#!/bin/sh\necho hello\n".encode("utf-16"))
 
 

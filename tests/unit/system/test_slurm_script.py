@@ -89,7 +89,10 @@ def test_the_lines_are_those_that_sbatch_reads() -> None:
         "module load cuda\n#SBATCH -p off\n"
     )
 
-    assert ("", "job.sh: the #SBATCH lines 2, 6 are not read: add --name a --cpus 2") == verdict(text)
+    assert (
+        "",
+        "job.sh: the #SBATCH lines 2, 6 are not read: add --name a; where jobs run as their submitters also --cpus 2",
+    ) == verdict(text)
     assert ("", "") == verdict("#!/bin/bash\nsrun python train.py $SLURM_ARRAY_TASK_ID\n"), "no script for Slurm"
 
 
@@ -175,8 +178,6 @@ def test_a_continued_line_is_named_where_the_word_stands() -> None:
         "train() {\n  srun python train.py\n}",
         "srun \\\n  python train.py",
         "python a.py | srun tee log",
-        'LAUNCH="srun --ntasks=2"\n$LAUNCH python train.py',
-        "case $1 in\n  a) srun python a.py ;;\nesac",
         "command -v python\nsrun python train.py",
     ],
 )
@@ -239,11 +240,42 @@ def test_a_start_of_srun_is_a_fault(line: str) -> None:
         "export SLURM_ARRAY_TASK_ID=${SLURM_ARRAY_TASK_ID:-$GPUQUEUE_ARRAY_INDEX}\necho $SLURM_ARRAY_TASK_ID",
         'if [ -z "$SLURM_ARRAY_TASK_ID" ]; then SLURM_ARRAY_TASK_ID=0; fi\necho $SLURM_ARRAY_TASK_ID',
         "for SLURM_ARRAY_TASK_ID in 0 1; do echo $SLURM_ARRAY_TASK_ID; done",
+        # It knows this queue.
+        "seed=${GPUQUEUE_ARRAY_INDEX:-$SLURM_ARRAY_TASK_ID}",
+        "seed=${1:-$SLURM_ARRAY_TASK_ID}",
+        'if [ -n "$GPUQUEUE_JOB_ID" ]; then python train.py; else srun python train.py; fi',
+        '[ -z "$GPUQUEUE_JOB_ID" ] && srun python train.py',
     ],
 )
 def test_what_is_guarded_or_only_mentioned_is_none(line: str) -> None:
     """Such a script runs here as its author wants."""
     assert ("", "") == of(line), line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'LAUNCH="srun --ntasks=2"\n[ -z "$SLURM_JOB_ID" ] && LAUNCH=""\n$LAUNCH python train.py',
+        "case $1 in\n  a) srun python a.py ;;\nesac",
+        'case "${SLURM_JOB_ID:-}" in "") python train.py ;; *) srun python train.py ;; esac',
+        'if [ "$1" = slurm ]; then srun python train.py; else python train.py; fi',
+        'if [ -z "$SLURM_JOB_ID" ]; then python train.py; exit; fi\nsrun python train.py',
+        '[ -z "$SLURM_JOB_ID" ] && exec python train.py\nsrun python train.py',
+    ],
+)
+def test_what_may_start_srun_is_a_remark(line: str) -> None:
+    """Regression: scripts that never start srun outside of Slurm were refused. Whether this one does is not known."""
+    fault, remark = of(line)
+
+    assert "" == fault
+    assert "may start srun, which only Slurm has (line" in remark
+
+
+def test_limits_are_proposed_for_the_hosts_that_have_them() -> None:
+    """Regression: the options of the message were refused on each host without a launcher."""
+    _, remark = verdict("#!/bin/sh\n#SBATCH -c 4 --mem=32G -J a\npython train.py\n")
+
+    assert remark.endswith("add --name a; where jobs run as their submitters also --cpus 4 --cpu-mem 32G")
 
 
 def test_what_is_proposed_repairs_the_script() -> None:
