@@ -34,7 +34,7 @@ def with_file(text: str) -> str:
     """
     name, equals, values = text.partition("=")
     path = values.strip()
-    if not equals or not path.startswith("@"):
+    if not equals or not path.startswith("@") or path.startswith("@["):  # a list, as show prints it
         return text
     return f"{name}={sweep.listing(_lines(f'--sweep {plain(text)}', path[1:]))}"
 

@@ -41,20 +41,13 @@ class Axis:
         """Validate the name and the values.
 
         Raises:
-            BadRequest: the name is invalid, a range is invalid, a value is empty, or a bracket or quote is not closed.
+            BadRequest: the name is invalid, a range is invalid, or a value is empty.
 
         """
         if not _NAME.fullmatch(self.name) or self.name.lower() == "index":
             raise BadRequest(f"{brief(self.name)} cannot name a sweep: use letters, digits and _, but not index alone")
         listed = _listed(self.text)
-        try:
-            pieces = listed or split(self.text)
-        except BadRequest as error:
-            raise BadRequest(
-                f"{self.name}={brief(self.text)}: {error}: write brackets and quotes in pairs, or put the values into "
-                f"a file, one a line (--sweep {self.name}=@FILE)"
-            ) from None
-        for piece in pieces:
+        for piece in listed or _parts(self.text):
             span = None if listed else _SPAN.fullmatch(piece)
             if not listed and span is None and _NUMBERS.fullmatch(piece):
                 raise BadRequest(
@@ -72,13 +65,21 @@ class Axis:
         """Return the axis that *text* (``name=values``) describes.
 
         Raises:
-            BadRequest: *text* is malformed.
+            BadRequest: *text* is malformed, or a bracket or quote in it is not closed.
 
         """
         name, equals, values = text.partition("=")
         if not equals:
             raise BadRequest(f"{brief(text)} is no sweep: write it like lr=1e-3,1e-4 or seed=0..4")
-        return cls(name.strip(), values.strip())
+        axis = cls(name.strip(), values.strip())
+        try:
+            _ = _listed(axis.text) or split(axis.text)
+        except BadRequest as error:
+            raise BadRequest(
+                f"{axis.name}={brief(axis.text)}: {error}: write brackets and quotes in pairs, or put the values into "
+                f"a file, one a line (--sweep {axis.name}=@FILE)"
+            ) from None
+        return axis
 
     def __str__(self) -> str:
         return f"{self.name}={self.text}"
@@ -137,6 +138,25 @@ def split(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
+def _parts(text: str) -> list[str]:
+    """Return what :func:`split` does; of a text of an earlier version with half a pair, what is between all commas."""
+    try:
+        return split(text)
+    except BadRequest:
+        return text.split(",")
+
+
+def joined(values: Iterable[str]) -> str:
+    """Return the text of an axis with these *values*: as a person would write it, where that can be read back."""
+    texts = [*values]
+    text = ",".join(texts)
+    try:
+        is_plain = split(text) in (texts, [""]) and not text.startswith(_AS_JSON)
+    except BadRequest:
+        is_plain = False
+    return text if is_plain else listing(texts)
+
+
 def _listed(text: str) -> tuple[str, ...]:
     """Return the values of a text of :func:`listing`, or none if *text* is no such text."""
     if not text.startswith(_AS_JSON):
@@ -154,5 +174,5 @@ def _pieces(text: str) -> tuple[range | tuple[str, ...], ...]:
     listed = _listed(text)
     if listed:
         return (listed,)
-    spans = [(part, _SPAN.fullmatch(part)) for part in split(text)]
+    spans = [(part, _SPAN.fullmatch(part)) for part in _parts(text)]
     return tuple(range(int(span[1]), int(span[2]) + 1) if span else (part,) for part, span in spans)

@@ -10,6 +10,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.array import MOST_MEMBERS, Array, Indexes, Member
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.model.sweep import Axis
+from gpuqueue.model.validation import sweeps
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,24 @@ def test_a_bracket_or_quote_without_its_partner_is_refused(text: str, why: str) 
     assert why in str(refused.value)
     assert "--sweep layers=@FILE" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_an_array_of_an_earlier_version_keeps_its_values() -> None:
+    """There a bracket without its partner was accepted, and each comma separated values."""
+    axis = Axis("iv", "[0,1),[1,2)")
+
+    assert ["[0", "1)", "[1", "2)"] == [axis.value(place) for place in range(len(axis))]
+
+
+@pytest.mark.parametrize(
+    "values", [["a", 1], [":-(", 'say "hi'], ["a,b"], ['@["a","b"]'], ["[1,2]", "don't"], ["'", "'"]]
+)
+def test_any_values_of_a_program_are_those_of_the_members(values: list[object]) -> None:
+    """Regression: a program was told to write brackets in pairs, and one value could become two."""
+    (text,) = sweeps({"prompt": values})
+    axis = Axis.parse(text)
+
+    assert list(map(str, values)) == [axis.value(place) for place in range(len(axis))]
 
 
 def test_one_empty_value_is_called_that() -> None:
