@@ -135,6 +135,8 @@ def proof_of(
         ended_well = ended_well and runs.NoteKind.HIDDEN_FAILURE not in note_kinds
     if not ended_well or not is_known:
         return None
+    if not most and (is_cut or not is_sure):
+        return None  # it was cut, or looked at, before it used its device
     if is_cut:
         return Proof.AT_LEAST, most
     if is_capped:

@@ -208,9 +208,11 @@ def test_a_request_that_is_rounded_down_is_what_its_text_says(size: int) -> None
 SURE = OnDevice(lease_bytes=8 * GIB, peak_bytes=5 * GIB, source=PeakSource.NVML_SAMPLED, samples=10)
 
 
-def proof(*devices: OnDevice, ended_well: bool = True, out_of_memory: bool = False) -> tuple[Proof, int] | None:
+def proof(
+    *devices: OnDevice, ended_well: bool = True, out_of_memory: bool = False, is_cut: bool = False
+) -> tuple[Proof, int] | None:
     """Return what a run proves."""
-    return proof_of(devices, ended_well=ended_well, out_of_memory=out_of_memory)
+    return proof_of(devices, ended_well=ended_well, out_of_memory=out_of_memory, is_cut=is_cut)
 
 
 def test_the_fullest_device_counts() -> None:
@@ -234,6 +236,13 @@ def test_only_some_sources_are_trusted(source: PeakSource, samples: int, is_sure
     """The other sources are lower bounds."""
     wanted = Proof.PEAK if is_sure else Proof.AT_LEAST
     assert (wanted, 5 * GIB) == proof(replace(SURE, source=source, samples=samples))
+
+
+def test_a_look_before_the_first_use_of_a_device_proves_nothing() -> None:
+    """Regression: after a probe that was cut while it loaded its data, --mem auto asked for 256M."""
+    assert (Proof.PEAK, 0) == proof(replace(SURE, peak_bytes=0))
+    assert proof(replace(SURE, peak_bytes=0, samples=9)) is None
+    assert proof(replace(SURE, peak_bytes=0), is_cut=True) is None
 
 
 def test_one_unsure_device_makes_the_run_a_lower_bound() -> None:
