@@ -255,7 +255,8 @@ def decode_started(text: object) -> tuple[str, tuple[RunDevice, ...], Mapping[st
     plain = loaded(text, _START)
     devices = from_plain(tuple[runs.RunDevice, ...], plain.each("devices"), f"the devices in {_START}")
     raw = plain.plain("limits")
-    limits: Mapping[str, int] = from_plain(Mapping[str, int], raw, f"the limits in {_START}") if raw else {}
+    # What a later version adds is left out, so that the rest can be read.
+    limits = {name: value for name, value in raw.items() if type(value) is int} if isinstance(raw, dict) else {}
     return plain.text("log_path"), devices, limits
 
 

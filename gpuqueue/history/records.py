@@ -91,8 +91,9 @@ def records_of(source: Rows, rows: Sequence[Row], *, timelines: bool = False, ar
 
 
 def _with_limits(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[Run]:
-    """Yield *runs* with the limits that the events of their starts have kept."""
-    kept = {row["attempt"]: _limits(row["detail"]) for row in rows if row["act"] in _STARTS}
+    """Yield *runs* with the limits that the events of their starts have kept; an adoption after a loss has none."""
+    starts = [(row["attempt"], _limits(row["detail"])) for row in rows if row["act"] in _STARTS]
+    kept = {attempt: limits for attempt, limits in starts if limits}
     for run in runs:
         yield replace(run, limits=kept.get(run.attempt, {}))
 

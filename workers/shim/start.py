@@ -130,7 +130,7 @@ def execute(spec: dict[str, Any], output: LogFile | Terminal, answer: int, paren
     try:
         begin_child(parent)
         raise_open_files()
-        if spec["oom_score_adj"]:
+        if spec.get("oom_score_adj"):  # a worker of an earlier version writes none
             adjust_oom_score(spec["oom_score_adj"])
         os.umask(int(spec["umask"]))
         output.take()
@@ -166,7 +166,7 @@ def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogF
     except OSError as error:
         answer = f"cold: {error.strerror}"
     else:
-        if spec["oom_score_adj"]:
+        if spec.get("oom_score_adj"):  # a worker of an earlier version writes none
             adjust_oom_score(spec["oom_score_adj"], warm_interpreter.pid)
         warm_interpreter.ask(os.getcwd(), output.log, theirs)
         os.close(theirs)

@@ -83,6 +83,8 @@ def test_what_a_run_brings_comes_out_as_it_went_in() -> None:
     assert ("/log", (device,), limits) == decode_started(
         encode_started(log_path="/log", devices=(device,), limits=limits)
     )
+    newer = encode_started(log_path="/log", devices=(device,), limits={**limits, "nice": "-5"})  # type: ignore[dict-item]
+    assert ("/log", (device,), limits) == decode_started(newer), "what a later version adds is left out"
     notes = RunNote(kind="ended_processes", items=("sleep 9 (pid 7)",), count=2), RunNote(kind="of_a_newer_version")
     ended = Ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5, notes=notes)
     text = encode_ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5, notes=notes)
