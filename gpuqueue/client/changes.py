@@ -127,6 +127,8 @@ def _check_releasable(connection: Connection, name: JobName) -> None:
         found = connection.queue.jobs.get(name.id)
         if found is None or (found.spec.cpus, found.spec.cpu_mem_bytes) == (None, None):
             return
+        if not (found.state is JobState.HELD if found.tally is None else found.tally.held):
+            return  # the release says what the state is
         try:
             devices.check_limits(connection, found.spec)
         except Impossible as error:

@@ -203,9 +203,10 @@ def _notification(record: Record | None, due: Due) -> Notification | None:
 
 
 def _is_wanted(record: Record, notification: Notification, due: Due) -> bool:
-    """Return whether to send a notification. An idle run or a held array is no news once its job has ended."""
+    """Return whether to send a notification. An idle run or a held array is no news once that is over."""
+    job = record.job
     if is_about_idle(due.number):
-        return not record.job.state.is_end
+        return not job.state.is_end and (job.spec.array is None or (job.tally is not None and bool(job.tally.held)))
     return notification.follows(succeeded=record.job.state is JobState.SUCCEEDED)
 
 
