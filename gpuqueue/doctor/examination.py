@@ -66,6 +66,9 @@ def examine(environ: Mapping[str, str], *, deep: bool = False) -> Iterator[tuple
     except CallFailed as why:
         yield "settings", [replace(values.away(why), section="settings", check=name_of(values.file))]
         return
+    if faults:  # a default in place of the value that is meant would lead to the wrong store, or to none
+        yield "settings", begin("settings", Site(settings, faults, environ), POLL_S)()
+        return
     machines_s = ASK_S + (DEEP_S if deep else 0.0) + 1.0
     of_machines = TimedCall(lambda: ask(outside, deep=deep), machines_s)
     integrity_s = DEEP_INTEGRITY_S if deep else INTEGRITY_S

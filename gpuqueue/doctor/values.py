@@ -62,7 +62,7 @@ def reading(site: Site) -> Findings:
     """Check that every value is valid."""
     if not site.faults:
         return ok("every value can be read")
-    remedy = "correct the value there; until then every command is refused, and this report shows defaults instead"
+    remedy = "correct it there: until then every command is refused, and doctor examines nothing else"
     return (problem(str(fault), remedy) for fault in site.faults)
 
 

@@ -162,6 +162,19 @@ def test_settings_that_hang_are_the_only_finding(tmp_path: Path, monkeypatch: py
     os.close(os.open(config, os.O_WRONLY))  # ends the thread that still reads the pipe
 
 
+@pytest.mark.parametrize("line", ["headroom = = 3", 'heartbeat = "soon"', 'slot = "4"'])
+def test_a_setting_that_cannot_be_read_is_the_only_finding(tmp_path: Path, line: str) -> None:
+    """The other sections would be about the defaults: a store at another place, which is not there."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'host = "node1"\n{line}\n')
+
+    found = dict(examination.examine({"GPUQUEUE_CONFIG": str(config), "GPUQUEUE_STATE_DIR": str(tmp_path)}))
+
+    assert ["settings"] == list(found)
+    (finding,) = [each for each in found["settings"] if not each.grade.is_well]
+    assert ("reading", Grade.PROBLEM) == (finding.check, finding.grade)
+
+
 @pytest.mark.full
 def test_no_password_is_shown(home: Home) -> None:
     """Passwords appear neither in the text nor in the JSON output, because users paste both."""
