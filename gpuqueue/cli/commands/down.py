@@ -66,7 +66,8 @@ def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> None:
         if not leave and machine.host_running() is not None:
             _drain(machine)
     except Unreachable as error:
-        print_message("gpuqueue", str(error))
+        if machine.host_running() is not None or not machine.settings.embedded:  # else nothing runs, as is printed next
+            print_message("gpuqueue", str(error))
     except KeyboardInterrupt:
         machine.resume()
         click.echo("gpuqueue: stopped waiting: the machine stays up and takes jobs again", err=True)

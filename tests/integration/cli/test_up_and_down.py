@@ -378,3 +378,12 @@ def test_up_and_why_name_a_device_that_is_missing(home: Home) -> None:
     assert f"never: {uuid}, which the job names, is missing: no worker serves it." in home("why", "1")
     home("down")
     assert "missing" not in home("up", "--devices", "sim:1x1G")
+
+
+def test_down_says_when_nothing_runs(home: Home) -> None:
+    """It asked whether the store is running, and advised `gpuqueue up`."""
+    printed = home("down")
+
+    assert ["workers were down", f"store was down unix://{home.state}/store/store.sock"] == [
+        " ".join(line.split()) for line in printed.splitlines()
+    ]
