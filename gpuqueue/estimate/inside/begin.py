@@ -174,7 +174,9 @@ class DryRun:
                     exec(code, main.__dict__)  # noqa: S102 - the user's own script
         except SystemExit as end:
             good = end.code is None or end.code == 0
-            self.leave("finished" if good else "failed", "" if good else "the script ended with {!r}".format(end.code))
+            if not good:  # below what the script has printed, such as the options that it takes
+                print("the script ended with {!r}".format(end.code), file=sys.__stderr__)
+            self.leave("finished" if good else "failed")
         except BaseException:  # noqa: BLE001 - every error goes into the report
             self.leave("failed", reported(sys.exc_info()[2]))
         self.leave("finished")

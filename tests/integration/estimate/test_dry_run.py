@@ -226,6 +226,7 @@ def test_a_failing_script_is_reported_with_its_traceback(tmp_path: Path) -> None
     ("code", "output"),
     [
         ("raise SystemExit('no data here')", "no data here"),
+        ("import argparse; argparse.ArgumentParser().parse_args(['--lr'])", "unrecognized arguments: --lr"),
         ("import os; print('last words', flush=True); os.kill(os.getpid(), 9)", "last words"),
         ("def broken(:", "SyntaxError"),
     ],
