@@ -15,8 +15,6 @@ from gpuqueue.text.units import MAX_S
 
 #: Most steps that a probe can wait for.
 MAX_STEPS = 10**9
-#: How the notes of a run that its probe ended begin.
-ENDED = "the probe ended it"
 _WRITTEN = pattern(r"(?:flat=(?P<flat>\d{1,9}(?:\.\d{1,3})?))?,?(?:steps=(?P<steps>\d{1,10}))?")
 
 

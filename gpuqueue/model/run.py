@@ -20,6 +20,8 @@ from gpuqueue.model.placement import Shape
 BY_SIGNAL = 128
 #: What the detail of a run says that its own early signal has ended (see :mod:`workers.shim.supervisor`).
 EARLY_SIGNAL = " of --signal"
+#: The detail of a probe that has not ended by itself, and how its note begins.
+PROBE_ENDED = "the probe ended it"
 #: How the text of a note about an idle run begins.
 NO_USE = "no use of its"
 
@@ -107,7 +109,7 @@ class Ending:
 
     def __str__(self) -> str:
         """Return the ending in words, such as ``exit 1``, ``killed by SIGSEGV`` or ``timed out``."""
-        return f"{self.brief}: {self.detail}" if self.detail else self.brief
+        return f"{self.brief}: {self.detail}" if self.detail and not self.is_of_probe else self.brief
 
     @property
     def words(self) -> str:
@@ -121,7 +123,12 @@ class Ending:
             return f"exit {self.exit_code}"
         if self.kind is EndingKind.SIGNALLED and self.signal is not None:
             return f"killed by {signal_name(self.signal) or f'signal {self.signal}'}"
-        return str(self.kind).replace("_", " ")
+        return "ended by the probe" if self.is_of_probe else str(self.kind).replace("_", " ")
+
+    @property
+    def is_of_probe(self) -> bool:
+        """Whether the run was a probe, which has succeeded when its time is over."""
+        return self.kind is EndingKind.TIMED_OUT and self.detail == PROBE_ENDED
 
     @property
     def shell_code(self) -> int:
@@ -139,7 +146,7 @@ def state_after(ending: Ending, *, is_probe: bool = False) -> JobState:
     """Return the final state of a job whose last run had this *ending*. A probe has succeeded once its time is over."""
     if ending.kind is EndingKind.EXITED and ending.exit_code == 0:
         return JobState.SUCCEEDED
-    if ending.kind is EndingKind.TIMED_OUT and is_probe:
+    if ending.is_of_probe or (ending.kind is EndingKind.TIMED_OUT and is_probe):
         return JobState.SUCCEEDED
     if ending.kind is EndingKind.CANCELLED:
         return JobState.CANCELLED

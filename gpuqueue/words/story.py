@@ -228,6 +228,8 @@ def meaning_of(ending: Ending) -> str | None:
         return _of_code(ending.exit_code or 0)
     if ending.kind is EndingKind.SIGNALLED:
         return _of_signal(ending.signal)
+    if ending.is_of_probe:
+        return None
     return _UNCAUGHT if EARLY_SIGNAL in ending.detail else _MEANINGS[ending.kind]
 
 

@@ -16,9 +16,9 @@ from enum import Enum
 from gpuqueue.clock import Clock
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import Device, DeviceKind
-from gpuqueue.model.probe import ENDED, Probe
+from gpuqueue.model.probe import Probe
 from gpuqueue.model.progress import TAIL_BYTES, progress_in, steps_of
-from gpuqueue.model.run import EndingKind
+from gpuqueue.model.run import PROBE_ENDED, EndingKind
 from gpuqueue.system.logs import last_bytes
 from gpuqueue.text.units import MIB, format_bytes, format_duration
 from workers.devices.backend import DeviceTrouble
@@ -262,7 +262,7 @@ class Probes:
             token = run.held.token
             watch = self._watches.setdefault(token, ProbeWatch(_probe_of(run)))
             why = None if token in self._ended else _reason(run, watch, now_s)
-            if why is not None and run.ask_end(EndingKind.TIMED_OUT, f"{ENDED}: {why}"):
+            if why is not None and run.ask_end(EndingKind.TIMED_OUT, f"{PROBE_ENDED}: {why}"):
                 self._ended.add(token)
 
 

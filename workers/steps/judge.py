@@ -14,7 +14,7 @@ from dataclasses import replace
 from gpuqueue.clock import Clock
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.mem_source import Shortage
-from gpuqueue.model.run import NO_USE, Ending, EndingKind, NoteKind
+from gpuqueue.model.run import NO_USE, PROBE_ENDED, Ending, EndingKind, NoteKind
 from gpuqueue.queue.evidence import NO_EVIDENCE, Evidence
 from gpuqueue.system.logs import LOGS
 from gpuqueue.text.units import GIB, MIB
@@ -129,7 +129,12 @@ class Judge:
 
 
 def _explained(run: LiveRun, ending: Ending) -> Ending:
-    """Return *ending*, with the words of the worker that ended an idle run. A later worker does not know them."""
+    """Return *ending*, with the words of the worker that ended an idle run, or that it was a probe.
+
+    A later worker does not know the words.
+    """
+    if ending.kind is EndingKind.TIMED_OUT and run.held.probe is not None:
+        return replace(ending, detail=PROBE_ENDED)
     words = run.end_words or f"{NO_USE} devices for longer than the site allows"
     return replace(ending, detail=words) if ending.kind is EndingKind.IDLE else ending
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning.probed import Probed, as_time
 from gpuqueue.model.job import JobState
-from gpuqueue.model.probe import ENDED
 from gpuqueue.model.progress import Progress
-from gpuqueue.model.run import EndingKind, Record, Run
+from gpuqueue.model.run import PROBE_ENDED, EndingKind, Record, Run
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes, format_duration
 from gpuqueue.words.values import devices_of
@@ -67,7 +66,7 @@ def _end(record: Record) -> str:
 
 def why_ended(record: Record) -> str:
     """Return why a probe ended its run."""
-    texts = [note.text.partition(": ")[2] for note in record.notes if note.text.startswith(ENDED)]
+    texts = [note.text.partition(": ")[2] for note in record.notes if note.text.startswith(PROBE_ENDED)]
     return plain(texts[-1]) if texts else "its time was over"
 
 

@@ -89,6 +89,7 @@ def test_a_flat_peak_ends_the_probe_and_the_next_job_learns_from_it(site: Site, 
     assert note.startswith("No time is proposed")
     record = site.client.history.search(limit=1)[0]
     assert JobState.SUCCEEDED is record.job.state, "a probe that did what it was for counted as a failure"
+    assert "ended by the probe" == record.outcome, "`succeeded, timed out` contradicts itself"
     total = site.client.history.stats().total
     assert (1, 0, 0) == (total.succeeded, total.timed_out, total.failed)
     device = record.runs[-1].devices[0]

@@ -4,7 +4,7 @@ import pytest
 
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.job import JobState
-from gpuqueue.model.run import Ending, EndingKind, NoteKind, RunNote, state_after
+from gpuqueue.model.run import PROBE_ENDED, Ending, EndingKind, NoteKind, RunNote, state_after
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ from gpuqueue.model.run import Ending, EndingKind, NoteKind, RunNote, state_afte
             137,
         ),
         (Ending.stopped(EndingKind.TIMED_OUT, -15), JobState.FAILED, "timed out", 124),
+        (Ending.stopped(EndingKind.TIMED_OUT, -15, PROBE_ENDED), JobState.SUCCEEDED, "ended by the probe", 124),
         (Ending.stopped(EndingKind.CANCELLED, -15), JobState.CANCELLED, "cancelled", 130),
         (Ending.refused("no such program"), JobState.FAILED, "refused: no such program", 1),
         (Ending.lost("its shim vanished"), JobState.LOST, "lost: its shim vanished", 1),
