@@ -124,6 +124,20 @@ def test_a_git_that_takes_too_long_is_not_waited_for(
     assert (40, "main", None) == (len(seen.commit), seen.branch, seen.dirty)
 
 
+def test_a_git_that_reads_all_files_of_a_new_clone_is_waited_for(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first submit from a clone said `changes not known`. The limit is ten times what this git takes."""
+    monkeypatch.undo()  # the limit that is in use
+    slow = tmp_path / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 0.1\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+
+    assert must_see(repository).dirty is False
+
+
 def test_a_host_without_git_still_knows_the_commit(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit is read from the repository itself, without git.
 
