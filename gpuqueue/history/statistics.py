@@ -292,8 +292,10 @@ def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
     start = sa.case((runs.c.claimed_at < step.step_start, step.step_start), else_=runs.c.claimed_at)
     over = sa.or_(runs.c.ended_at.is_(None), runs.c.ended_at > step.step_end)
     end = sa.case((over, step.step_end), else_=runs.c.ended_at)
+    # Its shim measured how long it ran, without the time in which its host was suspended. A clock goes on meanwhile.
+    end_s, ran_until_s = _seconds(end), _seconds(runs.c.started_at) + runs.c.duration_s
     # The store's clock may have been set back: a negative time counts as 0.
-    took = _seconds(end) - _seconds(start)
+    took = sa.case((ran_until_s < end_s, ran_until_s), else_=end_s) - _seconds(start)
     here = (runs.c.ended_at >= step.step_start) & (runs.c.ended_at < step.step_end)
     # A run that reached its time limit succeeded if its job did: it was a probe.
     its_job = jobs.alias("its_job")

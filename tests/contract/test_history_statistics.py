@@ -54,6 +54,7 @@ class Diary(Outbox):
         kind: DeviceKind = DeviceKind.GPU,
         busy: float | None = 0.5,
         host: str = "nodeA",
+        suspended_s: float = 0.0,
     ) -> None:
         """Add a job that is submitted, claimed and, if there is a third time, ended at these hours."""
         submitted, claimed, *ended = hours
@@ -79,7 +80,7 @@ class Diary(Outbox):
         self.when(claimed, job_id, Act.STARTED, JobState.RUNNING, **token, started=started)
         for end in ended:
             how = ending or Ending.from_status(0)
-            payload = encode_ended(ending=how, duration_s=1.0, devices=devices)
+            payload = encode_ended(ending=how, duration_s=(end - claimed) * HOUR - suspended_s, devices=devices)
             state = JobState.SUCCEEDED if how == Ending.from_status(0) else JobState.FAILED
             self.when(end, job_id, Act.FINISH, state, **token, ended=payload)
 
@@ -156,6 +157,17 @@ def test_only_what_lies_in_the_period_counts(database: HistoryDatabase, diary: D
     assert ({"ada": 2, "bob": 1}, {"ada": 1, "bob": 0}) == (of(reported, "runs"), of(reported, "ended"))
     assert {"ada": 1, "bob": 1} == of(reported, "waits")
     assert {"ada": HOUR, "bob": HOUR} == pytest.approx(of(reported, "wait_max_s"))
+
+
+def test_the_time_of_a_suspended_host_is_not_counted(database: HistoryDatabase, diary: Diary) -> None:
+    """A laptop slept for eight hours, and 80 seconds on two devices counted as 16 GPU-hours."""
+    diary.run(1, ADA, 0, 0, 8, on="GPU-a,GPU-b", suspended_s=8 * HOUR - 40)
+    diary.record()
+
+    found = ask(database)
+
+    assert 80 == pytest.approx(found.total.gpu_s)
+    assert 40 * 20 * GIB == pytest.approx(found.total.asked_byte_s)
 
 
 def test_waits_are_ranked_and_only_the_first_claim_ends_one(database: HistoryDatabase, diary: Diary) -> None:
