@@ -61,11 +61,14 @@ def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis
     run = submit_and_claim(queue)
     assert usage(store)["ada"] == pytest.approx(600, rel=0.01), "in advance, while nobody knows"
 
+    alive = [Alive(job_id=run.job_id, token=run.token, observed={})]
     store.hincrby(keys.job(run.job_id), stored.CLAIMED_MS, -3600_000)
+    queue.devices.heartbeat(make_offer(slots=1), alive, lease_s=300)
+    assert usage(store)["ada"] == pytest.approx(600, rel=0.01), "the host was suspended: only its clock went on"
+
+    store.hincrby(keys.job(run.job_id), stored.CLAIMED_FAIR_MS, -3600_000)
     for _ in range(3):
-        queue.devices.heartbeat(
-            make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300
-        )
+        queue.devices.heartbeat(make_offer(slots=1), alive, lease_s=300)
 
     assert usage(store)["ada"] == pytest.approx(3600 + 600, rel=0.01), (
         "once for these ten minutes, not with each heartbeat"

@@ -34,6 +34,9 @@ local function charge_on(id, job)
   if not (job.user and claimed and deposit_s and rate) then return end
   local lasted_s = (now - claimed) / 1000
   if lasted_s <= deposit_s then return end
+  -- No longer than by the time that usage decays by: it stands still while the host is suspended.
+  lasted_s = math.min(lasted_s, (fair_ms(now) - (tonumber(job.claimed_fair_ms) or claimed)) / 1000)
+  if lasted_s <= deposit_s then return end
   local ahead_s = math.ceil(lasted_s + math.min(lasted_s, DEPOSIT_S))
   call('HSET', job_key(id), F.deposit_s, ahead_s)
   local more = (ahead_s - deposit_s) * rate * weight(tonumber(job.claimed_fair_ms) or claimed)
