@@ -371,3 +371,67 @@ def test_a_worker_reports_the_distances_of_its_card(gpu_site: Site, fake: FakeGp
     (facts,) = (json.loads(text) for text in client.hvals(keys.FACTS))
     client.close()
     assert {fake.uuid(1): 0} == facts["near"]
+
+
+#: Names its card itself, as a saved config of accelerate does, and holds memory there.
+NAMES_A_CARD = """
+import os, pathlib, sys, time
+os.environ["CUDA_VISIBLE_DEVICES"] = {uuid!r}
+sys.path.insert(0, {tests!r})
+from fake_driver.fake_driver import FakeGpus
+gpus = FakeGpus.here()
+gpus.hold_here({size_bytes})
+while not pathlib.Path({gate!r}).exists():
+    time.sleep(0.02)
+"""
+
+
+def submit_to_other_card(site: Site, gate: Path, mem: str, gib: int, *options: str) -> int:
+    """Submit a job that is given card 0, and holds *gib* GiB on card 1. Return its id."""
+    script = gate.with_suffix(".py")
+    text = NAMES_A_CARD.format(uuid=FakeGpus.uuid(1), tests=str(SUPPORT), size_bytes=gib * GIB, gate=str(gate))
+    script.write_text(text)
+    words = ("submit", "--device", "0", "--mem", mem, "--mem-retries", "0", *options)
+    return int(site.cli(*words, "--", sys.executable, str(script)).stdout)
+
+
+def start_both(site: Site) -> None:
+    """Start the recorder, and a worker for each card."""
+    site.start_recorder()
+    site.start_worker("0")
+    site.start_worker("1")
+
+
+def test_memory_on_another_card_is_that_of_the_job(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
+    """Its memory on the card that it was not given is its own: in `gpus`, in `why`, in its log and in its peak."""
+    start_both(gpu_site)
+    fake.hold(1, 4_000_001, GIB, always_alive=True)  # an external process beside it
+    gate = tmp_path / "gate"
+    job_id = submit_to_other_card(gpu_site, gate, "6G", 5)
+    line = "it was given device 0 and uses device 1: inside a job devices count from 0"
+    until(lambda: line in gpu_site.cli("logs", str(job_id)).stdout, what="the line in the log")
+    beside = int(gpu_site.cli("submit", "--device", "1", "--mem", "23G", "--", "true").stdout)
+
+    def said(words: str) -> str:
+        text = gpu_site.cli(*words.split()).stdout
+        return text if "was given another device" in text else ""
+
+    gpus = until(lambda: said("gpus"), what="the job in gpus")
+    assert f"job {job_id}, which was given another device" in gpus
+    why = until(lambda: said(f"why {beside}"), what="the job in why")
+    assert f"{job_id}" in next(each for each in why.splitlines() if "was given another device" in each)
+    gate.touch()
+
+    run = gpu_site.until_recorded(job_id).last_run
+    assert run is not None
+    assert (5 * GIB, PeakSource.NVML_SAMPLED) == (run.devices[0].peak.bytes, run.devices[0].peak.source)
+
+
+def test_a_job_is_held_to_its_request_on_another_card(gpu_site: Site, tmp_path: Path) -> None:
+    """A job that takes more than it asked for ends, on whatever card it takes it."""
+    start_both(gpu_site)
+
+    run = gpu_site.until_recorded(submit_to_other_card(gpu_site, tmp_path / "never", "3G", 9)).last_run
+
+    assert run is not None
+    assert str(run.ending).startswith("out of memory: asked 3G, peak 9G")
