@@ -76,7 +76,7 @@ class Worker:
         self.runs = LiveRuns()
         self._monitor = DeviceMonitor(settings, backend, self.runs, clock)
         self._admission = AdmissionCheck(settings, self._monitor, device, clock)
-        self._sampler = Sampler(self._monitor, self.runs, clock)
+        self._sampler = Sampler(self._monitor, self.runs, clock, settings.on_wrong_device)
         self._adoption = Adoption(
             settings, self.queue, self.runs, worker=self.name, near=distances_from(backend, device)
         )

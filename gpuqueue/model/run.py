@@ -43,6 +43,8 @@ class EndingKind(str, Enum):
     PREEMPTED = "preempted"
     #: The run did not use its devices for longer than the site allows (setting ``idle_action``).
     IDLE = "idle"
+    #: The run used a device that it was not given, and the site ends such runs (setting ``on_wrong_device``).
+    WRONG_DEVICE = "wrong_device"
     #: The run could not be started: no such program, no such directory.
     REFUSED = "refused"
     #: The worker and the shim vanished, or no heartbeat renewed the lease in time. The exit code is unknown.

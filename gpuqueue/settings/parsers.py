@@ -79,6 +79,17 @@ class IdleAction(str, Enum):
     __str__ = str.__str__
 
 
+class OnWrongDevice(str, Enum):
+    """What happens to a run that uses a device that it was not given, besides the messages."""
+
+    #: Nothing but the messages.
+    WARN = "warn"
+    #: It is ended.
+    END = "end"
+
+    __str__ = str.__str__
+
+
 class RunAs(str, Enum):
     """The account as which jobs run."""
 
@@ -285,6 +296,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "idle_after_s": _or_none(parse_duration),
     "idle_action": _one_of(IdleAction, f"unknown here: write {', '.join(IdleAction)}"),
     "idle_grace_s": parse_duration,
+    "on_wrong_device": _one_of(OnWrongDevice, "neither warn nor end"),
     "on_partition": _one_of(OnPartition, "neither stop nor keep"),
     "cap": _flag,
     "mps": _flag,

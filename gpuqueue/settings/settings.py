@@ -18,7 +18,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, DeviceFilter
 from gpuqueue.model.placement import Preference, Visible
 from gpuqueue.settings import sources
-from gpuqueue.settings.parsers import IdleAction, LearnMemory, OnPartition, RunAs
+from gpuqueue.settings.parsers import IdleAction, LearnMemory, OnPartition, OnWrongDevice, RunAs
 from gpuqueue.version import VERSION
 
 if TYPE_CHECKING:
@@ -151,6 +151,8 @@ class Settings:
     idle_action: IdleAction = IdleAction.MARK
     #: Time from the mark to that action.
     idle_grace_s: float = 3600.0
+    #: What happens to a run that uses a device that it was not given, besides the messages.
+    on_wrong_device: OnWrongDevice = OnWrongDevice.WARN
     #: What happens to the running jobs of a host that cannot reach the store for longer than their grace.
     on_partition: OnPartition = OnPartition.STOP
     #: Whether jobs are held to the memory that they asked for.

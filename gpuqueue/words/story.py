@@ -72,6 +72,8 @@ _MEANINGS = {
     EndingKind.REFUSED: "It could not be started on any host.",
     EndingKind.LOST: "Its host or its worker did not answer any more. Nothing is known of its end.",
     EndingKind.IDLE: "It held memory and did not use its devices. This site ends such jobs.",
+    EndingKind.WRONG_DEVICE: "It used a device that it was not given. This site ends such jobs. Inside a job devices "
+    "count from 0: remove what sets CUDA_VISIBLE_DEVICES.",
     EndingKind.CANCELLED: None,
     EndingKind.PREEMPTED: None,
 }

@@ -19,6 +19,7 @@ from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.probe import Probe
 from gpuqueue.model.progress import TAIL_BYTES, progress_in, steps_of
 from gpuqueue.model.run import PROBE_ENDED, EndingKind
+from gpuqueue.settings.parsers import OnWrongDevice
 from gpuqueue.system.logs import last_bytes
 from gpuqueue.text.units import MIB, format_bytes, format_duration
 from workers.devices.backend import DeviceTrouble
@@ -52,10 +53,17 @@ GROWTH, GROWTH_BYTES = 1.01, 16 * MIB
 class Sampler:
     """Samples the runs of one worker on all their devices. Without a run it samples no device."""
 
-    def __init__(self, monitor: DeviceMonitor, runs: LiveRuns, clock: Clock) -> None:
+    def __init__(
+        self,
+        monitor: DeviceMonitor,
+        runs: LiveRuns,
+        clock: Clock,
+        on_wrong_device: OnWrongDevice = OnWrongDevice.WARN,
+    ) -> None:
         self._monitor = monitor
         self._runs = runs
         self._clock = clock
+        self._on_wrong_device = on_wrong_device
         #: The trouble last logged for each device that gives no sample, so that each trouble is logged once.
         self._logged: dict[str, str] = {}
         self._probes: Probes | None = None
@@ -88,7 +96,7 @@ class Sampler:
             if sample is not None:
                 samples.append(sample)
                 for run in runs:
-                    warn_if_not_given(run, sample, self._monitor.devices)
+                    check_given(run, sample, self._monitor.devices, self._on_wrong_device)
                     enforce_limit(run, sample)
         for run in runs:
             shares = [sample.measured(run.held.token) for sample in samples]
@@ -147,20 +155,31 @@ def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, allocated_byte
     return Excess.WARN
 
 
-def warn_if_not_given(run: LiveRun, sample: Sample, devices: Mapping[str, Device]) -> None:
-    """Warn the owner of *run*, once, if it uses a sampled device that it was not given. *devices* are the host's."""
+def check_given(run: LiveRun, sample: Sample, devices: Mapping[str, Device], action: OnWrongDevice) -> None:
+    """Warn the owner of *run*, once, if it uses a sampled device that it was not given, and do *action*.
+
+    *devices* are the host's. It takes a second sample to end the run: in one, a process that just ended can be taken
+    for another one, which has got its pid.
+    """
     share, used = sample.measured(run.held.token), sample.device
-    if share is None or share.was_given or used.uuid in run.not_given:
+    if share is None or share.was_given:
         return
-    run.not_given.add(used.uuid)
     known = [devices.get(each.uuid) for each in run.held.devices]
     given = ", ".join(str(each.index) for each in known if each is not None) or "another one"
     words = (
         f"it was given device {given} and uses device {used.index}: inside a job devices count from 0, "
         "so a script must not set CUDA_VISIBLE_DEVICES"
     )
-    run.notes.append(words)
-    _log(run, words)
+    if used.uuid not in run.not_given:
+        run.not_given.add(used.uuid)
+        run.notes.append(words)
+        _log(run, words)
+    elif action is OnWrongDevice.END and not run.end_words:
+        run.end_words = words  # before the end, which another thread reports
+        if run.ask_end(EndingKind.WRONG_DEVICE, f"{words}; the site ends such jobs"):
+            _log(run, "the site ends jobs on devices that they were not given")
+        else:
+            run.end_words = ""
 
 
 def enforce_limit(run: LiveRun, sample: Sample) -> None:

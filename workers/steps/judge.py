@@ -47,6 +47,11 @@ _TRIED = re.compile(
 _UNITS = {b"bytes": 1, b"KiB": 1024, b"KB": 1024, b"MiB": MIB, b"MB": MIB, b"GiB": GIB, b"GB": GIB}
 #: Messages of an allocation of pinned host memory, which CUDA also reports as "out of memory".
 _ON_HOST = re.compile(rb"pin_memory|cudaHostAlloc|cuMemHostAlloc|CachingHostAllocator|PinnedMemory|DefaultCPUAllocator")
+#: Why a site ends runs, for a worker that does not know more.
+_ENDED_BY_SITE = {
+    EndingKind.IDLE: f"{NO_USE} devices for longer than the site allows",
+    EndingKind.WRONG_DEVICE: "it used a device that it was not given",
+}
 #: A size that is larger than any device. The job writes the texts, so they may hold anything.
 _ABSURD = 2**50
 
@@ -129,14 +134,14 @@ class Judge:
 
 
 def _explained(run: LiveRun, ending: Ending) -> Ending:
-    """Return *ending*, with the words of the worker that ended an idle run, or that it was a probe.
+    """Return *ending*, with the words of the worker that ended the run, or that it was a probe.
 
     A later worker does not know the words.
     """
     if ending.kind is EndingKind.TIMED_OUT and run.held.probe is not None:
         return replace(ending, detail=PROBE_ENDED)
-    words = run.end_words or f"{NO_USE} devices for longer than the site allows"
-    return replace(ending, detail=words) if ending.kind is EndingKind.IDLE else ending
+    words = _ENDED_BY_SITE.get(ending.kind)
+    return ending if words is None else replace(ending, detail=run.end_words or words)
 
 
 def shortage_of(

@@ -166,19 +166,20 @@ def test_an_upgrade_fills_the_programs_of_old_jobs(empty_url: str) -> None:
     assert ["/home/ada/train.py", "/home/ada torchrun train.py", None, None, None] == programs
 
 
-def test_an_upgrade_allows_the_idle_ending_and_keeps_all_runs(empty_url: str) -> None:
+@pytest.mark.parametrize(("before", "ending"), [("0003", "idle"), ("0006", "wrong_device")])
+def test_an_upgrade_allows_another_ending_and_keeps_all_runs(empty_url: str, before: str, ending: str) -> None:
     """Runs and their devices survive the change of the check, for which SQLite copies the table."""
     with migrate._configured(empty_url) as config:
-        command.upgrade(config, "0003")
+        command.upgrade(config, before)
     engine = open_engine(empty_url)
     with writing(engine) as connection:
         for table, row in (("jobs", JOB), ("runs", RUN), ("run_devices", DEVICE)):
             insert(connection, table, row)
     migrate.upgrade(empty_url)
     with writing(engine) as connection:
-        insert(connection, "runs", {**RUN, "attempt": 2, "token": "2.a", "ending": "idle", "ended_at": TIME})
+        insert(connection, "runs", {**RUN, "attempt": 2, "token": "2.a", "ending": ending, "ended_at": TIME})
         runs = connection.execute(sa.text("SELECT token, ending FROM runs ORDER BY attempt")).all()
-        assert [("1.a", None), ("2.a", "idle")] == [tuple(row) for row in runs]
+        assert [("1.a", None), ("2.a", ending)] == [tuple(row) for row in runs]
         assert 1 == connection.scalar(sa.text("SELECT count(*) FROM run_devices"))
     with reading(engine) as connection:
         assert ["ix_runs_ended_at"] == [index["name"] for index in sa.inspect(connection).get_indexes("runs")]

@@ -106,10 +106,11 @@ def test_an_idle_run_of_low_priority_makes_way(queue: JobQueue) -> None:
     assert {run.job_id: high} == preempted()
 
 
-def test_no_retry_follows_an_idle_run(queue: JobQueue) -> None:
-    """A run that was ended because it was idle has failed, whatever its job retries after."""
+@pytest.mark.parametrize("kind", [EndingKind.IDLE, EndingKind.WRONG_DEVICE])
+def test_no_retry_follows_a_run_that_the_site_ended(queue: JobQueue, kind: EndingKind) -> None:
+    """A run that was idle, or used a device that it was not given, has failed, whatever its job retries after."""
     run = running(queue, retries=Retries(times=3, on=(RetryOn.ANY,)))
-    ending = Ending.stopped(EndingKind.IDLE, -15, "no use")
+    ending = Ending.stopped(kind, -15, "no use")
 
     after = queue.runs.finish(run.job_id, run.token, state=JobState.FAILED, ending=ending, duration_s=9.0, devices=())
 

@@ -435,3 +435,23 @@ def test_a_job_is_held_to_its_request_on_another_card(gpu_site: Site, tmp_path: 
 
     assert run is not None
     assert str(run.ending).startswith("out of memory: asked 3G, peak 9G")
+
+
+def test_a_site_may_end_a_job_on_another_card(gpu_site: Site, tmp_path: Path) -> None:
+    """With `on_wrong_device = end` the run has an ending of its own, which names both cards."""
+    gpu_site.environ["GPUQUEUE_ON_WRONG_DEVICE"] = "end"
+    start_both(gpu_site)
+    gate = tmp_path / "never"
+
+    record = gpu_site.until_recorded(submit_to_other_card(gpu_site, gate, "6G", 1, "--retries", "3"))
+
+    run = record.last_run
+    assert run is not None
+    assert run.ending is not None
+    assert (JobState.FAILED, "wrong_device", 1) == (record.job.state, run.ending.kind.value, len(record.runs))
+    words = "it was given device 0 and uses device 1: inside a job devices count from 0, so a script must not set "
+    assert f"{words}CUDA_VISIBLE_DEVICES" == run.ending.detail
+    log = gpu_site.cli("logs", str(record.job.id)).stdout
+    assert words in log
+    assert "the site ends jobs on devices that they were not given" in log
+    assert f"wrong device: {words}" in gpu_site.cli("show", str(record.job.id)).stdout

@@ -249,7 +249,7 @@ end
 
 -- Grant a retry to a job whose run ended this way, and count it. -> delay in ms, or nil
 local function retry_after(job, ending)
-  if ending == 'idle' then return nil end -- another run would be idle as well
+  if ending == 'idle' or ending == 'wrong_device' then return nil end -- another run would end like it
   local retries = to_count(job.retries)
   if retries >= to_count(job.retries_allowed) or job.requeue ~= '1' or not queueable(job) then return nil end
   local on = ',' .. (job.retry_on or '') .. ','
