@@ -149,12 +149,16 @@ class DeviceRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExternalUse:
-    """The memory that the external processes of one user hold on a device; None if the driver does not say."""
+    """The memory that the external processes of one user hold on a device; None if the driver does not say.
+
+    ``job_id`` is the job that they belong to, if that was given other devices.
+    """
 
     user: str | None
     processes: int
     held_bytes: int | None
     commands: tuple[str, ...] = ()
+    job_id: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

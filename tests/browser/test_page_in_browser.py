@@ -32,6 +32,8 @@ def test_a_person_signs_in_looks_and_cancels(lively: ServedSite, open_page: Open
         page.get_by_role("heading", name="nodeA").wait_for()
         assert code not in page.url
         assert "python notebook.py" in str(page.locator(".external-use").first.get_attribute("title"))
+        other_card = page.locator(".external-use").nth(1).inner_text()
+        assert "job 1 which was given another device: 1G in 1 process" == other_card
         page.get_by_label("Is there room for a job with").fill("20G")
         page.get_by_text(re.compile("Yes: nodeB GPU 0")).wait_for()
 

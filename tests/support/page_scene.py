@@ -36,10 +36,11 @@ def offers() -> list[Offer]:
         card("nodeA", 0, 0.93, 71.0, 288.0),
         replace(
             card("nodeA", 1, 0.41, 58.0, 164.0),
-            external_bytes=5 * GIB,
+            external_bytes=6 * GIB,
             external_processes=(
                 ExternalProcess(pid=4711, held_bytes=4 * GIB, user="mia", command="python notebook.py"),
                 ExternalProcess(pid=4712, held_bytes=1 * GIB, user="mia", command="<b>python</b>"),
+                ExternalProcess(pid=4713, held_bytes=1 * GIB, user="mia", command="python train.py", job_id=1),
             ),
         ),
         card("nodeA", 2, 0.99, 88.0, 301.0),

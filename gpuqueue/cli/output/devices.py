@@ -105,7 +105,10 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, labels: Label
 
 
 def external_process_lines(found: Sequence[DeviceStatus], now: datetime | None = None) -> Iterator[str]:
-    """Yield a line for each external process, with its user and its age at *now*, by default the present."""
+    """Yield a line for each external process, with its user and its age at *now*, by default the present.
+
+    The process of a job that was given another device is named as that.
+    """
     now = datetime.now(timezone.utc) if now is None else now
     for each in found:
         for external in each.external_processes:
@@ -116,10 +119,10 @@ def external_process_lines(found: Sequence[DeviceStatus], now: datetime | None =
             held = "unknown" if external.held_bytes is None else format_bytes(external.held_bytes)
             if external.freed_bytes:
                 held += f" now, {format_bytes(external.counted_bytes)} counted"
-            label = values.device_label(each.device)
+            owner = "external process"
             if external.job_id is not None:
-                who = f"job {external.job_id}, which was given another device; {who}"
-            yield f"external process on {plain(each.host)} device {label}: {held}  {who}  {what}"
+                owner = f"job {external.job_id}, which was given another device,"
+            yield f"{owner} on {plain(each.host)} device {values.device_label(each.device)}: {held}  {who}  {what}"
 
 
 def environment_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:

@@ -169,16 +169,15 @@ def without_hidden(view: DeviceView, seen: Mapping[int, QueueRow]) -> DeviceView
 
 
 def _external(processes: Iterable[ExternalProcess]) -> list[ExternalUse]:
-    """Return the external processes of a device by user, those with the most memory first."""
-    by_user: dict[str | None, list[ExternalProcess]] = {}
+    """Return the external processes of a device by user and job, those with the most memory first."""
+    by_owner: dict[tuple[str | None, int | None], list[ExternalProcess]] = {}
     for each in processes:
-        who = each.user if each.job_id is None else f"job {each.job_id}, which was given another device"
-        by_user.setdefault(who, []).append(each)
-    found = [_use_of(user, own) for user, own in by_user.items()]
+        by_owner.setdefault((each.user, each.job_id), []).append(each)
+    found = [_use_of(user, job_id, own) for (user, job_id), own in by_owner.items()]
     return sorted(found, key=lambda each: -(each.held_bytes or 0))
 
 
-def _use_of(user: str | None, own: list[ExternalProcess]) -> ExternalUse:
+def _use_of(user: str | None, job_id: int | None, own: list[ExternalProcess]) -> ExternalUse:
     held = [each.held_bytes for each in own if each.held_bytes is not None]
     commands = sorted({each.command for each in own if each.command})
     return ExternalUse(
@@ -186,4 +185,5 @@ def _use_of(user: str | None, own: list[ExternalProcess]) -> ExternalUse:
         processes=len(own),
         held_bytes=sum(held) if len(held) == len(own) else None,
         commands=tuple(commands[:_MOST_COMMANDS]),
+        job_id=job_id,
     )

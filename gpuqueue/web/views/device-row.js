@@ -16,6 +16,11 @@ function Run({ run, now }) {
   return html`<li><a href=${jobLink(run.label ?? run.job_id)}>${run.label}</a> <bdi>${run.name}</bdi> <small><bdi>${run.user}</bdi>, ${memory}</small>${run.idle_since ? html` <span class="warn-text">${idleWords(run.idle_since, now)}</span>` : null}</li>`;
 }
 
+/** @param {import("../types.js").ExternalUse} use */
+const ownerOf = ({ user, job_id: id }) => (id === null
+  ? html`<bdi>${user ?? "somebody"}</bdi>, outside of the queue`
+  : html`job <a href=${jobLink(id)}>${id}</a> <span class="warn-text">which was given another device</span>`);
+
 /** @param {{device: import("../types.js").DeviceView, now: number}} props */
 function Runs({ device, now }) {
   const { runs, external } = device;
@@ -24,7 +29,7 @@ function Runs({ device, now }) {
       ${runs.slice(0, MOST_RUNS).map((each) => html`<${Run} key=${each.job_id} run=${each} now=${now} />`)}
       ${runs.length > MOST_RUNS ? html`<li>and ${plural(runs.length - MOST_RUNS, "more job")}</li>` : null}
       ${external.map((each) => html`
-        <li class="external-use" title=${each.commands.join("\n")}><bdi>${each.user ?? "somebody"}</bdi>, outside of the queue: <small>${each.held_bytes === null ? "memory unknown" : size(each.held_bytes)} in ${plural(each.processes, "process", "processes")}</small></li>`)}
+        <li class="external-use" title=${each.commands.join("\n")}>${ownerOf(each)}: <small>${each.held_bytes === null ? "memory unknown" : size(each.held_bytes)} in ${plural(each.processes, "process", "processes")}</small></li>`)}
     </ul>
   `;
 }

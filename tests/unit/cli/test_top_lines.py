@@ -252,6 +252,16 @@ def test_external_processes_are_listed_with_owner_and_age() -> None:
     ]
 
 
+def test_a_job_on_a_device_that_it_was_not_given_is_no_external_process() -> None:
+    """It is named first, as the one whose script must be changed."""
+    process = ExternalProcess(pid=77, held_bytes=3 * GIB, user="eve", command="python train.py", job_id=12)
+    snapshot = Snapshot(at=NOW, devices=(make_status(external_processes=(process,)),), jobs=())
+
+    assert [
+        "job 12, which was given another device, on nodeA device 0: 3G  eve, pid 77  python train.py"
+    ] == external_lines(snapshot)
+
+
 @pytest.mark.parametrize("width", [60, 100, 200])
 def test_the_reason_of_a_closed_device_leaves_room_for_the_others(width: int) -> None:
     """A long reason is cut before the bars are. It is whole below the table if it is cut there."""

@@ -7,13 +7,15 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from factories import make_status
 
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
-from gpuqueue.model.page import Members, QueueRow, RowSort
+from gpuqueue.model.page import ExternalUse, Members, QueueRow, RowSort
 from gpuqueue.model.queue_query import QueueQuery
+from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.service.web.queue_copy import NOTHING, QueueState
-from gpuqueue.service.web.rows import with_array_states
+from gpuqueue.service.web.rows import device_view, with_array_states
 from gpuqueue.service.web.table import Filters, Seen, Tables
 
 AT = datetime(2026, 11, 26, tzinfo=timezone.utc)
@@ -125,3 +127,18 @@ def test_an_array_has_the_state_that_its_members_have(
     rows = {10: array, **{11 + n: row(11 + n, state=state, array_id=10) for n, state in enumerate(members)}}
     found = with_array_states(rows)[10]
     assert expected == (found.state, found.reason)
+
+
+def test_a_job_on_a_device_that_it_was_not_given_is_apart_from_its_user() -> None:
+    """What else the user has there belongs to no job."""
+    processes = [
+        ExternalProcess(pid=pid, held_bytes=held, user="ada", command=None, job_id=job_id)
+        for pid, held, job_id in ((1, 5, 7), (2, 3, None), (3, 1, 7))
+    ]
+
+    view = device_view(make_status(external_processes=tuple(processes)), {}, AT, silent_after_s=9)
+
+    assert view.external == (
+        ExternalUse(user="ada", processes=2, held_bytes=6, job_id=7),
+        ExternalUse(user="ada", processes=1, held_bytes=3),
+    )
