@@ -85,7 +85,7 @@ def test_a_failed_job_notifies_a_web_hook_and_a_person(notify_site: Site, hook: 
     assert "command  sh -c" in body
     assert "line 3\n" not in body
     assert "line 4\n" in body
-    assert "\ufffd[31mboom\n" in body
+    assert "\nboom\n" in body, "its colour is left out"
     assert body.endswith(f"\ngpuqueue show {job}")
     part = mail.get_body(("plain",))
     assert part is not None
