@@ -19,7 +19,7 @@ UV_PYTHON = "python"
 def words_before_args(spec: JobSpec) -> int:
     """Return how many words of the command come before the arguments of its script.
 
-    A script that is not executable stands behind the words of its first line, as in ``/bin/bash -e /home/ada/run.sh``.
+    A script that is not executable follows the words of its first line, as in ``/bin/bash -e /home/ada/run.sh``.
     """
     if spec.script is not None and spec.interpreter is None:
         end = f"/{spec.script.rpartition('/')[2]}"

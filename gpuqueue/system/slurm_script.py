@@ -383,7 +383,7 @@ def _in_shell(text: str) -> Iterator[Use]:
 
 
 def _is_read(code: str, start: int, end: int) -> bool:
-    """Return whether the name at *start* stands for the value of the variable, and not for a default without one."""
+    """Return whether the script reads the variable at *start*, and has no default for it."""
     before = code[max(0, start - _BEFORE) : start]
     if before.endswith("${") and re.match(r":?[-+=]", code[end : end + 2]):
         return False

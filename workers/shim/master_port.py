@@ -87,7 +87,7 @@ def reserve() -> int | None:
 
 
 def name_of(port: int) -> str:
-    """Return the name of the abstract socket that stands for *port*."""
+    """Return the name of the abstract socket that reserves *port*."""
     return f"\0gpuqueue port {port}"
 
 

@@ -34,7 +34,7 @@ local function charge_on(id, job)
   if not (job.user and claimed and deposit_s and rate) then return end
   local lasted_s = (now - claimed) / 1000
   if lasted_s <= deposit_s then return end
-  -- No longer than by the time that usage decays by: it stands still while the host is suspended.
+  -- The clock of fair share stops while the host is suspended, and the run with it: charge no more time than that.
   lasted_s = math.min(lasted_s, (fair_ms(now) - (tonumber(job.claimed_fair_ms) or claimed)) / 1000)
   if lasted_s <= deposit_s then return end
   local ahead_s = math.ceil(lasted_s + math.min(lasted_s, DEPOSIT_S))
