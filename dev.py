@@ -143,7 +143,8 @@ def other_servers() -> int:
     """Run the tests of the queue on each store server that is on PATH, beside the bundled one."""
     codes = [0]
     for name in ("redis-server", "valkey-server"):
-        if program := shutil.which(name):
+        program = shutil.which(name)  # no walrus here: Python 3.7 must be able to read this file, to be refused
+        if program:
             os.environ["STORE_SERVER"] = program
             codes.append(run(*PYTEST, "tests/integration/queue", "tests/contract/test_store_clients.py", *IN_PARALLEL))
             del os.environ["STORE_SERVER"]

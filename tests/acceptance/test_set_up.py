@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import subprocess
 import sys
@@ -59,3 +60,9 @@ def test_an_old_python_is_named(dev: Any, monkeypatch: pytest.MonkeyPatch, capsy
     assert 1 == dev.main(["demo"])
     assert "gpuqueue needs Python 3.10 or newer, and this is 3." in capsys.readouterr().out
     assert [] == dev.installs
+
+
+@pytest.mark.parametrize("name", ["dev.py", "page_parts.py"])
+def test_an_old_python_can_read_the_file_that_refuses_it(name: str) -> None:
+    """Python 3.7, which some servers still have, ended with a SyntaxError in place of the sentence above."""
+    ast.parse((ROOT / name).read_text(encoding="utf-8"), feature_version=(3, 7))
