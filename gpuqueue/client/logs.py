@@ -167,6 +167,7 @@ class Logs:
         Args:
             job: A job, or a member of an array.
             tail: A tail of :meth:`tail`, to begin where it stands; of an earlier call, to continue where that stopped.
+                The caller has asked for the job before, so that an absence of the store is waited for from the start.
             held: Called with the job each time it becomes held.
             seen: Called several times a second with the last known state of the job.
             again: Called with each later run before the output of that run.
@@ -178,7 +179,10 @@ class Logs:
             Refused: the job is an array, its log is on another host, or it ended without a run.
 
         """
-        tail, patience, on_seen = tail or LogTail(), Patience(away), seen or _ignored
+        patience, on_seen = Patience(away), seen or _ignored
+        if tail is not None:
+            patience.answered()
+        tail = tail or LogTail()
 
         def there(seen_so: Job) -> None:
             patience.answered()

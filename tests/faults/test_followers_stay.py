@@ -5,6 +5,7 @@ The documented upgrade restarts the store, and it must not end these commands.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,10 @@ from bounded import until
 from own_store import OwnStore
 from site_of_one import BIN, Site
 
-from gpuqueue.client import patience
-from gpuqueue.errors import StoreUnreachable
+from gpuqueue.client import Client, patience
+from gpuqueue.errors import StoreUnreachable, Unreachable
 from gpuqueue.model.job import JobState
+from gpuqueue.settings.settings import Settings
 
 
 @pytest.fixture
@@ -64,6 +66,30 @@ def test_followers_wait_for_the_store_and_go_on(working: Site, own_store: OwnSto
     assert {"logs": 0, "attach": 4, "wait": 4} == ended
     assert 1 == out["logs"].read_bytes().count(b"two")
     assert b"failed (exit 4)" in out["attach"].read_bytes()
+
+
+class Stopped(Exception):
+    """Ends a test as soon as the follower waits."""
+
+
+@pytest.mark.parametrize("door", ["store", "service"])
+def test_a_log_of_which_a_part_is_shown_is_followed_through_an_absence(
+    own_store: OwnStore, tmp_path: Path, door: str
+) -> None:
+    """The store dies after `logs -f` has read the job and before it follows: it ended with exit code 4."""
+    environ = {"GPUQUEUE_STATE_DIR": str(own_store.settings.state_dir), "GPUQUEUE_CONFIG": os.devnull}
+    if door == "service":
+        environ["GPUQUEUE_SERVICE_URL"] = f"unix:{tmp_path}/service.sock"
+
+    def away(_error: Unreachable) -> None:
+        raise Stopped
+
+    with Client(Settings.load(environ)) as client:
+        own_store.kill()
+        with pytest.raises(Stopped):
+            list(client.logs.follow(1, client.logs.tail(), away=away))
+        with pytest.raises(Unreachable):
+            list(client.logs.follow(1, away=away))
 
 
 def _listens(site: Site, pid: int) -> bool:

@@ -133,6 +133,8 @@ class RemoteLogs(Direct):
         followed = _remote(tail) if tail is not None else self.tail()
         following = Following(self._link, name, followed, held=held, seen=seen, again=again, whole=whole)
         patience = Patience(away)
+        if tail is not None:
+            patience.answered()
         while not following.is_over:
             try:
                 yield from following.output(patience.answered)
