@@ -38,7 +38,7 @@ pytestmark = [
 RATIOS = {
     ("submit", "--mem", "1M", "--", "true"): (1.78, 1.82, 1.81, 1.80),
     ("submit", "--mem", "12G", "SCRIPT"): (2.01, 2.05, 2.04, 2.03),  # the text of the script is judged
-    ("queue",): (1.80, 1.85, 1.82, 1.83),
+    ("queue",): (1.81, 1.86, 1.83, 1.84),
     ("cancel", "LIVE"): (1.53, 1.58, 1.56, 1.56),
     ("logs", "ENDED"): (1.75, 1.80, 1.78, 1.78),
     ("wait", "ENDED"): (1.77, 1.82, 1.79, 1.79),  # it reads the notes of the last run as well
@@ -46,8 +46,9 @@ RATIOS = {
 }
 PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 #: The lowest ratio, what the ratio may exceed the measured one by, and that for a Python that was not measured. Six
-#: small modules of the standard library take 0.07. With a spare of 0.1, six larger ones went unnoticed.
-LEAST, SPARE, MORE = 1.2, 0.04, 0.2
+#: small modules of the standard library take 0.07. With a spare of 0.1, six larger ones went unnoticed. The same
+#: command takes up to 0.03 more on a loaded machine, where answers arrive in more parts.
+LEAST, SPARE, MORE = 1.2, 0.05, 0.2
 GPUQUEUE = "from gpuqueue.cli.main import main; main()"
 COUNT = (str(VALGRIND), "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 

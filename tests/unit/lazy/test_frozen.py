@@ -69,7 +69,7 @@ def both(*, inherits: bool = False, **how: bool) -> tuple[Any, Any]:
         lambda cls: inspect.signature(cls).parameters.keys(),
         lambda cls: [each.kind for each in inspect.signature(cls).parameters.values()],
         lambda cls: cls.__match_args__,
-        lambda cls: cls.__slots__,
+        lambda cls: {slot for base in cls.__mro__[:-1] for slot in base.__slots__},  # 3.10 repeats inherited ones
         lambda cls: (cls.__doc__, cls.__name__, cls.__qualname__, cls.__module__, cls.STEP),
         lambda cls: cls.__init__.__qualname__,
         lambda cls: [(each.name, each.repr, each.compare) for each in dataclasses.fields(cls)],
