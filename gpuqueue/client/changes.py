@@ -15,7 +15,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import job_ref, validation
 from gpuqueue.model.array import Indexes
-from gpuqueue.model.job import JobState
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.model.job_spec import tags_of
 
@@ -48,11 +48,12 @@ class Change:
     """The result of a change to a job, an array or a part of an array.
 
     ``state`` is the state afterwards. ``already``: nothing had to be changed. ``missed`` are the members of an array
-    that were not changed, by their state.
+    that were not changed, by their state. ``because``: why what was released had been held, if that is known.
     """
 
     state: JobState
     already: bool = False
+    because: str | None = None
     missed: tuple[tuple[JobState | Elsewhere, Indexes], ...] = ()
 
 
@@ -107,32 +108,35 @@ def _all_cancelled(connection: Connection, name: JobName) -> bool:
 def hold_or_release(connection: Connection, verb: str, job: int | str) -> Change:
     """Hold a waiting job or release a held one, or such members of an array or of a part. *verb* says which."""
     name = job_ref.job_name(job)
-    if verb == "release":
-        _check_releasable(connection, name)
+    before = _releasable(connection, name) if verb == "release" else None
     done = _changed(connection, verb, name)
     if not done.moved:
         _check_unchanged(connection, verb, name, done)
     state = done.state if not done.moved else JobState.HELD if verb == "hold" else JobState.QUEUED
-    return Change(state=state, already=done.unchanged, missed=_missed(connection, name, done))
+    because = None if before is None else before.because
+    return Change(state=state, already=done.unchanged, because=because, missed=_missed(connection, name, done))
 
 
-def _check_releasable(connection: Connection, name: JobName) -> None:
-    """Check that a host can enforce the limits of a job. Otherwise it would be held again at once.
+def _releasable(connection: Connection, name: JobName) -> Job | None:
+    """Return the job to release: of a member without a job of its own its array; None if the queue has none.
 
     Raises:
-        Refused: no host can.
+        Refused: no host can enforce the limits of the job, so it would be held again at once.
 
     """
     with suppress(Unreadable):  # of which the release says so
-        found = connection.queue.jobs.get(name.id)
+        found = None if name.member is None else connection.queue.jobs.get(name.member.id)
+        found = found or connection.queue.jobs.get(name.id)
         if found is None or (found.spec.cpus, found.spec.cpu_mem_bytes) == (None, None):
-            return
+            return found
         if not (found.state is JobState.HELD if found.tally is None else found.tally.held):
-            return  # the release says what the state is
+            return found  # the release says what the state is
         try:
             devices.check_limits(connection, found.spec)
         except Impossible as error:
             raise Refused(f"job {name} would be held again: {error}") from None
+        return found
+    return None
 
 
 def move(connection: Connection, job: int | str, *, front: bool = True) -> JobState:

@@ -36,11 +36,8 @@ def get(connection: Connection, job: int | str) -> Job:
     member = name.member
     try:
         found = connection.queue.jobs.get(id_of(name))
-    except Unreachable:
-        record = ended(connection, name)
-        if record is None:
-            raise
-        return record.job
+    except Unreachable as error:
+        return _ended_instead(connection, name, error).job
     if found is not None and (member is None or found.member == member):
         return found
     return show(connection, job).job
@@ -53,6 +50,19 @@ def ended(connection: Connection, name: JobName) -> Record | None:
         if record is not None and record.job.state.is_end and name.member in {None, record.job.member}:
             return record
     return None
+
+
+def _ended_instead(connection: Connection, name: JobName, error: Unreachable) -> Record:
+    """Return the record of an ended job in place of the queue's answer, which is *error*.
+
+    Raises:
+        Unreachable: the history has no end of the job. It is *error*.
+
+    """
+    record = ended(connection, name)
+    if record is None:
+        raise error
+    return record
 
 
 def id_of(name: JobName) -> int:
@@ -217,11 +227,8 @@ def newest(connection: Connection, job: int | str) -> Record:
     name = job_ref.one_job(job)
     try:
         record = connection.queue.jobs.record(id_of(name))
-    except Unreachable:
-        known = ended(connection, name)
-        if known is None:
-            raise
-        return known
+    except Unreachable as error:
+        return _ended_instead(connection, name, error)
     if record is None:
         return show(connection, job)
     run = record.last_run

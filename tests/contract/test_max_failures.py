@@ -51,6 +51,19 @@ def test_the_site_decides_unless_the_submitter_does(served: ServedSite, client: 
     assert JobState.QUEUED is after_failures(served, client, 3, max_failures=0).state
 
 
+def test_a_release_says_why_the_rest_was_held(served: ServedSite, client: Client) -> None:
+    """The answer has the reason, of the array and of one member. A user who holds a job gives none."""
+    job = client.jobs.submit(["true"], mem="1M", array="0-3", max_failures=1)
+    end(served.queue, must_claim(served.queue), 1)
+    why = "1 of its members failed and none succeeded"
+
+    assert why == client.jobs.release(f"{job.id}_2").because
+    assert why == client.jobs.release(job.id).because
+    client.jobs.hold(job.id)
+    assert None is client.jobs.release(job.id).because
+    client.jobs.cancel(job.id)
+
+
 def test_a_number_that_makes_no_sense_is_refused(client: Client) -> None:
     """Nothing is queued, and a single job has no rest that could be held."""
     for wrong in (-1, 1_000_001, "x"):

@@ -78,12 +78,10 @@ def release(**words: Any) -> None:
 
 
 def _release(client: Client, name: str) -> str:
-    parsed = JobName.parse(name)
-    before = client.jobs.get(name if parsed.part is None or parsed.member is not None else parsed.id)
     change = client.jobs.release(name)
     if change.already:
         return change_line("release", name, change) + " (it was not held)"
-    was = f"; it was held: {plain(before.because)}" if before.because else ""
+    was = f"; it was held: {plain(change.because)}" if change.because else ""
     return change_line("release", name, change) + was
 
 
