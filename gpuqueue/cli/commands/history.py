@@ -185,7 +185,7 @@ def history(*, limit: int, **asked: Any) -> None:
             asked["device"] = f"{client.settings.host}:{asked['device']}"
         by = _parameter(client, asked)
         query = HistoryQuery.of(limit=min(most, _MOST), **{**asked, "sort": "id" if by else asked["sort"]})
-        rows = _by_value(client, query, by) if by else _rows(client, how, query)
+        rows = by_value(client, query, by) if by else _rows(client, how, query)
         records = [row.record for row in rows]
         params = client.history.params(records) if how.has_params else {}
         names, others = how.columns_of(params, lambda: _swept(client, query))
@@ -322,15 +322,20 @@ def _parameter(client: Client, asked: Mapping[str, Any]) -> str | None:
     return str(key)
 
 
-def _by_value(client: Client, query: HistoryQuery, name: str) -> list[FoldedRow]:
-    """Return the members of *query* in the order of the parameter *name*: numbers fall, other values ascend."""
+def by_value(client: Client, query: HistoryQuery, name: str) -> list[FoldedRow]:
+    """Return the members of *query* in the order of the parameter *name*: numbers fall, other values ascend.
+
+    A value is unknown if the history lacks the array. Unknown values come last.
+    """
     records = client.history.records_of(replace(query, limit=MOST_MEMBERS, reverse=False))
     values = {job_id: each[name] for job_id, each in client.history.params(records).items()}
     try:
         keys: Mapping[int, Any] = {job_id: -float(value) for job_id, value in values.items()}
     except ValueError:
         keys = values
-    ordered = sorted(records, key=lambda record: keys[record.job.id], reverse=query.reverse)
+    known = [record for record in records if record.job.id in keys]
+    known.sort(key=lambda record: keys[record.job.id], reverse=query.reverse)
+    ordered = [*known, *(record for record in records if record.job.id not in keys)]
     return [FoldedRow(record=each, last_id=each.job.id) for each in ordered[: query.limit]]
 
 
