@@ -81,8 +81,10 @@ class Batch:
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
     notifications: dict[tuple[int, int], Row] = field(default_factory=dict)
-    #: Jobs whose runs were marked as idle, and arrays whose rest is held. The owner of each is notified once.
+    #: Jobs whose runs were marked as idle. The owner of each is notified once.
     idle: set[int] = field(default_factory=set)
+    #: Arrays whose rest the queue has held. The owner is notified of each hold.
+    held: set[int] = field(default_factory=set)
     events: list[Row] = field(default_factory=list)
     dead_letters: list[Row] = field(default_factory=list)
 
@@ -178,7 +180,7 @@ def idle(batch: Batch, event: Event) -> None:
 def hold(batch: Batch, event: Event) -> None:
     """Notify the owner of an array whose rest the queue has held. A user who holds it gives no reason."""
     if event.fields.get("because"):
-        batch.idle.add(event.job_id)
+        batch.held.add(event.job_id)
 
 
 def mark(batch: Batch, event: Event) -> None:

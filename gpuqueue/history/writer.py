@@ -140,7 +140,8 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     there = _known_devices(connection, {key[0] for key in batch.timelines})
     bulk.insert(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
     bulk.insert(connection, notifications, batch.notifications.values())
-    _notify_of_idle(connection, batch.idle)
+    _forget_earlier_hold(connection, batch.held)
+    _notify_before_end(connection, batch.idle | batch.held)
     bulk.insert(connection, job_events, batch.events)
     bulk.insert(connection, dead_letters, batch.dead_letters)
 
@@ -159,7 +160,14 @@ def _write_tags(connection: sa.Connection, batch: Batch) -> None:
     bulk.insert(connection, job_tags, [{"job_id": job_id, "tag": tag} for job_id, tag in added if job_id in there])
 
 
-def _notify_of_idle(connection: sa.Connection, job_ids: Iterable[int]) -> None:
+def _forget_earlier_hold(connection: sa.Connection, array_ids: Iterable[int]) -> None:
+    """Delete the notifications about an earlier hold of *array_ids* that have an outcome: this hold gets its own."""
+    for some in parts(array_ids):
+        before_end = notifications.c.job_id.in_(some), notifications.c.number >= FIRST_ABOUT_IDLE
+        connection.execute(sa.delete(notifications).where(*before_end, notifications.c.outcome.is_not(None)))
+
+
+def _notify_before_end(connection: sa.Connection, job_ids: Iterable[int]) -> None:
     """Add a notification for each target of *job_ids*, which are idle or held. A job that has one gets no second."""
     number = (notifications.c.number + FIRST_ABOUT_IDLE).label("number")
     for some in parts(job_ids):

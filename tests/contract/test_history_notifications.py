@@ -147,6 +147,24 @@ def test_an_array_whose_rest_is_held_is_reported_once_before_its_end(database: H
     assert (because, "3-9") == (record.job.because, str(record.job.tally.held) if record.job.tally else "")
 
 
+def test_a_later_hold_of_an_array_is_reported_again(database: HistoryDatabase, outbox: Outbox) -> None:
+    """Regression: after a release the rest was held a second time, and nobody heard of it."""
+    outbox.submit(1, make_spec(array=Array.parse("0-9"), notifications=(TEAM, CHAT)))
+    for number in (3, 6):
+        because = f"{number} of its members failed and none succeeded"
+        outbox.report(1, Act.HOLD, JobState.HELD, attempt=0, left="", held=f"{number}-9", because=because)
+        outbox.record()
+
+        found = database.due_notifications(now=NOW, most=9)
+        assert [(1, FIRST_ABOUT_IDLE), (1, FIRST_ABOUT_IDLE + 1)] == keys(found)
+        for each in found:
+            assert database.take_notification(each, until=NOW + MINUTE)
+            database.settle_notification(each, Outcome.SENT, at=NOW)
+        outbox.report(1, Act.RELEASE, JobState.QUEUED, attempt=0, left=f"{number}-9", held="", because="")
+        outbox.record()
+        assert [] == database.due_notifications(now=NOW + MINUTE, most=9)
+
+
 def test_an_idle_run_is_reported_once_before_its_end(database: HistoryDatabase, outbox: Outbox) -> None:
     """Each target gets one message about an idle run while it goes on, however often it is marked."""
     outbox.submit(1, make_spec(notifications=(TEAM, CHAT)))
