@@ -95,7 +95,7 @@ def request_of(spec: JobSpec) -> dict[str, Any]:
         "code": None if code is None else [code.address, code.directory],
         "array": None
         if array is None
-        else {"indexes": str(array.indexes), "axes": [f"{each.name}={each.text.strip()}" for each in array.axes]},
+        else {"indexes": str(array.indexes), "axes": [str(each).strip() for each in array.axes]},
     }
 
 

@@ -172,7 +172,7 @@ class Array:
             BadRequest: the options contradict each other, or one is malformed.
 
         """
-        swept = tuple(sweeping.Axis.parse(each) for each in axes)
+        swept = tuple(sweeping.Axis.typed(each) for each in axes)
         if indexes is not None and swept:
             raise BadRequest(
                 "an array and a sweep exclude each other: write the index as one more sweep, such as k=0..9"

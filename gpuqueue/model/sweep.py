@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from gpuqueue.errors import BadRequest
@@ -23,6 +23,8 @@ _MARK = pattern(r"""(?<!\w)"(?:[^"\\]|\\.)*"|(?<!\w)'(?:[^'\\]|\\.)*'|[\[\](){},
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 #: How a text begins that lists any values, such as the lines of a file, as JSON.
 _AS_JSON = "@["
+#: How an axis is written that an earlier version would read in another way. It takes no name that begins so.
+_NEW = "@"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +32,35 @@ class Axis:
     """One parameter of a sweep: its name, and its values as the user wrote them (``1e-3,1e-4`` or ``0..4``).
 
     Values that cannot be written like that, such as the lines of a file, are JSON after an @: ``@["a,b", "c"]``.
+    In an array of an earlier version ``all_commas`` separate values, also those in brackets and quotes.
     """
 
     name: str
     text: str
+    all_commas: bool = False
 
-    AS_TEXT = "A parameter of a sweep and its values, such as lr=1e-3,1e-4 or seed=0..4."
+    AS_TEXT = (
+        "A parameter of a sweep and its values, such as lr=1e-3,1e-4 or seed=0..4. After an @ in front of the name, "
+        "commas inside brackets and quotes separate nothing, and @[ begins a JSON list of the values."
+    )
 
     def __post_init__(self) -> None:
         """Validate the name and the values.
 
         Raises:
-            BadRequest: the name is invalid, a range is invalid, or a value is empty.
+            BadRequest: the name is invalid, a range is invalid, a value is empty, or a bracket or quote is not closed.
 
         """
         if not _NAME.fullmatch(self.name) or self.name.lower() == "index":
             raise BadRequest(f"{brief(self.name)} cannot name a sweep: use letters, digits and _, but not index alone")
-        listed = _listed(self.text)
-        for piece in listed or _parts(self.text):
+        try:
+            listed, pieces = _parts(self.text, all_commas=self.all_commas)
+        except BadRequest as error:
+            raise BadRequest(
+                f"{self.name}={brief(self.text)}: {error}: write brackets and quotes in pairs, or put the values into "
+                f"a file, one a line (--sweep {self.name}=@FILE)"
+            ) from None
+        for piece in pieces:
             span = None if listed else _SPAN.fullmatch(piece)
             if not listed and span is None and _NUMBERS.fullmatch(piece):
                 raise BadRequest(
@@ -61,28 +74,32 @@ class Axis:
                 )
 
     @classmethod
-    def parse(cls, text: str) -> Axis:
-        """Return the axis that *text* (``name=values``) describes.
+    def typed(cls, text: str) -> Axis:
+        """Return the axis that a user's *text* (``name=values``) describes.
 
         Raises:
-            BadRequest: *text* is malformed, or a bracket or quote in it is not closed.
+            BadRequest: *text* is malformed.
 
         """
         name, equals, values = text.partition("=")
         if not equals:
             raise BadRequest(f"{brief(text)} is no sweep: write it like lr=1e-3,1e-4 or seed=0..4")
-        axis = cls(name.strip(), values.strip())
-        try:
-            _ = _listed(axis.text) or split(axis.text)
-        except BadRequest as error:
-            raise BadRequest(
-                f"{axis.name}={brief(axis.text)}: {error}: write brackets and quotes in pairs, or put the values into "
-                f"a file, one a line (--sweep {axis.name}=@FILE)"
-            ) from None
-        return axis
+        return cls(name.strip(), values.strip())
+
+    @classmethod
+    def parse(cls, text: str) -> Axis:
+        """Return the axis that ``str`` has written, in this version or in an earlier one.
+
+        Raises:
+            BadRequest: *text* is malformed.
+
+        """
+        name, _, values = text.removeprefix(_NEW).partition("=")
+        return cls(name.strip(), values.strip(), all_commas=not text.startswith(_NEW) and _is_new(values.strip()))
 
     def __str__(self) -> str:
-        return f"{self.name}={self.text}"
+        mark = _NEW if not self.all_commas and _is_new(self.text) else ""
+        return f"{mark}{self.name}={self.text}"
 
     @property
     def variable(self) -> str:
@@ -90,7 +107,7 @@ class Axis:
         return f"GPUQUEUE_SWEEP_{self.name.upper()}"
 
     def __len__(self) -> int:
-        return sum(map(len, _pieces(self.text)))
+        return sum(map(len, _pieces(self.text, self.all_commas)))
 
     def value(self, place: int) -> str:
         """Return the value at *place*, counted from 0.
@@ -99,7 +116,7 @@ class Axis:
             IndexError: *place* is not below the number of values.
 
         """
-        for piece in _pieces(self.text):
+        for piece in _pieces(self.text, self.all_commas):
             if place < len(piece):
                 return str(piece[place])
             place -= len(piece)
@@ -138,12 +155,18 @@ def split(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def _parts(text: str) -> list[str]:
-    """Return what :func:`split` does; of a text of an earlier version with half a pair, what is between all commas."""
+def _parts(text: str, *, all_commas: bool) -> tuple[bool, Sequence[str]]:
+    """Return whether the text of an axis lists its values as JSON; and these, or its parts between commas."""
+    listed = () if all_commas else _listed(text)
+    return bool(listed), listed or (text.split(",") if all_commas else split(text))
+
+
+def _is_new(text: str) -> bool:
+    """Return whether an earlier version, for which all commas separate values, reads *text* in another way."""
     try:
-        return split(text)
+        return _parts(text, all_commas=False)[1] != text.split(",")
     except BadRequest:
-        return text.split(",")
+        return True
 
 
 def joined(values: Iterable[str]) -> str:
@@ -169,10 +192,10 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=16)
-def _pieces(text: str) -> tuple[range | tuple[str, ...], ...]:
+def _pieces(text: str, all_commas: bool) -> tuple[range | tuple[str, ...], ...]:  # noqa: FBT001 - for the cache
     """Return the values of an axis. They are cached, because members are often read one after the other."""
-    listed = _listed(text)
+    listed, parts = _parts(text, all_commas=all_commas)
     if listed:
-        return (listed,)
-    spans = [(part, _SPAN.fullmatch(part)) for part in _parts(text)]
+        return (tuple(parts),)
+    spans = [(part, _SPAN.fullmatch(part)) for part in parts]
     return tuple(range(int(span[1]), int(span[2]) + 1) if span else (part,) for part, span in spans)

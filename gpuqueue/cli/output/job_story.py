@@ -227,7 +227,7 @@ def _array_lines(job: Job) -> list[str]:
         most += f", held after {array.max_failures} failure{'' if array.max_failures == 1 else 's'}"
     lines = [f"  members    {len(array)} ({short(str(array.indexes), _INDEXES)}){most}"]
     for axis in array.axes:
-        values, text = len(axis), plain(str(axis))
+        values, text = len(axis), plain(f"{axis.name}={axis.text}")
         lines.append(f"  sweep      {text if len(text) <= _VALUES else f'{short(text, _VALUES)} ({values} values)'}")
     if here is not None:
         ended = sum(here.ended.values())

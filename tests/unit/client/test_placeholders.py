@@ -13,7 +13,7 @@ from gpuqueue.model.sweep import Axis
 
 def values(text: str) -> list[str]:
     """Return the values of the sweep *text*."""
-    axis = Axis.parse(text)
+    axis = Axis.typed(text)
     return [axis.value(place) for place in range(len(axis))]
 
 
@@ -25,7 +25,7 @@ def test_each_line_of_a_file_is_a_value(tmp_path: Path) -> None:
 
     assert lines == values(placeholders.with_file(f"data=@{file}"))
     assert lines == values(placeholders.each_line(str(file)))
-    assert "line" == Axis.parse(placeholders.each_line(str(file))).name
+    assert "line" == Axis.typed(placeholders.each_line(str(file))).name
 
 
 def test_a_file_of_another_system_has_the_same_values(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_indexes_are_what_was_written(text: str, members: list[int]) -> None:
 def test_a_million_members_take_no_room() -> None:
     """A large array is not expanded into its members."""
     assert MOST_MEMBERS == len(Array.parse(f"0-{MOST_MEMBERS - 1}"))
-    assert "999999" == Array.sweep([Axis.parse("seed=0..999999")]).values(999_999)["seed"]
+    assert "999999" == Array.sweep([Axis.typed("seed=0..999999")]).values(999_999)["seed"]
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_what_names_no_array_is_refused_in_one_line(text: str) -> None:
 def test_what_is_no_sweep_is_refused(text: str) -> None:
     """An axis needs an identifier as its name, and values."""
     with pytest.raises(BadRequest):
-        Axis.parse(text)
+        Axis.typed(text)
 
 
 def test_a_value_that_resembles_a_range_is_a_value() -> None:
     """A value with two dots that is no range of integers is a plain value, such as a path."""
-    assert ["../a", "x..y"] == [Axis.parse("data=../a,x..y").value(place) for place in (0, 1)]
+    assert ["../a", "x..y"] == [Axis.typed("data=../a,x..y").value(place) for place in (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_value_that_resembles_a_range_is_a_value() -> None:
 )
 def test_a_comma_inside_brackets_or_quotes_separates_no_values(text: str, values: list[str]) -> None:
     """A list, a tuple, JSON or a text in quotes is one value, as it is written."""
-    axis = Axis.parse(f"x={text}")
+    axis = Axis.typed(f"x={text}")
 
     assert values == [axis.value(place) for place in range(len(axis))]
     assert axis == Axis.parse(str(axis))
@@ -98,17 +98,36 @@ def test_a_comma_inside_brackets_or_quotes_separates_no_values(text: str, values
 def test_a_bracket_or_quote_without_its_partner_is_refused(text: str, why: str) -> None:
     """One line names it, and the file that takes any value."""
     with pytest.raises(BadRequest) as refused:
-        Axis.parse(f"layers={text}")
+        Axis.typed(f"layers={text}")
     assert why in str(refused.value)
     assert "--sweep layers=@FILE" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_an_array_of_an_earlier_version_keeps_its_values() -> None:
-    """There a bracket without its partner was accepted, and each comma separated values."""
-    axis = Axis("iv", "[0,1),[1,2)")
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("x=[64,64],[128,128]", ["[64", "64]", "[128", "128]"]),
+        ("x=[0,1),[1,2)", ["[0", "1)", "[1", "2)"]),
+        ('x=@["a", "b"]', ['@["a"', ' "b"]']),
+        ("x=don't,0..1", ["don't", "0", "1"]),
+    ],
+)
+def test_an_array_of_an_earlier_version_keeps_its_values(text: str, values: list[str]) -> None:
+    """There each comma separated values. Only a text with a mark is read in the new way."""
+    axis = Axis.parse(text)
 
-    assert ["[0", "1)", "[1", "2)"] == [axis.value(place) for place in range(len(axis))]
+    assert values == [axis.value(place) for place in range(len(axis))]
+    assert text == str(axis)
+
+
+def test_an_earlier_version_reads_no_sweep_in_another_way() -> None:
+    """It would run other arguments. No name of an axis began with the mark, so it cannot read the array at all."""
+    written = [str(Axis.typed(text)) for text in ("lr=1e-3,1e-4", "x=don't,[a]", "x=[64,64],[128,128]", 'x=@["a"]')]
+
+    assert ["lr=1e-3,1e-4", "x=don't,[a]", "@x=[64,64],[128,128]", '@x=@["a"]'] == written
+    with pytest.raises(BadRequest, match="cannot name a sweep"):
+        Axis.typed(written[-1])
 
 
 @pytest.mark.parametrize(
@@ -117,7 +136,7 @@ def test_an_array_of_an_earlier_version_keeps_its_values() -> None:
 def test_any_values_of_a_program_are_those_of_the_members(values: list[object]) -> None:
     """Regression: a program was told to write brackets in pairs, and one value could become two."""
     (text,) = sweeps({"prompt": values})
-    axis = Axis.parse(text)
+    axis = Axis.typed(text)
 
     assert list(map(str, values)) == [axis.value(place) for place in range(len(axis))]
 
@@ -125,14 +144,14 @@ def test_any_values_of_a_program_are_those_of_the_members(values: list[object]) 
 def test_one_empty_value_is_called_that() -> None:
     """The message for one empty value differs from the message for no values."""
     with pytest.raises(BadRequest, match="a='1,,2' has an empty value"):
-        Axis.parse("a=1,,2")
+        Axis.typed("a=1,,2")
     with pytest.raises(BadRequest, match="has no values"):
-        Axis.parse("a=")
+        Axis.typed("a=")
 
 
 def test_a_sweep_goes_through_all_combinations_the_last_fastest() -> None:
     """A sweep visits all combinations in the given order. The last axis changes fastest."""
-    sweep = Array.sweep([Axis.parse("lr=1e-3,1e-4"), Axis.parse("seed=0..2,7")])
+    sweep = Array.sweep([Axis.typed("lr=1e-3,1e-4"), Axis.typed("seed=0..2,7")])
 
     assert 8 == len(sweep)
     assert [("1e-3", "0"), ("1e-3", "1"), ("1e-3", "2"), ("1e-3", "7"), ("1e-4", "0")] == [
@@ -143,9 +162,9 @@ def test_a_sweep_goes_through_all_combinations_the_last_fastest() -> None:
 def test_too_many_combinations_and_names_alike_are_refused() -> None:
     """Too many combinations and equal names are refused, so that a typing error cannot fill the store."""
     with pytest.raises(BadRequest, match="at most 1000000"):
-        Array.sweep([Axis.parse("a=0..999"), Axis.parse("b=0..1000")])
+        Array.sweep([Axis.typed("a=0..999"), Axis.typed("b=0..1000")])
     with pytest.raises(BadRequest, match="same name"):
-        Array.sweep([Axis.parse("lr=1"), Axis.parse("LR=2")])
+        Array.sweep([Axis.typed("lr=1"), Axis.typed("LR=2")])
 
 
 def test_only_our_own_names_are_filled_in() -> None:
@@ -153,7 +172,7 @@ def test_only_our_own_names_are_filled_in() -> None:
 
     JSON in an argument stays unchanged, and doubled braces around a name give literal ones.
     """
-    sweep = Array.sweep([Axis.parse("lr=1e-3,1e-4")])
+    sweep = Array.sweep([Axis.typed("lr=1e-3,1e-4")])
 
     assert "--lr=1e-4 run-1" == sweep.fill("--lr={lr} run-{index}", 1)
     assert '{"lr": 1} {other} {other} {} {{0}} {lr' == sweep.fill('{"lr": 1} {other} {{other}} {} {{0}} {lr', 1)
@@ -162,7 +181,7 @@ def test_only_our_own_names_are_filled_in() -> None:
 
 def test_a_member_knows_which_one_it_is() -> None:
     """The environment of a member contains its index and its values, whatever its arguments are."""
-    sweep = Array.sweep([Axis.parse("lr=1e-3,1e-4")])
+    sweep = Array.sweep([Axis.typed("lr=1e-3,1e-4")])
 
     assert {
         "GPUQUEUE_ARRAY_JOB_ID": "17",

@@ -130,7 +130,7 @@ def test_a_job_that_comes_back_from_the_history_starts() -> None:
 
 def test_members_of_arrays_start_with_their_own_values() -> None:
     """A member has its values in the command and the environment, and no other member's."""
-    array = Array(indexes=Indexes.parse("0-5"), axes=(Axis("lr", "1e-3,1e-4"), Axis("seed", "0..2")))
+    array = Array(indexes=Indexes.parse("0-5"), axes=(Axis("lr", "1e-3,1e-4"), Axis("seed", "[0,1],1,2")))
     spec = make_spec(argv=("train", "--lr={lr}", "{seed}", "{{seed}}", '{"a": 1}'), array=array, env=ENV)
     member, job_id = member_of(spec, 4)
     other, _ = member_of(spec, 5)
