@@ -126,15 +126,18 @@ class RunGroup:
             if self._limits.are_set:
                 raise
 
-    def shortage(self, available: str = "") -> str:
+    def shortage(self, available: str = "") -> str | None:
         """Return why the kernel has killed processes of the run for lack of host memory; empty if it has not.
 
-        *available* are the words about the memory of the host at that time.
+        *available* are the words about the memory of the host at that time. None: the kernel does not count that for
+        this group, because the groups above it do not share the memory controller.
         """
         try:
             with open(os.path.join(self._directory, "memory.events"), encoding="ascii") as file:
                 events = {name: int(number) for name, number in (line.split() for line in file)}
-        except (OSError, ValueError):
+        except OSError:
+            return None
+        except ValueError:
             return ""
         if not events.get("oom_kill"):
             return ""

@@ -255,10 +255,9 @@ def report_end(shim: socket.socket, tree: Tree, group: RunGroup | None, memory: 
     """Report to the shim how the first process ended; return False while it lives."""
     if tree.status is None:
         return False
-    if group is None:
+    shortage = "" if tree.status == 0 else None if group is None else group.shortage(memory.words())
+    if shortage is None:  # only the group above, or the host, has a count
         shortage = memory.reason(tree.status)
-    else:
-        shortage = group.shortage(memory.words()) if tree.status != 0 else ""
     return send_to(shim, b"ended %d %s" % (tree.status, shortage.encode()))
 
 

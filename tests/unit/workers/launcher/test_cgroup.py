@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from bounded import until
@@ -20,6 +23,7 @@ from workers.launcher import cgroup_place, guard
 from workers.launcher.account import Rules
 from workers.launcher.become import LaunchRequest
 from workers.launcher.cgroup import Limits, RunGroup, default_processes, name_of
+from workers.shim.host_memory import HostMemory
 from workers.shim.launch_protocol import SWEEP, TOKEN
 from workers.shim.tree import Tree
 
@@ -188,9 +192,36 @@ def test_the_kernels_count_says_what_ran_short(tmp_path: Path, events: str, limi
     run = RunGroup.create(str(tmp_path), "1.abc", limits)
     (tmp_path / NAME / "memory.events").write_text(events)
 
-    assert run is not None
-    assert run.shortage().startswith(words)
-    assert bool(words) == bool(run.shortage())
+    shortage = None if run is None else run.shortage()
+    assert shortage is not None
+    assert shortage.startswith(words)
+    assert bool(words) == bool(shortage)
+
+
+@pytest.mark.parametrize(
+    ("own", "kills", "words"),
+    [
+        (None, 1, b"the host ran out of memory"),
+        (None, 0, b""),
+        ("oom 0\noom_kill 0\n", 1, b""),
+    ],
+)
+def test_without_a_count_of_its_own_a_group_has_that_of_the_host(
+    own: str | None, kills: int, words: bytes, tmp_path: Path
+) -> None:
+    """Regression: where the launcher's group shares no memory controller, the kernel's kills had no reason."""
+    run = RunGroup.create(str(tmp_path), "1.abc")
+    if own is not None:
+        (tmp_path / NAME / "memory.events").write_text(own)
+    host = tmp_path / "vmstat"
+    host.write_text("oom_kill 7\n")
+    tree: Any = SimpleNamespace(status=-signal.SIGKILL)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with host.open() as counts, ours, theirs:
+        memory = HostMemory((counts.fileno(), -1))
+        host.write_text(f"oom_kill {7 + kills}\n")
+        assert guard.report_end(theirs, tree, run, memory)
+        assert b"ended -9 " + words == ours.recv(200)
 
 
 def test_a_group_of_the_same_name_is_not_taken_over(tmp_path: Path) -> None:
