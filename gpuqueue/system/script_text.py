@@ -35,11 +35,10 @@ def check(
     fault, remark = _line_ends(started, text, reader, "" if request.cwd is None else spec.cwd)
     faults, remarks = [fault], [remark]
     if slurm_script.SBATCH.encode() in text:
-        is_python = True if reader.startswith("python") else False if reader in SHELLS else None
         fault, more = slurm_script.judged(
             plain(started.path),
             text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace").replace("\r\n", "\n"),
-            is_python=is_python,
+            is_shell=reader in SHELLS,
             known=spec.env,
             is_open=partial(_is_open, request),
         )
