@@ -25,7 +25,7 @@ from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
 from workers.run.directory import Exit
-from workers.run.orphans import sweep_run
+from workers.run.orphans import KILL_S, earlier_runs, end_run, sweep_run
 from workers.services.adoption import Adoption
 from workers.shim.client import Shim, Shims
 from workers.shim.supervisor import CANNOT_WRITE
@@ -101,6 +101,7 @@ class Runner:
     def _start(self, run: LiveRun) -> NotStarted | None:
         """Start *run* and wait until its shim is gone. Return why it did not start, or None."""
         try:
+            end_earlier(run, self._settings, self._stopping)
             checked = check_admission(run, self._admission)
             limited = check_limits(checked, self._settings.launcher_in_use)
             chosen = choose_python(limited, self._settings.environments)
@@ -138,6 +139,30 @@ class Runner:
             return self._judge.judge(run, end)
         except NotStarted as refusal:
             return refusal
+
+
+def end_earlier(run: LiveRun, settings: Settings, stopping: SteadyEvent) -> None:
+    """End the earlier runs of the job on this host, and wait until their processes are gone.
+
+    A host that was declared lost may claim a job again before it learns that its run was given up.
+
+    Raises:
+        NotStarted: An earlier run does not end. The host is excluded for the job, so that it is not claimed again.
+        Detached: The worker stops before.
+
+    """
+    try:
+        for directory in earlier_runs(settings.runs_dir, run.held.job_id, run.held.token):
+            log.warning("%s: its earlier run %s is still here, and is ended first", run, directory.token)
+            is_gone = end_run(directory, settings.kill_grace_s + KILL_S, stopping)
+            if stopping.is_set():
+                raise Detached
+            if not is_gone:
+                raise NotStarted(f"its earlier run {directory.token} here does not end", host_lacks=NO_EVIDENCE)
+            if not directory.has_exit():
+                sweep_run(directory.token, settings.launcher_in_use)
+    except OSError as error:
+        raise NotStarted(error.strerror or str(error), host_failed=True) from error
 
 
 def check_admission(run: LiveRun, admission: AdmissionCheck) -> LiveRun:

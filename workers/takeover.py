@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
@@ -14,7 +13,6 @@ from pathlib import Path
 from gpuqueue.clock import Clock
 from gpuqueue.errors import Refused, StoreNotOpen, unusable
 from gpuqueue.model.device import Device
-from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Verdicts
 from gpuqueue.settings.settings import Settings
@@ -22,7 +20,7 @@ from gpuqueue.system.process import is_locked_anywhere
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.monitor import DeviceMonitor
 from workers.run.directory import RunDir, reported, unsettled
-from workers.run.orphans import sweep_run
+from workers.run.orphans import end_run, sweep_run
 from workers.services.heartbeats import Heartbeats
 
 log = logging.getLogger(__name__)
@@ -141,7 +139,7 @@ class Takeover:
             # The earlier worker died right after the claim and left no run directory, or the directory is damaged.
             directory = RunDir(self._settings.runs_dir / str(lease.job_id) / lease.token)
             damaged = directory.damaged()
-            if damaged and not self._ended(directory):
+            if damaged and not end_run(directory, self._settings.kill_grace_s + TAKE_OVER_S, self._stopping):
                 log.error("job %s: its run cannot be adopted and does not end: its lease must run out", lease.job_id)
                 continue
             swept = self._swept(lease.token)  # the run may have started before its directory was deleted
@@ -162,21 +160,6 @@ class Takeover:
         except OSError as error:
             log.error("run %s: its processes cannot be ended: %s", token, error)  # noqa: TRY400 - no traceback needed
             return None
-
-    def _ended(self, directory: RunDir) -> bool:
-        """End a run that cannot be adopted, and return whether its shim is gone.
-
-        A job must never run twice at the same time, so the caller may report the run as lost only if the shim is gone.
-        """
-        with contextlib.suppress(OSError):
-            directory.ask_end(EndingKind.LOST)
-        deadline = time.monotonic() + self._settings.kill_grace_s + TAKE_OVER_S
-        while (lock_fd := directory.try_lock()) is None:
-            if time.monotonic() > deadline:
-                return False
-            self._stopping.wait(0.1)
-        os.close(lock_fd)
-        return True
 
     def _lock_path(self, uuid: str) -> Path:
         """Return the path of the file that the worker of the device *uuid* holds a lock on."""

@@ -95,6 +95,11 @@ class RunDir:
         return self.path / "log"
 
     @property
+    def lock(self) -> Path:
+        """Return the path of the file that the shim holds a lock on, and before it the worker."""
+        return self.path / "lock"
+
+    @property
     def code(self) -> Path:
         """Return the path of the directory for the job's code, if the code came with the job."""
         return self.path / DIRECTORY
@@ -144,6 +149,10 @@ class RunDir:
         """Return whether the queue has allowed the start of the run, so that a shim may exist."""
         # The shim replaces the spec by its exit, so any of the three files counts.
         return any(os.path.lexists(self._at(name)) for name in ("spec", "pid", "exit"))
+
+    def has_exit(self) -> bool:
+        """Return whether the shim has written the exit of the run, which it does after the end of the last process."""
+        return os.path.lexists(self._at("exit"))
 
     def try_lock(self) -> int | None:
         """Lock the run and return the lock's descriptor, or None while a worker or a shim holds the lock."""

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.run import EndingKind
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import is_locked_anywhere
 from workers.run import process_tree
 from workers.run.directory import RunDir, unsettled
 from workers.run.environment import TOKEN
@@ -22,6 +30,39 @@ def left(settings: Settings) -> dict[int, RunDir]:
         if held is not None and shim is not None and shim.alive():
             found[held.job_id] = directory
     return found
+
+
+def end_run(directory: RunDir, within_s: float, stopping: threading.Event) -> bool:
+    """End a run that must not go on, and return whether its shim is gone, *within_s* seconds or once *stopping* is set.
+
+    A job must never run twice at the same time, so the caller may let it run again only if the shim is gone.
+    """
+    with contextlib.suppress(OSError):
+        directory.ask_end(EndingKind.LOST)
+    deadline_s = time.monotonic() + within_s
+    while (lock_fd := directory.try_lock()) is None:
+        if time.monotonic() > deadline_s or stopping.wait(0.1):
+            return False
+    os.close(lock_fd)
+    return True
+
+
+def earlier_runs(runs: Path, job_id: int, token: str) -> list[RunDir]:
+    """Return the runs of a job before the one with *token* that have a shim on this host, or are about to get one.
+
+    A token begins with the number of the attempt. A stale claim has a lower number than a newer run, and gets none.
+    """
+    attempt = _attempt_of(token)
+    if attempt <= 1:
+        return []  # the usual case, without a search
+    directories = [RunDir(path) for path in (runs / str(job_id)).iterdir() if 0 < _attempt_of(path.name) < attempt]
+    return [each for each in directories if each.claimed and not each.has_exit() and is_locked_anywhere(each.lock)]
+
+
+def _attempt_of(token: str) -> int:
+    """Return the number of the attempt in *token*, 0 if it is no token."""
+    number = token.partition(".")[0]
+    return int(number) if re.fullmatch("[0-9]{1,9}", number, re.ASCII) else 0
 
 
 def sweep_run(token: str, launcher: str | None) -> int:
