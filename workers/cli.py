@@ -168,11 +168,15 @@ def host(spec: str | None, *, no_recorder: bool, needs_store: bool) -> None:
 
 @worker_commands.command()
 @click.option("--end", is_flag=True, help="End these jobs, and wait until they are gone.")
-def left(*, end: bool) -> None:
+@click.option("--forget", is_flag=True, help="Of a copied state directory: settle all runs, and end nothing.")
+def left(*, end: bool, forget: bool) -> None:
     """List the jobs of this machine that run without a worker. Needs no store."""
     from workers.run import orphans as runs  # noqa: PLC0415 - only here
 
     settings = Settings.load()
+    if forget:
+        runs.forget(settings)
+        return
     if end:
         runs.end(settings)
     found = ", ".join(str(job_id) for job_id in sorted(runs.left(settings)))

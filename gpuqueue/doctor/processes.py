@@ -49,10 +49,11 @@ def away(_: Settings, why: CallFailed) -> Finding:
 def host(site: Site) -> Findings:
     """Check that the host process runs. It keeps the workers alive."""
     settings = site.settings
-    running = Machine(settings).host_running()
+    machine = Machine(settings)
+    running = machine.host_running()
     if running is not None:
         return ok(f"pid {running.pid}")
-    if (settings.state_dir / "host.pid").exists():  # gpuqueue down removes it
+    if (settings.state_dir / "host.pid").exists() and machine.original is None:  # gpuqueue down removes it
         seen = "the host process died without a message: nothing starts here, and running jobs end after their grace"
         return problem(seen, f"gpuqueue up; why it died: {settings.logs_dir / 'host.log'}")
     if settings.workers_account is not None:

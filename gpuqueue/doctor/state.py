@@ -11,6 +11,7 @@ from functools import wraps
 from pathlib import Path
 
 from gpuqueue.doctor.site import Site
+from gpuqueue.embedded.ownership import original_of
 from gpuqueue.model.finding import Check, Finding, Findings, note, ok, problem, warning
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import name_of
@@ -53,6 +54,14 @@ def directory(site: Site) -> Findings:
     if os.getuid() == 0:
         return note(seen, f"root would own what it starts here: use sudo -u {owner}")
     return warning(seen, f"use sudo -u {owner}, or set GPUQUEUE_STATE_DIR to a place of your own")
+
+
+def original(site: Site) -> Findings:
+    """Check that the directory is no copy of another one, whose jobs would run a second time."""
+    path = original_of(site.settings.state_dir)
+    if path is None:
+        return ok("it is no copy")
+    return warning(f"it is a copy of {path}, and gpuqueue up does not start it", "gpuqueue up says what can be done")
 
 
 def modes(site: Site) -> Findings:
@@ -197,4 +206,4 @@ def _of_directory(check: Check[Site]) -> Check[Site]:
     return of_site
 
 
-CHECKS = (directory, *map(_of_directory, (modes, writing, disk, filesystem, logs)))
+CHECKS = (directory, *map(_of_directory, (original, modes, writing, disk, filesystem, logs)))

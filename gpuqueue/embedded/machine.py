@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuqueue.embedded import ownership
 from gpuqueue.embedded.store import IS_LOADING, SILENT_S, EmbeddedStore
 from gpuqueue.embedded.supervision import StoreTrouble
 from gpuqueue.errors import (
@@ -31,6 +32,7 @@ from gpuqueue.errors import (
 )
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import JobState
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety
@@ -56,6 +58,8 @@ LEAVE_S = 40.0
 NEEDS_STORE = "--needs-store"
 #: Interval between two polls while waiting, in seconds.
 POLL_S = 0.05
+#: Settings by which parts of the queue are outside of the state directory.
+ELSEWHERE = ("redis_url", "store_socket", "database_url", "runs_dir", "service_url", "workers_account")
 #: How long a start waits for a store that is loading its data, in seconds.
 LOADING_S = 600.0
 
@@ -67,6 +71,8 @@ class MachineStatus:
     store: str
     store_answers: bool
     host_pid: int | None
+    #: Where the state directory is that this one is a copy of; None if it is no copy.
+    copy_of: str | None = None
     #: The last death of the embedded store, if there was one.
     store_trouble: StoreTrouble | None = None
     devices: tuple[DeviceStatus, ...] = ()
@@ -96,7 +102,60 @@ class Machine:
             self._queue = JobQueue(self.settings.redis_url)
         return self._queue
 
+    @property
+    def original(self) -> str | None:
+        """Return where the state directory is that this one is a copy of, or None if it is no copy."""
+        return ownership.original_of(self.settings.state_dir)
+
     # ---- up ------------------------------------------------------------------------------------------------------
+
+    def own_directory(self, *, hold_jobs: bool) -> str | None:
+        """Record that the state directory is no copy. If it is one, return of what.
+
+        Raises:
+            Refused: it is a copy, and its jobs are not to be held, or are not in it.
+            BadRequest: the jobs are to be held, and it is no copy.
+
+        """
+        directory, original = self.settings.state_dir, self.original
+        if original is None:
+            if hold_jobs:
+                raise BadRequest(f"{directory} is no copy: leave out --hold-jobs")
+            ownership.record(directory)
+            return None
+        gone = f"if that is gone for good, and only then, remove {directory / ownership.RECORD} and try again"
+        elsewhere = [name for name in ELSEWHERE if self.settings.origins.get(name, "default") != "default"]
+        if elsewhere:
+            raise Refused(
+                f"{directory} is a copy of {original}, and uses the same {', '.join(elsewhere)}: each would take the "
+                f"jobs of the other. Choose an empty GPUQUEUE_STATE_DIR; {gone}"
+            )
+        if not hold_jobs:
+            raise Refused(
+                f"{directory} is a copy of {original}: each of its jobs would run a second time. gpuqueue history "
+                f"shows what is in it; gpuqueue up --hold-jobs starts it with all jobs held; {gone}"
+            )
+        return original
+
+    def hold_jobs(self, original: str) -> int:
+        """Hold all jobs of this copy of *original*, which then is no copy any more, and return how many are held.
+
+        The runs are those of the original. They are withdrawn here, and no process of them is ended.
+
+        Raises:
+            GpuQueueError: the run directories cannot be settled.
+
+        """
+        why = f"this queue was copied from {original}, where its run stays"
+        jobs = self.queue.jobs
+        held = 0
+        for job, run in ((each.record.job, each.run) for page in self.queue.recovery.survivors() for each in page):
+            if run is not None:
+                self.queue.runs.release_claim(job.id, run.token, why)
+            held += jobs.hold(job.id) is JobState.HELD
+        _run("left", "--forget")
+        ownership.record(self.settings.state_dir, is_new=True)
+        return held
 
     @contextmanager
     def alone(self, *, patient: bool = False) -> Iterator[None]:
@@ -194,10 +253,7 @@ class Machine:
 
     def host_running(self) -> ProcessIdentity | None:
         """Return the identity of this machine's host process, or None if it does not run."""
-        try:
-            identity = ProcessIdentity.parse(self._pid_file.read_text(encoding="ascii"))
-        except OSError:
-            return None
+        identity = ownership.process_of(self._pid_file, self.settings.logs_dir)
         return identity if identity is not None and identity.alive() else None
 
     def served(self, host: ProcessIdentity) -> str | None:
@@ -227,7 +283,7 @@ class Machine:
         """
         words = [installed("gpuqueue-worker"), "host", "--devices", devices]
         host = DetachedProcess([*words, *([NEEDS_STORE] if needs_store else [])], log=self.host_log)
-        self._pid_file.write_text(f"{ProcessIdentity.of(host.pid)}\n", encoding="ascii")
+        ownership.write_pid(self._pid_file, host.pid)
         return host
 
     def wait_ready(self, host: DetachedProcess, wanted: Collection[str], since_ms: int) -> tuple[DeviceStatus, ...]:
@@ -261,7 +317,7 @@ class Machine:
         """Return the status. If the store does not answer, ``store_answers`` is False."""
         host = self.host_running()
         store = without_password(self.settings.redis_url)
-        pid = host.pid if host else None
+        pid, original = host.pid if host else None, self.original
         trouble = StoreTrouble.read(self.settings) if self.settings.embedded else None
         try:
             waiting, active = self.queue.jobs.counts()
@@ -269,11 +325,14 @@ class Machine:
             unrecorded, unrecorded_s = self.queue.outbox.backlog()
             reserved_idle_device_s = self.queue.maintenance.reserved_idle_device_s()
         except StoreUnreachable:
-            return MachineStatus(store=store, store_answers=False, host_pid=pid, store_trouble=trouble)
+            return MachineStatus(
+                store=store, store_answers=False, host_pid=pid, copy_of=original, store_trouble=trouble
+            )
         return MachineStatus(
             store=store,
             store_answers=True,
             host_pid=pid,
+            copy_of=original,
             store_trouble=trouble,
             devices=devices,
             waiting=waiting,

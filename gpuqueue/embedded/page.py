@@ -10,6 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuqueue.embedded.ownership import process_of, write_pid
 from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.settings.settings import Settings
@@ -47,10 +48,7 @@ class PageService:
 
     def running(self) -> ProcessIdentity | None:
         """Return the identity of the service, or None if it does not run."""
-        try:
-            identity = ProcessIdentity.parse(self._pid_file.read_text(encoding="ascii"))
-        except OSError:
-            return None
+        identity = process_of(self._pid_file, self._log.parent)
         return identity if identity is not None and identity.alive() else None
 
     def start(self, port: int = 0) -> bool:
@@ -68,7 +66,7 @@ class PageService:
         words += ["--listen", f"{HOST}:{_free_port(port)}"]
         environ = {name: text for name, text in os.environ.items() if name != "GPUQUEUE_URL"}
         started = DetachedProcess(words, log=self._log, environ=environ)
-        self._pid_file.write_text(f"{ProcessIdentity.of(started.pid)}\n", encoding="ascii")
+        write_pid(self._pid_file, started.pid)
         deadline_s = time.monotonic() + READY_S
         while not self._answers():
             if started.poll() is not None:

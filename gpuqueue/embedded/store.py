@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.embedded import server as servers
+from gpuqueue.embedded.ownership import process_of
 from gpuqueue.embedded.server import environment_for, find_server
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
 from gpuqueue.lazy.imports import later
@@ -136,12 +137,9 @@ class EmbeddedStore:
     def server(self) -> ProcessIdentity | None:
         """Return the identity of the server that was started here last, also if it is gone.
 
-        None if there is none, or if it was stopped on purpose.
+        None if there is none, if it was stopped on purpose, or if it is the server of another directory.
         """
-        try:
-            return ProcessIdentity.parse(self._pid_file.read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            return None
+        return process_of(self._pid_file, self.log.parent)
 
     def has_socket(self) -> bool:
         """Return whether the server's socket is there, so that clients can reach it."""

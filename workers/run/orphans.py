@@ -14,7 +14,7 @@ from gpuqueue.model.run import EndingKind
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import is_locked_anywhere
 from workers.run import process_tree
-from workers.run.directory import RunDir, unsettled
+from workers.run.directory import RunDir, reported, unsettled
 from workers.run.environment import TOKEN
 from workers.shim import launched
 
@@ -27,7 +27,8 @@ def left(settings: Settings) -> dict[int, RunDir]:
     found = {}
     for directory in unsettled(settings.runs_dir):
         held, shim = directory.held(), directory.shim()
-        if held is not None and shim is not None and shim.alive():
+        # The shim holds the lock. That of a run whose directory was copied holds the lock of the original.
+        if held is not None and shim is not None and shim.alive() and is_locked_anywhere(directory.lock):
             found[held.job_id] = directory
     return found
 
@@ -76,6 +77,12 @@ def sweep_run(token: str, launcher: str | None) -> int:
     """
     swept = process_tree.sweep(TOKEN, token)
     return swept + (launched.sweep(launcher, token) if launcher is not None else 0)
+
+
+def forget(settings: Settings) -> None:
+    """Settle all runs of a copied state directory, and end no process: they are those of the original."""
+    for directory in (*unsettled(settings.runs_dir), *reported(settings.runs_dir)):
+        directory.settle()
 
 
 def end(settings: Settings) -> None:

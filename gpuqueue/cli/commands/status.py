@@ -35,6 +35,8 @@ def status(*, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
+        if found.copy_of is not None:
+            report("state", "copy", f"of {found.copy_of}")
         report("store", "answers" if found.store_answers else "silent", found.store)
         trouble = found.store_trouble
         if trouble is not None and (trouble.is_recent or not found.store_answers):

@@ -45,9 +45,10 @@ NO_DEVICES = "none"
     shell_complete=listed(one_of(("auto", "gpu", "cpu"))),
 )
 @click.option("--foreground", is_flag=True, help="Run in the foreground until SIGTERM or Ctrl-C.")
+@click.option("--hold-jobs", is_flag=True, help="Start a copy of a state directory, with all its jobs held.")
 @click.option("--web", is_flag=True, help="Also serve the web page, on this machine only, and print a link to it.")
 @click.option("--web-port", metavar="PORT", type=click.IntRange(1, 65535), help="Port of --web. Default: a free one.")
-def up(devices: str | None, web_port: int | None, *, foreground: bool, web: bool) -> None:
+def up(devices: str | None, web_port: int | None, *, foreground: bool, hold_jobs: bool, web: bool) -> None:
     """Start the services of this machine: store, history database, recorder, and a worker for each device.
 
     They are started again when they die. With --foreground the exit code is 4 if the store cannot be started again.
@@ -68,21 +69,23 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, web: bool
     warn_of_unknown_variables()
     page = PageService(settings) if web or web_port is not None else None
     if not foreground:
-        _start(machine, devices)
+        _start(machine, devices, hold_jobs=hold_jobs)
         _show(page, web_port)
         return
     with machine.in_foreground():
-        code = _serve(machine, devices, page, web_port)
+        code = _serve(machine, devices, page, web_port, hold_jobs=hold_jobs)
     sys.exit(code if code == StoreUnreachable.exit_code else 1 if code else 0)
 
 
-def _serve(machine: Machine, devices: str | None, page: PageService | None, web_port: int | None) -> int:
+def _serve(
+    machine: Machine, devices: str | None, page: PageService | None, web_port: int | None, *, hold_jobs: bool
+) -> int:
     """Start the services, wait for a signal or their end, stop them, and return the exit code of the host process."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)  # like Ctrl-C, also during the start
     code = 0
     try:
-        host = _start(machine, devices, needs_store=True)
+        host = _start(machine, devices, needs_store=True, hold_jobs=hold_jobs)
         if host is None:
             raise Refused("it is up already, in the background: run gpuqueue down first")
         try:
@@ -133,9 +136,12 @@ def _show(page: PageService | None, port: int | None) -> None:
         print_message("gpuqueue: warning", trouble)
 
 
-def _start(machine: Machine, devices: str | None, *, needs_store: bool = False) -> DetachedProcess | None:
+def _start(
+    machine: Machine, devices: str | None, *, hold_jobs: bool, needs_store: bool = False
+) -> DetachedProcess | None:
     """Start the services that do not run yet; return the host process, or None if it ran already."""
     with machine.alone():
+        original = machine.own_directory(hold_jobs=hold_jobs)
         if machine.settings.record:
             # before anything starts: workers would run jobs that nobody can record
             refuse_newer_history(machine.settings.database_url)
@@ -153,7 +159,7 @@ def _start(machine: Machine, devices: str | None, *, needs_store: bool = False) 
         store = machine.start_store()
         try:
             report("store", store, machine.status().store)
-            return _start_host(machine, spec, wanted, needs_store=needs_store)
+            return _start_host(machine, spec, wanted, needs_store=needs_store, original=original)
         except BaseException:  # also KeyboardInterrupt: undo a partial start
             machine.stop_host()
             if store == "started":
@@ -177,9 +183,13 @@ def _devices(settings: Settings, given: str | None) -> str:
     return NO_DEVICES
 
 
-def _start_host(machine: Machine, spec: str, wanted: Sequence[str], *, needs_store: bool) -> DetachedProcess:
+def _start_host(
+    machine: Machine, spec: str, wanted: Sequence[str], *, needs_store: bool, original: str | None
+) -> DetachedProcess:
     _prepare_history(machine)
     _open_queue(machine)
+    if original is not None:
+        report("queue", "held", f"{machine.hold_jobs(original)} jobs of this copy of {original}")
     if spec == NO_DEVICES:
         host = machine.start_host(spec, needs_store=needs_store)
         report("recorder", "started", f"pid {host.pid}, logs in {machine.settings.logs_dir}")

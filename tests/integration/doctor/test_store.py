@@ -24,6 +24,7 @@ from gpuqueue.doctor import queue as queue_room
 from gpuqueue.doctor import store as store_room
 from gpuqueue.doctor.examination import begin
 from gpuqueue.doctor.site import Site
+from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.model.event import Cursor
 from gpuqueue.model.finding import Finding, Grade
@@ -420,7 +421,14 @@ def test_what_is_wrong_with_the_queue(
     [(False, True, Grade.WARNING, True), (True, True, Grade.NOTE, False), (False, False, Grade.NOTE, False)],
 )
 def test_a_killed_down_is_distinguished_from_one_in_progress(
-    queue: JobQueue, tmp_path: Path, *, is_locked: bool, host_runs: bool, grade: Grade, fixable: bool
+    queue: JobQueue,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_locked: bool,
+    host_runs: bool,
+    grade: Grade,
+    fixable: bool,
 ) -> None:
     """A drain by ``down`` is a warning only if the host process runs and no ``down`` is at work.
 
@@ -429,7 +437,7 @@ def test_a_killed_down_is_distinguished_from_one_in_progress(
     drained(queue, DrainOrigin.PERSON)
     queue.devices.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="bob")
     if host_runs:
-        (tmp_path / "host.pid").write_text(str(ProcessIdentity.of(os.getpid())))
+        monkeypatch.setattr(Machine, "host_running", lambda _: ProcessIdentity.of(os.getpid()))
 
     with (tmp_path / "up.lock").open("w") as lock:
         if is_locked:
