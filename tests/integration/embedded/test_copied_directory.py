@@ -224,9 +224,9 @@ def with_jobs(home: Home) -> Path:
     """Start a machine with a running job and two that wait, an array among them. Return what lets the first end."""
     home("up", "--devices", "sim:1x1G")
     gate = home.state / "gate"
-    home("submit", "--mem", "600M", "--", "sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done")
-    home("submit", "--mem", "600M", "--", "true")
-    home("submit", "--mem", "600M", "--array", "0-2", "--", "true")
+    home("submit", "--mem", "400M", "--", "sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done")
+    home("submit", "--mem", "400M", "--", "true")
+    home("submit", "--mem", "400M", "--array", "0-2", "--", "true")
     until(lambda: ["running"] == states(home)[:1], what="the first job")
     return gate
 
