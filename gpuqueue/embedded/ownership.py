@@ -41,8 +41,15 @@ class DirectoryId:
         """Return the record in *state_dir*, or None if there is none that can be read."""
         try:
             plain = json.loads((state_dir / RECORD).read_bytes())
-            words = {name: str(plain[name]) for name in ("id", "path", "place", "host")}
-            return cls(**words, **{name: int(plain[name]) for name in ("inode", "ctime_ns", "volume")})
+            return cls(
+                id=str(plain["id"]),
+                path=str(plain["path"]),
+                place=str(plain["place"]),
+                host=str(plain["host"]),
+                inode=int(plain["inode"]),
+                ctime_ns=int(plain["ctime_ns"]),
+                volume=int(plain["volume"]),
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

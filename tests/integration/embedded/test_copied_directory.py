@@ -97,11 +97,14 @@ def test_a_directory_that_two_machines_see_is_no_copy(state: Path, monkeypatch: 
 def test_a_directory_with_another_owner_is_no_copy(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A container may set the owner of all files at each start, which changes the mark."""
     monkeypatch.setattr(ownership, "_place", lambda: "another container")
-    before = (state / ownership.MARK).stat().st_ctime_ns
-    until(
-        lambda: (state / ownership.MARK).chmod(0o640) or (state / ownership.MARK).stat().st_ctime_ns != before,  # type: ignore[func-returns-value]
-        what="another time",
-    )
+    mark = state / ownership.MARK
+    before = mark.stat().st_ctime_ns
+
+    def is_changed() -> bool:
+        mark.chmod(0o640)
+        return mark.stat().st_ctime_ns != before
+
+    until(is_changed, what="another time")
     assert None is original_of(state)
 
 
