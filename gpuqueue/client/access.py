@@ -39,21 +39,11 @@ class Access:
 
     @property
     def _policy(self) -> AccessPolicy:
-        settings = self._connection.settings
-        return AccessPolicy.parse(settings.admins, settings.access)
+        return policy_of(self._connection)
 
     @property
     def _caller(self) -> Caller:
-        account = self._connection.account
-        return Caller(
-            account=account.name,
-            uid=account.uid,
-            via=Via.DIRECT,
-            groups=groups_of(account.name) if self._policy.admin_groups else frozenset(),
-            scopes=ALL_SCOPES,
-            superuser=self._connection.user == SUPERUSER,
-            address=f"pid {os.getpid()}",
-        )
+        return caller_of(self._connection)
 
     def whoami(self) -> Me:
         """Return who the caller is for this site."""
@@ -147,6 +137,25 @@ class Access:
             database.write_audit([replace(entry, outcome=AuditOutcome.REFUSED, reason=str(error))])
             raise
         database.write_audit([replace(entry, outcome=AuditOutcome.DONE)])
+
+
+def policy_of(connection: Connection) -> AccessPolicy:
+    """Return who may do what, by the settings of this process as they are now."""
+    return AccessPolicy.parse(connection.settings.admins, connection.settings.access)
+
+
+def caller_of(connection: Connection) -> Caller:
+    """Return the account of *connection* as a caller."""
+    account = connection.account
+    return Caller(
+        account=account.name,
+        uid=account.uid,
+        via=Via.DIRECT,
+        groups=groups_of(account.name) if policy_of(connection).admin_groups else frozenset(),
+        scopes=ALL_SCOPES,
+        superuser=connection.user == SUPERUSER,
+        address=f"pid {os.getpid()}",
+    )
 
 
 def make_token(

@@ -89,12 +89,15 @@ class Devices:
             BadRequest: no device of this host is known.
 
         """
-        from gpuqueue.queue.lease import SILENT_HEARTBEATS  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.client.access import caller_of, policy_of  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.model.access import Action, require  # noqa: PLC0415 - as above
+        from gpuqueue.queue.lease import SILENT_HEARTBEATS  # noqa: PLC0415 - as above
 
+        require(caller_of(self._connection), Action.LOSE_HOST, None, policy_of(self._connection))
         settings = self._connection.settings
         return self._connection.queue.devices.lose_host(
             read_host(host),
-            by=self._connection.user,
+            by=self._connection.account.name,
             loss_limit=settings.loss_limit,
             silent_s=SILENT_HEARTBEATS * settings.heartbeat_s,
         )

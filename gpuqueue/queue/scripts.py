@@ -107,7 +107,9 @@ SHARED = {
     "move_front": ("authorize", "priority_front"),
     "set_tags": ("authorize",),
     "rebuild_marks": ("priority_front",),
-    **dict.fromkeys(("adopt", "reap", "rebuild_job", "rebuild_array"), ("dependencies", "array_index", "array")),
+    **dict.fromkeys(
+        ("adopt", "lose_host", "reap", "rebuild_job", "rebuild_array"), ("dependencies", "array_index", "array")
+    ),
     "release_claim": (
         *("device_filter", "feasibility", "dependencies", "array_index", "array"),
         *("drains", "exclusions"),
@@ -116,7 +118,7 @@ SHARED = {
     "finish": ("device_filter", "array_index", "limits", "dependencies", "array", "drains", "memory_retry"),
     **dict.fromkeys(("drain", "resume"), ("drains",)),
     **dict.fromkeys(
-        ("cancel", "hold", "lose_host"),
+        ("cancel", "hold"),
         ("authorize", "dependencies", "array_index", "array"),
     ),
     **dict.fromkeys(("release", "edit_members"), ("authorize", "dependencies", "array_index", "array", "exclusions")),

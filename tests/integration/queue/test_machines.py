@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from bounded import until
 from factories import make_offer, must_claim, serve, submit
 from site_of_one import Site
 
+from gpuqueue.client import Client
+from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, HostTaken, Refused
 from gpuqueue.model.job import JobState
+from gpuqueue.model.job_spec import Account
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Offer
+from gpuqueue.settings.settings import Settings
 
 FIRST, SECOND = "a" * 16, "b" * 16
 
@@ -153,18 +159,34 @@ def test_the_jobs_of_a_lost_host_run_elsewhere_at_once(queue: JobQueue) -> None:
     )
 
 
+def test_the_settings_of_now_decide_who_may_declare_a_host_lost(queue: JobQueue, tmp_path: Path) -> None:
+    """As for tokens: the rules in the store are those of the last start of a worker or recorder."""
+    serve(queue)
+    queue.rules.set_policy(half_life_s=60, urgent=None, shares={}, admins="ada")
+
+    def lost_by(user: str, admins: str) -> Refused:
+        environ = {"GPUQUEUE_REDIS_URL": queue.url, "GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_ADMINS": admins}
+        connection = Connection(Settings.load(environ)).acting_for(Account(name=user, uid=12345, host="nodeB"), user)
+        with pytest.raises(Refused) as caught:
+            Client(connection=connection).devices.lost("nodeA")
+        connection.close()
+        return caught.value
+
+    assert "only an administrator of this site may declare a host lost" in str(lost_by("ada", admins="bob"))
+    assert "nodeA answered 0 s ago: it is not lost" == str(lost_by("bob", admins="bob"))
+
+
 def test_a_host_that_answers_is_not_lost(queue: JobQueue) -> None:
-    """A host with a recent heartbeat, an unknown host, and a caller without the right are refused in one line."""
+    """A host with a recent heartbeat and an unknown host are refused in one line."""
     serve(queue)
     job = submit(queue)
     must_claim(queue)
-    for host, by, wanted, words in (
-        ("nodeA", "", Refused, "nodeA answered 0 s ago: it is not lost"),
-        ("nodeB", "", BadRequest, "no host nodeB is known"),
-        ("nodeA", "bob", Refused, "only an administrator of this site may declare a host lost"),
+    for host, wanted, words in (
+        ("nodeA", Refused, "nodeA answered 0 s ago: it is not lost"),
+        ("nodeB", BadRequest, "no host nodeB is known"),
     ):
         with pytest.raises(wanted, match=words):
-            queue.devices.lose_host(host, by=by, loss_limit=3, silent_s=60)
+            queue.devices.lose_host(host, by="", loss_limit=3, silent_s=60)
 
     found = queue.jobs.get(job)
     assert JobState.STARTING is found.state

@@ -6,13 +6,12 @@
 -- arrow: running -> held
 -- arrow: running -> lost
 -- arrow: cancelling -> cancelled
--- ARGV: host  caller ('': the queue itself)  loss_limit  silent_ms (least age of the last heartbeat of its devices)
--- returns {id, state after, ...}; 'admins' if the caller may not do this; '' if no device of this host is known; else
---   the age of the last heartbeat in ms, as text, if it is below silent_ms
+-- ARGV: host  who declared it lost ('': not known)  loss_limit  silent_ms (least age of the last heartbeat of its devices)
+-- returns {id, state after, ...}; '' if no device of this host is known; else the age of the last heartbeat in ms, as
+--   text, if it is below silent_ms
 local wrong = expect {'host', 'by', 'count', 'ms'}
 if wrong then return wrong end
 local host, by, loss_limit, silent_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-if not is_admin(by) then return 'admins' end
 local records = call('HGETALL', key2('dev', host))
 if #records == 0 then return '' end
 local now = now_ms()
