@@ -61,6 +61,12 @@ class Unreachable(GpuQueueError):
 
     exit_code = 4
 
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(f"{what}: {remedy}" if remedy else what)
+        self.what = what
+        #: What to do about the error. Empty if *what* already says it.
+        self.remedy = remedy
+
 
 class StoreUnreachable(Unreachable):
     """The Redis store does not answer."""
@@ -83,12 +89,6 @@ class StoreLoading(StoreNotReady):
 
 class HistoryUnreachable(Unreachable):
     """The history database does not answer, cannot be written, or has the tables of another version."""
-
-    def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(f"{what}: {remedy}" if remedy else what)
-        self.what = what
-        #: What to do about the error. Empty if *what* already says it.
-        self.remedy = remedy
 
 
 class HistoryNewer(HistoryUnreachable):

@@ -100,17 +100,17 @@ def record(path: Path | None, parent: int | None) -> None:
     load_all()
     settings = Settings.load()
     stopping = _stop_signal(parent)
-    reaper = Reaper(settings, JobQueue(settings.redis_url), SystemClock())
+    reaper = Reaper(settings, JobQueue.of(settings), SystemClock())
     threading.Thread(target=reaper.loop, args=(stopping,), name="gpuqueue-reaper", daemon=True).start()
-    sender = Sender(settings, JobQueue(settings.redis_url), HistoryDatabase(settings.database_url))
+    sender = Sender(settings, JobQueue.of(settings), HistoryDatabase(settings.database_url))
     threading.Thread(target=sender.loop, args=(stopping,), name="gpuqueue-sender", daemon=True).start()
     database = HistoryDatabase(settings.database_url, keep_secrets=settings.keep_secrets)
-    pruner = HistoryPruner(settings, SystemClock(), database, JobQueue(settings.redis_url))
+    pruner = HistoryPruner(settings, SystemClock(), database, JobQueue.of(settings))
     threading.Thread(target=pruner.loop, args=(stopping,), name="gpuqueue-pruner", daemon=True).start()
     if path is not None:
         threading.Thread(target=_serve, args=(settings, path, stopping), name="gpuqueue-api").start()
     try:
-        Recorder(settings, JobQueue(settings.redis_url), database).loop(stopping)
+        Recorder(settings, JobQueue.of(settings), database).loop(stopping)
     finally:
         stopping.set()  # the API ends as well, so that this process ends and is started again
     sender.leave()
@@ -304,7 +304,7 @@ def health(part: str) -> None:
     from workers.doctor.examination import trouble_of  # noqa: PLC0415 - only here
 
     settings = Settings.load()
-    trouble = trouble_of(part, JobQueue(settings.redis_url), settings)
+    trouble = trouble_of(part, JobQueue.of(settings), settings)
     if trouble:
         raise GpuQueueError(trouble)
 

@@ -72,7 +72,7 @@ class Worker:
         self.slots = settings.slots_for(device)
         # The random part distinguishes a restarted worker from the previous one.
         self.name = f"{settings.host}/{device.uuid}/{secrets.token_hex(4)}"
-        self.queue = JobQueue(settings.redis_url)
+        self.queue = JobQueue.of(settings)
         self.runs = LiveRuns()
         self._monitor = DeviceMonitor(settings, backend, self.runs, clock)
         self._admission = AdmissionCheck(settings, self._monitor, device, clock)

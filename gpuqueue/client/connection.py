@@ -55,7 +55,7 @@ class Connection:
             from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
             from gpuqueue.queue.jobqueue import JobQueue  # noqa: PLC0415 - lazy import for startup time
 
-            self._queue = JobQueue(self.settings.redis_url, by=connect_at_once)
+            self._queue = JobQueue.of(self.settings, by=connect_at_once)
         return self._queue
 
     @property
@@ -100,7 +100,7 @@ class Connection:
         from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
         from gpuqueue.queue.wakeup import Subscriber  # noqa: PLC0415 - lazy import for startup time
 
-        return Subscriber(self.settings.redis_url, keys.END, by=connect_at_once)
+        return Subscriber(self.settings.redis_url, keys.END, by=connect_at_once, why_away=self.queue.store.why_away)
 
     @property
     def account(self) -> Account:

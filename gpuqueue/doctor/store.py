@@ -6,10 +6,10 @@ from pathlib import Path
 
 from gpuqueue.doctor.site import SKEW_S, Site
 from gpuqueue.doctor.state import room
-from gpuqueue.embedded.machine import Machine
-from gpuqueue.embedded.supervision import StoreState, StoreTrouble
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
+from gpuqueue.queue.absence import StoreTrouble, why_away
+from gpuqueue.queue.connect import START_THERE
 from gpuqueue.queue.safety import exposures, is_too_old, may_evict
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed
@@ -26,29 +26,13 @@ def away(settings: Settings, why: CallFailed) -> Finding:
         seen, _, remedy = str(why).partition(": ")  # StoreNotReady messages have the form "fault: remedy"
         return problem(seen, remedy or "it runs, and its log has the reason")
     if settings.embedded:
-        return _embedded_away(settings)
+        reason, remedy = why_away(settings)
+        return problem(f"no store answers at {settings.socket_path}{reason and ': '}{reason}", remedy)
     seen = str(why)  # StoreUnreachable messages name the address
     reason = None if why.cause is None else why.cause.__cause__
     if why.cause is None or reason is not None:
         seen = f"the store at {without_password(settings.redis_url)} does not answer: {reason or why}"
-    return problem(seen, "start it there, or correct GPUQUEUE_REDIS_URL. Running jobs go on until their grace is over")
-
-
-def _embedded_away(settings: Settings) -> Finding:
-    machine = Machine(settings)
-    server = machine.store.server()
-    if server is not None and server.alive():
-        seen = f"the store (pid {server.pid}) runs and does not answer: it reads its data, or hangs"
-        return problem(seen, f"wait a moment; then see {machine.store.log}")
-    trouble = StoreTrouble.read(settings)
-    seen = f"no store runs at {settings.socket_path}"
-    if server is None or trouble is None or machine.host_running() is None:
-        return problem(seen, "gpuqueue up")
-    remedy = {
-        StoreState.NO_ROOM: "make room on that disk: the store starts then",
-        StoreState.GIVEN_UP: "it is not started again: repair its files, then gpuqueue up",
-    }.get(trouble.state, "wait a moment: the host process starts it again")
-    return problem(f"{seen}: {trouble.text}", remedy)
+    return problem(seen, f"{START_THERE}. Running jobs go on until their grace is over")
 
 
 def answers(site: Site) -> Findings:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.embedded import ownership
 from gpuqueue.embedded.store import IS_LOADING, SILENT_S, EmbeddedStore
-from gpuqueue.embedded.supervision import StoreTrouble
 from gpuqueue.errors import (
     BadRequest,
     GpuQueueError,
@@ -33,6 +32,7 @@ from gpuqueue.errors import (
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import JobState
+from gpuqueue.queue.absence import StoreTrouble
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety
@@ -99,7 +99,7 @@ class Machine:
     def queue(self) -> JobQueue:
         """Return the queue, connected on first use."""
         if self._queue is None:
-            self._queue = JobQueue(self.settings.redis_url)
+            self._queue = JobQueue.of(self.settings)
         return self._queue
 
     @property

@@ -19,6 +19,7 @@ from gpuqueue.embedded.ownership import process_of
 from gpuqueue.embedded.server import environment_for, find_server
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
 from gpuqueue.lazy.imports import later
+from gpuqueue.queue.absence import LAST_LINES, MAKE_ROOM, pid_file_of
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.disk_room import Room
@@ -53,7 +54,7 @@ PID_BYTES = 128
 #: What is added to the score by which the kernel chooses a process to kill when host memory runs out. Jobs get more.
 OOM_SCORE_ADJ = -500
 #: Number of lines from the end of the store's log that explain its end, and the most bytes that are read for them.
-LAST_LINES, LAST_BYTES = 3, 65536
+MAX_LAST_LINES, LAST_BYTES = 3, 65536
 #: The start of a line in the store's log, up to the mark of its level: the pid and the role, and the time.
 _LOG_PREFIX = re.compile(r"^\d+:\S+ (?:\d+ \w+ \d+ [\d:.]+ [.*#-] )?")
 #: What the log of a server says that ended by itself, or after a signal that it could handle.
@@ -125,12 +126,12 @@ class EmbeddedStore:
     """The server that listens on the unix socket of *settings*."""
 
     def __init__(self, settings: Settings) -> None:
-        self._url = settings.redis_url
+        self._settings, self._url = settings, settings.redis_url
         self._socket = settings.socket_path
         #: Whether workers of another account use the store, too.
         self._is_shared = settings.store_socket is not None
         self._directory = settings.state_dir / "store"
-        self._pid_file = self._directory / "pid"
+        self._pid_file = pid_file_of(settings)
         self.log = settings.logs_dir / "store.log"
         self.reserve = Reserve(self._directory)
 
@@ -220,11 +221,9 @@ class EmbeddedStore:
         if not self.has_room():
             self.reserve.release()
         if not self.has_room():
-            free = format_bytes(Room.of(self._directory).free_bytes)
-            raise StoreDiskFull(
-                f"the disk of {self._directory} is full ({free} free): make room there; the store starts when there is "
-                "some"
-            )
+            room = Room.of(self._directory)
+            used, size = format_bytes(room.size_bytes - room.free_bytes), format_bytes(room.size_bytes)
+            raise StoreDiskFull(f"the disk of {self._directory} is full: {used} of {size}: {MAKE_ROOM}")
 
     def has_room(self) -> bool:
         """Return whether the disk has room for the writes of the store.
@@ -300,7 +299,7 @@ class EmbeddedStore:
             how = "ended"
         else:  # every other end leaves a line, and only the parent learns the exit code
             how = "was killed (its log has no last words; dmesg says if the kernel did it)"
-        end = f"; the end of its log: {' | '.join(lines)}" if lines else ""
+        end = f"{LAST_LINES}{' | '.join(lines)}" if lines else ""
         return self._damage(lines) or GpuQueueError(f"the store (pid {pid}) {how}{end}")
 
     def _damage(self, lines: list[str]) -> StoreFilesDamaged | None:
@@ -325,7 +324,7 @@ class EmbeddedStore:
             return []
         # Lines without a pid come from the program's start, such as a wrong option.
         own = [line for line in lines if line.strip() and (line.startswith(f"{pid}:") or not _LOG_PREFIX.match(line))]
-        return [in_one_line(_LOG_PREFIX.sub("", line)) for line in own[-LAST_LINES:]]
+        return [in_one_line(_LOG_PREFIX.sub("", line)) for line in own[-MAX_LAST_LINES:]]
 
     def _command(self, program: Path) -> list[str]:
         # appendfsync always: each submit is on disk before its id is printed. It costs 0.2 ms.

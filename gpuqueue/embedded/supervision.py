@@ -9,10 +9,8 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
-from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from gpuqueue.embedded.store import (
     RESERVE_BYTES,
@@ -22,11 +20,11 @@ from gpuqueue.embedded.store import (
     StoreFilesDamaged,
 )
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreUnreachable
-from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
+from gpuqueue.queue.absence import THEN, StoreState, StoreTrouble, record_of
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.process import DetachedProcess, age_s
-from gpuqueue.text.units import format_bytes, format_duration
+from gpuqueue.system.process import DetachedProcess, ProcessIdentity, age_s
+from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:
     import logging
@@ -40,75 +38,14 @@ CHECK_S = 1.0
 #: Number of starts in a row that fail, and time without room on the disk in seconds, after which a supervisor that may
 #: end gives up.
 MOST_TRIES, MOST_WITHOUT_ROOM_S = 5, 60.0
-#: How long a death of the store is shown.
-RECENT = timedelta(days=1)
 #: Size of the record, in bytes. It is written in place, so that it can be written on a full disk.
 RECORD_BYTES = 4096
 #: Longest reason in the record, in characters, so that it fits.
 MOST_REASON = 800
 
 
-class StoreState(str, Enum):
-    """What the supervisor does about the store."""
-
-    #: It answers.
-    SERVING = "serving"
-    #: It was started, and has not answered yet.
-    STARTING = "starting"
-    #: It died, and is started after a pause.
-    PAUSING = "pausing"
-    #: It died, and waits for room on its disk.
-    NO_ROOM = "no room"
-    #: It is not started again: its files are damaged, or it failed too often.
-    GIVEN_UP = "given up"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoreTrouble:
-    """The last death of the store that the host process has noticed."""
-
-    at: datetime
-    why: str
-    state: StoreState
-    #: For how long the store was away, in seconds. None while it is, or if nobody knows.
-    away_s: float | None = None
-
-    @classmethod
-    def read(cls, settings: Settings) -> StoreTrouble | None:
-        """Return the record, or None if there is none that can be read."""
-        try:
-            plain: dict[str, Any] = json.loads(_record(settings).read_bytes())
-            return cls(
-                at=datetime.fromisoformat(plain["at"]),
-                why=str(plain["why"]),
-                state=StoreState(plain["state"]),
-                away_s=None if plain["away_s"] is None else float(plain["away_s"]),
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    @property
-    def text(self) -> str:
-        """Return when and why it died, and for how long it was away."""
-        back = "" if self.away_s is None else f"; it was back after {format_duration(self.away_s)}"
-        return f"it died at {self.at.astimezone():%Y-%m-%d %H:%M:%S}: {self.why}{back}"
-
-    @property
-    def is_recent(self) -> bool:
-        """Return whether it died within the last day."""
-        return datetime.now(timezone.utc) - self.at < RECENT
-
-    def plain(self) -> dict[str, Any]:
-        """Return the record as a JSON object."""
-        return {"at": self.at.isoformat(), "why": self.why, "state": self.state.value, "away_s": self.away_s}
-
-
 def _log() -> logging.Logger:
     return logging.getLogger(__name__)
-
-
-def _record(settings: Settings) -> Path:
-    return settings.state_dir / "store" / "trouble"
 
 
 class StoreSupervisor:
@@ -120,7 +57,7 @@ class StoreSupervisor:
         With *may_end* the supervisor gives up at last, so that what supervises this process can act.
         """
         self._store = EmbeddedStore(settings)
-        self._record = _record(settings)
+        self._record = record_of(settings)
         self._pause_s = pause_s
         self._may_end = may_end
         #: The last server that was started here, and its process if this process is its parent.
@@ -136,7 +73,9 @@ class StoreSupervisor:
         #: When to check the store again, or to start it.
         self._due_s = 0.0
         self._can_reserve = True
-        if self._server is not None and self._trouble is None:
+        if self._trouble is not None:
+            self._put(self._trouble)  # commands ask whether the process that wrote the record lives
+        elif self._server is not None:
             self._write(b"")  # so that its block is there when the disk is full
 
     def poll(self) -> None:
@@ -285,14 +224,15 @@ class StoreSupervisor:
         if before is None:
             self._put(StoreTrouble(at=datetime.now(timezone.utc), why=why[:MOST_REASON], state=self._state))
         else:
-            first = before.why.partition("; then: ")[0][: MOST_REASON // 2]
-            text = first if why.startswith(first) else f"{first}; then: {why}"[:MOST_REASON]
+            first = before.why.partition(THEN)[0][: MOST_REASON // 2]
+            text = first if why.startswith(first) else f"{first}{THEN}{why}"[:MOST_REASON]
             self._put(replace(before, why=text, state=self._state))
 
     def _put(self, trouble: StoreTrouble) -> None:
         """Write the record in place. Without it, the log still has everything."""
         self._trouble = trouble
-        self._write(json.dumps(trouble.plain(), ensure_ascii=False).encode("utf-8", errors="replace"))
+        plain = {**trouble.plain(), "supervisor": str(ProcessIdentity.of(os.getpid()))}
+        self._write(json.dumps(plain, ensure_ascii=False).encode("utf-8", errors="replace"))
 
     def _write(self, text: bytes) -> None:
         with contextlib.suppress(OSError):

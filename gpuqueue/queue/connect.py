@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import _socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 #: How long one command may take before the store counts as unreachable, in seconds.
 COMMAND_TIMEOUT_S = 5.0
+
+#: Returns why a store does not answer, empty if nobody knows, and what to do about it.
+WhyAway = Callable[[], tuple[str, str]]
+#: What to do about a store that `gpuqueue up` does not start.
+START_THERE = "start it there, or correct GPUQUEUE_REDIS_URL"
 
 #: Parameters that a store URL may have. The code sets all other connection options itself.
 _IN_AN_ADDRESS = frozenset({"db", "username", "password", "client_name"})
@@ -111,8 +117,8 @@ def _judge(url: str) -> None:
 
 
 @contextmanager
-def translated(url: str) -> Iterator[None]:
-    """Translate the errors of both clients into gpuqueue errors.
+def translated(url: str, why_away: WhyAway | None = None) -> Iterator[None]:
+    """Translate the errors of both clients into gpuqueue errors. *why_away* explains why the store does not answer.
 
     Raises:
         StoreUnreachable: the store does not answer.
@@ -124,7 +130,7 @@ def translated(url: str) -> Iterator[None]:
     try:
         yield
     except _failures() as error:
-        raise _in_our_words(error, url) from error
+        raise _in_our_words(error, url, why_away) from error
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -133,7 +139,7 @@ def _failures() -> tuple[type[Exception], ...]:
     return (RespError,) if theirs is None else (RespError, theirs)
 
 
-def _in_our_words(error: Exception, url: str) -> Exception:
+def _in_our_words(error: Exception, url: str, why_away: WhyAway | None) -> Exception:
     where = f"the store at {without_password(url)}"
     if isinstance(error, RespError):
         failure = error
@@ -143,43 +149,60 @@ def _in_our_words(error: Exception, url: str) -> Exception:
         failure = as_ours(cast("redis.RedisError", error))
     not_open = _message_for(failure, NOT_OPEN)
     if not_open is not None:
-        return StoreNotOpen(not_open)
+        return not_open_error(not_open)
     words = _NOT_LET_IN if isinstance(failure, NotLetIn) else _message_for(failure, _BY_CODE)
     if words is not None:
         return (StoreLoading if words == _LOADING else StoreNotReady)(words)
     if not isinstance(failure, Gone):
         # Not Unreachable: callers continue without an absent store, but this store is up and may give jobs to others.
         return Unreadable(f"{where} gave an unexpected answer: {brief(str(failure), 200)}")
-    if _is_forbidden(error):
+    return _unreachable(error, url, where, why_away)
+
+
+def _unreachable(error: Exception, url: str, where: str, why_away: WhyAway | None) -> StoreUnreachable:
+    causes = list(_causes(error))
+    if any(isinstance(each, PermissionError) for each in causes):
         return StoreUnreachable(
             f"you may not use {where}: it belongs to another account. Ask its owner to let you in, "
             "or point GPUQUEUE_STATE_DIR or GPUQUEUE_REDIS_URL elsewhere"
         )
-    insecure = _no_secure_line(error) if url.startswith("rediss:") else ""
+    unknown = next((each for each in causes if isinstance(each, _socket.gaierror)), None)
+    if unknown is not None:
+        return StoreUnreachable(f"{where} has no known host ({unknown.strerror})", "correct GPUQUEUE_REDIS_URL")
+    insecure = _no_secure_line(causes) if url.startswith("rediss:") else ""
     if insecure:
         return StoreUnreachable(f"there is no secure connection to {where}: {insecure}")
-    return StoreUnreachable(
-        f"{where} does not answer: is it running? Start it with gpuqueue up{_hint_at_mistake(url, error)}"
-    )
+    reason, remedy = ("", START_THERE) if why_away is None else why_away()
+    what = f"{where} does not answer"
+    return StoreUnreachable(f"{what}: {reason}" if reason else what, f"{remedy}{_hint_at_mistake(url, causes)}")
 
 
-def _no_secure_line(error: BaseException | None) -> str:
-    """Return why TLS failed and what to do; empty if TLS was not the cause.
+def not_open_error(words: str) -> StoreNotOpen:
+    """Return the error with *words*, one of :data:`NOT_OPEN`."""
+    what, _, remedy = words.partition(": ")
+    return StoreNotOpen(what, remedy)
 
-    Both clients wrap TLS errors in their own errors.
-    """
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield *error* and the errors behind it: both clients wrap those of the system in their own."""
     while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _no_secure_line(causes: Iterable[BaseException]) -> str:
+    """Return why TLS failed and what to do; empty if TLS was not the cause."""
+    for error in causes:
         if isinstance(error, FileNotFoundError):
             return "a file that its address names as ssl_… does not exist"
         if type(error).__name__ == "SSLCertVerificationError":
             return (
                 "its certificate is not trusted: name the authority that signed it in the address, ?ssl_ca_certs=FILE"
             )
-        error = error.__cause__ or error.__context__
     return ""
 
 
-def _hint_at_mistake(url: str, error: BaseException) -> str:
+def _hint_at_mistake(url: str, causes: Iterable[BaseException]) -> str:
     """Return a hint at a likely mistake in the URL, empty if there is none.
 
     A server that expects TLS closes a connection without it. A store that has run once has left at least the directory
@@ -188,29 +211,14 @@ def _hint_at_mistake(url: str, error: BaseException) -> str:
     parts = urlsplit(url)
     if parts.scheme == "rediss":
         return ". Does it speak TLS? Without, its address begins with redis://"
-    if parts.scheme == "redis" and _was_closed(error):
+    was_closed = any(
+        isinstance(each, (ConnectionResetError, BrokenPipeError)) or "closed" in str(each).lower() for each in causes
+    )
+    if parts.scheme == "redis" and was_closed:
         return ". It closed the connection: does it want TLS? Then its address begins with rediss://"
     if parts.scheme != "unix" or Path(unquote(parts.path)).parent.exists():
         return ""
     return ". Nothing is there at all: is GPUQUEUE_STATE_DIR right?"
-
-
-def _was_closed(error: BaseException | None) -> bool:
-    """Return whether a server accepted the connection and then closed it; both clients wrap that error."""
-    while error is not None:
-        if isinstance(error, ConnectionResetError | BrokenPipeError) or "closed" in str(error).lower():
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _is_forbidden(error: BaseException | None) -> bool:
-    """Return whether the file system denied access; both clients wrap that error in their own errors."""
-    while error is not None:
-        if isinstance(error, PermissionError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _message_for(error: RespError, words: Mapping[str, str]) -> str | None:

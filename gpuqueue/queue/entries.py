@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from gpuqueue.errors import StoreNotOpen
 from gpuqueue.lazy.imports import later
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import NOT_OPEN
+from gpuqueue.queue.connect import NOT_OPEN, not_open_error
 
 if TYPE_CHECKING:
     from gpuqueue.queue import replies
@@ -68,7 +67,7 @@ def ids_in(answers: Sequence[Any]) -> list[str]:
     """
     is_open, is_on_its_way, page = answers
     if not is_open:
-        raise StoreNotOpen(NOT_OPEN["REBUILDING" if is_on_its_way else "NOTOPEN"])
+        raise not_open_error(NOT_OPEN["REBUILDING" if is_on_its_way else "NOTOPEN"])
     return cast("list[str]", page)
 
 

@@ -6,12 +6,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.imports import later
-from gpuqueue.queue.connect import Connect, connect
+from gpuqueue.queue.connect import Connect, WhyAway, connect
 from gpuqueue.queue.store import Store, answering
 
 if TYPE_CHECKING:
-    from gpuqueue.queue import devices, jobs, maintenance, outbox, recovery, requests, rules, runs, senders
+    from gpuqueue.queue import absence, devices, jobs, maintenance, outbox, recovery, requests, rules, runs, senders
+    from gpuqueue.settings.settings import Settings
 else:
+    absence = later("gpuqueue.queue.absence")
     jobs = later("gpuqueue.queue.jobs")
     requests = later("gpuqueue.queue.requests")
     runs = later("gpuqueue.queue.runs")
@@ -29,8 +31,15 @@ class JobQueue:
     A group of operations is imported on first use, because a short command needs only one.
     """
 
-    def __init__(self, url: str, *, by: Connect = connect, store: Store | None = None) -> None:
-        self._store = store or Store(url, by=by)
+    def __init__(
+        self, url: str, *, by: Connect = connect, why_away: WhyAway | None = None, store: Store | None = None
+    ) -> None:
+        self._store = store or Store(url, by=by, why_away=why_away)
+
+    @classmethod
+    def of(cls, settings: Settings, *, by: Connect = connect) -> JobQueue:
+        """Return the queue of *settings*. Its errors say why the embedded store is away."""
+        return cls(settings.redis_url, by=by, why_away=lambda: absence.why_away(settings))
 
     @cached_property
     def jobs(self) -> jobs.Jobs:

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from gpuqueue.errors import Unreadable
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import Connect, connect, translated
+from gpuqueue.queue.connect import Connect, WhyAway, connect, translated
 from gpuqueue.queue.resp.client import RespClient
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.text.sanitize import brief, without_password
@@ -21,10 +21,14 @@ _TAKEN_APART = (TypeError, ValueError, AttributeError, LookupError, OverflowErro
 
 
 class Store:
-    """The store at *url*. *by* makes its clients; long-lived processes use redis-py."""
+    """The store at *url*. *by* makes its clients; long-lived processes use redis-py.
 
-    def __init__(self, url: str, *, by: Connect = connect) -> None:
+    *why_away* explains why it does not answer. Without it, users are sent to where it runs.
+    """
+
+    def __init__(self, url: str, *, by: Connect = connect, why_away: WhyAway | None = None) -> None:
         self.url = url
+        self.why_away = why_away
         self.client: Any = by(url)
         self.scripts = Scripts(self.client)
         self._by = by
@@ -73,7 +77,7 @@ def answering(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S,
     def wrapper(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
         store = self._store
         try:
-            with translated(store.url):
+            with translated(store.url, store.why_away):
                 return method(self, *args, **kwargs)
         except _TAKEN_APART as error:
             if not isinstance(store.client, RespClient):

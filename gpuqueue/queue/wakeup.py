@@ -6,7 +6,7 @@ from types import TracebackType
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import Connect, connect, translated
+from gpuqueue.queue.connect import Connect, WhyAway, connect, translated
 
 #: Prefix of a message for the worker of one device.
 FOR = "for:"
@@ -51,13 +51,13 @@ def wake_of(channel: str, text: str) -> WakeUp:
 class Subscriber:
     """A subscriber with its own connection. Messages may be lost, so the caller must also poll at intervals."""
 
-    def __init__(self, url: str, *channels: str, by: Connect = connect) -> None:
-        self._url = url
+    def __init__(self, url: str, *channels: str, by: Connect = connect, why_away: WhyAway | None = None) -> None:
+        self._url, self._why_away = url, why_away
         self._client = by(url, wait_s=MAX_WAIT_S)
         self._channels = channels or (keys.WAKEUP_CHANNEL, keys.CONTROL)
         self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)
         try:
-            with translated(url):
+            with translated(url, why_away):
                 self._pubsub.subscribe(*self._channels)
         except BaseException:
             self.close()
@@ -70,7 +70,7 @@ class Subscriber:
             StoreUnreachable: the connection is lost; make a new subscriber.
 
         """
-        with translated(self._url):
+        with translated(self._url, self._why_away):
             message = self._pubsub.get_message(timeout=min(timeout_s, MAX_WAIT_S))
         if message is None:
             return None

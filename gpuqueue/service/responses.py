@@ -119,10 +119,11 @@ def problem_of(error: GpuQueueError) -> Problem:
 
 def _for_callers(error: GpuQueueError) -> str:
     """Return the text of *error*. Only the administrator of the service can start what it needs."""
-    if not isinstance(error, errors.Unreachable) or "gpuqueue up" not in str(error):
+    if not isinstance(error, errors.Unreachable) or not error.remedy:
         return str(error)
-    what = error.what if isinstance(error, errors.HistoryUnreachable) else str(error).partition(": ")[0]
-    return f"{what}: ask the administrator of this site to start it (gpuqueue doctor)"
+    if not isinstance(error, errors.StoreUnreachable) and "gpuqueue up" not in error.remedy:
+        return str(error)
+    return f"{error.what}: ask the administrator of this site to start it (gpuqueue doctor)"
 
 
 def problem_at(status: HTTPStatus, detail: str) -> Problem:

@@ -18,7 +18,7 @@ from own_home import BIN, Home
 from short_host import fill, own_disk
 
 from gpuqueue.embedded.store import RESERVE_BYTES
-from gpuqueue.embedded.supervision import StoreState, StoreTrouble
+from gpuqueue.queue.absence import StoreState, StoreTrouble
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 

@@ -140,7 +140,7 @@ def park(settings: Settings, for_s: float) -> int:
     Each shim gets a heartbeat that is valid for *for_s*, and each lease is renewed for longer. The workers must have
     stopped before, because a heartbeat of a worker shortens the lease again.
     """
-    queue = JobQueue(settings.redis_url)
+    queue = JobQueue.of(settings)
     statuses = {status.device.uuid: status for status in queue.devices.all(settings.host)}
     parked = 0
     for directory in unsettled(settings.runs_dir):

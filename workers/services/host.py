@@ -126,7 +126,7 @@ class Host:
 
     def _take_over(self) -> None:
         """Cancel the drains that ``down`` made, and withdraw the devices that this host no longer has."""
-        queue = JobQueue(self._settings.redis_url)
+        queue = JobQueue.of(self._settings)
         if not queue.devices.is_of(self._settings.host, machine_id(self._settings.state_dir)):
             return  # the workers say so and end
         here = {device.uuid for device in self._devices}

@@ -13,6 +13,7 @@ from gpuqueue.cli.output.machine import report
 from gpuqueue.embedded.machine import Machine, MachineStatus
 from gpuqueue.errors import Unreachable
 from gpuqueue.model.event import BEHIND_S
+from gpuqueue.queue.absence import start_of
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_duration
 from gpuqueue.words import values
@@ -44,7 +45,7 @@ def status(*, as_json: bool) -> None:
         report(
             "workers" if settings.workers_account is None else "recorder",
             "up" if found.host_pid else "down",
-            f"pid {found.host_pid}" if found.host_pid else "start: gpuqueue up",
+            f"pid {found.host_pid}" if found.host_pid else f"start: {start_of(settings)}",
         )
         if found.store_answers:
             report("jobs", f"{found.active} active", f"{found.waiting} waiting")

@@ -131,7 +131,7 @@ class Metrics:
         self._registry.register(self._read)
         ProcessCollector(registry=self._registry)
         self.requests = RequestTimes(self._registry)
-        self._queue = JobQueue(settings.redis_url)
+        self._queue = JobQueue.of(settings)
         self._database = HistoryDatabase(settings.database_url)
         counters = RecordedCounters(self._registry, self._database)
         self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="metrics-read")
@@ -475,7 +475,7 @@ def is_open(settings: Settings) -> bool:
         StoreNotReady: the store answers that it cannot serve.
 
     """
-    with closing(JobQueue(settings.redis_url)) as queue:
+    with closing(JobQueue.of(settings)) as queue:
         if queue.epoch() is None:
             raise StoreNotReady("the store is not open")
     return True

@@ -21,9 +21,10 @@ from gpuqueue.doctor.store import away, deaths
 from gpuqueue.embedded import store as embedded
 from gpuqueue.embedded import supervision
 from gpuqueue.embedded.store import EmbeddedStore, Reserve
-from gpuqueue.embedded.supervision import StoreState, StoreSupervisor, StoreTrouble
+from gpuqueue.embedded.supervision import StoreSupervisor
 from gpuqueue.errors import GpuQueueError, StoreUnreachable
 from gpuqueue.model.finding import Grade
+from gpuqueue.queue.absence import StoreState, StoreTrouble
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity, of_ours_with
@@ -358,7 +359,7 @@ def test_up_says_that_the_disk_is_full(small_disk: OwnStore) -> None:
     small_disk.kill()
     fill(small_disk.settings.state_dir)
 
-    with pytest.raises(GpuQueueError, match=r"the disk of .* is full \(.* free\): make room there"):
+    with pytest.raises(GpuQueueError, match=r"the disk of .* is full: 48M of 48M: make room there"):
         small_disk.start()
 
 

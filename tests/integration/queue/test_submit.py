@@ -116,7 +116,7 @@ def test_a_store_that_is_not_there_is_one_clear_line() -> None:
     """An unreachable store gives one line that says what is wrong and what to do."""
     nowhere = JobQueue("unix:///nonexistent/store.sock")
 
-    with pytest.raises(StoreUnreachable, match=r"does not answer: is it running\? Start it with gpuqueue up"):
+    with pytest.raises(StoreUnreachable, match="does not answer: start it there, or correct GPUQUEUE_REDIS_URL"):
         nowhere.requests.submit(make_spec())
     nowhere.close()
 

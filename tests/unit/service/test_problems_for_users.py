@@ -6,8 +6,8 @@ import pytest
 
 from gpuqueue.cli.options.own_queue import how_to_start
 from gpuqueue.client.remote.link import Link
-from gpuqueue.errors import GpuQueueError, HistoryUnreachable, StoreNotOpen, StoreUnreachable
-from gpuqueue.queue.connect import NOT_OPEN
+from gpuqueue.errors import GpuQueueError, HistoryUnreachable, StoreUnreachable
+from gpuqueue.queue.connect import NOT_OPEN, not_open_error
 from gpuqueue.service.responses import problem_of
 from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
 
@@ -16,10 +16,10 @@ from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
     ("error", "what"),
     [
         (
-            StoreUnreachable("the store at unix:///s does not answer: is it running? Start it with gpuqueue up"),
-            "the store at unix:///s does not answer",
+            StoreUnreachable("the store at unix:///s does not answer: it died at 18:02", "make room there"),
+            "the store at unix:///s does not answer: it died at 18:02",
         ),
-        (StoreNotOpen(NOT_OPEN["NOTOPEN"]), "the store was never opened for gpuqueue, or lost its data"),
+        (not_open_error(NOT_OPEN["NOTOPEN"]), "the store was never opened for gpuqueue, or lost its data"),
         (HistoryUnreachable("it has no tables", "run gpuqueue up, or gpuqueue db upgrade"), "it has no tables"),
     ],
 )
