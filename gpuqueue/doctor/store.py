@@ -16,6 +16,8 @@ from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.sanitize import without_password
 from gpuqueue.text.units import format_bytes
 
+#: The access rule of a user default that nobody can log in as, and as whom the server reads its whole log of writes.
+DEFAULT_USER = "off ~* &* +@all"
 #: Shares of the memory limit (or of the machine's memory) above which the store is nearly full, and full.
 NEARLY_FULL, FULL = 0.8, 0.95
 
@@ -75,6 +77,20 @@ def persistence(site: Site) -> Findings:
     return warning(
         f"a power cut can take the jobs of half a minute (appendfsync {server.fsync})", "set appendfsync always"
     )
+
+
+def transactions(site: Site) -> Findings:
+    """Check that a store of others reads its transactions back when it starts."""
+    drops = site.server().drops_transactions
+    if site.settings.embedded:
+        return ()
+    if drops is None:
+        seen = "its access rules hide the user default, who must have all commands and keys"
+        return note(seen, "its administrator must check: ACL GETUSER default")
+    if not drops:
+        return ok("a restart keeps them")
+    seen = "a restart drops transactions from its log of writes, and with them jobs: the user default is restricted"
+    return problem(seen, f"there: ACL SETUSER default {DEFAULT_USER}, also in its file of rules")
 
 
 def access(site: Site) -> Findings:
@@ -155,4 +171,4 @@ def clock(site: Site) -> Findings:
     )
 
 
-CHECKS = (answers, deaths, access, persistence, writes, eviction, memory, disk, clock)
+CHECKS = (answers, deaths, access, persistence, transactions, writes, eviction, memory, disk, clock)

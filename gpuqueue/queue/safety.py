@@ -94,6 +94,8 @@ class ServerFacts:
     #: Whether it takes commands from anybody who can connect over the network; None: it listens on a unix socket only,
     #: or nobody knows.
     open_to_all: bool | None
+    #: Whether it may drop transactions (MULTI/EXEC) from its log of writes when it starts; None: nobody knows.
+    drops_transactions: bool | None
     #: How far its clock is ahead of ours, and the maximum error of that, in seconds.
     clock_ahead_s: float
     clock_error_s: float
@@ -127,6 +129,7 @@ def server_facts(url: str, now_s: Callable[[], float] = time.time) -> ServerFact
             failed_writes=tuple(words for name, words in _FAILURES.items() if info.get(name, "ok") != "ok"),
             directory=_config(client, "dir"),
             open_to_all=_is_open(url),
+            drops_transactions=_drops_transactions(client, url, info),
             clock_ahead_s=seconds + micros / 1e6 - (before_s + after_s) / 2,
             clock_error_s=(after_s - before_s) / 2,
         )
@@ -165,6 +168,30 @@ def _is_open(url: str) -> bool | None:
             return None if not isinstance(error, redis.AuthenticationError) else False
         except redis.RedisError:
             return False
+
+
+#: Key patterns of an access rule that cover the keys of the queue, as the versions write them.
+_COVERS = frozenset({"*", "~*", "{gq}:*", "~{gq}:*"})
+#: Oldest Valkey that was seen to read its whole log of writes under any access rule.
+_READS_ALL = (9, 1)
+
+
+def _drops_transactions(client: redis.Redis, url: str, info: Mapping[str, Any]) -> bool | None:
+    """Return whether the access rules make the server drop transactions from its log when it starts.
+
+    Redis runs the commands of the log as the user ``default``, and checks those of a transaction. If that user may not
+    run them, the transaction is left out without an error. None if the rules hide that user.
+    """
+    parts = urlsplit(url)
+    if (_version(info.get("valkey_version")) or (0, 0)) >= _READS_ALL:
+        return False
+    if (parts.username or parse_qs(parts.query).get("username", [""])[0]) in {"", "default"}:
+        return False  # it is that user who writes
+    try:
+        rule = cast("dict[str, Any]", client.acl_getuser("default"))
+    except redis.ResponseError:
+        return None
+    return "+@all" not in rule.get("categories", ()) or _COVERS.isdisjoint(rule.get("keys", ()))
 
 
 def _config(client: redis.Redis, name: str) -> str | None:

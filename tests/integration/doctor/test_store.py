@@ -28,7 +28,7 @@ from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.model.event import Cursor
 from gpuqueue.model.finding import Finding, Grade
-from gpuqueue.queue import keys
+from gpuqueue.queue import keys, safety
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.diagnostics import queue_facts, store_states
 from gpuqueue.queue.drains import DrainOrigin
@@ -62,7 +62,8 @@ def test_the_store_that_we_start_is_well(store_url: str) -> None:
     """A store started with gpuqueue's settings passes every check. The disk depends on this machine."""
     found = of_store(store_url)
 
-    assert {"answers", "access", "persistence", "writes", "eviction", "memory", "disk", "clock"} == set(found)
+    expected = {"answers", "access", "persistence", "transactions", "writes", "eviction", "memory", "disk", "clock"}
+    assert expected == set(found)
     assert {Grade.OK} == {each.grade for name, each in found.items() if name != "disk"}
     assert "appendfsync always" in found["persistence"].seen
 
@@ -181,6 +182,35 @@ def test_a_store_with_a_password_is_not(start_store: StartStore) -> None:
     admin.close()
 
     assert [] == check_safety(url.replace("redis://", "redis://:secret@"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "grade"),
+    [
+        ({"enabled": False}, Grade.PROBLEM),  # as `user default off` in a file of rules
+        ({"enabled": False, "categories": ["+@all"], "keys": ["*"]}, Grade.OK),
+        ({"enabled": True, "passwords": ["+x"], "categories": ["+@all"], "keys": ["other:*"]}, Grade.PROBLEM),
+        ({"enabled": True, "passwords": ["+x"], "categories": ["+@all"], "keys": ["{gq}:*"]}, Grade.OK),
+    ],
+)
+def test_a_restart_that_would_drop_transactions_is_found(
+    start_store: StartStore, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any], grade: Grade
+) -> None:
+    """Redis 7.0 was seen to read a third of the keys after a restart with ``user default off``; Valkey 9.1 all."""
+    url = start_store("--appendonly", "yes", "--user", "queue", "on", ">pw", "~*", "&*", "+@all")
+    url = f"{url}?username=queue&password=pw"
+    admin = connect(url)
+    admin.acl_setuser("default", reset=True, **rule)
+    assert Grade.OK is of_store(url)["transactions"].grade, "this server reads them"
+
+    monkeypatch.setattr(safety, "_READS_ALL", (99, 0))  # as other servers
+    found = of_store(url)["transactions"]
+    assert grade is found.grade
+    assert grade is Grade.OK or "ACL SETUSER default off ~* &* +@all" in found.remedy
+
+    admin.acl_setuser("queue", enabled=True, passwords=["+pw"], categories=["+@all", "-@admin"], keys=["*"])
+    assert Grade.NOTE is of_store(url)["transactions"].grade
+    admin.close()
 
 
 def test_a_certificate_that_is_not_checked_is_reported(store_url: str) -> None:
