@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from gpuqueue.model.finding import Check, Finding, Findings, note, ok, problem, 
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import name_of
 from gpuqueue.system.logs import LOGS
+from gpuqueue.system.mounts import USE_A_LOCAL_DISK, filesystem_of, network_trouble
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.units import GIB, MIB, format_bytes
 
@@ -30,8 +30,6 @@ LARGE_LOGS_BYTES = GIB
 LARGE_RUNS_BYTES = 20 * GIB
 #: Time limit for adding up the jobs' logs, in seconds. A site with a million runs gets a lower bound.
 ADD_UP_S = 0.5
-#: Network file systems. Locks may not work on them, sockets never do, and an absent server hangs every access.
-NETWORK = re.compile(r"nfs|cifs|smb|afs|ceph|lustre|gpfs|beegfs|glusterfs|sshfs|9p")
 
 
 def away(settings: Settings, why: CallFailed) -> Finding:
@@ -129,28 +127,8 @@ def room(path: Path, *, full: str, where: str = "") -> Findings:
 def filesystem(site: Site) -> Findings:
     """Check that the directory is on a local disk."""
     kind = filesystem_of(site.settings.state_dir) or "of unknown kind"
-    if NETWORK.search(kind):
-        return warning(
-            f"it is on a network disk ({kind}): locks and sockets may not work, and a server that is away stops all",
-            "set GPUQUEUE_STATE_DIR to a local disk while no job runs",
-        )
-    return ok(kind)
-
-
-def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
-    """Return the type of the file system of *path*, from the kernel's mount table (proc(5)), or None if unknown."""
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return None
-    real = path.resolve()
-    best: tuple[int, str] | None = None
-    for line in lines:
-        fields, _, rest = line.partition(" - ")
-        point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields.split()[4]))
-        if real.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):  # the last mount wins
-            best = (len(point.parts), rest.split()[0])
-    return best[1] if best else None
+    trouble = network_trouble(kind)
+    return ok(kind) if trouble is None else warning(trouble, USE_A_LOCAL_DISK)
 
 
 def logs(site: Site) -> Findings:

@@ -28,6 +28,7 @@ from gpuqueue.embedded.page import PageService
 from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, Refused, StoreUnreachable
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.mounts import USE_A_LOCAL_DISK, filesystem_of, network_trouble
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, ending_of
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
@@ -67,6 +68,7 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, hold_jobs
     refuse_beside_service(settings, "up")
     machine = Machine(settings)
     warn_of_unknown_variables()
+    _warn_of_network_disk(settings)
     page = PageService(settings) if web or web_port is not None else None
     if not foreground:
         _start(machine, devices, hold_jobs=hold_jobs)
@@ -75,6 +77,13 @@ def up(devices: str | None, web_port: int | None, *, foreground: bool, hold_jobs
     with machine.in_foreground():
         code = _serve(machine, devices, page, web_port, hold_jobs=hold_jobs)
     sys.exit(code if code == StoreUnreachable.exit_code else 1 if code else 0)
+
+
+def _warn_of_network_disk(settings: Settings) -> None:
+    """Warn of a state directory on a network disk, before anything is written to it."""
+    trouble = network_trouble(filesystem_of(settings.state_dir) or "")
+    if trouble is not None:
+        print_message("gpuqueue: warning", f"{settings.state_dir}: {trouble}: {USE_A_LOCAL_DISK}")
 
 
 def _serve(

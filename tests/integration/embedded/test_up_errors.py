@@ -1,4 +1,4 @@
-"""``up`` shows what a worker wrote last if the workers do not come up."""
+"""``up`` shows what is wrong before it writes anything, and what a worker wrote last that does not come up."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from own_store import OwnStore
 
+from gpuqueue.cli.commands import up
 from gpuqueue.embedded import machine
 from gpuqueue.embedded.machine import Machine
-from gpuqueue.errors import GpuQueueError
+from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.system.process import DetachedProcess
 
@@ -47,3 +48,28 @@ def test_the_last_line_of_a_host_process_that_ended_is_shown(own_store: OwnStore
 
     with pytest.raises(GpuQueueError, match="the workers did not start: no such device: gpu-0"):
         Machine(own_store.settings).wait_ready(host, ["gpu-0"], since_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_warned"),
+    [*((each, True) for each in ("nfs4", "cifs", "fuse.sshfs", "lustre", "gpfs", "beegfs")), ("ext4", False)],
+)
+def test_a_network_disk_is_warned_of_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_warned: bool
+) -> None:
+    """The person can still stop. Afterwards a store would be there, and jobs in it."""
+    state = tmp_path / "home" / "state"
+    monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(state))
+    monkeypatch.setattr(up, "filesystem_of", lambda _path: kind)
+    monkeypatch.setattr(up, "print_message", lambda _program, words: said.append(words))
+    said: list[str] = []
+
+    def goes_on(_machine: Machine) -> None:
+        assert not state.parent.exists()
+        raise Refused("enough")
+
+    monkeypatch.setattr(Machine, "alone", goes_on)
+    with pytest.raises(Refused, match="enough"):
+        up.up.main([], standalone_mode=False)
+
+    assert is_warned is any(f"{state}: it is on a network disk ({kind}): " in words for words in said)

@@ -10,9 +10,10 @@ from findings import by_check, findings
 
 from gpuqueue.doctor import state
 from gpuqueue.doctor.site import Site
-from gpuqueue.doctor.state import CHECKS, filesystem_of
+from gpuqueue.doctor.state import CHECKS
 from gpuqueue.model.finding import Grade
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.mounts import filesystem_of
 from gpuqueue.text.units import GIB, MIB, format_bytes
 
 
