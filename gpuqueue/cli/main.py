@@ -84,6 +84,8 @@ CALLED_ELSEWHERE = {
 }
 #: Number of new objects before the garbage collector runs. Only long-running commands, such as ``top``, reach it.
 COLLECT_AT = 100_000
+#: Number of digits of a commit that are shown.
+SHOWN = 12
 #: Headings of the list of commands, in the order of the help. Commands without a heading come last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "fetch", "wait"),
@@ -170,8 +172,26 @@ def _check_dashes(ctx: click.Context, command: click.Command | None, words: list
             raise click.UsageError(f"No such option {option!r}. Did you mean -{option}?", ctx)
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, value: object) -> None:
+    """Print the version, and the commit of the code if it is known."""
+    if not value or ctx.resilient_parsing:
+        return
+    from gpuqueue.system.build_commit import commit_of_code  # noqa: PLC0415 - only for this option
+
+    commit = commit_of_code()
+    click.echo(f"gpuqueue, version {__version__}{f' (commit {commit[:SHOWN]})' if commit else ''}")
+    ctx.exit()
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="gpuqueue")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def commands() -> None:
     """Share GPUs by free memory: submit jobs, and see who ran what.
 

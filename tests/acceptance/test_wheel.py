@@ -97,6 +97,7 @@ def test_the_wheel_holds_what_an_installed_copy_needs(wheel: Path) -> None:
         "gpuqueue/web/index.html",
     ):
         assert needed in names
+    assert (ROOT / ".git").exists() <= ("gpuqueue/commit" in names)
     assert not [each for each in names if "node_modules" in each or each.endswith((".d.ts", "tsconfig.json"))]
     assert {"gpuqueue", "workers"} == {name.split("/")[0] for name in names if "dist-info" not in name}
 
