@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from gpuqueue.doctor.site import Site, or_none
-from gpuqueue.embedded.machine import Machine
+from gpuqueue.embedded.machine import RESTART, Machine, of_other_versions
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.queue.diagnostics import DeviceFacts
@@ -148,11 +148,8 @@ def recorder(site: Site) -> Findings:
 
 def version(site: Site) -> Findings:
     """Check that the workers have the installed version."""
-    others = sorted({device.version or "an older one" for device in _served(site)} - {VERSION})
-    if others:
-        seen = f"{VERSION} is installed, and workers of {', '.join(others)} still run"
-        return warning(seen, "gpuqueue down --leave-jobs, then gpuqueue up: running jobs are taken over")
-    return ok(VERSION)
+    others = of_other_versions(_served(site))
+    return ok(VERSION) if others is None else warning(others, RESTART)
 
 
 def settings(site: Site) -> Findings:

@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,16 +35,19 @@ from gpuqueue.model.job import JobState
 from gpuqueue.queue.absence import StoreTrouble
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.queue.safety import check_safety
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, installed
 from gpuqueue.text.sanitize import without_password
+from gpuqueue.version import VERSION
 
 if TYPE_CHECKING:
     import subprocess
 
+    from gpuqueue.queue.diagnostics import DeviceFacts
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.recovery.reopen import Opened
 else:
@@ -54,6 +57,10 @@ else:
 READY_S = 60.0
 #: Time limit for the host process to stop, in seconds.
 LEAVE_S = 40.0
+#: How long `status` waits for the history, in seconds.
+HISTORY_S = 3.0
+#: How workers get another version or other settings.
+RESTART = "gpuqueue down --leave-jobs, then gpuqueue up: running jobs are taken over"
 #: The option of the host process of an ``up --foreground``.
 NEEDS_STORE = "--needs-store"
 #: Interval between two polls while waiting, in seconds.
@@ -81,6 +88,8 @@ class MachineStatus:
     #: Number of events that are not in the history yet, and the age of the oldest in seconds.
     unrecorded: int = 0
     unrecorded_s: float | None = None
+    #: Why the history cannot be read, None if it can be or this host has none.
+    history_trouble: str | None = None
     #: For how long devices were idle because they were reserved, since the store was opened.
     reserved_idle_device_s: float = 0.0
 
@@ -326,7 +335,12 @@ class Machine:
             reserved_idle_device_s = self.queue.maintenance.reserved_idle_device_s()
         except StoreUnreachable:
             return MachineStatus(
-                store=store, store_answers=False, host_pid=pid, copy_of=original, store_trouble=trouble
+                store=store,
+                store_answers=False,
+                host_pid=pid,
+                copy_of=original,
+                store_trouble=trouble,
+                history_trouble=self.history_trouble(),
             )
         return MachineStatus(
             store=store,
@@ -339,8 +353,44 @@ class Machine:
             active=active,
             unrecorded=unrecorded,
             unrecorded_s=unrecorded_s,
+            history_trouble=self.history_trouble(),
             reserved_idle_device_s=reserved_idle_device_s,
         )
+
+    def history_trouble(self) -> str | None:
+        """Return why the history cannot be read. None if it can be, or if this host has none."""
+        if not self.settings.has_history:
+            return None
+        from gpuqueue.history import sqlite_reader  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.system.timed_call import CallFailed, TimedCall  # noqa: PLC0415 - as above
+
+        url = self.settings.database_url
+        with suppress(sqlite_reader.Shut):
+            sqlite_reader.record(url, 0)
+            return None
+
+        def read() -> None:
+            from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - as above: slow to import
+
+            database = HistoryDatabase(url)
+            database.max_job_id()
+            database.close()
+
+        try:
+            TimedCall(read, HISTORY_S).wait()
+        except HistoryUnreachable as error:
+            return str(error)
+        except CallFailed as error:
+            return f"the history database at {without_password(url)} does not answer: {error}"
+        return None
+
+    def other_versions(self) -> str | None:
+        """Return a text on workers of this host that run another version of gpuqueue, or None if there are none."""
+        from gpuqueue.queue.diagnostics import device_facts  # noqa: PLC0415 - lazy import for startup time
+
+        silent_s = SILENT_HEARTBEATS * self.settings.heartbeat_s
+        here = [each for each in device_facts(self.settings.redis_url) if each.status.host == self.settings.own_host]
+        return of_other_versions(each for each in here if each.status.seen_s_ago <= silent_s)
 
     # ---- down ----------------------------------------------------------------------------------------------------
 
@@ -391,6 +441,12 @@ class Machine:
     def stop_store(self) -> bool:
         """Stop the embedded store, and return whether it ran. Its data stays on disk."""
         return self.store.stop() if self.settings.embedded else False
+
+
+def of_other_versions(devices: Iterable[DeviceFacts]) -> str | None:
+    """Return a text on the workers of *devices* that run another version than this one, or None if there are none."""
+    others = sorted({device.version or "an older one" for device in devices} - {VERSION})
+    return f"{VERSION} is installed, and workers of {', '.join(others)} still run" if others else None
 
 
 def _words_of(process: ProcessIdentity) -> list[str]:

@@ -182,6 +182,17 @@ def _number(text: str | None) -> int | None:
     return int(text) if text and re.fullmatch(r"[0-9]{1,15}", text) else None
 
 
+def device_facts(url: str) -> list[DeviceFacts]:
+    """Return the devices that the store at *url* knows.
+
+    Raises:
+        StoreUnreachable: the store does not answer.
+
+    """
+    with closing(JobQueue(url)) as queue, closing(connect(url)) as client:
+        return list(_devices(queue, client))
+
+
 def _devices(queue: JobQueue, client: redis.Redis) -> Iterable[DeviceFacts]:
     statuses = queue.devices.all()
     with translated(queue.url):

@@ -49,10 +49,13 @@ def status(*, as_json: bool) -> None:
         )
         if found.store_answers:
             report("jobs", f"{found.active} active", f"{found.waiting} waiting")
+        if found.history_trouble is not None:
+            report("history", "away", found.history_trouble)
+        elif found.store_answers:
             report("history", *_how_far(found))
-            if found.reserved_idle_device_s:
-                idle = f"{values.hours(found.reserved_idle_device_s)} h"
-                report("reserved", idle, "of idle devices so far, for jobs that had waited too long")
+        if found.store_answers and found.reserved_idle_device_s:
+            idle = f"{values.hours(found.reserved_idle_device_s)} h"
+            report("reserved", idle, "of idle devices so far, for jobs that had waited too long")
         if found.devices:
             click.echo(device_rows(found.devices, settings, machine.queue.jobs.called))
     sys.exit(0 if found.store_answers else Unreachable.exit_code)

@@ -17,6 +17,7 @@ from gpuqueue.cli.output.page_link import print_link, sign_in_link
 from gpuqueue.cli.output.warnings import warn_of_unknown_variables
 from gpuqueue.console import print_message
 from gpuqueue.embedded.machine import (
+    RESTART,
     Machine,
     find_devices,
     history_exists,
@@ -266,6 +267,9 @@ def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity) -> No
         _report_away(error)
     _open_queue(machine)
     machine.resume()
+    others = machine.other_versions()
+    if others is not None:
+        print_message("gpuqueue: warning", f"{others}: {RESTART}")
     if devices is not None and devices != machine.served(host):
         raise Refused(f"already up (pid {host.pid}): for other devices run gpuqueue down first")
     click.echo(f"already up (pid {host.pid}): see gpuqueue status", err=True)
