@@ -185,6 +185,14 @@ def left(*, end: bool, forget: bool) -> None:
 
 
 @worker_commands.command()
+def killed() -> None:
+    """Print as JSON the runs of this machine that were killed together with their shims. Needs no store."""
+    from workers.run.orphans import killed as runs  # noqa: PLC0415 - only here
+
+    click.echo(json.dumps(to_plain(runs(Settings.load()))))
+
+
+@worker_commands.command()
 @click.option("--account", default="gpuqueue", show_default=True, help="Account of the workers.")
 @click.option("--group", default="gpuqueue-users", show_default=True, help="Group whose members' jobs are started.")
 @click.option("--socket", default=SOCKET, show_default=True, help="Where workers find it.")

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuqueue.clock import from_epoch_ms
 from gpuqueue.embedded import ownership
 from gpuqueue.embedded.store import IS_LOADING, SILENT_S, EmbeddedStore
 from gpuqueue.errors import (
@@ -43,6 +44,7 @@ from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, installed
 from gpuqueue.text.sanitize import without_password
 from gpuqueue.version import VERSION
+from gpuqueue.words.values import short_time
 
 if TYPE_CHECKING:
     import subprocess
@@ -274,6 +276,26 @@ class Machine:
         """Return whether an ``up --foreground`` has started the host process."""
         return NEEDS_STORE in _words_of(host)
 
+    def killed_runs(self) -> str | None:
+        """Return a text on the runs that were killed together with the host process or this machine, None without any.
+
+        Runs that live are taken over. Call this before the next host process is started.
+        """
+        if not any_unsettled(self.settings.runs_dir):
+            return None
+        runs = json.loads(_run("killed"))
+        with_queue = self._pid_file.exists() and self.host_running() is None  # `down` removes the file
+        if not with_queue:
+            runs = [run for run in runs if not run["in_this_boot"]]
+        if not runs:
+            return None
+        number = f"{len(runs)} run{'s were' if len(runs) > 1 else ' was'} killed"
+        if not with_queue:
+            return f"{number} when this machine went down"
+        return (
+            f"{number} about {short_time(from_epoch_ms(max(run['seen_ms'] for run in runs)))}, together with the queue"
+        )
+
     def take_name(self) -> None:
         """Take the host name for this machine.
 
@@ -441,6 +463,14 @@ class Machine:
     def stop_store(self) -> bool:
         """Stop the embedded store, and return whether it ran. Its data stays on disk."""
         return self.store.stop() if self.settings.embedded else False
+
+
+def any_unsettled(runs: Path) -> bool:
+    """Return whether there may be runs below *runs* that no worker has settled (``workers.run.links``)."""
+    try:
+        return bool(os.listdir(runs / "live"))  # noqa: PTH208 - one call
+    except OSError:
+        return False
 
 
 def of_other_versions(devices: Iterable[DeviceFacts]) -> str | None:

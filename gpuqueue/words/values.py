@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
 
-from gpuqueue.clock import from_epoch_ms
+from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Activity, Device, DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, WaitReason
@@ -221,3 +221,9 @@ def when(moment: datetime | None) -> str:
 def clock(at_ms: int) -> str:
     """Return a time of the store's clock, in milliseconds since the epoch, as :func:`when` does."""
     return when(from_epoch_ms(at_ms))
+
+
+def short_time(moment: datetime) -> str:
+    """Return a local time, without the date if it is today."""
+    at = local(moment)
+    return f"{at:%H:%M}" if at.date() == local(SystemClock().now()).date() else f"{at:%Y-%m-%d %H:%M}"

@@ -25,6 +25,7 @@ from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.run import Ending, EndingKind, RunDevice, RunNote
+from gpuqueue.system.logs import LOGS
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import in_one_line
@@ -248,6 +249,18 @@ class RunDir:
         """Return the exit that the shim wrote, or None if there is none. Raises Unreadable if it is not valid."""
         plain = read_fields(self.path / "exit")
         return None if plain is None else Exit.of(plain)
+
+    def has_exit(self) -> bool:
+        """Return whether the shim has written an exit, valid or not."""
+        return os.path.lexists(self._at("exit"))
+
+    def seen_ms(self) -> int:
+        """Return the time of the last heartbeat or output of the run, in milliseconds since 1970; 0 without any."""
+        seen_s = 0.0
+        for name in ("heartbeat", "pid", *LOGS):
+            with contextlib.suppress(OSError):
+                seen_s = max(seen_s, os.stat(self._at(name)).st_mtime)  # noqa: PTH116 - see _at
+        return round(seen_s * 1000)
 
     def start(self) -> str | None:
         """Return the shim's words on whether a warm interpreter became the job, or None if it has written none."""

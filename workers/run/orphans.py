@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.run import EndingKind
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.process import is_locked_anywhere
+from gpuqueue.system.process import boot_id, is_locked_anywhere
 from workers.run import process_tree
 from workers.run.directory import RunDir, reported, unsettled
 from workers.run.environment import TOKEN
@@ -20,6 +21,14 @@ from workers.shim import launched
 
 #: How long the kernel may need to end processes after SIGKILL, in seconds.
 KILL_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KilledRun:
+    """A run that was killed with its shim: its last sign of life, in ms since 1970, and if that was in this boot."""
+
+    seen_ms: int
+    in_this_boot: bool
 
 
 def left(settings: Settings) -> dict[int, RunDir]:
@@ -64,6 +73,18 @@ def _attempt_of(token: str) -> int:
     """Return the number of the attempt in *token*, 0 if it is no token."""
     number = token.partition(".")[0]
     return int(number) if re.fullmatch("[0-9]{1,9}", number, re.ASCII) else 0
+
+
+def killed(settings: Settings) -> list[KilledRun]:
+    """Return the runs of this machine that were killed with their shim: it is gone, and has written no exit.
+
+    A run that lives is none of these, nor one whose end is only to be reported.
+    """
+    return [
+        KilledRun(seen_ms=directory.seen_ms(), in_this_boot=shim.boot == boot_id())
+        for directory in unsettled(settings.runs_dir)
+        if (shim := directory.shim()) is not None and not shim.alive() and not directory.has_exit()
+    ]
 
 
 def sweep_run(token: str, launcher: str | None) -> int:

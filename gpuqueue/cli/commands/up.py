@@ -206,6 +206,9 @@ def _start_host(
         report("workers", "elsewhere", f"they have the account {machine.settings.workers_account}")
         return host
     machine.take_name()
+    killed = machine.killed_runs()
+    if killed is not None:
+        print_message("gpuqueue", killed)
     _warn_of_missing(machine, wanted)
     since_ms = machine.queue.now_ms()
     host = machine.start_host(spec, needs_store=needs_store)

@@ -9,6 +9,7 @@ from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import plain
+from gpuqueue.words.values import short_time
 
 
 def kept_until(each: DeviceStatus, settings: Settings) -> datetime | None:
@@ -32,9 +33,4 @@ def silent_lines(found: Sequence[DeviceStatus], settings: Settings, job_id: int 
         shown.add(each.host)
         minutes = each.seen_s_ago / 60
         silence = f"{minutes:.0f} min" if minutes >= 1 else f"{each.seen_s_ago:.0f} s"
-        yield f"host {plain(each.host)} has been silent for {silence}: its jobs are kept until {_time(until)}"
-
-
-def _time(moment: datetime) -> str:
-    local, today = moment.astimezone(), datetime.now().astimezone().date()
-    return f"{local:%H:%M}" if local.date() == today else f"{local:%Y-%m-%d %H:%M}"
+        yield f"host {plain(each.host)} has been silent for {silence}: its jobs are kept until {short_time(until)}"

@@ -16,7 +16,7 @@ from gpuqueue.queue.explanation import NEVER_THERE, Explanation, LimitReached, O
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
 from gpuqueue.words import values
-from gpuqueue.words.values import clock, local, when
+from gpuqueue.words.values import clock, short_time, when
 from gpuqueue.words.waiting import SENTENCES
 from gpuqueue.words.why.devices import called, count, label, named, nearest, rest_line, why_not
 from gpuqueue.words.why.start import have, limits_of, start_lines
@@ -101,22 +101,16 @@ def _room_in_brief(found: Why, explanation: Explanation, start: Start) -> str:
     if not start.blockers and not start.limited:
         return f"room on {where}"
     if start.at_ms is not None:
-        return f"by {_soon(start.at_ms)} on {where}"
+        return f"by {short_time(from_epoch_ms(start.at_ms))} on {where}"
     if start.limited and explanation.room is not None and explanation.room.reserved_for is not None:
         return f"the room under {limits_of(explanation)} is reserved for {called(found, explanation.room.reserved_for)}"
     if start.room_ms is not None:
-        return f"room by {_soon(start.room_ms)} on {where} for the first"
+        return f"room by {short_time(from_epoch_ms(start.room_ms))} on {where} for the first"
     if start.free_ms is None and start.behind is not None:
         return f"{where} is reserved for {called(found, start.behind)}"
     runs = explanation.runs_in_the_way
     ended = f"{', '.join(called(found, each) for each in runs)} {have(len(runs))} ended"
     return f"as soon as {ended} on {where}" + (f" and under {limits_of(explanation)}" if start.limited else "")
-
-
-def _soon(at_ms: int) -> str:
-    """Return a time without the date if it is today, since the wait line is short."""
-    at = local(from_epoch_ms(at_ms))
-    return f"{at:%H:%M}" if at.date() == local(SystemClock().now()).date() else f"{at:%Y-%m-%d %H:%M}"
 
 
 def _held(job: Job) -> str:
