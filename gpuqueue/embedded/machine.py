@@ -292,9 +292,8 @@ class Machine:
         number = f"{len(runs)} run{'s were' if len(runs) > 1 else ' was'} killed"
         if not with_queue:
             return f"{number} when this machine went down"
-        return (
-            f"{number} about {short_time(from_epoch_ms(max(run['seen_ms'] for run in runs)))}, together with the queue"
-        )
+        last_ms = max(run["seen_ms"] for run in runs)
+        return f"{number} about {short_time(from_epoch_ms(last_ms))}, together with the queue"
 
     def take_name(self) -> None:
         """Take the host name for this machine.
