@@ -250,10 +250,6 @@ class RunDir:
         plain = read_fields(self.path / "exit")
         return None if plain is None else Exit.of(plain)
 
-    def has_exit(self) -> bool:
-        """Return whether the shim has written an exit, valid or not."""
-        return os.path.lexists(self._at("exit"))
-
     def seen_ms(self) -> int:
         """Return the time of the last heartbeat or output of the run, in milliseconds since 1970; 0 without any."""
         seen_s = 0.0
