@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, tzinfo
@@ -64,6 +64,16 @@ def device_label(device: Device | RunDevice) -> str:
     if device.kind is DeviceKind.CPU:
         return "cpu"
     return str(device.index) if device.index is not None else plain(device.uuid)
+
+
+def missing_devices(job: Job, served: Container[str]) -> str | None:
+    """Return which devices that *job* names are not among those that are *served*; None if enough of them are."""
+    named = job.spec.placement.devices
+    missing = [plain(uuid) for uuid in named if uuid not in served]
+    if not missing or len(named) - len(missing) >= job.spec.gpus:
+        return None
+    which = "is missing: no worker serves it" if len(missing) == 1 else "are missing: no worker serves them"
+    return f"{', '.join(missing)}, which the job names, {which}. Name others: gpuqueue edit {job.label} --device"
 
 
 def asked_of(job: Job) -> str:

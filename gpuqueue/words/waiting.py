@@ -32,7 +32,7 @@ GOALS = {
 }
 #: Each reason but that of memory, which depends on what the job asks for. Readers put the time behind those with one.
 SENTENCES = {
-    WaitReason.DEVICE: "no device here may run it: see its kind, pool and placement",
+    WaitReason.DEVICE: "no device here may run it, by its kind, pool and type, or a card that it names is missing",
     WaitReason.SLOTS: "the devices that have the memory run their maximum number of jobs",
     WaitReason.RESERVATION: "the room is reserved for a job that has waited longer",
     WaitReason.DRAINED: "the devices that could run it are drained",

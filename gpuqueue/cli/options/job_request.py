@@ -40,9 +40,12 @@ if TYPE_CHECKING:
     import shlex
 
     from click import shell_completion
+
+    from gpuqueue.words import values
 else:
     shlex = later("shlex")
     shell_completion = later("click.shell_completion")
+    values = later("gpuqueue.words.values")
 
 
 #: Field of a request -> names of its option, and what click needs to know of it.
@@ -208,9 +211,12 @@ def warn_if_alone(client: Client, job: Job) -> None:
         else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or use --device any"
     )
     with contextlib.suppress(GpuQueueError):
-        if not client.devices.are_known():
+        devices = client.devices.list()
+        if not devices:
             remedy = how_to_start(client.settings)
             missing = f"no worker has announced a device: the job waits. {remedy[0].upper()}{remedy[1:]}"
+        elif job.spec.placement.devices:
+            missing = values.missing_devices(job, {each.device.uuid for each in devices}) or missing
     click.echo(f"gpuqueue: {missing}", err=True)
 
 

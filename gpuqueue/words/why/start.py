@@ -9,7 +9,7 @@ from gpuqueue.client.why import Why
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Start, Verdict
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
-from gpuqueue.words.values import clock
+from gpuqueue.words.values import clock, missing_devices
 from gpuqueue.words.why.devices import called, count, label, named, trouble_on
 
 #: Obstacles of a device that takes no job. A job on several devices cannot use it together with others.
@@ -129,11 +129,9 @@ def _after_room(found: Why, start: Start) -> str:
 
 def _no_start(found: Why, explanation: Explanation) -> str:
     """Return why no device that matches the job's device filter has a known start time."""
-    spec = found.job.spec
-    missing = [plain(uuid) for uuid in spec.placement.devices if uuid not in found.devices]
-    if missing and len(spec.placement.devices) - len(missing) < spec.gpus:
-        which = "is missing: no worker serves it" if len(missing) == 1 else "are missing: no worker serves them"
-        return f"never: {', '.join(missing)}, which the job names, {which}. Name others: gpuqueue edit --device"
+    missing = missing_devices(found.job, found.devices)
+    if missing is not None:
+        return f"never: {missing}"
     possible = [each for each in explanation.devices if each.obstacle not in NEVER_THERE]
     if explanation.devices and not possible:
         return "never: no device that is served now can run it: see the reasons below, and edit the job"

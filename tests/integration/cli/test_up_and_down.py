@@ -376,6 +376,8 @@ def test_up_and_why_name_a_device_that_is_missing(home: Home) -> None:
     until(lambda: len(json.loads(home("gpus", "--json"))) == 1, what="the withdrawal of the device", timeout_s=60)
     home("release", "1")
     assert f"never: {uuid}, which the job names, is missing: no worker serves it." in home("why", "1")
+    edited = home("edit", "1", "--name", "again")  # it said that no GPU is served
+    assert f"gpuqueue: {uuid}, which the job names, is missing: no worker serves it. Name others:" in edited
     home("down")
     assert "missing" not in home("up", "--devices", "sim:1x1G")
 

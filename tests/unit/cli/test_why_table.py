@@ -185,7 +185,7 @@ def test_a_device_that_the_job_names_and_nobody_serves_is_called_missing() -> No
     spec = replace(WAITS.spec, placement=Placement(devices=names[1:]))
     found = Why(job=replace(WAITS, spec=spec), explanation=explanation, devices={"a-0": device("a", 0)})
 
-    line = "never: a-7, which the job names, is missing: no worker serves it. Name others: gpuqueue edit --device"
+    line = "never: a-7, which the job names, is missing: no worker serves it. Name others: gpuqueue edit 12 --device"
     assert line in why_text(found)
     assert "missing" in why_text(replace(found, explanation=replace(explanation, devices=())))
     both = replace(spec, placement=Placement(devices=names))
