@@ -13,6 +13,7 @@ from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import (
     access_tokens,
     audit,
+    device_names,
     environments,
     folded,
     members,
@@ -93,6 +94,7 @@ class HistoryDatabase:
     states = _with_connection(queries.states)
     summaries = _with_connection(queries.summaries)
     max_job_id = _with_connection(queries.max_job_id)
+    gpu_hosts = _with_connection(device_names.gpu_hosts)
     recorded_position = _with_connection(recorded_events.position)
     recorded_events = _with_connection(recorded_events.recorded_events)
     statistics = _with_connection(figures.statistics)

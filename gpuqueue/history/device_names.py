@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -15,17 +16,28 @@ def device_labels(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, 
     """Return the display name of each device, such as ``nodeA:3``. It is the UUID if nothing else is known."""
     labels = {}
     for uuid in uuids:
-        newest = (
-            sa.select(run_devices.c.host_index, run_devices.c.kind, runs.c.host)
-            .join(runs, (runs.c.job_id == run_devices.c.job_id) & (runs.c.attempt == run_devices.c.attempt))
-            .where(run_devices.c.device_uuid == uuid, run_devices.c.kind.is_not(None))
-            .order_by(run_devices.c.job_id.desc())
-            .limit(1)
-        )
-        row = connection.execute(newest).first()
+        row = _newest(connection, uuid)
         index = "cpu" if row and row.kind == DeviceKind.CPU.value else row.host_index if row else None
         labels[uuid] = uuid if row is None or index is None else f"{row.host}:{index}"
     return labels
+
+
+def _newest(connection: sa.Connection, uuid: str) -> sa.Row[Any, Any, Any] | None:
+    """Return index, kind and host of a device by its newest run that reported them."""
+    newest = (
+        sa.select(run_devices.c.host_index, run_devices.c.kind, runs.c.host)
+        .join(runs, (runs.c.job_id == run_devices.c.job_id) & (runs.c.attempt == run_devices.c.attempt))
+        .where(run_devices.c.device_uuid == uuid, run_devices.c.kind.is_not(None))
+        .order_by(run_devices.c.job_id.desc())
+        .limit(1)
+    )
+    return connection.execute(newest).first()
+
+
+def gpu_hosts(connection: sa.Connection) -> set[str]:
+    """Return the hosts whose GPUs have run jobs."""
+    rows = (_newest(connection, device.uuid) for device in devices(connection))
+    return {row.host for row in rows if row is not None and row.kind == DeviceKind.GPU.value}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

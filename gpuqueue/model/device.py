@@ -107,7 +107,8 @@ _SAMPLED: Mapping[DeviceKind, PeakSource] = MappingProxyType(
 class Device:
     """One device of one host. ``uuid`` identifies it; ``index`` is for display only.
 
-    ``mig_parent`` is the UUID of the card that a MIG instance belongs to, None for other devices.
+    ``mig_parent`` is the UUID of the card that a MIG instance belongs to, None for other devices. ``no_gpu`` is why no
+    GPU was found, of a CPU that is served for that reason; None if it was asked for.
     """
 
     uuid: str
@@ -117,6 +118,7 @@ class Device:
     total_bytes: int
     pci_bus: str | None = None
     mig_parent: str | None = None
+    no_gpu: str | None = None
 
     @property
     def mig_profile(self) -> str | None:

@@ -108,6 +108,8 @@ class WaitReason(str, Enum):
     MEMORY = "memory"
     #: The queue knows no device that the job may run on, by device kind, pool and placement.
     DEVICE = "device"
+    #: The same, and a host that has served GPUs finds none now.
+    NO_GPU = "no_gpu"
     #: Devices have enough memory, but their slots are in use.
     SLOTS = "slots"
     #: The job would fit, but the room is reserved for another job.

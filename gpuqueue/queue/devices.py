@@ -294,7 +294,7 @@ def device_status(
     """
     plain = loaded(facts, "a worker's report of its device")
     with readable_reply("the store's entry of a device"):
-        _, headroom, external, seen, slots, *_ = record.split(":")
+        _, headroom, external, seen, slots, *more = record.split(":")
         holdings = tuple(_holding(job_id, leases[job_id]) for job_id in sorted(leases, key=int))
         sample = _last_sample(last_sample)
         return DeviceStatus(
@@ -320,6 +320,7 @@ def device_status(
             driver_bytes=sample.driver_bytes,
             environments=plain.texts("environments") if plain.has("environments") else None,
             limits_jobs=plain.flag_or_none("limits_jobs"),
+            lost_gpus=more[-1:] == ["cpu-lost"],
         )
 
 

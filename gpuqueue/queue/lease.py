@@ -121,7 +121,13 @@ class Offer:
 
     @property
     def kind_word(self) -> str:
-        """Return the device kind in the store; ``mig`` for a MIG instance, which no job on several devices can use."""
+        """Return the device kind in the store.
+
+        It is ``mig`` for a MIG instance, which no job on several devices can use, and ``cpu-auto`` for a CPU that is
+        served because no GPU was found.
+        """
+        if self.device.no_gpu is not None:
+            return "cpu-auto"
         return "mig" if self.device.mig_parent is not None else self.device.kind.value
 
 
@@ -286,6 +292,8 @@ class DeviceStatus:
     environments: tuple[str, ...] | None = None
     #: Whether its host can limit processors and host memory of jobs; None: an older worker.
     limits_jobs: bool | None = None
+    #: Whether it is a CPU whose host has served GPUs and finds none now: jobs that ask for no device kind wait.
+    lost_gpus: bool = False
 
     DERIVED = ("free_bytes",)
 

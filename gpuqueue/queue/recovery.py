@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -92,14 +92,23 @@ class Recovery:
         return -1 not in replies
 
     @answering
-    def open(self, floor: int, *, epoch: str | None = None, last: int = 0, pause_s: float = 0.0) -> bool:
+    def open(
+        self,
+        floor: int,
+        *,
+        epoch: str | None = None,
+        last: int = 0,
+        pause_s: float = 0.0,
+        gpu_hosts: Collection[str] = (),
+    ) -> bool:
         """Open the store; return whether this call opened it. New ids start above *floor*.
 
         *epoch* is the return value of :meth:`begin`. *last* is the highest id in the history. No job is claimed for
-        *pause_s* seconds.
+        *pause_s* seconds. *gpu_hosts* have served GPUs.
         """
         epoch = epoch or self.begin()
-        return epoch is not None and bool(self._store.scripts.run("rebuild_finish", epoch, floor, last, to_ms(pause_s)))
+        words: list[str | float] = [floor, last, to_ms(pause_s), *gpu_hosts]
+        return epoch is not None and bool(self._store.scripts.run("rebuild_finish", epoch, *words))
 
     @answering
     def pause_left_s(self) -> float:

@@ -37,7 +37,7 @@ else:
 #: How often an id is taken for a job whose last one has expired: the store lost its data, or this process stood still.
 TRIES = 3
 #: Reasons of a new job that is in a queue. A job with another reason may not start yet.
-_IN_QUEUE = frozenset({WaitReason.MEMORY, WaitReason.DEVICE, WaitReason.LIMIT})
+_IN_QUEUE = frozenset({WaitReason.MEMORY, WaitReason.DEVICE, WaitReason.NO_GPU, WaitReason.LIMIT})
 #: Reasons of a job that waits for a time, as the history records them. A held job has another reason there.
 _OF_ITS_TIME = {WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE}
 
@@ -61,12 +61,14 @@ class Requests:
         nonce: str | None = None,
         ends: Mapping[int, bool] | None = None,
         sign: Callable[[JobSpec, int], JobSpec] | None = None,
+        on_cpu: Callable[[], None] | None = None,
     ) -> Job:
         """Queue *spec* and return the job. Repeated calls with the same *nonce* make only one job.
 
         If no device of the required kind is known yet, the job waits with the reason DEVICE. *ends* says which of the
         job's dependencies have ended and are forgotten in the store, and whether they succeeded. A job without a time
-        limit gets the default of its pool. *sign* returns the spec with a ticket for the id of the job.
+        limit gets the default of its pool. *sign* returns the spec with a ticket for the id of the job. *on_cpu* is
+        called if the job asks for no device kind and may run on a CPU, because no GPU was found.
 
         Raises:
             Impossible: no known device could ever run the job, or a dependency has ended in the wrong way.
@@ -84,7 +86,9 @@ class Requests:
             raise Found(int(rest[0]))
         _refuse(spec, verdict, rest, lambda: devices.known_devices(self._store))
         job_id, submitted_ms, why = rest
-        reason = WaitReason(why or WaitReason.MEMORY)
+        if why == "cpu" and on_cpu is not None:
+            on_cpu()
+        reason = WaitReason.MEMORY if why in {"", "cpu"} else WaitReason(why)
         return Job(
             id=int(job_id),
             spec=spec,

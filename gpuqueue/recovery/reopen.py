@@ -77,7 +77,8 @@ def open_queue(
     known = 0 if last is None else last
     pause_s = 0.0 if last is None else min(lease_s, LONGEST_PAUSE_S)
     floor = 0 if last is None else last + ID_GAP
-    opened = queue.recovery.open(floor, epoch=epoch, last=known, pause_s=pause_s)
+    gpu_hosts = database.gpu_hosts()
+    opened = queue.recovery.open(floor, epoch=epoch, last=known, pause_s=pause_s, gpu_hosts=gpu_hosts)
     return Opened(jobs=jobs, pause_s=pause_s) if opened else None
 
 

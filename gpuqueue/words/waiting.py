@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 GOALS = {
     WaitReason.MEMORY: "for memory",
     WaitReason.DEVICE: "for a device that serves it",
+    WaitReason.NO_GPU: "for a GPU: a host that has served some finds none",
     WaitReason.SLOTS: "for a free slot on a device",
     WaitReason.RESERVATION: "for a device that is reserved for another job",
     WaitReason.DRAINED: "for a device that is not drained",
@@ -33,6 +34,7 @@ GOALS = {
 #: Each reason but that of memory, which depends on what the job asks for. Readers put the time behind those with one.
 SENTENCES = {
     WaitReason.DEVICE: "no device here may run it, by its kind, pool and type, or a card that it names is missing",
+    WaitReason.NO_GPU: "a host that has served GPUs finds none now: gpuqueue why has its name and the driver's words",
     WaitReason.SLOTS: "the devices that have the memory run their maximum number of jobs",
     WaitReason.RESERVATION: "the room is reserved for a job that has waited longer",
     WaitReason.DRAINED: "the devices that could run it are drained",

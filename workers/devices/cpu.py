@@ -20,14 +20,27 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class CpuBackend(Driverless):
-    """This host as one device, within the memory limits of the cgroup that the worker runs in."""
+    """This host as one device, within the memory limits of the cgroup that the worker runs in.
+
+    *no_gpu* is why no GPU was found, if the CPU is served for that reason.
+    """
 
     def __init__(
-        self, host: str, *, cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+        self,
+        host: str,
+        *,
+        no_gpu: str | None = None,
+        cgroups: Path = Path("/sys/fs/cgroup"),
+        membership: Path = Path("/proc/self/cgroup"),
     ) -> None:
         self._limits = tuple(_limits(cgroups, membership))
         self._device = Device(
-            uuid=f"cpu-{host}", index=0, name=_model(), kind=DeviceKind.CPU, total_bytes=self._total_bytes()
+            uuid=f"cpu-{host}",
+            index=0,
+            name=_model(),
+            kind=DeviceKind.CPU,
+            total_bytes=self._total_bytes(),
+            no_gpu=no_gpu,
         )
 
     def devices(self) -> tuple[Device, ...]:

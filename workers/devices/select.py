@@ -53,7 +53,7 @@ def _choose_one(spec: str, host: str, runs_dir: Path | None) -> DeviceBackend:
     if gpus is not None:
         return gpus
     if spec == "auto":
-        return CpuBackend(host)
+        return CpuBackend(host, no_gpu=_why_none())
     raise BadRequest(f"{host} has no NVIDIA GPU or no driver for it: try nvidia-smi, or write auto, cpu or sim:4x24G")
 
 
@@ -86,6 +86,13 @@ def _gpus() -> DeviceBackend | None:
         return None
     backend = Deadlined(probed)
     return backend if backend.devices() else None
+
+
+def _why_none() -> str:
+    """Return why this host has no GPU, in the words of its driver."""
+    from workers.devices.nvml_calls import Session, driver_facts  # noqa: PLC0415 - as above
+
+    return driver_facts(Session()).words or "the NVIDIA driver lists none"
 
 
 class WithCpu:

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import redis
-from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve, submit
+from factories import ADA, BOB, claim, end, job_of, make_device, make_offer, make_spec, must_claim, serve, submit
 
 from gpuqueue.errors import Impossible
 from gpuqueue.model.device import DeviceFilter, DeviceKind, suits
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
+from gpuqueue.model.placement import Placement
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -301,3 +302,121 @@ def test_a_device_kind_of_a_newer_version_is_left_to_it(queue: JobQueue, store: 
     assert [None, None] == [claim(queue, uuid) for uuid in ("GPU-0", "cpu-nodeA")]
     with pytest.raises(redis.ResponseError, match="BADARGS"):
         Scripts(store).run("submit", "ada", 1, 5, f"{GIB}:0:1::npu", 1, "{}", "n", "", "")
+
+
+# ---- a CPU that is served because no GPU was found -------------------------------------------------------------------
+
+WORDS = "the NVIDIA driver is not loaded (NVML error 9)"
+
+
+def in_place_of_gpus(host: str = "nodeA", **device: Any) -> Offer:
+    """Return the offer of the CPU of a host that has looked for GPUs and found none."""
+    uuid = f"cpu-{host}"
+    return make_offer(uuid, host=host, device=make_device(uuid, kind=CPU, no_gpu=WORDS, **device))
+
+
+@pytest.mark.parametrize(
+    ("device_filter", "runs"),
+    [(None, False), (DeviceFilter.GPU, False), (DeviceFilter.CPU, True), (DeviceFilter.ANY, True)],
+)
+def test_the_cpu_of_a_host_that_lost_its_gpus_takes_only_jobs_that_ask_for_it(
+    queue: JobQueue, device_filter: DeviceFilter | None, *, runs: bool
+) -> None:
+    """The GPUs were withdrawn, as `down` does, and the driver broke: the CPU ran every waiting job, in silence."""
+    serve(queue, make_offer())
+    queue.devices.withdraw("nodeA", "GPU-0")
+    serve(queue, in_place_of_gpus())
+
+    job = queue.requests.submit(make_spec(device=device_filter))
+
+    reason = WaitReason.MEMORY if runs else WaitReason.NO_GPU
+    assert (reason, reason) == (job.reason, job_of(queue, job.id).reason)
+    claimed = claim(queue, "cpu-nodeA")
+    assert runs == (claimed is not None)
+    (status,) = queue.devices.all()
+    assert (True, WORDS) == (status.lost_gpus, status.device.no_gpu)
+
+
+def test_a_job_that_waited_before_the_gpus_were_lost_waits_for_one(queue: JobQueue) -> None:
+    """A job of a queue without any device means no kind yet: only the claim can keep the CPU from it."""
+    job = queue.requests.submit(make_spec())
+    serve(queue, make_offer())
+    queue.devices.withdraw("nodeA", "GPU-0")
+    serve(queue, in_place_of_gpus())
+
+    assert claim(queue, "cpu-nodeA") is None
+    assert WaitReason.NO_GPU is job_of(queue, job.id).reason
+    serve(queue, make_offer("GPU-0"))
+    assert job.id == must_claim(queue, "GPU-0").job_id
+
+
+def test_a_host_that_never_served_a_gpu_runs_jobs_on_its_cpu_and_says_so(queue: JobQueue) -> None:
+    serve(queue, in_place_of_gpus())
+    calls: list[bool] = []
+
+    job = queue.requests.submit(make_spec(), on_cpu=lambda: calls.append(True))
+    queue.requests.submit(make_spec(device=DeviceFilter.ANY), on_cpu=lambda: calls.append(True))
+
+    assert ([True], WaitReason.MEMORY) == (calls, job.reason)
+    assert job.id == must_claim(queue, "cpu-nodeA").job_id
+    assert not queue.devices.all()[0].lost_gpus
+
+
+def test_a_simulated_device_is_no_gpu_that_was_lost(queue: JobQueue) -> None:
+    """Somebody who tried simulated devices first has lost none."""
+    serve(queue, offer_of("sim-0", SIMULATED))
+    queue.devices.withdraw("nodeA", "sim-0")
+    serve(queue, in_place_of_gpus())
+
+    assert may_run(queue, "cpu-nodeA")
+
+
+def test_a_cpu_that_was_asked_for_takes_all_jobs_also_where_gpus_were_served(queue: JobQueue) -> None:
+    """So a person says that the machine has no GPU any more: with the devices `cpu`."""
+    serve(queue, make_offer())
+    queue.devices.withdraw("nodeA", "GPU-0")
+    serve(queue, in_place_of_gpus())
+    serve(queue, offer_of("cpu-nodeA", CPU))
+
+    assert may_run(queue, "cpu-nodeA")
+
+
+def test_while_a_host_has_lost_its_gpus_no_other_cpu_takes_their_jobs(queue: JobQueue) -> None:
+    """The rule is about the queue, as for a GPU that is drained or silent. With the host, it ends."""
+    serve(queue, make_offer())
+    queue.devices.withdraw("nodeA", "GPU-0")
+    serve(queue, in_place_of_gpus(), make_offer("cpu-nodeB", host="nodeB", device=make_device("cpu-nodeB", kind=CPU)))
+    submit(queue)
+
+    assert claim(queue, "cpu-nodeB", host="nodeB") is None
+    queue.devices.withdraw("nodeA", "cpu-nodeA")
+    later = submit(queue)
+    assert later == must_claim(queue, "cpu-nodeB", host="nodeB").job_id
+
+
+def test_silent_gpus_of_a_host_that_finds_none_are_withdrawn_unless_they_hold_a_run(
+    queue: JobQueue, store: redis.Redis
+) -> None:
+    """After a reboot without the driver the workers of the GPUs stay silent: nobody need look after them there."""
+    serve(queue, make_offer(), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
+    submit(queue)
+    run = must_claim(queue, "GPU-0")
+    for uuid in ("GPU-0", "GPU-1"):
+        store.hset(keys.host_devices("nodeA"), uuid, f"{24 * GIB}:0:0:1:8::gpu")
+    store.delete(keys.GPU_HOSTS)  # an older version served them
+
+    serve(queue, in_place_of_gpus())
+
+    assert ["GPU-0", "cpu-nodeA"] == sorted(each.device.uuid for each in queue.devices.all())
+    end(queue, run)
+    serve(queue, in_place_of_gpus())
+    assert WaitReason.NO_GPU is queue.requests.submit(make_spec()).reason
+
+
+def test_a_type_of_gpu_is_waited_for_where_the_gpus_are_lost(queue: JobQueue) -> None:
+    """It was refused: no device has these words in its name."""
+    serve(queue, make_offer())
+    queue.devices.withdraw("nodeA", "GPU-0")
+    serve(queue, in_place_of_gpus())
+
+    assert WaitReason.NO_GPU is queue.requests.submit(make_spec(placement=Placement(models=("a100",)))).reason

@@ -8,7 +8,20 @@ from functools import partial
 
 import pytest
 import redis
-from factories import ADA, BOB, claim, job_of, make_device, make_offer, make_spec, must_claim, serve, submit
+from factories import (
+    ADA,
+    BOB,
+    claim,
+    end,
+    job_of,
+    make_device,
+    make_offer,
+    make_spec,
+    must_claim,
+    serve,
+    submit,
+    submit_and_claim,
+)
 from history_fixtures import Recorded
 from store_dump import dump, faults
 from template_history import empty_tables
@@ -228,6 +241,25 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     assert claim(queue, "cpu-0") is None
     serve(queue)
     assert "meant" == must_claim(queue).spec.name
+
+
+def test_a_rebuilt_store_knows_which_hosts_have_served_gpus(queue: JobQueue, recorded: Recorded) -> None:
+    """A driver that breaks while the store loses its data moves no job to the CPU."""
+    serve(queue)
+    run = submit_and_claim(queue)
+    known = {"index": 0, "name": "Test 24G", "kind": DeviceKind.GPU, "total_bytes": 24 * GIB}
+    devices = (RunDevice(uuid="GPU-0", lease_bytes=GIB, **known),)
+    queue.runs.started(run.job_id, run.token, lease_s=LEASE_S, log_path="/l", devices=devices)
+    end(queue, run, devices=devices)
+    recorded.record()
+
+    recorded.rebuild()
+
+    assert {"nodeA"} == recorded.database.gpu_hosts()
+    for host in ("nodeA", "nodeB"):
+        cpu = make_device(f"cpu-{host}", kind=DeviceKind.CPU, no_gpu="the NVIDIA driver is not loaded")
+        serve(queue, make_offer(cpu.uuid, host=host, device=cpu))
+    assert ["nodeA"] == [status.host for status in queue.devices.all() if status.lost_gpus]
 
 
 def test_the_number_of_preemptions_of_a_job_is_kept(queue: JobQueue, store: redis.Redis, recorded: Recorded) -> None:

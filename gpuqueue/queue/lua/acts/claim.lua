@@ -63,7 +63,7 @@ return function()
   end
   if so_many == 0 and not r_job then return {} end
 
-  choosy = kind == 'cpu' and gpus_known()
+  choosy = is_cpu(kind) and gpus_known()
   cache.kinds, cache.here, cache.only_this = {}, {}, {device}
   local taken = (r_job and take_reserved()) or take_in_turn(first_priority, so_many)
   return taken or (cache.left and {LEAVE_MS}) or {}

@@ -23,7 +23,9 @@ local host, device, total, headroom, external, slots, pool, kind, lease_ms, mach
 local now = now_ms()
 local taken = taken_by(host, machine, lease_ms, now)
 if taken then return cjson.encode({taken = taken}) end
+if kind == 'cpu-auto' and has_served_gpus(host, now) then kind = 'cpu-lost' end
 call('SADD', P .. 'hosts', host)
+if is_gpu(kind) then call('SADD', P .. 'gpu_hosts', host) end
 call('HSET', key2('dev', host), device,
   table.concat({total, headroom, external, whole(now), slots, pool, kind}, ':'))
 

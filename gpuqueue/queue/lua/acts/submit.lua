@@ -3,8 +3,8 @@
 -- arrow: none -> held
 -- ARGV: user  priority  mem  shape  requeue (0|1)  spec  nonce  how it waits (see dependencies.lua)
 --       id that take_ids.lua has returned ('': none)
--- returns {'queued', id, ms, why it is not in a queue, else 'device' if no known device may run it, 'limit' if a limit
---   leaves no room now, else ''}
+-- returns {'queued', id, ms, why it is not in a queue, else 'limit' if a limit leaves no room now, else as `judge` in
+--   feasibility.lua}
 --       | {'found', id}: a waiting or running job of this user has this dedupe key
 --       | {'unknown', ids of dependencies that the store does not know, ...}
 --       | {'member', id of a dependency that is a member of an array, id of its array}
@@ -46,7 +46,7 @@ beyond = beyond or beyond_a_submit_limit(user, spec, members and count_of(member
 if beyond then return beyond end
 local wanted, trouble = ends_of(waits.after)
 if trouble then return trouble end
-if why == '' and limit_in_the_way(user, shape, least_kind(shape)) then why = 'limit' end
+if (why == '' or why == 'cpu') and limit_in_the_way(user, shape, least_kind(shape)) then why = 'limit' end
 
 local meant_fields
 shape, meant_fields = meant(shape, wanted_kind)

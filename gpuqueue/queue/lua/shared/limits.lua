@@ -182,7 +182,7 @@ end
 -- GPU. `charged` is the bytes charged on each device, nil if unknown: then it is the least possible.
 function asked_for(shape, kind, charged)
   local _, _, n, _, wanted_kind = parse_shape(shape)
-  return {running_jobs = 1, running_gpus = (kind == 'cpu' or wanted_kind == 'cpu') and 0 or n,
+  return {running_jobs = 1, running_gpus = (kind and is_cpu(kind) or wanted_kind == 'cpu') and 0 or n,
     running_mem = n * (charged or (charge_of(shape)))}
 end
 
@@ -194,7 +194,7 @@ function least_kind(shape)
   local on_cpus = cache_of('on_cpus') -- shape -> whether there is such a CPU
   if on_cpus[shape] == nil then
     on_cpus[shape] = any_device(function(device, host, total, headroom, _, _, _, its_pool, kind)
-      return kind == 'cpu' and total - headroom >= mem and belongs(pool, wanted_kind, constraints(more), host, device, its_pool, kind)
+      return is_cpu(kind) and total - headroom >= mem and belongs(pool, wanted_kind, constraints(more), host, device, its_pool, kind)
     end)
   end
   return on_cpus[shape] and 'cpu' or nil

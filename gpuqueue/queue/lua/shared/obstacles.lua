@@ -110,11 +110,12 @@ local RANKS = {fits = 1, alone = 1, limit = 2, reserved = 3, slots = 4, memory =
 -- Return why a queued job waits for a device.
 function wait_reason(site, job, now)
   local asks = asks_of(job.shape)
-  local most = {} -- rank -> the most devices of one host and kind up to this rank
+  local most, lost = {}, false -- rank -> the most devices of one host and kind up to this rank; whether a host lost its GPUs
   for _, on_host in ipairs(site) do
     local ranks = {} -- kind -> rank -> devices
     for i, found in ipairs(obstacles_on(on_host.devices, job, asks, now)) do
       local rank, kind = RANKS[found], on_host.devices[i].kind
+      lost = lost or found == 'kind' and kind == 'cpu-lost'
       if rank then
         ranks[kind] = ranks[kind] or {}
         ranks[kind][rank] = (ranks[kind][rank] or 0) + 1
@@ -133,7 +134,7 @@ function wait_reason(site, job, now)
   local function only_for(rank) -- these obstacles alone leave the job too few devices
     return some(rank) and (not some(rank - 1) or enough(rank) and not enough(rank - 1))
   end
-  if not some(RANKS.too_small) then return 'device' end
+  if not some(RANKS.too_small) then return lost and 'no_gpu' or 'device' end
   if pausing(now) then return 'pause' end
   if some(RANKS.too_large) and not some(RANKS.drained) then return 'limit' end
   if only_for(RANKS.drained) then return 'drained' end

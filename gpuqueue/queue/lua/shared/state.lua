@@ -19,7 +19,8 @@ local function wants_alone(shape)
 end
 
 -- Parse the record of a device. -> total, headroom, external (bytes of external processes), seen, slots, pool, kind
--- (gpu; mig, a part of a GPU; simulated; cpu).
+-- (gpu; mig, a part of a GPU; simulated; cpu; cpu-auto, which is served because no GPU was found; cpu-lost, the same on a
+-- host that has served GPUs).
 local function parse_record(record)
   return string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):([^:]*):(.*)$')
 end
@@ -40,10 +41,13 @@ local function any_device(visit)
   return false
 end
 
--- Return whether the queue knows of a GPU. Lost, drained and silent GPUs count until they are withdrawn.
+local function is_cpu(kind) return string.sub(kind, 1, 3) == 'cpu' end
+
+-- Return whether the queue knows of a GPU. Lost, drained and silent GPUs count until they are withdrawn, and after that
+-- as long as their host serves its CPU because it finds none.
 local function gpus_known()
   if cache.gpus_known == nil then
-    cache.gpus_known = any_device(function(_, _, _, _, _, _, _, _, kind) return kind ~= 'cpu' end)
+    cache.gpus_known = any_device(function(_, _, _, _, _, _, _, _, kind) return not is_cpu(kind) or kind == 'cpu-lost' end)
   end
   return cache.gpus_known
 end
@@ -51,7 +55,7 @@ end
 -- Return whether a device of this kind may take a job that asks for the kind `wanted_kind`. Same rule as
 -- gpuqueue.model.device.suits. An unknown `wanted_kind` matches no device.
 local function suits(wanted_kind, kind)
-  local on_gpu = kind ~= 'cpu'
+  local on_gpu = not is_cpu(kind)
   if wanted_kind == '' then return on_gpu or not gpus_known() end
   if wanted_kind == 'gpu' then return on_gpu end
   if wanted_kind == 'cpu' then return not on_gpu end
