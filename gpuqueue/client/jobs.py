@@ -264,7 +264,7 @@ class Jobs:
 
         *found* is called with a job that has its *dedupe* key, and *note* with lines about the script and its code.
         """
-        return submit.queued(self._connection, submit.spec_of(self._connection, request, note), found)
+        return submit.queued(self._connection, submit.spec_of(self._connection, request, note), found, note=note)
 
     def spec_of(self, request: JobRequest, *, note: Callable[[str], None] | None = None) -> JobSpec:
         """Return what :meth:`submit_request` would submit, with the same arguments and errors. Nothing is submitted."""

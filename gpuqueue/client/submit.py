@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
@@ -57,6 +58,10 @@ else:  # needed by few submits
     script_text = later("gpuqueue.system.script_text")
     snapshots = later("gpuqueue.client.snapshots")
     times = later("gpuqueue.model.times")
+
+
+#: The line about a job without a device kind, where no host has found a GPU.
+ON_CPU = "no GPU is known here: the job runs on the CPU. With --device gpu it waits for one"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,11 +221,17 @@ def _waits(request: JobRequest) -> Waits:
 
 
 def queued(
-    connection: Connection, spec: JobSpec, found: Callable[[Job], None] | None, *, nonce: str | None = None
+    connection: Connection,
+    spec: JobSpec,
+    found: Callable[[Job], None] | None,
+    *,
+    nonce: str | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Job:
     """Submit *spec*, and submit again if the reply was lost. The same *nonce* yields the same job for ten minutes.
 
-    Every submit comes through here, with a service and without one.
+    Every submit comes through here, with a service and without one. *note* is called with a line if the job runs on a
+    CPU because no GPU was found.
 
     Raises:
         JobNotFound: it is a retry of a job that does not exist.
@@ -240,12 +251,14 @@ def queued(
         devices.check_limits(connection, spec)
     nonce = nonce or new_nonce()
     sign = None if connection.signer is None else connection.signer.signed
+    on_cpu = None if note is None else partial(note, ON_CPU)
 
     def submit(ends: Mapping[int, bool] | None = None) -> Job:
+        send = partial(connection.queue.requests.submit, spec, nonce=nonce, ends=ends, sign=sign, on_cpu=on_cpu)
         try:
-            return connection.queue.requests.submit(spec, nonce=nonce, ends=ends, sign=sign)
+            return send()
         except StoreUnreachable:
-            return connection.queue.requests.submit(spec, nonce=nonce, ends=ends, sign=sign)
+            return send()
 
     try:
         try:

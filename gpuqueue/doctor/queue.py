@@ -18,6 +18,7 @@ from gpuqueue.system.process import is_locked
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.units import format_duration
 from gpuqueue.version import VERSION
+from gpuqueue.words.values import REPAIR_OR_CPU, without_gpu
 
 #: Delay of the history above which the recorder counts as missing, in seconds. Above BEHIND_S it counts as slow.
 LOST_S = 600.0
@@ -66,6 +67,10 @@ def devices(site: Site) -> Iterator[Finding]:
     for each in closed:
         seen, remedy = f"it takes no new job: {each.status.trouble}", "it comes back by itself once that is over"
         yield warning(seen, remedy, about=each.name)
+    for each in queue.devices:
+        lacking = without_gpu(each.status)
+        if lacking is not None:
+            yield warning(lacking, REPAIR_OR_CPU, about=each.name)
     for each in drained:
         yield from (_drained(site, each, drain) for drain in each.status.drains)
     hosts = {each.status.host: each.status.refusals for each in queue.devices}

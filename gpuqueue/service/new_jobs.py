@@ -59,11 +59,11 @@ def submitted(call: Call, wanted: NewJob, key: KeyedRequest | None, note: Callab
     """
     if wanted.retry_of is None:
         with call.change(Action.SUBMIT, "submit") as change:
-            return _queued(call, spec_of(call, wanted, note), key, change)
+            return _queued(call, spec_of(call, wanted, note), key, change, note=note)
     first = str(wanted.retry_of)  # some clients send the whole request of a retry
     with call.change(Action.RETRY, "retry", first, owner=call.owner_of(first)) as change:
         call.must(Action.SUBMIT)
-        return _queued(call, spec_of(call, wanted, note), key, change, first)
+        return _queued(call, spec_of(call, wanted, note), key, change, first, note=note)
 
 
 def retried(
@@ -155,11 +155,18 @@ def spec_of_retry(call: Call, name: str, wanted: RetryRequest, warn: Callable[[s
     return spec
 
 
-def _queued(call: Call, spec: JobSpec, key: KeyedRequest | None, change: Change, *before: str) -> tuple[Job, bool]:
+def _queued(
+    call: Call,
+    spec: JobSpec,
+    key: KeyedRequest | None,
+    change: Change,
+    *before: str,
+    note: Callable[[str], None] | None = None,
+) -> tuple[Job, bool]:
     """Submit *spec*, and return its job, and whether it is new. The *change* names it behind the jobs *before*."""
     call.must_run()
     found: list[Job] = []
-    job = queued(call.connection, spec, found.append, nonce=_nonce(call, key))
+    job = queued(call.connection, spec, found.append, nonce=_nonce(call, key), note=note)
     change.concerns(*before, str(job.id))
     return job, not found
 

@@ -20,6 +20,7 @@ from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model import mem_source
+    from gpuqueue.queue.lease import DeviceStatus
 else:
     mem_source = later("gpuqueue.model.mem_source")
 
@@ -64,6 +65,23 @@ def device_label(device: Device | RunDevice) -> str:
     if device.kind is DeviceKind.CPU:
         return "cpu"
     return str(device.index) if device.index is not None else plain(device.uuid)
+
+
+#: What a person does about :func:`without_gpu`.
+REPAIR_OR_CPU = (
+    "repair the driver; on a machine without a GPU: gpuqueue down, then gpuqueue up --devices cpu, or for good "
+    "GPUQUEUE_DEVICES=cpu"
+)
+
+
+def without_gpu(status: DeviceStatus) -> str | None:
+    """Return why a host serves its CPU in place of GPUs, and which jobs run there; None for any other device."""
+    if status.device.no_gpu is None and not status.lost_gpus:
+        return None
+    none = f"no NVIDIA GPU found on {plain(status.host)}: {plain(status.device.no_gpu or 'no reason is known')}"
+    if status.lost_gpus:
+        return f"{none}; it has served GPUs before, so jobs without --device wait for one"
+    return f"{none}; jobs run on the CPU"
 
 
 def missing_devices(job: Job, served: Container[str]) -> str | None:

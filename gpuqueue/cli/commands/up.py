@@ -33,7 +33,7 @@ from gpuqueue.system.mounts import USE_A_LOCAL_DISK, filesystem_of, network_trou
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, ending_of
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
-from gpuqueue.words.values import device_label
+from gpuqueue.words.values import REPAIR_OR_CPU, device_label
 
 #: The devices of a machine whose workers have an account of their own.
 NO_DEVICES = "none"
@@ -216,6 +216,8 @@ def _start_host(
     report("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
     with contextlib.suppress(BrokenPipeError):
         click.echo(device_rows(ready, machine.settings, machine.queue.jobs.called))
+    if any(each.lost_gpus for each in ready):
+        print_message("gpuqueue: warning", REPAIR_OR_CPU)
     return host
 
 

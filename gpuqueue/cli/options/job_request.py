@@ -200,7 +200,7 @@ WAIT_OPTIONS = (
 
 def warn_if_alone(client: Client, job: Job) -> None:
     """Warn if no device can run *job*. The job is already queued, so errors of the store are ignored."""
-    if job.reason is not WaitReason.DEVICE:
+    if job.reason not in {WaitReason.DEVICE, WaitReason.NO_GPU}:
         return
     where = f" in pool {job.spec.pool}" if job.spec.pool else ""
     is_own = client.settings.client_url is None
@@ -212,11 +212,14 @@ def warn_if_alone(client: Client, job: Job) -> None:
     )
     with contextlib.suppress(GpuQueueError):
         devices = client.devices.list()
+        lost = next((each for each in devices if each.lost_gpus), None)
         if not devices:
             remedy = how_to_start(client.settings)
             missing = f"no worker has announced a device: the job waits. {remedy[0].upper()}{remedy[1:]}"
         elif job.spec.placement.devices:
             missing = values.missing_devices(job, {each.device.uuid for each in devices}) or missing
+        elif job.reason is WaitReason.NO_GPU and lost is not None:
+            missing = f"{values.without_gpu(lost)}. With --device any the job runs on the CPU"
     click.echo(f"gpuqueue: {missing}", err=True)
 
 

@@ -100,6 +100,7 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, labels: Label
         *silent_lines(found, settings),
         *refusal_lines(found),
         *environment_lines(found),
+        *filter(None, map(values.without_gpu, found)),
     )
     return "\n".join((table, *(each for line in lines for each in hanging(line, width))))
 

@@ -82,7 +82,9 @@ def why_not(found: Why, verdict: Verdict) -> str:
     by_others = _in_use(found, verdict)
     if by_others is not None:
         return by_others
-    trouble = trouble_on(found, verdict)
+    trouble, status = trouble_on(found, verdict), found.devices.get(verdict.device)
+    if verdict.obstacle is Obstacle.KIND and status is not None and (lacking := values.without_gpu(status)):
+        return lacking
     if trouble is not None and verdict.obstacle is Obstacle.SLOTS:
         return f"closed: {trouble}"
     may_start = verdict.obstacle is not Obstacle.FITS or found.job.state is not JobState.HELD

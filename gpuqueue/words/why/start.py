@@ -133,6 +133,10 @@ def _no_start(found: Why, explanation: Explanation) -> str:
     if missing is not None:
         return f"never: {missing}"
     possible = [each for each in explanation.devices if each.obstacle not in NEVER_THERE]
+    lost = [each.host for each in explanation.devices if each.obstacle is Obstacle.KIND and _has_lost(found, each)]
+    if lost and not possible:
+        hosts = " or ".join(map(plain, lost))
+        return f"not before {hosts} finds a GPU: see below. On the CPU: gpuqueue edit {found.job.label} --device any"
     if explanation.devices and not possible:
         return "never: no device that is served now can run it: see the reasons below, and edit the job"
     holders = _reserved_from(found, possible)
@@ -149,6 +153,11 @@ def _no_start(found: Why, explanation: Explanation) -> str:
         or when_external_ends(found, possible)
         or "unknown: no device that is served now will ever have enough room"
     )
+
+
+def _has_lost(found: Why, device: Verdict) -> bool:
+    status = found.devices.get(device.device)
+    return status is not None and status.lost_gpus
 
 
 def _when_open(found: Why, possible: Sequence[Verdict]) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
 from factories import make_device, make_status
 
-from gpuqueue.cli.output.devices import closed_lines, device_table, environment_lines
+from gpuqueue.cli.output.devices import closed_lines, device_rows, device_table, environment_lines
 from gpuqueue.cli.output.render import model_of
+from gpuqueue.model.device import DeviceKind
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.lease import DeviceReservation, DeviceStatus
+from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
 
 CARD = make_status(
@@ -117,3 +120,20 @@ def test_a_reason_that_the_table_cuts_is_below_it_once_for_each_host() -> None:
     ]
     assert [] == [*closed_lines(found, 10.0, device_table(found, 10.0))]
     assert [] == [*closed_lines(found, 10.0, device_table(found, 10.0, 240))]
+
+
+@pytest.mark.parametrize(
+    ("lost", "jobs"),
+    [(True, "it has served GPUs before, so jobs without --device wait for one"), (False, "jobs run on the CPU")],
+)
+def test_a_host_that_found_no_gpu_says_why_and_which_jobs_run_on_its_cpu(jobs: str, *, lost: bool) -> None:
+    """A line below the table of `up`, `gpus` and `status`. A CPU that was asked for has none."""
+    cpu = make_device("cpu-nodeA", kind=DeviceKind.CPU, no_gpu="the driver is not loaded")
+    status = make_status(device=cpu, lost_gpus=lost)
+
+    settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/nowhere"})
+    rows = device_rows((CARD, status), settings, lambda _: {})
+
+    assert f"no NVIDIA GPU found on nodeA: the driver is not loaded; {jobs}" == rows.splitlines()[-1]
+    own_cpu = replace(status, device=replace(cpu, no_gpu=None), lost_gpus=False)
+    assert "no NVIDIA GPU" not in device_rows((CARD, own_cpu), settings, lambda _: {})

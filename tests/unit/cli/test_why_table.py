@@ -193,6 +193,20 @@ def test_a_device_that_the_job_names_and_nobody_serves_is_called_missing() -> No
     assert "missing" in why_text(replace(found, job=replace(WAITS, spec=replace(both, gpus=2))))
 
 
+def test_a_host_that_lost_its_gpus_is_named_with_the_words_of_its_driver() -> None:
+    """`why` said that no device that is served can ever run the job, and to edit it."""
+    explanation = replace(EXPLANATION, start=None, devices=(verdict("a", 0, Obstacle.KIND),))
+    status = device("a", 0)
+    cpu = replace(status, device=replace(status.device, no_gpu="the driver is not loaded"), lost_gpus=True)
+    printed = why_text(Why(job=WAITS, explanation=explanation, devices={"a-0": cpu}))
+
+    assert "start  not before a finds a GPU: see below. On the CPU: gpuqueue edit 12 --device any" in printed
+    assert "no NVIDIA GPU found on a: the driver is not loaded; it has served GPUs before" in printed
+    never = why_text(Why(job=WAITS, explanation=explanation, devices={"a-0": replace(cpu, lost_gpus=False)}))
+    assert "never: no device that is served now can run it" in never
+    assert "no NVIDIA GPU found on a: the driver is not loaded; jobs run on the CPU" in never
+
+
 def test_reserved_room_under_a_limit_shows_its_job() -> None:
     """The output names the job for which the room under a limit is reserved.
 

@@ -1,7 +1,13 @@
+"""Tests of a host that finds no GPU where it has served some, and of one that never had any."""
+
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from factories import make_device, make_offer, serve
+from fake_driver.fake_driver import DRIVER_NOT_LOADED, FakeGpus, build, compiler
+from own_home import Home
 from site_of_one import Site
 
 from gpuqueue.model.device import DeviceKind
@@ -34,3 +40,68 @@ def test_a_host_that_comes_back_without_its_gpus_does_not_forget_them(
     Host(site.settings, CpuBackend(name).devices(), spec, record=False)._take_over()
 
     assert (["GPU-0"] if known else []) == [each.device.uuid for each in site.queue.devices.all()]
+
+
+# ---- with the driver, here the fake one ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeGpus:
+    """Return the state of a fake driver with a 24 GiB card."""
+    return FakeGpus.create(tmp_path / "gpus", (24 * GIB,))
+
+
+@pytest.fixture
+def machine(home: Home, fake: FakeGpus, tmp_path: Path) -> Home:
+    """Return a person's machine with the fake driver."""
+    if compiler() is None:
+        pytest.skip("no C compiler to build the fake driver with")
+    home.environ |= {**fake.environ(build(tmp_path)), "GPUQUEUE_HEARTBEAT": "0.2s", "GPUQUEUE_POLL": "0.5s"}
+    return home
+
+
+@pytest.mark.full
+def test_a_machine_whose_driver_broke_between_two_ups_says_so_and_trains_nothing_on_its_cpu(
+    machine: Home, fake: FakeGpus
+) -> None:
+    """After `down` and `up` without a driver every job ran on the CPU, and no command had a word about it."""
+    machine("up")
+    machine("down")
+    fake.state.init_error = DRIVER_NOT_LOADED
+    line = f"no NVIDIA GPU found on {machine.state.name}: the NVIDIA driver is not loaded (NVML error 9); "
+    line += "it has served GPUs before, so jobs without --device wait for one"
+
+    up = machine("up")
+    submitted = machine("submit", "--mem", "1G", "--", "true")
+    machine("run", "--mem", "100M", "--device", "any", "--", "true")
+
+    assert line in up
+    assert "gpuqueue: warning: repair the driver; on a machine without a GPU: gpuqueue down" in up
+    assert f"{line}. With --device any the job runs on the CPU" in submitted
+    assert "no gpu" in machine("queue")
+    assert "state      queued (no gpu)" in machine("show", "1")
+    why = machine("why", "1")
+    assert f"start  not before {machine.state.name} finds a GPU" in why
+    assert line in why
+    assert line in machine("gpus")
+    assert line in machine.output_of("doctor", "-q")
+
+    machine("down")
+    up = machine("up", "--devices", "cpu")
+    assert "no NVIDIA GPU found" not in up
+    assert "no NVIDIA GPU found" not in machine.output_of("doctor", "-q")
+    assert "no GPU is known" not in machine("run", "--mem", "100M", "--", "true")
+
+
+@pytest.mark.full
+def test_a_machine_without_a_gpu_says_at_up_and_at_submit_that_jobs_run_on_the_cpu(
+    machine: Home, fake: FakeGpus
+) -> None:
+    """A machine that has never served a GPU runs them there, as before, and says it in one line."""
+    fake.state.gpu_count = 0
+    up = machine("up")
+
+    assert f"no NVIDIA GPU found on {machine.state.name}: the NVIDIA driver lists none; jobs run on the CPU" in up
+    ran = machine("run", "--mem", "100M", "--", "true")
+    assert "gpuqueue: no GPU is known here: the job runs on the CPU. With --device gpu it waits for one" in ran
+    assert "no GPU is known" not in machine("run", "--mem", "100M", "--device", "cpu", "--", "true")
