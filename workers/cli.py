@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,14 +61,16 @@ def worker_commands() -> None:
 @devices_option
 @click.option("--device", "wanted", default="0", show_default=True, help="Index, UUID or start of a UUID.")
 @click.option("--plain", is_flag=True, help="Run without Celery (no Flower, no inspect).")
+@click.option("--no-gpu", hidden=True, help="Why the CPU is served in place of GPUs.")
 @parent_option
-def run(spec: str | None, wanted: str, *, plain: bool, parent: int | None) -> None:
+def run(spec: str | None, wanted: str, *, plain: bool, no_gpu: str | None, parent: int | None) -> None:
     """Serve one device until SIGTERM or Ctrl-C. Running jobs continue; the next worker takes them over."""
     from workers.worker import Worker  # noqa: PLC0415 - `devices` and --help need none of this
 
     settings = Settings.load()
     backend = choose(spec or settings.devices, settings.host, settings.runs_dir)
-    worker = Worker(settings, backend, find(backend, wanted), SystemClock())
+    device = find(backend, wanted)
+    worker = Worker(settings, backend, device if no_gpu is None else replace(device, no_gpu=no_gpu), SystemClock())
     if plain:
         from workers import threaded as host  # noqa: PLC0415 - only where asked for
 

@@ -6,18 +6,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import math
 import os
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
+from gpuqueue.codec.wire import from_plain
 from gpuqueue.embedded.supervision import LIVED_WELL_S, StoreSupervisor
-from gpuqueue.errors import StoreNotOpen
+from gpuqueue.errors import GpuQueueError, StoreNotOpen
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -40,6 +44,10 @@ LEAVE_S = 15.0
 POLL_S = 0.1
 #: Time between two checks whether a process is needed, in seconds.
 NEEDED_S = 1.0
+#: Pauses before a host that found no GPU searches again, in seconds: the first one, doubled each time, and the longest.
+SEARCH_S, MAX_SEARCH_S = 15.0, 900.0
+#: Time limit of a search, in seconds.
+SEARCH_LIMIT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -73,15 +81,13 @@ class Host:
         With *needs_store*, :meth:`serve` ends with an error if the embedded store cannot be started again.
         """
         self._settings = settings
+        self._spec = devices_spec
         self._devices = devices
-        self._fell_back = devices_spec.startswith("auto") and all(
-            device.kind is DeviceKind.CPU for device in self._devices
-        )
         command = [installed("gpuqueue-worker")]
-        self._workers = [
-            Child(device.uuid, [*command, "run", "--devices", devices_spec, "--device", device.uuid])
-            for device in self._devices
-        ]
+        self._workers = list(map(self._worker, devices))
+        #: The GPUs that a search has found, and when the host next tries to serve them, or to withdraw its CPU.
+        self._gpus: Sequence[Device] = ()
+        self._due_s = math.inf
         socket = settings.server_socket
         api = [] if socket is None else ["--socket", str(socket)]
         self._recorder = [Child("recorder", [*command, "record", *api])] if record else []
@@ -107,18 +113,77 @@ class Host:
             watch = partial(LogWatch(self._settings).loop, stopping)
             # A thread of its own: a file server with the runs that does not answer must not hold up the supervision.
             threading.Thread(target=watch, name="gpuqueue-log-watch", daemon=True).start()
-        children = [*self._recorder, *self._workers, *self._relay]
+        if self._found_none():
+            threading.Thread(target=self._search, args=(stopping,), name="gpuqueue-search", daemon=True).start()
         try:
             while not stopping.is_set():
                 if self._store is not None:
                     self._store.poll()
-                for child in children:
+                if time.monotonic() >= self._due_s:
+                    with contextlib.suppress(GpuQueueError):  # mostly a store that does not answer: it is tried again
+                        self._serve_gpus()
+                for child in (*self._recorder, *self._workers, *self._relay):
                     self._supervise(child)
                 stopping.wait(POLL_S)
         finally:
             # The recorder ends last, because it still has to record the last events of the workers.
             for group in ([*self._workers, *self._relay], self._recorder):
                 _leave(group)
+
+    def _worker(self, device: Device) -> Child:
+        served = ["--devices", self._spec]
+        if device.no_gpu is not None:  # a new worker must serve the CPU also when the driver answers again
+            served = ["--devices", "cpu", "--no-gpu", device.no_gpu]
+        return Child(device.uuid, [installed("gpuqueue-worker"), "run", *served, "--device", device.uuid])
+
+    def _found_none(self) -> bool:
+        """Return whether this host serves its CPU because it found no GPU."""
+        return any(device.no_gpu is not None for device in self._devices)
+
+    def _search(self, stopping: threading.Event) -> None:
+        """Search for GPUs until there are some: the driver may load after this process, or be repaired.
+
+        Each search is a process of its own, because a library that is loaded does not fit a new driver.
+        """
+        command = [installed("gpuqueue-worker"), "devices", "--devices", self._spec, "--json"]
+        pause_s = SEARCH_S
+        while not stopping.wait(pause_s):
+            pause_s = min(2 * pause_s, MAX_SEARCH_S)
+            try:
+                listed = subprocess.run(command, capture_output=True, timeout=SEARCH_LIMIT_S, check=False).stdout
+                devices = [from_plain(Device, each, "a device") for each in json.loads(listed)]
+            except (OSError, ValueError, GpuQueueError, subprocess.SubprocessError):
+                continue  # the driver is broken, or the host is short of a resource
+            if all(device.no_gpu is None for device in devices):
+                self._gpus, self._due_s = devices, 0.0
+                return
+
+    def _serve_gpus(self) -> None:
+        """Serve the GPUs that were found in place of the CPU, once no job runs on it; later withdraw the CPU."""
+        self._due_s = time.monotonic() + SEARCH_S
+        if not self._gpus:
+            self._take_over()
+            self._due_s = math.inf
+            return
+        if self._jobs_here():
+            return
+        _leave(self._workers)  # from now on nobody claims for the CPU
+        for child in self._workers:
+            child.process = None
+        if self._jobs_here():  # the worker is started again, and takes them over
+            return
+        log.warning("GPUs are found: they are served in place of the CPU")
+        self._devices, self._gpus = self._gpus, ()
+        self._workers = list(map(self._worker, self._devices))
+        self._take_over()
+        self._due_s = time.monotonic() + 2 * SILENT_HEARTBEATS * self._settings.heartbeat_s
+
+    def _jobs_here(self) -> bool:
+        """Return whether a job runs on a device of this host that is not among those that were found."""
+        later = {device.uuid for device in self._gpus}
+        with closing(JobQueue(self._settings.redis_url)) as queue:
+            here = queue.devices.all(self._settings.host)
+        return any(status.jobs for status in here if status.device.uuid not in later)
 
     def _needs_relay(self) -> bool:
         """Return whether somebody may ask for the logs of this host, or a run has files to pack."""
@@ -134,12 +199,9 @@ class Host:
             silent = status.seen_s_ago > SILENT_HEARTBEATS * self._settings.heartbeat_s
             if status.device.uuid in here or not silent or status.jobs:
                 continue
-            if self._fell_back and status.device.kind is DeviceKind.GPU:
-                # If the driver is not loaded, for example after an upgrade, jobs for a GPU must not move to the CPU.
-                log.warning(
-                    "%s is gone; jobs without --device wait for it until gpuqueue down forgets it",
-                    status.device.uuid,
-                )
+            if self._found_none() and status.device.kind is DeviceKind.GPU:
+                # Jobs for a GPU must not move to the CPU: its first heartbeat withdraws this one, see machines.lua.
+                log.warning("%s is missing: jobs without --device wait for a GPU", status.device.uuid)
                 continue
             queue.devices.withdraw(self._settings.host, status.device.uuid)
         with contextlib.suppress(StoreNotOpen):  # a store that is not open has no drains, and the workers wait for it

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+from bounded import until
 from factories import make_device, make_offer, serve
 from fake_driver.fake_driver import DRIVER_NOT_LOADED, FakeGpus, build, compiler
 from own_home import Home
 from site_of_one import Site
 
 from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.text.units import GIB
 from workers.devices.cpu import CpuBackend
 from workers.services.host import Host
+
+WITH_CONSTANT = Path(__file__).parents[3] / "support" / "with_constant.py"
 
 
 @pytest.mark.parametrize(("spec", "known"), [("auto", True), ("auto,cpu", True), ("cpu", False)])
@@ -37,7 +42,8 @@ def test_a_host_that_comes_back_without_its_gpus_does_not_forget_them(
         client.hset(keys.host_devices(name), uuid, f"{24 * GIB}:0:0:1:8::{kind}")
     client.close()
 
-    Host(site.settings, CpuBackend(name).devices(), spec, record=False)._take_over()
+    cpu = CpuBackend(name, no_gpu="the NVIDIA driver is not loaded" if known else None)
+    Host(site.settings, cpu.devices(), spec, record=False)._take_over()
 
     assert (["GPU-0"] if known else []) == [each.device.uuid for each in site.queue.devices.all()]
 
@@ -105,3 +111,33 @@ def test_a_machine_without_a_gpu_says_at_up_and_at_submit_that_jobs_run_on_the_c
     ran = machine("run", "--mem", "100M", "--", "true")
     assert "gpuqueue: no GPU is known here: the job runs on the CPU. With --device gpu it waits for one" in ran
     assert "no GPU is known" not in machine("run", "--mem", "100M", "--device", "cpu", "--", "true")
+
+
+@pytest.mark.full
+def test_a_driver_that_answers_later_gets_its_jobs_once_the_cpu_is_idle(
+    site: Site, fake: FakeGpus, tmp_path: Path
+) -> None:
+    """At boot the queue may start before the driver: the machine served its CPU until somebody started it again."""
+    if compiler() is None:
+        pytest.skip("no C compiler to build the fake driver with")
+    site.environ |= {**fake.environ(build(tmp_path)), "GPUQUEUE_DEVICES": "auto"}
+    fake.state.init_error = DRIVER_NOT_LOADED
+    site.start_recorder()
+    constant = ("workers.services.host:SEARCH_S=0.2", "workers.services.host:MAX_SEARCH_S=0.2")
+    host = site.spawn_command([sys.executable, str(WITH_CONSTANT), *constant, "host", "--no-recorder"])
+    until(site.queue.devices.all, what="the worker of the CPU")
+    assert ["cpu"] == [str(each.device.kind) for each in site.queue.devices.all()]
+    on_cpu = int(site.cli("submit", "--mem", "100M", "--", "sleep", "600").stdout)
+    site.until_state(on_cpu, JobState.RUNNING)
+
+    searches = fake.state.inits
+    fake.state.init_error = 0
+    later = int(site.cli("submit", "--mem", "1G", "--device", "gpu", "--", "true").stdout)
+    until(lambda: fake.state.inits > searches, what="a search that finds the card")
+    assert JobState.RUNNING is site.client.jobs.get(on_cpu).state
+    assert JobState.QUEUED is site.client.jobs.get(later).state
+    site.cli("cancel", str(on_cpu))
+
+    assert JobState.SUCCEEDED is site.until_recorded(later).job.state
+    until(lambda: [fake.uuid(0)] == [each.device.uuid for each in site.queue.devices.all()], what="the CPU withdrawn")
+    assert 0 == site.end(host)
