@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from gpuqueue.queue.diagnostics import DeviceFacts
 from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.settings.settings import Settings
 from gpuqueue.settings.sources import settings_file, variable_of
+from gpuqueue.system.account import members_of, name_of, runs_have_sessions, users_group
+from gpuqueue.system.logind import Logind
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.version import VERSION
@@ -184,6 +186,19 @@ def limits(site: Site) -> Findings:
     return bad or ok(", ".join(f"{name}: {current[name]}" for name in names if name in current))
 
 
+def logout(site: Site, logind: Callable[[], Logind] = Logind) -> Findings:
+    """Check that a logout neither ends the queue of this account nor deletes the shared memory of jobs."""
+    host = Machine(site.settings).host_running()
+    if site.settings.launcher_in_use is not None:
+        group = None if runs_have_sessions() else users_group()  # a session of its own keeps its person logged in
+        trouble = None if group is None else logind().trouble_of_jobs(members_of(group))
+    elif host is not None and (uid := _owner_of(host.pid)) is not None:
+        trouble = logind().trouble_of_queue(host.pid, name_of(uid), uid)
+    else:
+        return ()
+    return ok("a logout changes nothing") if trouble is None else warning(*trouble)
+
+
 def _tight(current: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with limits by which jobs fail, and what to do."""
     again = "then gpuqueue down --leave-jobs and gpuqueue up"
@@ -205,6 +220,13 @@ def _limits_of(pid: int) -> dict[str, str]:
         return {}
     rows = (re.match(r"Max (.+?) {2,}(\S+) +(\S+)", line) for line in lines)
     return {row[1]: row[3 if row[1] == "open files" else 2] for row in rows if row is not None}
+
+
+def _owner_of(pid: int) -> int | None:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
 
 
 def _environ(pid: int) -> dict[str, str] | None:
@@ -249,4 +271,4 @@ def _directory_of(spec: ModuleSpec) -> Path:
     return Path(str(spec.origin)).parents[depth]
 
 
-CHECKS = (host, workers, recorder, version, settings, limits, bytecode)
+CHECKS = (host, workers, recorder, version, settings, limits, logout, bytecode)

@@ -96,8 +96,29 @@ def current_umask(status: Path = Path("/proc/self/status")) -> int:
 
 def users_group() -> str | None:
     """Return the group, or None if gpuqueue was not installed here with one, or the record is damaged."""
+    return _installed("group") or None
+
+
+def runs_have_sessions() -> bool:
+    """Return whether gpuqueue was installed here with a PAM service that opens a session for each run."""
+    return bool(_installed("pam_service"))
+
+
+def _installed(name: str) -> str:
     try:
-        found = json.loads(INSTALLED.read_text(encoding="utf-8"))["group"]
+        found = json.loads(INSTALLED.read_text(encoding="utf-8"))[name]
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found if isinstance(found, str) else None
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def members_of(group: str) -> list[tuple[str, int]]:
+    """Return the names and user ids of the accounts that are listed as members of the Unix group *group*."""
+    import grp  # noqa: PLC0415 - few commands need it
+
+    members = []
+    with suppress(KeyError):
+        for name in grp.getgrnam(group).gr_mem:
+            with suppress(KeyError):
+                members.append((name, pwd.getpwnam(name).pw_uid))
+    return members

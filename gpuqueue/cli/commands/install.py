@@ -17,6 +17,7 @@ from gpuqueue.installation.site import WORKERS_ACCOUNT, SystemSite
 from gpuqueue.installation.step import State, Step
 from gpuqueue.installation.steps import steps_of
 from gpuqueue.installation.units import by_hand
+from gpuqueue.system.logind import Logind
 from gpuqueue.system.process import installed
 
 #: What is done about a step, by its state.
@@ -141,3 +142,6 @@ def report_done(site: SystemSite) -> None:
         for line in by_hand(site):
             click.echo(f"  {line}")
     print_message("gpuqueue", f"let people run jobs with: usermod -a -G {site.group} NAME")
+    trouble = None if site.pam_service else Logind().trouble_of_all()
+    if trouble is not None:
+        print_message("gpuqueue: warning", f"{trouble.seen}: {trouble.remedy}")

@@ -29,6 +29,8 @@ from gpuqueue.embedded.page import PageService
 from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, Refused, StoreUnreachable
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.account import current_account
+from gpuqueue.system.logind import Logind
 from gpuqueue.system.mounts import USE_A_LOCAL_DISK, filesystem_of, network_trouble
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, ending_of
 from gpuqueue.text.sanitize import plain
@@ -213,6 +215,7 @@ def _start_host(
     since_ms = machine.queue.now_ms()
     host = machine.start_host(spec, needs_store=needs_store)
     ready = machine.wait_ready(host, wanted, since_ms)
+    _warn_of_logout(machine.settings, host.pid)
     report("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
     with contextlib.suppress(BrokenPipeError):
         click.echo(device_rows(ready, machine.settings, machine.queue.jobs.called))
@@ -227,6 +230,17 @@ def _warn_of_missing(machine: Machine, wanted: Sequence[str]) -> None:
         if device.uuid not in wanted and device.kind is not DeviceKind.CPU:
             what = f"device {device_label(device)} ({plain(device.name)}, {plain(device.uuid)})"
             print_message("gpuqueue: warning", f"{what} is missing: it was served before. Jobs that name it wait")
+
+
+def _warn_of_logout(settings: Settings, pid: int) -> None:
+    """Warn if a logout ends the queue of the host process *pid*, or deletes the shared memory of its jobs.
+
+    Jobs that run as their submitters are warned of by ``install`` and ``doctor``.
+    """
+    account = current_account(settings.host)
+    trouble = None if settings.launcher_in_use else Logind().trouble_of_queue(pid, account.name, account.uid)
+    if trouble is not None:
+        print_message("gpuqueue: warning", f"{trouble.seen}: {trouble.remedy}")
 
 
 def _prepare_history(machine: Machine) -> None:

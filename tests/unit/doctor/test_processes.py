@@ -22,12 +22,14 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.finding import Finding, Grade
 from gpuqueue.queue.diagnostics import DeviceFacts
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.logind import Logind, LogoutTrouble
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.version import VERSION
 
 ENVIRON = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_HOST": "nodeA"}
 HOST = ProcessIdentity(7, 7, "boot")
+WITHOUT_LOGIND = Logind(Path("/nowhere"))
 GENEROUS = {"open files": "1048576", "processes": "96364", "address space": "unlimited"}
 WORKER, RECORDER = ["gpuqueue-worker", "run", "--device", "GPU-0", ""], ["gpuqueue-worker", "record", ""]
 
@@ -52,6 +54,7 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> Any:
         devices: Sequence[DeviceFacts] | None = (make_served("GPU-0"),),
         state_dir: str = "/s",
         limits: Mapping[str, str] = GENEROUS,
+        logind: Any = WITHOUT_LOGIND,
         **settings: str,
     ) -> dict[str, Finding]:
         monkeypatch.setattr(Machine, "host_running", lambda _: host)
@@ -59,6 +62,8 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(processes, "_children", lambda _: iter(children))
         monkeypatch.setattr(processes, "_environ", lambda _: environ)
         monkeypatch.setattr(processes, "_limits_of", lambda _: limits)
+        monkeypatch.setattr(processes, "_owner_of", lambda _: 1000)
+        monkeypatch.setattr(processes.logout, "__defaults__", (lambda: logind,))
 
         def queue() -> Any:
             if devices is None:
@@ -213,3 +218,23 @@ def test_missing_bytecode_is_found_where_it_cannot_be_written(tmp_path: Path, do
         assert str(Path(processes.__file__).parents[2]) in remedy[0]
     else:
         assert ("ok", "the modules of this command are compiled") == (grade, seen)
+
+
+def test_a_logout_that_ends_the_queue_or_takes_memory_from_jobs_is_warned_of(
+    examined: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue of a person is examined where its host process is, that of a team for the members of its group."""
+    queue, jobs = LogoutTrouble("ends it", "linger"), LogoutTrouble("deletes it", "RemoveIPC=no")
+    logind = SimpleNamespace(trouble_of_queue=lambda *_: queue, trouble_of_jobs=lambda people: jobs if people else None)
+    monkeypatch.setattr(processes, "members_of", lambda _: [("ann", 1000)])
+    monkeypatch.setattr(processes, "runs_have_sessions", lambda: False)
+    monkeypatch.setattr(processes, "users_group", lambda: "lab")
+    team = {"GPUQUEUE_RUN_AS": "submitter", "logind": logind}
+
+    found = [examined(logind=logind)["logout"], examined(host=None, **team)["logout"]]
+
+    assert [Grade.WARNING] * 2 == [each.grade for each in found]
+    assert [tuple(queue), tuple(jobs)] == [(each.seen, each.remedy) for each in found]
+    monkeypatch.setattr(processes, "runs_have_sessions", lambda: True)  # a session keeps the person logged in
+    assert Grade.OK is examined(**team)["logout"].grade
+    assert "logout" not in examined(host=None, logind=logind)
