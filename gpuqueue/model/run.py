@@ -15,6 +15,7 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import signal_name
 from gpuqueue.model.notification import Delivery
 from gpuqueue.model.placement import Shape
+from gpuqueue.text.units import format_bytes
 
 #: An exit code above this one is that and the number of a signal, by the custom of shells.
 BY_SIGNAL = 128
@@ -166,6 +167,10 @@ class NoteKind(str, Enum):
     HIDDEN_FAILURE = "hidden_failure"
     #: The run failed, and its log says that a port was in use already.
     PORT_TAKEN = "port_taken"
+    #: The run has left files in /dev/shm that no process uses.
+    LEFT_SHARED_MEMORY = "left_shared_memory"
+    #: They were removed, as the site wants it (setting ``remove_shared_memory``).
+    REMOVED_SHARED_MEMORY = "removed_shared_memory"
 
     def __str__(self) -> str:
         return self.value
@@ -176,13 +181,16 @@ class RunNote:
     """What a person should know about a run that its ending does not say. A note changes no state.
 
     ``kind`` is a :class:`NoteKind`, as text: that of a newer version must not make the end of a run unreadable.
-    ``items`` are what it names, in the words of the job: command lines, or an error. ``count`` is how many there are,
-    which may be more.
+    ``items`` are what it names, in the words of the job: command lines, files, or an error. ``count`` is how many there
+    are, which may be more. ``size_bytes`` is their size, and ``owner`` the account that they belong to, if they are
+    files.
     """
 
     kind: str
     items: tuple[str, ...] = ()
     count: int = 1
+    size_bytes: int | None = None
+    owner: str = ""
 
     #: What the API sends beside the fields.
     DERIVED = ("words",)
@@ -230,11 +238,27 @@ def _of_port_taken(_note: RunNote) -> str:
     )
 
 
+def _of_left_shared_memory(note: RunNote) -> str:
+    more = f" ({note.count - len(note.items)} more files are there)" if note.count > len(note.items) > 0 else ""
+    paths = " ".join(f"/dev/shm/{name}" for name in note.items)  # noqa: S108 - where shared memory is
+    return f"left {_shared(note)}, which no process uses{f'; remove it with `rm {paths}`{more}' if paths else ''}"
+
+
+def _of_removed_shared_memory(note: RunNote) -> str:
+    return f"removed {_shared(note)}, which the run had left{_named(note)}"
+
+
+def _shared(note: RunNote) -> str:
+    return f"{format_bytes(note.size_bytes or 0)} of {note.owner} in /dev/shm"
+
+
 _SENTENCES: Mapping[str, Callable[[RunNote], str]] = MappingProxyType(
     {
         NoteKind.ENDED_PROCESSES.value: _of_ended_processes,
         NoteKind.HIDDEN_FAILURE.value: _of_hidden_failure,
         NoteKind.PORT_TAKEN.value: _of_port_taken,
+        NoteKind.LEFT_SHARED_MEMORY.value: _of_left_shared_memory,
+        NoteKind.REMOVED_SHARED_MEMORY.value: _of_removed_shared_memory,
     }
 )
 #: The kinds that say that a run which exited with 0 has not done all its work.

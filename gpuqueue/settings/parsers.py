@@ -304,6 +304,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "mps_thread_percentage": _whole(1, 100, "no percentage: give a whole number from 1 to 100"),
     "limit_threads": _flag,
     "oom_score_adj": _whole(0, 1000, "no adjustment of a score: give a whole number from 0 to 1000"),
+    "remove_shared_memory": _flag,
     "log_limit_bytes": _or_none(_log_limit),
     "user_log_limit_bytes": _or_none(_log_limit),
     "keep_logs_s": _or_none(parse_duration),

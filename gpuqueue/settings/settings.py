@@ -165,6 +165,8 @@ class Settings:
     limit_threads: bool = True
     #: What is added to the score of jobs by which the kernel chooses a process to kill when host memory runs out.
     oom_score_adj: int = 300
+    #: Whether shared memory that a run has used in /dev/shm, and that no process uses at its end, is removed then.
+    remove_shared_memory: bool = False
     #: Largest log of a run. A larger log loses its middle; None: no limit.
     log_limit_bytes: int | None = 4 * 2**30
     #: Most disk space of all logs of one user on one host. The oldest logs of ended runs are cut; None: no limit.

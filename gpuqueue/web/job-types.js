@@ -17,7 +17,10 @@
  */
 
 /** @typedef {{kind: string, exit_code: number | null, signal: number | null, detail: string, words: string}} Ending */
-/** @typedef {{kind: string, items: string[], count: number, words: string}} RunNote */
+/**
+ * @typedef {{kind: string, items: string[], count: number, size_bytes: number | null, owner: string, words: string}}
+ *   RunNote
+ */
 
 /**
  * @typedef {object} Run

@@ -67,6 +67,8 @@ class LaunchRequest(NamedTuple):
     ticket: str | None = None
     #: What is added to the score by which the kernel chooses a process to kill when host memory runs out.
     oom_score_adj: int = 0
+    #: Whether shared memory that its processes have used is removed at the end.
+    remove_shared_memory: bool = False
 
     @classmethod
     def read(cls, fd: int) -> LaunchRequest:
@@ -95,6 +97,7 @@ class LaunchRequest(NamedTuple):
                 limits=Limits(**(spec.get("limits") or {})),  # a worker of an older version says none
                 ticket=spec.get("ticket"),  # likewise
                 oom_score_adj=spec.get("oom_score_adj", 0),  # likewise
+                remove_shared_memory=spec.get("remove_shared_memory") is True,  # likewise
             )
             words = [found.name, found.cwd, *found.argv, *found.env, *dict.values(found.env)]
             fits = (

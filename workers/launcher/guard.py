@@ -8,8 +8,10 @@ of a run. :mod:`workers.shim.launch_protocol` has the messages.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import json
 import os
 import re
 import resource
@@ -42,9 +44,12 @@ from workers.shim.launch_protocol import (
     wake_on,
 )
 from workers.shim.master_port import with_master_port
+from workers.shim.shared_memory import END_S, SharedMemory, notes
 from workers.shim.tree import POLL_S, WAKE, Tree, prctl, signal_all
 
 PR_SET_CHILD_SUBREAPER = 36
+#: The folder with an entry for each run of the host, below the directory of the runs.
+LIVE = "live"
 #: The number of keyctl(2), for which the C library has no function, by the machine.
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 KEYCTL_JOIN_SESSION_KEYRING = 1
@@ -138,7 +143,7 @@ def run(
     """Start the job of *request* with the open *files*, and stay until its last process is gone."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    step, group = "make a control group", None
+    step, group, shared = "make a control group", None, SharedMemory(os.path.join(rules.runs, LIVE))
     try:
         group = group_of(request, rules)
         step = "make a process"
@@ -166,7 +171,9 @@ def run(
     try:
         if begun(shim, tree, reader):
             wake_on(shim)
-            follow(shim, tree, group)
+            if follow(shim, tree, group, shared):
+                report_left(shim, shared, request)
+                report_gone(shim)
     finally:  # after an error too, nothing may be left
         end(tree, group)
 
@@ -218,11 +225,12 @@ def begun(shim: socket.socket, tree: Tree, reader: int) -> bool:
     return send_to(shim, b"ok %d %d" % (tree.pid, os.getpid()))
 
 
-def follow(shim: socket.socket, tree: Tree, group: RunGroup | None) -> None:
-    """Signal the processes of the run as the shim asks, until the last one is gone. Return if the shim is gone."""
+def follow(shim: socket.socket, tree: Tree, group: RunGroup | None, shared: SharedMemory) -> bool:
+    """Signal the processes of the run as the shim asks, until the last one is gone. Return False if the shim is."""
     reported, memory = False, HostMemory()
     while tree.reap():
         memory.poll()
+        shared.poll()
         reported = reported or report_end(shim, tree, group, memory)
         try:
             message = shim.recv(MOST_BYTES, socket.MSG_DONTWAIT)
@@ -232,9 +240,40 @@ def follow(shim: socket.socket, tree: Tree, group: RunGroup | None) -> None:
         except OSError:
             message = b""
         if not message:
-            return
+            return False
+        if message == b"signal %d" % signal.SIGTERM:  # the last time to see what its processes use
+            shared.read()
         obey(message, tree, group)
-    reported = reported or report_end(shim, tree, group, memory)
+    return reported or report_end(shim, tree, group, memory)
+
+
+def report_left(shim: socket.socket, shared: SharedMemory, request: LaunchRequest) -> None:
+    """Report the shared memory that the run has left. A process that has become its owner examines it."""
+    candidates = shared.candidates()
+    if not candidates:
+        return
+    guard = os.getpid()
+    with contextlib.suppress(OSError):
+        reader, answer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                shim.close()
+                become_owner(request.uid, guard)
+                os.write(answer, json.dumps(notes(candidates, remove=request.remove_shared_memory)).encode())
+            finally:
+                os._exit(0)
+        os.close(answer)
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        text = os.read(reader, MOST_BYTES) if poll.poll(END_S * 1000) else b""
+        os.kill(pid, signal.SIGKILL)  # not reaped, so the pid is still its own
+        if len(text) > len(b"[]"):
+            send_to(shim, b"left " + text)
+
+
+def report_gone(shim: socket.socket) -> None:
+    """Report to the shim that the last process has ended, and what all have used."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     send_to(shim, b"gone %d %f" % (usage.ru_maxrss, usage.ru_utime + usage.ru_stime))
 

@@ -378,6 +378,8 @@ class ShimSpec:
     ticket: str | None = None
     #: What is added to the score by which the kernel chooses a process to kill when host memory runs out; 0: nothing.
     oom_score_adj: int = 0
+    #: Whether shared memory that the run has used and that no process uses at its end is removed.
+    remove_shared_memory: bool = False
 
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain values for the file."""

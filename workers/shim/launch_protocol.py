@@ -19,10 +19,10 @@ the shim sends    with                                                    the an
 RUN is the name of a run directory, JOB/TOKEN. The launcher opens it itself, below the directory that root has named.
 After ``ok`` the connection stays open as long as a process of the run is left. The shim sends ``signal N`` for all
 processes, or ``first N`` for the first one. The guard sends ``ended STATUS CAUSE`` when the first process has ended
-(negative for a signal; the cause is empty, or says that host memory ran short), and ``gone MAXRSS_KB CPU_S`` when the
-last one has. If the shim closes the connection, the guard kills
-all processes. If the guard closes it without ``gone``, the guard was killed. ``pack`` and ``remove`` come from other
-processes of the account of the workers; packing ends if the one that asked closes the connection.
+(negative for a signal; the cause is empty, or says that host memory ran short). When the last one has, it sends
+``left NOTES`` (JSON) if they have left shared memory, and ``gone MAXRSS_KB CPU_S``. If the shim closes the connection,
+the guard kills all processes. If the guard closes it without ``gone``, the guard was killed. ``pack`` and ``remove``
+come from other processes of the account of the workers; packing ends if the one that asked closes the connection.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ launcher, is the parent of the job's processes; the shim asks it to signal them 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -60,6 +61,8 @@ class LaunchedTree(Tree):
             if word == b"ended":
                 self.cause = rest.partition(b" ")[2].decode(errors="replace")
                 self.status = int(numbers[0])
+            elif word == b"left":
+                self.notes = json.loads(rest)
             elif word == b"gone":
                 self._usage = int(numbers[0]) * 1024, float(numbers[1])
                 self._over = True

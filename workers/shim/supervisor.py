@@ -45,7 +45,7 @@ import signal
 import sys
 import time
 
-from workers.shim import acl
+from workers.shim import acl, shared_memory
 from workers.shim.files import POLL_S, add, asked_end, deleted, put, put_at_last, read, renewed_until
 from workers.shim.host_memory import HostMemory
 from workers.shim.log import KeptLog, LogLimit
@@ -53,7 +53,7 @@ from workers.shim.master_port import with_master_port
 from workers.shim.not_started import NotStarted
 from workers.shim.preempt_request import NEVER, PreemptRequest
 from workers.shim.start import output_of, started
-from workers.shim.tree import WAKE, Tree, prctl, slurp, start_ticks
+from workers.shim.tree import WAKE, Tree, prctl, slurp, start_ticks, within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from workers.shim.pseudo_terminal import Terminal
+    from workers.shim.shared_memory import SharedMemory
     from workers.shim.start import LogFile
     from workers.shim.warm import WarmInterpreter
 
@@ -171,6 +172,7 @@ def main(run_dir: str, warm_interpreter: WarmInterpreter | None = None) -> None:
         put("pid", identity(os.getpid(), boot_id), sync=False, room=True)
     except OSError:
         sys.exit(CANNOT_WRITE)
+    shared = shared_memory.SharedMemory(shared_memory.LIVE) if spec["user"] is None else None
     began = time.monotonic()  # the host's clock, so that worker times are comparable
     try:
         output = output_of(spec)
@@ -181,11 +183,13 @@ def main(run_dir: str, warm_interpreter: WarmInterpreter | None = None) -> None:
         with contextlib.suppress(OSError):
             # Not synced, as above. The block allocated for the first line has space for the second.
             add("pid", "".join(identity(pid, boot_id) for pid in (tree.pid, tree.root) if pid is not None))
-        ending = follow(tree, spec, output, began)
+        ending = follow(tree, spec, output, shared, began)
     put_at_last("exit", json.dumps(ending))
 
 
-def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: float) -> dict[str, Any]:
+def follow(
+    tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, shared: SharedMemory | None, began: float
+) -> dict[str, Any]:
     """Watch the run, end all its processes, and return how it ended."""
     names = ["log", "stderr"] if spec["separate_stderr"] else ["log"]
     logs = [KeptLog(name, spec["log_limit_bytes"]) for name in names]
@@ -195,6 +199,8 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
     def check_logs() -> float:
         if memory is not None:
             memory.poll()
+        if shared is not None:
+            shared.poll()
         reports.check()
         return min([log.check() for log in logs])
 
@@ -210,6 +216,8 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
     request.poll(read)  # the request may have arrived together with a cancel
     by_itself = kind == "exited" and (tree.status or 0) >= 0 and not request.signalled
     warned = kind == "preempted" and request.signalled
+    if shared is not None:
+        shared.read()
     tree.end(grace_of(kind, spec, request), check_logs, warned=warned, by_itself=by_itself)
     output.drain()
     for log in logs:
@@ -219,6 +227,8 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
         acl.end_writing(".")
     max_rss_bytes, cpu_s = tree.usage()
     count, names = tree.left
+    notes = [{"kind": "ended_processes", "items": names, "count": count}] if count else []
+    notes += left_in_shared_memory(shared, spec) if shared is not None else tree.notes
     return {
         "kind": kind,
         "status": tree.status,
@@ -226,5 +236,14 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: 
         "duration_s": (ended if kind == "exited" else time.monotonic()) - began,
         "max_rss_bytes": max_rss_bytes,
         "cpu_s": cpu_s,
-        **({"notes": [{"kind": "ended_processes", "items": names, "count": count}]} if count else {}),
+        **({"notes": notes} if notes else {}),
     }
+
+
+def left_in_shared_memory(shared: SharedMemory, spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the notes on the shared memory that the run has left."""
+    candidates = shared.candidates()
+    if not candidates:
+        return []
+    remove = spec.get("remove_shared_memory", False)  # a worker of an earlier version writes none
+    return within(shared_memory.END_S, lambda: shared_memory.notes(candidates, remove=remove)) or []

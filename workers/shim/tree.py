@@ -13,6 +13,9 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 #: Longest time between two checks during the grace between TERM and KILL, in seconds.
 POLL_S = 1.0
@@ -183,24 +186,36 @@ def descendants(top: int | None = None) -> dict[int, tuple[int, str]]:
 def running(top: int | None = None) -> tuple[int, list[str]]:
     """Return how many processes below *top*, by default this one, are running, and names of the first of them.
 
-    A user can have the command line of a process never answer, as long as the process lives. So a thread reads them,
-    and after ``NAMES_S`` none is returned.
+    If they cannot be read in time, none is returned.
     """
-    import threading  # noqa: PLC0415 - few runs leave processes behind
 
-    pids: list[int] = []
-    names: list[str] = []
-
-    def read() -> None:
+    def read() -> tuple[int, list[str]]:
+        pids, names = [pid for pid in descendants(top) if is_killed(pid) is False], list[str]()
         with contextlib.suppress(OSError):
-            pids.extend(pid for pid in descendants(top) if is_killed(pid) is False)
             names.extend(name_of(pid) for pid in pids[:MAX_NAMED])
+        return len(pids), names
 
-    reader = threading.Thread(target=read, daemon=True)
+    return within(NAMES_S, read) or (0, [])
+
+
+def within(limit_s: float, read: Callable[[], T]) -> T | None:
+    """Return what *read* returns, None if it raises OSError, or takes longer than *limit_s* seconds.
+
+    A user can have a file of a process never answer, as long as the process lives. So a thread reads.
+    """
+    import threading  # noqa: PLC0415 - few runs need it
+
+    results: list[T] = []
+
+    def run() -> None:
+        with contextlib.suppress(OSError):
+            results.append(read())
+
+    reader = threading.Thread(target=run, daemon=True)
     with contextlib.suppress(RuntimeError):  # the host has no thread left
         reader.start()
-        reader.join(NAMES_S)
-    return (0, []) if reader.is_alive() else (len(pids), names)
+        reader.join(limit_s)
+    return results[0] if results else None
 
 
 def name_of(pid: int) -> str:
@@ -276,6 +291,8 @@ class Tree:
     unkillable: list[int] | None = None
     #: What was still :func:`running` after the first process had ended by itself.
     left: tuple[int, list[str]] = (0, [])
+    #: The notes on the shared memory that its processes have left, from its guard.
+    notes: list[dict[str, Any]] = []  # noqa: RUF012 - replaced, never changed
     #: The signal that was sent to the first process before the time limit; 0: none yet.
     early = 0
     #: How that signal has ended the first process; empty if it has not.

@@ -139,6 +139,7 @@ class Spawn:
                 limits=_limits(spec),
                 ticket=None if launcher is None else spec.ticket,
                 oom_score_adj=settings.oom_score_adj,
+                remove_shared_memory=settings.remove_shared_memory,
             ),
             run.figures(),
         )
