@@ -19,8 +19,9 @@ pytestmark = NEEDS_STRACE
 #: Files that a shim opens between the fork and its end, by name. It reads the spec, the boot id and the process
 #: identities; it writes the pid file, first whole and then by appending, the log and the exit. No module is among them:
 #: all modules are loaded before the fork, once for all runs, and each run would pay for an import here. One more file
-#: is one more disk access for each run. If it is worth that, add it here and say why.
-READ = {"spec", "/proc/sys/kernel/random/boot_id", "/proc/PID/stat"}
+#: is one more disk access for each run. If it is worth that, add it here and say why. /dev/shm is in memory: its names
+#: at the start and at the end show what the run has left there.
+READ = {"spec", "/proc/sys/kernel/random/boot_id", "/proc/PID/stat", "/dev/shm"}
 WRITTEN = {".pid", "pid", "log", ".exit"}
 #: Files that a shim polls as often as time permits: the heartbeat and the requests to end.
 POLLED = {"heartbeat", "cancel", "preempt.json"}

@@ -35,7 +35,7 @@ INSTALLATION_S = 20.0
 ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
     "host": (*driver.CHECKS, *cards.CHECKS, *visibility.CHECKS, *launcher.CHECKS),
     "python": (*python.CHECKS, python.environments),
-    "runs": (*runs.CHECKS, runs.orphans),
+    "runs": (*runs.CHECKS, runs.orphans, runs.shared_memory),
 }
 
 
@@ -45,7 +45,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
     opening = TimedCall(lambda: driver_facts(session), DRIVER_S)
     first = [
         _begun("runs", lambda: runs.UnsettledRuns(settings), runs.CHECKS),
-        _begun("runs", lambda: settings, (runs.orphans,)),
+        _begun("runs", lambda: settings, (runs.orphans, runs.shared_memory)),
         _begun("python", lambda: settings, (python.environments,)),
         _begun("host", lambda: settings, launcher.CHECKS, INSTALLATION_S),
     ]

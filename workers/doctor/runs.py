@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gpuqueue.errors import Unreachable
@@ -13,13 +14,15 @@ from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown
 from gpuqueue.model.run import Record
 from gpuqueue.queue.diagnostics import store_states
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.account import name_of
 from gpuqueue.system.process import ProcessIdentity, each_process, is_locked
 from gpuqueue.text.sanitize import in_one_line
-from gpuqueue.text.units import format_bytes, format_duration
+from gpuqueue.text.units import GIB, format_bytes, format_duration
 from workers.run.directory import USER, RunDir
 from workers.run.environment import TOKEN
 from workers.run.links import LIVE
-from workers.shim.log import REASONS
+from workers.shim.log import BLOCK_BYTES, REASONS
+from workers.shim.shared_memory import PLACE, unused
 
 #: A run that is younger than this may still be starting, without a lock yet, in seconds.
 YOUNG_S = 30.0
@@ -27,6 +30,8 @@ YOUNG_S = 30.0
 MOST_NAMED = 10
 #: How long the last processes of a run may take to exit after their shim, in seconds.
 GOING_S = 0.5
+#: Shared memory without a process that is large: in bytes, and as a share of /dev/shm.
+LARGE_SHARED_BYTES, LARGE_SHARED_SHARE = GIB, 0.1
 RUN_DIR = "GPUQUEUE_RUN_DIR"
 _MARKS = frozenset({TOKEN.encode(), RUN_DIR.encode()})
 
@@ -233,6 +238,19 @@ def _processes(runs: Path) -> Iterator[tuple[ProcessIdentity, Path, str]]:
         process = ProcessIdentity.of(int(entry.name))
         if TOKEN in found and directory.is_relative_to(runs) and process is not None:
             yield process, directory, words.decode(errors="replace").strip()
+
+
+def shared_memory(_: Settings, files: Callable[[], Mapping[str, os.stat_result]] = unused) -> Finding:
+    """Check that little shared memory is left in /dev/shm. Only root can examine the files of other accounts."""
+    held = Counter[int]()
+    for found in files().values():
+        held[found.st_uid] += found.st_blocks * BLOCK_BYTES
+    disk = os.statvfs(PLACE)
+    sizes = ", ".join(f"{format_bytes(size)} of {name_of(uid)}" for uid, size in held.most_common() if size)
+    if held.total() <= min(LARGE_SHARED_BYTES, LARGE_SHARED_SHARE * disk.f_blocks * disk.f_frsize):
+        return ok(f"no large file in {PLACE} is without a process")
+    seen = f"files in {PLACE} that no process uses take memory: {sizes}"
+    return warning(seen, f"ls -l {PLACE}, and remove what no later job needs; remove_shared_memory does it for runs")
 
 
 CHECKS = (dangling_links, without_a_worker, unsettled, stale_directories, cut_logs)

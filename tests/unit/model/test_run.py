@@ -77,6 +77,25 @@ def test_a_peak_without_a_source_cannot_be_written_down() -> None:
                 "failure of the job"
             ),
         ),
+        (
+            RunNote(kind="left_shared_memory", items=("left_0", "sem.1"), count=2, size_bytes=2**28, owner="ann"),
+            "left 256M of ann in /dev/shm, which no process uses; remove it with `rm /dev/shm/left_0 /dev/shm/sem.1`",
+        ),
+        (
+            RunNote(kind="left_shared_memory", items=("left_0",), count=12, size_bytes=2**28, owner="ann"),
+            (
+                "left 256M of ann in /dev/shm, which no process uses; remove it with `rm /dev/shm/left_0` (11 more "
+                "files are there)"
+            ),
+        ),
+        (
+            RunNote(kind="left_shared_memory", items=("left_0",), size_bytes=32, owner="ann").without_items(),
+            "left 32B of ann in /dev/shm, which no process uses",
+        ),
+        (
+            RunNote(kind="removed_shared_memory", items=("left_0",), count=2, size_bytes=2**28, owner="ann"),
+            "removed 256M of ann in /dev/shm, which the run had left: left_0 and 1 more",
+        ),
         (RunNote(kind="of_a_newer_version"), "of a newer version"),
     ],
 )
