@@ -48,7 +48,7 @@ class SharedMemory:
     def __init__(self, live: str) -> None:
         self._before = frozenset(_files().values())
         self._live, self._changed_ns = live, _changed_ns(live)
-        self._used: set[str] = set()
+        self._used, self._answers = set[str](), True
         #: The new files without a known user at the last reading, and when to read again.
         self._unknown: set[str] = set()
         self._next_s = 0.0
@@ -64,10 +64,12 @@ class SharedMemory:
 
     def read(self, top: int | None = None) -> None:
         """Read which of the new files the processes below *top*, by default this one, use."""
-        if not self._new() - self._used:
+        if not self._answers or not self._new() - self._used:
             return
         began_s = time.monotonic()
-        self._used |= within(READ_S, lambda: _used_below(top)) or set()
+        used = within(READ_S, lambda: _used_below(top))
+        self._answers = used is not None  # else each further reading could leave one more thread that waits
+        self._used |= used or set()
         self._unknown = self._new() - self._used
         self._next_s = began_s + max(STEP_S, (time.monotonic() - began_s) / SHARE)
 
