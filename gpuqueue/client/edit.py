@@ -44,7 +44,7 @@ def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
     try:
         state = apply()
     except Unknown as unknown:
-        state = apply(ends=reads.ends(connection, unknown.job_ids))
+        state = reads.with_ends(connection, unknown, lambda ends: apply(ends=ends))
     if state is None:
         raise only_waiting(job_id, reads.show(connection, job_id).job.state)
     return reads.get(connection, job_id)

@@ -8,19 +8,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.errors import BadRequest, HistoryUnreachable, JobNotFound, Unreachable
+from gpuqueue.errors import BadRequest, HistoryUnreachable, JobNotFound, Refused, Unreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import job_ref
 from gpuqueue.model.array import Member
+from gpuqueue.model.dependencies import Condition
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_ref import JobName
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from gpuqueue.model import run as runs
+    from gpuqueue.model.array import MemberEnds
     from gpuqueue.model.event import Event
     from gpuqueue.model.run import Record
+    from gpuqueue.queue.requests import Ends, Unknown
+
+    T = TypeVar("T")
 else:
     runs = later("gpuqueue.model.run")
+
+#: How often the history is read for the ended members of an array, while more of them end.
+MAX_READS = 10
 
 
 def get(connection: Connection, job: int | str) -> Job:
@@ -171,16 +181,19 @@ def _unclaimed(member: Member, array: Job) -> Record:
     waits = here is not None and member.index in here.left
     is_held = here is not None and member.index in here.held
     state = JobState.QUEUED if waits else JobState.HELD if is_held else JobState.CANCELLED
+    awaits = here is not None and member.index in here.awaiting
     spec = array.spec.of_member(member)
     job = Job(
         id=member.id,
         spec=spec,
         state=state,
         submitted_at=array.submitted_at,
-        reason=array.reason if waits else WaitReason.HELD if is_held else None,
+        reason=(WaitReason.DEPENDENCY if awaits else array.reason) if waits else WaitReason.HELD if is_held else None,
         because=array.because if is_held else None,
         member=member,
-        awaits=() if state.is_end else array.awaits,
+        awaits=tuple(
+            each for each in array.awaits if not state.is_end and (awaits or each.condition is not Condition.CORR)
+        ),
         begins_at=None if state.is_end else array.begins_at,
         tags=spec.tags,
     )
@@ -272,8 +285,32 @@ def retries(connection: Connection, job: int | str) -> tuple[int, ...]:
     return tuple(connection.database.retries_of(found.id, found.spec.account.name, members))
 
 
-def ends(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
+def with_ends(connection: Connection, unknown: Unknown, request: Callable[[Ends], T]) -> T:
+    """Return the answer of *request* to what the history knows of the dependencies that the queue has deleted.
+
+    They ended, or they never existed.
+
+    Raises:
+        Refused: members of the array that a job follows end faster than the history can be read.
+        Unknown, BadRequest: see :func:`ends`.
+
+    """
+    from gpuqueue.queue.requests import Unknown  # noqa: PLC0415 - lazy import for startup time
+
+    known: dict[int, bool | MemberEnds] = {}
+    for _ in range(MAX_READS):
+        known |= ends(connection, unknown.job_ids, followed=unknown.followed)
+        try:
+            return request(known)
+        except Unknown as more:
+            unknown = more
+    raise Refused(f"members of job {unknown.followed} end while the history is read: submit again")
+
+
+def ends(connection: Connection, job_ids: Sequence[int], *, followed: int | None) -> dict[int, bool | MemberEnds]:
     """Return for each of these jobs, which the queue has deleted, whether it succeeded.
+
+    Of an array that is *followed*, return how its members have ended.
 
     Raises:
         Unknown: the history has no end of some of the jobs.
@@ -285,10 +322,16 @@ def ends(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
     for member in connection.database.members_among(job_ids):
         raise whole_array_only(member)
     states = connection.database.states(job_ids)
-    missing = tuple(each for each in job_ids if each not in states or not states[each].is_end)
+    result: dict[int, bool | MemberEnds] = {
+        each: state is JobState.SUCCEEDED for each, state in states.items() if state.is_end
+    }
+    if followed is not None and followed in job_ids:
+        members = connection.database.member_ends(followed)
+        result |= {} if members is None else {followed: members}
+    missing = tuple(each for each in job_ids if each not in result)
     if missing:
         raise Unknown(missing)
-    return {each: state is JobState.SUCCEEDED for each, state in states.items()}
+    return result
 
 
 def displayed(job: Job, members: Iterable[JobState]) -> Job:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gpuqueue.model import file_patterns, python_environments, times
     from gpuqueue.model.array import Array
     from gpuqueue.queue.lease import DeviceStatus
+    from gpuqueue.queue.requests import Ends
     from gpuqueue.system import script_text
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
@@ -253,7 +254,7 @@ def queued(
     sign = None if connection.signer is None else connection.signer.signed
     on_cpu = None if note is None else partial(note, ON_CPU)
 
-    def submit(ends: Mapping[int, bool] | None = None) -> Job:
+    def submit(ends: Ends | None = None) -> Job:
         send = partial(connection.queue.requests.submit, spec, nonce=nonce, ends=ends, sign=sign, on_cpu=on_cpu)
         try:
             return send()
@@ -263,8 +264,8 @@ def queued(
     try:
         try:
             return submit()
-        except Unknown as unknown:  # the dependencies ended and the queue has deleted them, or they never existed
-            return submit(reads.ends(connection, unknown.job_ids))
+        except Unknown as unknown:
+            return reads.with_ends(connection, unknown, submit)
     except Found as twin:
         job = reads.get(connection, twin.job_id)
         if found is not None:

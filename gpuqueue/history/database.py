@@ -100,6 +100,7 @@ class HistoryDatabase:
     statistics = _with_connection(figures.statistics)
     course = _with_connection(figures.course)
     members_among = _with_connection(members.among)
+    member_ends = _with_connection(members.ends)
     never_began = _with_connection(members.never_began)
     recorded_members = _with_connection(members.recorded)
     retries_of = _with_connection(queries.retries_of)

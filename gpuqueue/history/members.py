@@ -15,7 +15,7 @@ from gpuqueue.history.connect import reading
 from gpuqueue.history.records import parts, waiting
 from gpuqueue.history.tables import jobs
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.array import Indexes, Member
+from gpuqueue.model.array import Indexes, Member, MemberEnds
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
@@ -80,6 +80,29 @@ def never_began(connection: sa.Connection, array_id: int) -> Indexes:
     began = connection.execute(sa.select(jobs.c.array_index).where(jobs.c.array_id == array_id)).scalars()
     waits = (index for some in waiting(row.state, row.array_left, row.array_held) for index in some)
     return Indexes.of(set(array.indexes).difference(began, waits))
+
+
+def ends(connection: sa.Connection, array_id: int) -> MemberEnds | None:
+    """Return how the members of an array have ended, None for an unknown job.
+
+    The array is read first: a member that begins in between waits in it.
+    """
+    columns = jobs.c.spec, jobs.c.state, jobs.c.array_left, jobs.c.array_held
+    row = connection.execute(sa.select(*columns).where(jobs.c.id == array_id)).first()
+    if row is None:
+        return None
+    array = decode_spec(row.spec).array
+    indexes = Indexes() if array is None else array.indexes
+    bad, good = set(indexes), set()
+    for some in waiting(row.state, row.array_left or "", row.array_held):
+        bad.difference_update(some)
+    for each in connection.execute(sa.select(jobs.c.array_index, jobs.c.state).where(jobs.c.array_id == array_id)):
+        state = JobState(each.state)
+        if state is JobState.SUCCEEDED:
+            good.add(each.array_index)
+        if state is JobState.SUCCEEDED or not state.is_end:
+            bad.discard(each.array_index)
+    return MemberEnds(indexes=indexes, good=Indexes.of(good), bad=Indexes.of(bad), is_over=JobState(row.state).is_end)
 
 
 def recorded(connection: sa.Connection, array_id: int, first: int, last: int) -> dict[int, RecordedMember]:

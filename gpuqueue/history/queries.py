@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import whole_payload
-from gpuqueue.history import environments, filters
+from gpuqueue.history import environments, filters, members
 from gpuqueue.history.members import last_id_of, requests
 from gpuqueue.history.past_runs import MOST_SPEC_BYTES, TELLING, codes_of, is_probe, runs_of
 from gpuqueue.history.records import event_of, parts, record_of, records_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpuqueue.history.past_runs import Code
     from gpuqueue.learning.past_run import PastRun
     from gpuqueue.model import page
+    from gpuqueue.model.array import MemberEnds
     from gpuqueue.model.job import Job
     from gpuqueue.model.page import JobSummary
 else:
@@ -92,14 +93,17 @@ def survivors(connection: sa.Connection) -> Iterator[list[Survivor]]:
         ]
 
 
-def _ends(connection: sa.Connection, records: Sequence[Record]) -> dict[int, bool]:
+def _ends(connection: sa.Connection, records: Sequence[Record]) -> dict[int, bool | MemberEnds]:
     """Return which of the jobs that others wait for have ended, and whether they succeeded.
 
+    For an array that is followed member by member, return how its members have ended.
     A job that is not in the history database counts as ended without success.
     """
     ids = {each.job_id for record in records if _may_wait(record.job) for each in record.job.spec.waits.after}
     found = states(connection, ids)
-    return {each: found.get(each) is JobState.SUCCEEDED for each in ids if found.get(each, JobState.LOST).is_end}
+    over = {each: found.get(each) is JobState.SUCCEEDED for each in ids if found.get(each, JobState.LOST).is_end}
+    followed = {record.job.spec.waits.followed for record in records if _may_wait(record.job)} - {None}
+    return {**over, **{each: ended for each in followed if (ended := members.ends(connection, each)) is not None}}
 
 
 def _may_wait(job: Job) -> bool:

@@ -286,9 +286,25 @@ class Tally:
     """The progress of an array.
 
     ``left`` are the members that wait for a claim, ``held`` those that wait for a release. ``ended`` counts the ended
-    members by the name of their state. All other members are jobs of their own that have not ended.
+    members by the name of their state. All other members are jobs of their own that have not ended. ``awaiting`` are
+    those of ``left`` and ``held`` that wait for their member of the array that this one follows.
     """
 
     left: Indexes
     held: Indexes
     ended: Mapping[str, int]
+    awaiting: Indexes = Indexes()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemberEnds:
+    """How the members of an array have ended, as the history knows.
+
+    ``good`` succeeded and ``bad`` ended otherwise. ``is_over``: the array has ended. A job that is no array has no
+    ``indexes``.
+    """
+
+    indexes: Indexes
+    good: Indexes
+    bad: Indexes
+    is_over: bool

@@ -30,6 +30,8 @@ class Condition(str, Enum):
     ANY = "any"
     #: The job failed, was lost or was cancelled.
     FAIL = "fail"
+    #: Each member of an array waits until the member of its index in another array has succeeded (Slurm: aftercorr).
+    CORR = "corr"
 
     def __str__(self) -> str:
         return self.value
@@ -37,7 +39,8 @@ class Condition(str, Enum):
     @property
     def ended(self) -> str:
         """Return how the job must have ended, as a participle: it has ``succeeded``."""
-        return {Condition.OK: "succeeded", Condition.ANY: "ended", Condition.FAIL: "failed"}[self]
+        words = {Condition.ANY: "ended", Condition.FAIL: "failed", Condition.CORR: "succeeded, member by member"}
+        return words.get(self, "succeeded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class Dependency:
             if _MEMBER.match(word.strip()):
                 raise BadRequest(f"{brief(word)}: a job can wait only for a whole array: write {word.split('_')[0]}")
             if match is None or match[2] not in {None, *(each.value for each in Condition)}:
-                examples = "write --after 12, or 12:ok, 12:any, 12:fail; several with commas"
+                examples = "write --after 12, or 12:ok, 12:any, 12:fail, 12:corr; several with commas"
                 raise BadRequest(f"{brief(word)} is no job to wait for: {examples}")
             found.append(cls(int(match[1]), Condition(match[2] or Condition.OK)))
         return tuple(found)
@@ -109,10 +112,17 @@ class Waits:
             raise BadRequest(f"a job can wait for at most {MOST_DEPENDENCIES} others, not {len(self.after)}")
         if len({each.job_id for each in self.after}) < len(self.after):
             raise BadRequest("a job can wait for each other job only once: name it once")
+        if sum(each.condition is Condition.CORR for each in self.after) > 1:
+            raise BadRequest("an array can follow only one other array member by member: name one with :corr")
         if self.dedupe is not None and not _KEY.fullmatch(self.dedupe):
             raise BadRequest(f"{brief(self.dedupe)} is no dedupe key: 1 to 128 letters, digits and _ . @ + : - only")
         if self.begin_at is not None and self.begin_at.tzinfo is None:
             raise BadRequest(f"begin must be a datetime with a time zone, not {brief(self.begin_at)}")
+
+    @property
+    def followed(self) -> int | None:
+        """Return the array that is followed member by member, None if there is none."""
+        return next((each.job_id for each in self.after if each.condition is Condition.CORR), None)
 
     def _check_types(self) -> None:
         """Refuse values of a wrong type, which a program can pass and the command line cannot."""

@@ -341,6 +341,9 @@ class JobSpec(JobTerms):
             raise BadRequest(f"a job cannot ask for {asked} bytes of memory: give a size above 0, at most 1024T")
         self._check_devices()
         self._check_course()
+        if self.waits.followed is not None and self.array is None:
+            other = self.waits.followed
+            raise BadRequest(f"--after {other}:corr is for arrays: give the --array of job {other}, or --after {other}")
         check_notifications(self.notifications)
         if self.retry_of is not None and not 0 < self.retry_of <= 2**53:
             raise BadRequest(f"retry_of must be the id of a job, not {brief(self.retry_of)}")

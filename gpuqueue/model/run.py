@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.array import MemberEnds
 from gpuqueue.model.device import Activity, DeviceFilter, DeviceKind, Peak, Timeline
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import signal_name
@@ -433,8 +434,8 @@ class Survivor:
     payload: str = field(repr=False)
     #: Whether the job needs a GPU although it asks for no device kind, because the queue knew a GPU at submit.
     meant_for_gpu: bool = False
-    #: Its dependencies that have ended, and whether each succeeded.
-    ends: Mapping[int, bool] = field(default_factory=dict)
+    #: Its dependencies that have ended, and whether each succeeded; how the members of a followed array have ended.
+    ends: Mapping[int, bool | MemberEnds] = field(default_factory=dict)
     #: Until when the host leaves the run to its shim, on the store's clock. None if a worker is responsible for it.
     parked_until: datetime | None = None
 

@@ -54,7 +54,7 @@ NOT_BEFORE_MS = "nb"
 NOT_BEFORE_REASON = "nw"
 #: Since when the job may start, if it had to wait before.
 READY_SINCE_MS = "since"
-#: The jobs that it still waits for: ``job:ok|any|fail``, comma-separated.
+#: The jobs that it still waits for: ``job:ok|any|fail|corr``, comma-separated.
 AFTER = "af"
 #: Its number among the jobs that were moved to the front.
 FRONT = "fr"
@@ -129,6 +129,8 @@ PREVIOUS_EVENT = "pe"
 LEFT = "rm"
 #: The held indexes, as ranges.
 HELD = "hd"
+#: The indexes, as ranges, whose member of the array that this one follows has not succeeded. Only if there are any.
+PENDING = "pg"
 #: The number of members.
 MEMBERS = "n"
 #: The maximum number of members that may be jobs of their own at once.

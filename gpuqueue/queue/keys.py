@@ -55,8 +55,10 @@ senders                hash    host -> JSON of the capabilities of its notificat
                                and the time of the announcement
 timers                 zset    job id -> when it may start: the job has the state queued, but is in no queue before;
                                ``d:<id>:ok`` or ``d:<id>:fail`` -> 0: that job has ended, and some of the jobs that
-                               depend on it are not updated yet
+                               depend on it are not updated yet; ``c:<id>:ok|fail:<last>:<indexes>`` -> 0: the same of
+                               members of that array, for the arrays after <last> that follow it
 dep:<id>               zset    job id -> job id: the waiting jobs that depend on the end of the job
+corr:<id>              zset    job id -> job id: those of them that are arrays and follow the array member by member
 keys                   hash    user and dedupe key -> the last job that was submitted with this key
 dl:<device>            hash    job id -> ``lease:observed:end:alone:busy:nonce``: the leases on a device: allocated and
                                used bytes, the latest end of the run, x if the run is exclusive, its expected

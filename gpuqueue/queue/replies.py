@@ -241,6 +241,7 @@ def _tally(fields: Mapping[str, str]) -> Tally:
         left=Indexes.parse(fields[stored.LEFT]),
         held=Indexes.parse(fields.get(stored.HELD, "")),
         ended={state.value: int(fields.get(name) or 0) for name, state in ENDED.items()},
+        awaiting=Indexes.parse(fields.get(stored.PENDING, "")),
     )
 
 

@@ -13,7 +13,7 @@ from gpuqueue.clock import from_epoch_ms, to_epoch_ms
 from gpuqueue.codec import decode_spec, encode_spec
 from gpuqueue.errors import BadRequest, Impossible, JobNotFound, Refused
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.array import Indexes, Member, Tally
+from gpuqueue.model.array import Indexes, Member, MemberEnds, Tally
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.device import Device
 from gpuqueue.model.job import Job, JobState, WaitReason
@@ -22,7 +22,7 @@ from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.changes import not_yours
 from gpuqueue.queue.entries import read_entries
 from gpuqueue.queue.store import Store, answering
-from gpuqueue.text.sanitize import plain
+from gpuqueue.text.sanitize import plain, short
 
 if TYPE_CHECKING:
     import hashlib
@@ -34,6 +34,10 @@ else:
     refusals = later("gpuqueue.queue.refusals")
     replies = later("gpuqueue.queue.replies")
 
+#: Dependencies that have ended -> whether they succeeded; of an array that is followed, how its members ended.
+Ends = Mapping[int, "bool | MemberEnds"]
+#: Longest text of indexes in a message, in characters.
+MAX_SHOWN = 40
 #: How often an id is taken for a job whose last one has expired: the store lost its data, or this process stood still.
 TRIES = 3
 #: Reasons of a new job that is in a queue. A job with another reason may not start yet.
@@ -59,16 +63,17 @@ class Requests:
         spec: JobSpec,
         *,
         nonce: str | None = None,
-        ends: Mapping[int, bool] | None = None,
+        ends: Ends | None = None,
         sign: Callable[[JobSpec, int], JobSpec] | None = None,
         on_cpu: Callable[[], None] | None = None,
     ) -> Job:
         """Queue *spec* and return the job. Repeated calls with the same *nonce* make only one job.
 
         If no device of the required kind is known yet, the job waits with the reason DEVICE. *ends* says which of the
-        job's dependencies have ended and are forgotten in the store, and whether they succeeded. A job without a time
-        limit gets the default of its pool. *sign* returns the spec with a ticket for the id of the job. *on_cpu* is
-        called if the job asks for no device kind and may run on a CPU, because no GPU was found.
+        job's dependencies have ended and are forgotten in the store, and whether they succeeded; of an array that it
+        follows, how the members have ended. A job without a time limit gets the default of its pool. *sign* returns
+        the spec with a ticket for the id of the job. *on_cpu* is called if the job asks for no device kind and may run
+        on a CPU, because no GPU was found.
 
         Raises:
             Impossible: no known device could ever run the job, or a dependency has ended in the wrong way.
@@ -104,7 +109,7 @@ class Requests:
         self,
         spec: JobSpec,
         nonce: str,
-        ends: Mapping[int, bool] | None,
+        ends: Ends | None,
         sign: Callable[[JobSpec, int], JobSpec] | None,
     ) -> list[str]:
         words = (spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), int(spec.requeue))
@@ -128,7 +133,7 @@ class Requests:
         after: bool = False,
         begin: bool = False,
         time: bool = False,
-        ends: Mapping[int, bool] | None = None,
+        ends: Ends | None = None,
         by: str = "",
     ) -> JobState | None:
         """Change the request of a waiting job, which keeps its place; return its state, None if it is unknown.
@@ -225,7 +230,9 @@ def _refuse(
 ) -> None:
     """Raise the error of a refused request, if any; *known* returns the known devices."""
     if verdict == "unknown":
-        raise Unknown(tuple(map(int, rest)))
+        raise Unknown(tuple(map(int, rest)), followed=spec.waits.followed)
+    if verdict == "unequal":
+        raise unequal(spec, int(rest[0]), rest[1])
     if verdict == "member":
         raise whole_array_only(Member.of(int(rest[0]), int(rest[1])))
     if verdict == "never":
@@ -246,13 +253,21 @@ def _refuse(
         raise refusals.beyond_limit(spec, json.loads(rest[0]))
 
 
-def waits_words(spec: JobSpec, ends: Mapping[int, bool] | None = None) -> str:
-    """Return how a requested job waits; *ends* says which dependencies have ended, and whether they succeeded."""
+def waits_words(spec: JobSpec, ends: Ends | None = None) -> str:
+    """Return how a requested job waits; *ends* says which dependencies have ended, and whether they succeeded.
+
+    Raises:
+        BadRequest: an array has other indexes than the one that it follows.
+
+    """
+    for job_id, ended in (ends or {}).items():
+        if isinstance(ended, MemberEnds) and spec.array is not None and ended.indexes != spec.array.indexes:
+            raise unequal(spec, job_id, str(ended.indexes))
     words = _words(spec, spec.waits.after, ends or {}, begin_at=spec.waits.begin_at)
     return " ".join([*words, "hold=1"] if spec.waits.hold else words)
 
 
-def waits_words_left(job: Job, ends: Mapping[int, bool], *, again: WaitReason | None) -> str:
+def waits_words_left(job: Job, ends: Ends, *, again: WaitReason | None) -> str:
     """Return how a job of the history waits now, without conditions that are over; its counts continue.
 
     *again* is why the job runs again after its last run: RETRY, REQUEUE, or None for neither.
@@ -270,7 +285,7 @@ def waits_words_left(job: Job, ends: Mapping[int, bool], *, again: WaitReason | 
     return " ".join([*words, *(f"{name}={count}" for name, count in counts if count)])
 
 
-def _others(job: Job, ends: Mapping[int, bool]) -> Sequence[Dependency]:
+def _others(job: Job, ends: Ends) -> Sequence[Dependency]:
     """Return the dependencies of a job of the history that may still be open.
 
     A job that has run has met its first dependencies. If its reason is DEPENDENCY, an edit has added new ones since
@@ -284,12 +299,13 @@ def _others(job: Job, ends: Mapping[int, bool]) -> Sequence[Dependency]:
     return ()
 
 
-def _words(
-    spec: JobSpec, after: Sequence[Dependency], ends: Mapping[int, bool], *, begin_at: datetime | None
-) -> list[str]:
+def _words(spec: JobSpec, after: Sequence[Dependency], ends: Ends, *, begin_at: datetime | None) -> list[str]:
     words = []
     if after:
         words.append("after=" + ",".join(_dependency(each, ends) for each in after))
+    for ended in (ends.get(each.job_id) for each in after):
+        if isinstance(ended, MemberEnds):
+            words += [f"{name}={some}" for name, some in (("good", ended.good), ("bad", ended.bad)) if some.ranges]
     if begin_at is not None:
         words.append(f"begin={max(0, to_epoch_ms(begin_at))}")
     if spec.waits.dedupe is not None:
@@ -299,10 +315,11 @@ def _words(
     return words
 
 
-def _dependency(wanted: Dependency, ends: Mapping[int, bool]) -> str:
-    if wanted.job_id not in ends:
-        return str(wanted)
-    return f"{wanted}:{'ok' if ends[wanted.job_id] else 'fail'}"
+def _dependency(wanted: Dependency, ends: Ends) -> str:
+    ended = ends.get(wanted.job_id)
+    if isinstance(ended, MemberEnds):  # its members that have not succeeded never will, if it is over
+        return f"{wanted}:fail" if ended.is_over else str(wanted)
+    return str(wanted) if ended is None else f"{wanted}:{'ok' if ended else 'fail'}"
 
 
 class Found(Exception):
@@ -314,12 +331,25 @@ class Found(Exception):
 
 
 class Unknown(JobNotFound):
-    """Some dependencies are not in the queue: they never were, or they ended long ago."""
+    """Some dependencies are not in the queue: they never were, or they ended long ago.
 
-    def __init__(self, job_ids: tuple[int, ...]) -> None:
+    If one is *followed*, some of its members are not.
+    """
+
+    def __init__(self, job_ids: tuple[int, ...], followed: int | None = None) -> None:
         each = ", ".join(map(str, job_ids))
         super().__init__(f"there is no job {each} to wait for: see gpuqueue queue and gpuqueue history")
-        self.job_ids = job_ids
+        self.job_ids, self.followed = job_ids, followed
+
+
+def unequal(spec: JobSpec, job_id: int, indexes: str) -> BadRequest:
+    """Return the error for an array that follows another one with other *indexes*, or a job that is none."""
+    if not indexes or spec.array is None:
+        return BadRequest(f"--after {job_id}:corr: job {job_id} is no array; --after {job_id} waits for it")
+    own, its = short(str(spec.array.indexes), MAX_SHOWN), short(indexes, MAX_SHOWN)
+    return BadRequest(
+        f"--after {job_id}:corr is for arrays of the same indexes: job {job_id} has {its}, this one {own}"
+    )
 
 
 def whole_array_only(member: Member) -> BadRequest:

@@ -44,7 +44,7 @@ _SWEPT = "GPUQUEUE_SWEEP_"
 _WITH_PATHS = frozenset({EndingKind.REFUSED, EndingKind.LOST})
 #: Reasons of the scripts and of the worker that hold nothing of the user's.
 _GENERIC = re.compile(
-    r"dependency [0-9_]+"
+    r"dependency [0-9_]+(?: succeeded| failed| was cancelled| was lost| did not succeed)?"
     r"|the store lost its data, and how far it had come cannot be read"
     r"|[0-9]+ of its members failed and none succeeded"
     r"|no heartbeat renewed the lease in time"

@@ -140,13 +140,19 @@ def _quoted(option: str, value: str) -> list[str]:
     return [f"{option} {shlex.quote(value)}"]
 
 
+def _awaited(value: str) -> str:
+    """Return how a dependency of sbatch is written here, with ID for the job."""
+    kind = value.partition(":")[0]
+    return {"afterany": "ID:any", "afternotok": "ID:fail", "aftercorr": "ID:corr"}.get(kind, "ID")
+
+
 #: What is typed here for the value of an option of sbatch, if it is not the value itself.
 _TYPED: Mapping[str, Callable[[str, str], list[str]]] = {
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), _in_gpus),
     **dict.fromkeys(("error", "exclusive", "hold", "no-requeue", "test-only"), lambda option, _: [option]),
     **dict.fromkeys(("mem-per-cpu", "mem-per-gpu"), lambda option, _: [f"{option} SIZE"]),
     "cpus-per-gpu": lambda option, _: [f"{option} N"],
-    "dependency": lambda option, value: ["--dedupe KEY" if value == "singleton" else f"{option} ID"],
+    "dependency": lambda option, value: ["--dedupe KEY" if value == "singleton" else f"{option} {_awaited(value)}"],
     "gres": _in_gres,
     "mail-type": lambda option, value: [f"{'--on-fail' if value.upper() == 'FAIL' else option} ADDRESS"],
     "mail-user": lambda *_: [],  # sbatch sends nothing without a mail-type

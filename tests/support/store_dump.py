@@ -163,11 +163,21 @@ def faults(store: Dump) -> list[str]:
         for parent in job.get("af", "").split(",")
         if parent
     }
+    follow = {(parent, job_id) for parent, job_id in awaits if f"{parent}:corr" in jobs[job_id]["af"].split(",")}
+    followers = {
+        (key.partition(":corr:")[2], each[0]) for key, held in store.items() if ":corr:" in key for each in held
+    }
+    found += _compare("followers", followers, follow)
+    startable = {
+        job_id
+        for _, job_id in follow
+        if {*Indexes.parse(jobs[job_id]["rm"])} - {*Indexes.parse(jobs[job_id].get("pg", ""))}
+    }
     heard = {(key.partition(":dep:")[2], each[0]) for key, held in store.items() if ":dep:" in key for each in held}
     found += _compare("dependants", heard, awaits)
     dependent = {job_id for job_id in aside if queued[job_id].get("why") == "dependency"}
-    found += _compare("reasons", dependent, {job_id for _, job_id in awaits} & set(queued))
-    timers = {each for each in _members(store, "timers") if not each.startswith("d:")}
+    found += _compare("reasons", dependent, {job_id for _, job_id in awaits if job_id not in startable} & set(queued))
+    timers = {each for each in _members(store, "timers") if not each.startswith(("c:", "d:"))}
     found += _compare("timers", timers, {each for each in aside - dependent if queued[each]["why"] != "array_limit"})
     found += _compare("who waits and stands in no queue", *_out_of_sight(store, jobs, aside | set(held)))
     keyed = set(store.get(keys.PREFIX + "keys", {}).values())

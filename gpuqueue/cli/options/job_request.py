@@ -61,7 +61,7 @@ _FIELDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "name": (("-n", "--name"), {}),
     "priority": (("-p", "--priority", "priority"), {"type": click.Choice([str(priority) for priority in Priority])}),
     "pool": (("--pool",), {"shell_complete": pools}),
-    "after": (("--after",), {"multiple": True, "metavar": "ID[:ok|any|fail]", "shell_complete": listed(awaited)}),
+    "after": (("--after",), {"multiple": True, "metavar": "ID[:ok|any|fail|corr]", "shell_complete": listed(awaited)}),
     "begin": (("--begin",), {"metavar": "TIME"}),
     "retries": (("--retries",), {"metavar": "N", "type": int}),
     "retry_on": (("--retry-on",), {"metavar": "ENDINGS", "shell_complete": listed(one_of(RetryOn))}),
@@ -180,7 +180,10 @@ def warn_if_nobody_sends(client: Client, job: Job) -> None:
 
 
 #: Help texts of options that ``submit`` and ``edit`` have.
-AFTER = "Wait until this job has succeeded (ok, default), ended (any) or failed (fail). Repeatable, or use commas."
+AFTER = (
+    "Wait until this job has succeeded (ok, default), ended (any) or failed (fail); corr: each member of an array "
+    "until its member of that array has succeeded. Repeatable, or use commas."
+)
 RETRY_ON = f"Endings after which to retry: {', '.join(map(str, RetryOn))}."
 MEM_RETRIES = "Run again with more memory after a lack of device memory, at most N times."
 

@@ -234,6 +234,8 @@ def _array_lines(job: Job) -> list[str]:
         taken = len(array) - ended - len(here.left) - len(here.held)
         words = [(len(here.left), "wait"), (len(here.held), "held"), (taken, "begun and not ended")]
         words += [(count, state) for state, count in here.ended.items()]
+        if here.awaiting:
+            words.insert(1, (len(here.awaiting), f"of them for their member of job {job.spec.waits.followed}"))
         lines.append("  so far     " + (", ".join(f"{count} {word}" for count, word in words if count)))
     return lines
 

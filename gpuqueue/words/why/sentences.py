@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock, from_epoch_ms
+from gpuqueue.model.dependencies import Condition
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.measures import Measure
 from gpuqueue.model.placement import EXTERNAL_SHARE
@@ -74,6 +75,9 @@ def _obstacles(found: Why, explanation: Explanation) -> Iterator[str]:
         yield _held(job)
     if job.reason is WaitReason.ARRAY_LIMIT:
         yield f"array limit: {SENTENCES[job.reason]}; the next member starts when one ends"
+    awaiting = 0 if job.tally is None else len(job.tally.awaiting)
+    if awaiting and job.reason is not WaitReason.DEPENDENCY:
+        yield f"{count(awaiting, 'member')} of it cannot start before their member of job {job.spec.waits.followed}"
     for limit in explanation.limits:
         yield f"limit  {_limit(found, limit)}"
     yield from reserved_lines(found, SystemClock().now())
@@ -174,12 +178,24 @@ def _not_yet(found: Why) -> Iterator[str]:
     if job.reason is WaitReason.PAUSE:
         yield "not before the pause after a rebuild of the store is over: gpuqueue doctor says when that is"
     for each in job.awaits:
+        if each.condition is Condition.CORR:
+            yield from _not_yet_followed(job, each.job_id)
+            continue
         other = found.others.get(each.job_id)
         state = f"it is {other.state}" if other is not None else "it has ended, which the queue is about to report"
         yield f"not before job {each.job_id} has {each.condition.ended}: {state}"
     if job.begins_at is not None and (job.state is JobState.QUEUED or job.begins_at > SystemClock().now()):
         # The time of a held job may have passed, and its reason does not show it.
         yield f"not before {when(job.begins_at)}{_by_its_last_run(job)}"
+
+
+def _not_yet_followed(job: Job, array_id: int) -> Iterator[str]:
+    """Yield what a member, or all waiting members of an array, wait for in the array that theirs follows."""
+    if job.member is not None:
+        other = f"{array_id}_{job.member.index}"
+        yield f"not before its member of job {array_id} has succeeded: gpuqueue why {other}"
+    elif job.reason is WaitReason.DEPENDENCY:
+        yield f"not before members of job {array_id} have succeeded, each before its own: gpuqueue show {array_id}"
 
 
 def _by_its_last_run(job: Job) -> str:

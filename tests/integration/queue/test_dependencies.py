@@ -46,7 +46,7 @@ def run(queue: JobQueue, status: int = 0, ending: Ending | None = None) -> JobSt
 def time_goes_by(queue: JobQueue) -> None:
     """Make every begin time in the store be over, without a claim or a tick."""
     store = connect(queue.url)
-    for job_id in [each for each in store.zrange(keys.PREFIX + "timers", 0, -1) if not each.startswith("d:")]:
+    for job_id in [each for each in store.zrange(keys.PREFIX + "timers", 0, -1) if not each.startswith(("c:", "d:"))]:
         store.zadd(keys.PREFIX + "timers", {job_id: 1})
         store.hset(keys.job(job_id), stored.NOT_BEFORE_MS, 1)
     store.close()

@@ -288,7 +288,7 @@ class Site(RuleBasedStateMachine):
     @rule()
     def time_goes_by(self) -> None:
         """Make every begin time be over: the waiting jobs may start."""
-        waiting = [each for each in self.client.zrange("{gq}:timers", 0, -1) if not each.startswith("d:")]
+        waiting = [each for each in self.client.zrange("{gq}:timers", 0, -1) if not each.startswith(("c:", "d:"))]
         for job_id in waiting:
             self.client.zadd("{gq}:timers", {job_id: 1})
             self.client.hset(f"{{gq}}:j:{job_id}", stored.NOT_BEFORE_MS, 1)

@@ -55,6 +55,8 @@ def of(*lines: str) -> tuple[str, str]:
         ("--mail-type=END,FAIL --mail-user=ann@example.org", "--on-end ADDRESS"),
         ("--mail-type=FAIL", "--on-fail ADDRESS"),
         ("--dependency=afterok:12", "--after ID"),
+        ("--dependency=aftercorr:12", "--after ID:corr"),
+        ("--dependency=afterany:12:13", "--after ID:any"),
         ("--dependency=singleton", "--dedupe KEY"),
         ("--exclusive --hold", "--exclusive --hold"),
         ("--signal=B:USR1@120", "--signal USR1@120"),

@@ -76,10 +76,11 @@ if default_ms then return {'default', default_ms} end
 if not moves and new_time == '0' and time_ms == time_of(known) then time_ms = 0 end -- an unchanged time limit is not checked
 local beyond = beyond_a_limit(job.user, shape, mem, time_ms, true)
 if beyond then return beyond end
-local wanted, trouble
+local wanted, followed, trouble
 if new_after == '1' then
   wanted, trouble = ends_of(waits.after)
   trouble = trouble or circle(wanted)
+  if not trouble then followed, trouble = follow(wanted, waits, spec) end
   if trouble then return trouble end
 end
 
@@ -108,6 +109,7 @@ end
 if wanted then
   drop_dependencies(id, job)
   set_dependencies(id, job, wanted)
+  if followed then begin_follow(id, spec, followed.good) end
 end
 local reason = job.reason or ''
 if job.state == 'queued' then
@@ -116,5 +118,6 @@ if job.state == 'queued' then
 end
 if same and reason ~= '' then unreserve(id) end -- not in a queue now: it cannot use the device
 record_event('edit', id, job.state, now, job.attempts, job.losses, reason, 'spec', spec, 'begin', job.not_before_ms or '', unpack(meant_fields))
+if followed then members_known(id, followed.parent, 'fail', join('', followed.bad), now) end
 wake('work')
-return {job.state}
+return {call('HGET', job_key(id), F.state)}

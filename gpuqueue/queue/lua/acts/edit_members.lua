@@ -52,6 +52,8 @@ else
     for _, range in ipairs(waited) do moved[#moved + 1] = range end
     call('HINCRBY', job_key(id), F.cancelled, array.progress_unknown and part == '' and nowhere_else(id, array) or count_of(moved))
     if part == '' then call('HSET', job_key(id), F.all_cancelled, 1) end
+    members_ended(id, 'fail', moved)
+    if array.pending then call('HSET', job_key(id), F.pending, (cut(array.pending, parts))) end
   end
 end
 call('HSET', job_key(id), F.left, array.left, F.held, array.held)

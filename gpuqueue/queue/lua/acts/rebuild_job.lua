@@ -32,7 +32,11 @@ local job = {user = user, priority = priority, shape = shape}
 store_waits(id, job, waits)
 restore(id, spec, now, job)
 if #ARGV == 15 then
-  set_dependencies(id, job, dependencies(waits.after))
+  local depends_on = dependencies(waits.after)
+  set_dependencies(id, job, depends_on)
+  for _, each in ipairs(depends_on) do
+    if each.condition == 'corr' and array_of(spec) then begin_follow(id, spec, parse_ranges(waits.good)) end
+  end
   if state == 'queued' then
     reason = queue_if_ready(id, job, now)
     call('HSET', job_key(id), F.reason, reason)

@@ -9,6 +9,7 @@
 --       | {'unknown', ids of dependencies that the store does not know, ...}
 --       | {'member', id of a dependency that is a member of an array, id of its array}
 --       | {'never', id of a dependency that ended other than required}
+--       | {'unequal', id of an array that this one follows member by member, its indexes ('': it is none)}
 --       | {'impossible', 'memory', largest bytes of one device} | {'impossible', 'devices', most of one kind on a host}
 --       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0} | {'impossible', 'urgent', 0}
 --       | {'impossible', 'model', 0} | {'impossible', 'named', 0}
@@ -46,6 +47,9 @@ beyond = beyond or beyond_a_submit_limit(user, spec, members and count_of(member
 if beyond then return beyond end
 local wanted, trouble = ends_of(waits.after)
 if trouble then return trouble end
+local followed
+followed, trouble = follow(wanted, waits, spec)
+if trouble then return trouble end
 if (why == '' or why == 'cpu') and limit_in_the_way(user, shape, least_kind(shape)) then why = 'limit' end
 
 local meant_fields
@@ -66,9 +70,11 @@ begin_array(id, spec, waits.hold, job, is_taken)
 call('ZADD', P .. 'live', id, id)
 store_waits(id, job, waits)
 set_dependencies(id, job, wanted)
+if followed then begin_follow(id, spec, followed.good) end
 if waits.hold then record_unqueued(id, job) end
 local aside = waits.hold and 'held' or queue_if_ready(id, job, now)
 if aside ~= '' then call('HSET', job_key(id), F.reason, aside) end
 record_event('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.not_before_ms or '', unpack(meant_fields))
+if followed then members_known(id, followed.parent, 'fail', join('', followed.bad), now) end
 if aside == '' then wake('work') end
 return {verdict, id, stamp, aside ~= '' and aside or why}

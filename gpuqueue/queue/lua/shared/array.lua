@@ -4,6 +4,9 @@
 -- A claimed member is a job of its own, with the id array + 1 + index and the spec of its array. am:<array> holds the
 -- claimed members that have not ended.
 --
+-- Where an array follows another, its field `pending` has the indexes whose member there has not succeeded. They are
+-- among the waiting or held ones like all others, but are not claimed.
+--
 -- An array's state follows from its members, whichever script moved them:
 -- arrow: queued -> running
 -- arrow: queued -> held
@@ -22,7 +25,7 @@
 -- arrow: cancelling -> failed
 -- arrow: cancelling -> cancelled
 local MOST_INDEX, COUNTERS, parse_canonical, count_in, cut, join, array_of, begin_array, read_array, failures_of,
-  update_array, split, spec_of, is_spec_of, still_waits, restore_member, restore
+  update_array, split, spec_of, is_spec_of, still_waits, restore_member, restore, members_ended, follow, begin_follow
 do
 MOST_INDEX = 999999
 -- Wait reasons that update_array sets itself, and so may replace.
@@ -88,36 +91,34 @@ function count_in(text)
   return count
 end
 
--- Cut the indexes from..to out of some ranges. -> what is left, what was cut
-local function cut_one(ranges, from, to)
-  local left, taken = {}, {}
-  local function put(list, first, last, step)
-    if first <= last then list[#list + 1] = {first, last, first == last and 1 or step} end
+-- Return `ranges` without the indexes from the first to the last of each of `others`. Both ascend. Reads each once, for
+-- both may be as scattered as the endings of a million members.
+local function without(ranges, others)
+  local left, next_other = {}, 1
+  local function put(first, last, step)
+    if first <= last then left[#left + 1] = {first, last, first == last and 1 or step} end
   end
   for _, range in ipairs(ranges) do
     local first, last, step = unpack(range)
-    local low = first + math.max(0, math.ceil((from - first) / step)) * step
-    local high = first + math.floor((math.min(to, last) - first) / step) * step
-    if low > high then
-      put(left, first, last, step)
-    else
-      put(left, first, low - step, step)
-      put(taken, low, high, step)
-      put(left, high + step, last, step)
+    while others[next_other] and others[next_other][2] < first do next_other = next_other + 1 end
+    local i = next_other
+    while others[i] and others[i][1] <= last do
+      local from, to = others[i][1], others[i][2]
+      if from > first then put(first, first + math.floor((from - 1 - first) / step) * step, step) end
+      if to >= first then first = first + (math.floor((to - first) / step) + 1) * step end
+      i = i + 1
     end
+    put(first, last, step)
   end
-  return left, taken
+  return left
 end
 
 -- Cut some parts (ranges without steps) out of a text of indexes. -> text of what is left, ranges that were cut
 function cut(text, parts)
-  local left, gone = parse_ranges(text), {}
-  for _, part in ipairs(parts) do
-    local taken
-    left, taken = cut_one(left, part[1], part[2])
-    for _, range in ipairs(taken) do gone[#gone + 1] = range end
-  end
-  return write_ranges(left), gone
+  local ranges = parse_ranges(text)
+  table.sort(parts, function(a, b) return a[1] < b[1] end)
+  local left = without(ranges, parts)
+  return write_ranges(left), without(ranges, left)
 end
 
 -- Merge ranges into a text of indexes. -> text, in ascending order
@@ -163,7 +164,7 @@ function begin_array(id, spec, held, job, are_taken)
 end
 
 local STORED, NAMES = F{state, user, priority, shape, left, held, at_once, all_cancelled, reason, succeeded, failed, cancelled,
-  lost, after, not_before_ms, not_before_reason, progress_unknown, max_failures, failures_before}
+  lost, after, not_before_ms, not_before_reason, progress_unknown, max_failures, failures_before, pending}
 function read_array(id)
   local values, array = call('HMGET', job_key(id), unpack(STORED)), {}
   for i = 1, #NAMES do array[NAMES[i]] = values[i] or nil end
@@ -184,6 +185,17 @@ local function state_of(array, open)
   if array.held ~= '' or array.progress_unknown then return 'held' end
   if to_count(array.cancelled) > 0 then return 'cancelled' end
   return failures_of(array) > 0 and 'failed' or 'succeeded'
+end
+
+-- Return the waiting indexes that may be claimed.
+local function claimable(left, pending)
+  return pending and write_ranges(without(parse_ranges(left), parse_ranges(pending))) or left
+end
+
+-- Return whether an array has a waiting member that waits for no member of another array.
+function any_may_start(id)
+  local left, pending = unpack(call('HMGET', job_key(id), F.left, F.pending))
+  return claimable(left or '', pending) ~= ''
 end
 
 -- Return whether the rest of an array is to be held: so many members failed since its last release, and none succeeded.
@@ -210,10 +222,11 @@ function update_array(id, now, act, ...)
   if not act and fails_too_often(array) then act, fields = 'hold', hold_rest(id, array) end
   local open = call('SCARD', key2('am', id))
   local state, full = state_of(array, open), array.at_once and open >= array.at_once
-  local why = state == 'held' and 'held' or (state == 'queued' and full and 'array_limit') or ''
+  local follows = state == 'queued' and claimable(array.left, array.pending) == ''
+  local why = state == 'held' and 'held' or (state == 'queued' and full and 'array_limit') or (follows and 'dependency') or ''
   local others = array.state == 'queued' and state == 'queued' and (array.reason or '') ~= '' and not RECOMPUTED[array.reason]
   if others then why = array.reason -- another act set this reason, and that act clears it
-  elseif state == 'queued' and not full and queueable(array) then why = queue_if_ready(id, array, now)
+  elseif state == 'queued' and not full and not follows and queueable(array) then why = queue_if_ready(id, array, now)
   else leave(id, array, COUNTERS[state]) end
   if state ~= array.state or why ~= array.reason then call('HSET', job_key(id), F.state, state, F.reason, why) end
   if act or state ~= array.state then
@@ -230,13 +243,17 @@ end
 -- -> id, index, text of what is left; nil if no member may be claimed (the array then leaves the queue)
 function split(id, rm, now)
   local key = job_key(id)
-  local u, priority, sh, mem, rq, ts, cap, tw, rt, ro, lf =
+  local u, priority, sh, mem, rq, ts, cap, tw, rt, ro, lf, pending =
     unpack(call('HMGET', key, F.user, F.priority, F.shape, F.mem_bytes, F.requeue, F.submitted_ms, F.at_once,
-      F.member_claimed_ms, F.retries_allowed, F.retry_on, F.promotions))
+      F.member_claimed_ms, F.retries_allowed, F.retry_on, F.promotions, F.pending))
   local index, left = nil, rm
   if not cap or call('SCARD', key2('am', id)) < tonumber(cap) then
-    repeat index, left = take_first(left)
+    local ready = claimable(rm, pending)
+    repeat
+      index, ready = take_first(ready)
+      if pending and index then left = cut(left, {{index, index, 1}}) end
     until not index or call('EXISTS', job_key(member_id(id, index))) == 0 -- a member must never exist twice
+    if not pending then left = ready end
   end
   local member = index and member_id(id, index)
   if member then
@@ -254,7 +271,7 @@ function split(id, rm, now)
     call('HSET', key, F.started_ms, whole(now))
     record_event('array', id, 'queued', now, 0, 0, '', 'began', whole(now))
   end
-  if cap or not left or left == '' then
+  if cap or pending or not left or left == '' then
     update_array(id, now)
     left = call('HGET', key, F.left) -- the rest may be held now
   end
@@ -263,10 +280,83 @@ end
 
 -- Count an ended member in its array.
 after_close = function(id, state, now)
-  local array = call('HGET', job_key(id), F.array)
+  local array, index = unpack(call('HMGET', job_key(id), F.array, F.index))
   if not array or call('SREM', key2('am', array), id) == 0 then return end
   call('HINCRBY', job_key(array), COUNTERS[state], 1)
+  index = tonumber(index or '')
+  if index then members_ended(array, state == 'succeeded' and 'ok' or 'fail', {{index, index, 1}}) end
   update_array(array, now)
+end
+
+-- Report the end of some members to the arrays that follow this one: in batches (queue_due in dependencies.lua).
+function members_ended(id, how, ranges)
+  if #ranges == 0 or call('EXISTS', key2('corr', id)) == 0 then return end
+  call('ZADD', P .. 'timers', 0, 'c:' .. id .. ':' .. how .. ':0:' .. write_ranges(ranges))
+end
+
+-- Update an array when members of the array that it follows have ended: those of the same index may be claimed, or are
+-- cancelled. `text` has the indexes; nil: all that still wait.
+function members_known(id, parent, how, text, now)
+  local array = read_array(id)
+  if not array.left or COUNTERS[array.state] then return end
+  local ranges = parse_ranges(text or array.pending)
+  local pending = cut(array.pending or '', ranges)
+  if pending ~= '' then call('HSET', job_key(id), F.pending, pending) else call('HDEL', job_key(id), F.pending) end
+  local moved, held = {}, {}
+  if how ~= 'ok' then
+    array.left, moved = cut(array.left, ranges)
+    array.held, held = cut(array.held, ranges)
+  end
+  for _, range in ipairs(held) do moved[#moved + 1] = range end
+  if #moved == 0 then return update_array(id, now) end
+  local part = join('', moved)
+  call('HINCRBY', job_key(id), F.cancelled, count_of(moved))
+  call('HSET', job_key(id), F.left, array.left, F.held, array.held)
+  members_ended(id, 'fail', moved)
+  local because = 'dependency ' .. parent .. '_' .. whole(moved[1][1]) .. ' did not succeed'
+  if array.left == '' and array.held == '' then call('HSET', job_key(id), F.because, because) end -- else none is held for it
+  update_array(id, now, 'cancel', 'part', part, 'left', array.left, 'held', array.held, 'because', because)
+end
+
+-- Find what has ended of the array that a request follows member by member. `good` and `bad` are the members that have
+-- ended, as far as the caller knows: the store forgets them.
+-- -> {array, members that succeeded, members that did not}, nil if it follows none | nil, the reply
+function follow(wanted, waits, spec)
+  local parent
+  for _, each in ipairs(wanted) do
+    if each.condition == 'corr' then parent = each.id end
+  end
+  if not parent then return nil end
+  local text, ranges = array_of(spec)
+  local good, bad = parse_ranges(waits.good), parse_ranges(waits.bad)
+  local array = read_array(parent)
+  if array.state then
+    local its_text = array.left and array_of(call('GET', key2('s', parent)) or '') or ''
+    if its_text ~= text then return nil, {'unequal', parent, its_text} end
+    local rest = array.progress_unknown and {} or ranges
+    for _, some in ipairs({parse_ranges(array.left), parse_ranges(array.held), good, bad}) do rest = without(rest, some) end
+    for _, member in ipairs(call('SMEMBERS', key2('am', parent))) do
+      local index = tonumber(call('HGET', job_key(member), F.index) or '')
+      if index then rest = without(rest, {{index, index, 1}}) end
+    end
+    for _, range in ipairs(rest) do
+      for index = range[1], range[2], range[3] do
+        local state = call('HGET', job_key(member_id(parent, index)), F.state)
+        if not state then return nil, {'unknown', parent} end
+        local some = state == 'succeeded' and good or bad
+        some[#some + 1] = {index, index, 1}
+      end
+    end
+    good, bad = parse_ranges(join('', good)), parse_ranges(join('', bad))
+  end
+  if #good == 0 and #without(ranges, bad) == 0 then return nil, {'never', parent, 'fail'} end
+  return {parent = parent, good = good, bad = bad}
+end
+
+-- Let a new array, or one that is edited, follow another.
+function begin_follow(id, spec, good)
+  local pending = write_ranges(without(select(2, array_of(spec)), good))
+  if pending ~= '' then call('HSET', job_key(id), F.pending, pending) end
 end
 
 -- Return the spec of a job; of a member the spec of its array, unless that was lost.

@@ -1,8 +1,12 @@
 -- Jobs that may not start yet. Such a job is queued, has a wait reason and is in no queue, so no claim ever reads it,
 -- however many there are. A begin time is in `timers`; a dependency is in `dep:<id>` of each job it waits for. Goes
 -- before every act that queues a job, removes one or ends one.
+--
+-- An array can follow another one member by member: `id:corr`. `corr:<id>` has the arrays that follow an array, and the
+-- field `pending` of a follower the indexes that may not start yet (see array.lua).
 local waits_of, dependencies, store_waits, job_with_key, ends_of, set_dependencies, drop_dependencies, queue_if_ready, leave, queue_due,
   queue_due_if_any, queue_again, after_failure, lose, moment, record_unqueued, forget_unqueued
+local any_may_start, members_known -- set in array.lua
 do
 local LET_IN = 25 -- jobs that one script queues or ends; the rest is for the next script
 local REQUEUES, REQUEUE_MS, EX_TEMPFAIL = 5, 5000, 75 -- sysexits.h
@@ -16,13 +20,15 @@ local WORDS = {
   after = '^[%d:a-z,]+$', begin = '^%d+$', hold = '^1$', key = '^[%w_.@+:-]+$', times = '^%d%d?%d?$', on = '^[%l_,]+$',
   retries = '^%d%d?%d?$', requeues = '^%d%d?%d?$', granted = '^%d%d?%d?%d?%d?%d?$',
   why = '^[%l_]+$', memretries = '^%d%d?%d?$',
+  good = '^[%d,:-]+$', bad = '^[%d,:-]+$', -- members of the followed array that have ended, as the history knows
 }
+local LONGEST = 2 ^ 24 -- both of them for a million scattered members
 local ENDED = {succeeded = 'ok', failed = 'fail', cancelled = 'fail', lost = 'fail'} -- as dependent jobs see it
-local CONDITIONS = {ok = true, any = true, fail = true}
+local CONDITIONS = {ok = true, any = true, fail = true, corr = true}
 function waits_of(place)
   local found, wrong = {}, redis.error_reply('BADARGS argument ' .. place .. ' is no way to wait')
   local text = ARGV[place] or ''
-  if #text > 65536 then return nil, wrong end
+  if #text > LONGEST then return nil, wrong end
   for word in string.gmatch(text, '[^ ]+') do
     local name, value = string.match(word, '^(%l+)=(.+)$')
     if not name or not WORDS[name] or not string.find(value, WORDS[name]) or found[name] then return nil, wrong end
@@ -79,6 +85,7 @@ function ends_of(text)
     if array then return nil, {'member', each.id, array} end
     if state then how = ENDED[state] or '' end
     if how == '' and not state then unknown[#unknown + 1] = each.id
+    elseif each.condition == 'corr' then wanted[#wanted + 1] = {id = each.id, condition = 'corr', how = how}
     elseif how == '' then wanted[#wanted + 1] = {id = each.id, condition = each.condition, how = ''}
     elseif not is_met(each.condition, how) then return nil, {'never', each.id, how} end
   end
@@ -92,6 +99,7 @@ function set_dependencies(id, job, wanted)
   for _, each in ipairs(wanted) do
     left[#left + 1] = each.id .. ':' .. each.condition
     call('ZADD', key2('dep', each.id), id, id)
+    if each.condition == 'corr' then call('ZADD', key2('corr', each.id), id, id) end
     if each.how ~= '' then call('ZADD', P .. 'timers', 0, 'd:' .. each.id .. ':' .. each.how) end
   end
   local before = job.after
@@ -102,8 +110,11 @@ end
 
 -- Drop all dependencies of the job.
 function drop_dependencies(id, job)
-  for _, each in ipairs(dependencies(job.after)) do call('ZREM', key2('dep', each.id), id) end
-  if job.after then call('HDEL', job_key(id), F.after) end
+  for _, each in ipairs(dependencies(job.after)) do
+    call('ZREM', key2('dep', each.id), id)
+    if each.condition == 'corr' then call('ZREM', key2('corr', each.id), id) end
+  end
+  if job.after then call('HDEL', job_key(id), F.after, F.pending) end
   job.after = nil
 end
 
@@ -121,11 +132,20 @@ function forget_unqueued(id, job)
   if call('EXISTS', key2('aside', job.user)) == 0 then call('SREM', P .. 'asiders', job.user) end
 end
 
+-- Return whether the job, or each member of an array, waits for another job.
+local function waits_for_others(id, job)
+  local all = dependencies(job.after)
+  for _, each in ipairs(all) do
+    if each.condition ~= 'corr' then return true end
+  end
+  return #all > 0 and not any_may_start(id)
+end
+
 -- Queue a job if it may start. -> its wait reason: '' if it is in the queue
 function queue_if_ready(id, job, now)
-  local must_wait = moment(job.not_before_ms) > now
-  if (job.after or '') ~= '' or must_wait then record_unqueued(id, job) end
-  if (job.after or '') ~= '' then return 'dependency' end
+  local must_wait, depends = moment(job.not_before_ms) > now, job.after and waits_for_others(id, job)
+  if depends or must_wait then record_unqueued(id, job) end
+  if depends then return 'dependency' end
   if must_wait then
     call('ZADD', P .. 'timers', job.not_before_ms, id)
     return string.match(job.not_before_reason or '', '^[%l_]+$') or 'begin'
@@ -174,13 +194,18 @@ end
 -- Update one job when a job that it depends on has ended.
 local function parent_ended(id, parent, how, now)
   local job = read_job(id)
-  if job.state ~= 'queued' and job.state ~= 'held' then return end
-  local left = {}
+  if job.state ~= 'queued' and job.state ~= 'held' and not job.left then return end
+  local left, followed = {}, false
   for _, each in ipairs(dependencies(job.after)) do
     if each.id ~= parent then left[#left + 1] = each
+    elseif each.condition == 'corr' then followed = true
     elseif not is_met(each.condition, how) then return cancel_dependent(id, job, parent .. end_of(parent, how), now) end
   end
   set_dependencies(id, job, left)
+  if followed then
+    call('ZREM', key2('corr', parent), id)
+    return members_known(id, parent, 'fail', nil, now) -- those that still wait for a member
+  end
   if job.state ~= 'queued' or job.after or not queueable(job) then return end
   local reason = queue_if_ready(id, job, now)
   call('HSET', job_key(id), F.reason, reason)
@@ -195,7 +220,16 @@ function queue_due(now)
     local due = call('ZRANGE', P .. 'timers', '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, 1)[1]
     if not due then break end
     local parent, how = string.match(due, '^d:(%d+):(%l+)$')
-    if parent then
+    local array, its_end, last, members = string.match(due, '^c:(%d+):(%l+):(%d+):([%d,:-]+)$')
+    if array then
+      local children = call('ZRANGE', key2('corr', array), '(' .. last, '+inf', 'BYSCORE', 'LIMIT', 0, left)
+      call('ZREM', P .. 'timers', due)
+      for i = 1, #children do members_known(children[i], array, its_end, members, now) end
+      if #children == left then
+        call('ZADD', P .. 'timers', 0, 'c:' .. array .. ':' .. its_end .. ':' .. children[#children] .. ':' .. members)
+      end
+      left = left - #children - 1
+    elseif parent then
       local children = call('ZRANGE', key2('dep', parent), 0, left - 1)
       for i = 1, #children do
         call('ZREM', key2('dep', parent), children[i])
