@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.placement import UuidsOf, counts_use, placed
@@ -25,6 +25,7 @@ from gpuqueue.system.account import current_umask
 from gpuqueue.system.command_line import STAYS, Travel, command_of, name_of, script_to_judge, working_directory
 from gpuqueue.system.environment import given_variables, travelling
 from gpuqueue.system.git_checkout import CheckoutReader
+from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
         snapshots,
     )
     from gpuqueue.client.memory import OpenMemory
-    from gpuqueue.model import file_patterns, python_environments, times
+    from gpuqueue.model import file_patterns, output_file, python_environments, times
     from gpuqueue.model.array import Array
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.queue.requests import Ends
@@ -52,6 +53,7 @@ else:  # needed by few submits
     file_patterns = later("gpuqueue.model.file_patterns")
     memory = later("gpuqueue.client.memory")
     notifications = later("gpuqueue.client.notifications")
+    output_file = later("gpuqueue.model.output_file")
     placeholders = later("gpuqueue.client.placeholders")
     python_environments = later("gpuqueue.model.python_environments")
     reads = later("gpuqueue.client.reads")
@@ -161,6 +163,8 @@ def completed(
     device, placement = placed(request, site.uuids_of)
     asked = None if request.mem == AUTO else request.mem
     meanwhile()  # its imports take as long as git, which runs in parallel
+    fields = {"name": name_of(argv, script), **spec_fields(request)}
+    fields |= _outputs(request, fields["name"], account, directory, travel)
     spec = JobSpec(
         argv=argv,
         cwd=str(directory),
@@ -179,7 +183,7 @@ def completed(
         array=_array(request),
         notifications=site.notifications(request),
         git=checkout.seen() if checkout is not None else None,
-        **{"name": name_of(argv, script), **spec_fields(request)},
+        **fields,
     )
     if spec.array is not None:
         placeholders.check(spec)
@@ -210,6 +214,39 @@ def _array(request: JobRequest) -> Array | None:
     if path is not None:
         sweeps = (placeholders.each_line(path), *sweeps)
     return validation.array(request.array, sweeps, request.at_once, request.max_failures)
+
+
+def _outputs(request: JobRequest, name: str, account: Account, directory: Path, travel: Travel) -> dict[str, Any]:
+    """Return the fields of the spec for the links to the logs of *request*. One file for both is one log.
+
+    Raises:
+        BadRequest: a name is malformed, no link can be made there, or the code travels.
+
+    """
+    given = {"output": request.output, "error": request.error}
+    if given["error"] == given["output"]:
+        given["error"] = None
+    fields: dict[str, Any] = {} if given["error"] is None else {"separate_stderr": True}
+    for field, value in given.items():
+        text = validation.text_or_none(field, value)
+        if text is not None:
+            if travel.with_code:
+                raise BadRequest(output_file.NOT_HERE)
+            fields[field] = pattern = output_file.pattern_of(text, option=f"--{field}", name=name, user=account.name)
+            output_file.check_members(pattern, is_array=bool(request.array or request.sweep or request.each_line))
+            _check_place(directory, pattern)
+    return fields
+
+
+def _check_place(directory: Path, pattern: str) -> None:
+    """Check that a link of this name can be made in *directory*, as far as the name is known."""
+    within, name = output_file.place_of(pattern)
+    above = directory / within
+    if not os.path.isdir(above):  # noqa: PTH112 - Path.is_dir fails on a name that is too long
+        raise BadRequest(f"the link to the output needs the directory {plain(str(above))}, and there is none: mkdir -p")
+    file = "" if name is None else os.path.join(above, name)  # noqa: PTH118
+    if os.path.lexists(file) and not os.path.islink(file):  # noqa: PTH114
+        raise BadRequest(f"{plain(file)} exists, and the link to the output replaces no file: name another, or move it")
 
 
 def _waits(request: JobRequest) -> Waits:

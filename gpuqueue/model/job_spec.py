@@ -26,12 +26,13 @@ from gpuqueue.text.sanitize import brief, name_of
 from gpuqueue.text.units import MAX_BYTES, MAX_S, format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from gpuqueue.model import code_snapshot, file_patterns, host_limits
+    from gpuqueue.model import code_snapshot, file_patterns, host_limits, output_file
     from gpuqueue.model import probe as probes
 else:
     code_snapshot = later("gpuqueue.model.code_snapshot")
     file_patterns = later("gpuqueue.model.file_patterns")
     host_limits = later("gpuqueue.model.host_limits")
+    output_file = later("gpuqueue.model.output_file")
     probes = later("gpuqueue.model.probe")
 
 #: Default time between the signal and the limit, in seconds, as in Slurm.
@@ -208,6 +209,8 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("requeue", "requeue", _FLAG, "true or false"),
     ("cap", "cap", _FLAG, "true or false"),
     ("separate_stderr", "separate_stderr", _FLAG, "true or false"),
+    ("output", "output", _TEXT_OR_NONE, "text"),
+    ("error", "error", _TEXT_OR_NONE, "text"),
     ("warm", "warm", _FLAG, "true or false"),
     ("script", "script", _TEXT_OR_NONE, "text"),
     ("interpreter", "interpreter", _TEXT_OR_NONE, "text"),
@@ -269,6 +272,8 @@ class JobTerms:
     - ``expected_utilisation`` is the share of time, 0 to 1, in which it probably uses each device. None: unknown.
     - ``probe`` is the text of a :class:`~gpuqueue.model.probe.Probe` if the job runs only to find out its memory.
     - ``cpus`` and ``cpu_mem_bytes`` are the most processors and host memory that the job may use.
+    - ``output`` and ``error`` name the links to the log and to standard error that each run makes in ``cwd``, with the
+      codes of :mod:`gpuqueue.model.output_file`.
     - ``visible`` is how the job finds its GPUs. None means as the setting ``visible`` of their host says.
     - ``notifications`` are the notifications to send at the final end of the job.
     - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
@@ -307,6 +312,8 @@ class JobTerms:
     cpu_mem_bytes: int | None = None
     expected_utilisation: float | None = None
     visible: Visible | None = None
+    output: str | None = None
+    error: str | None = None
     #: The last of these fields: submit_limits.lua needs it before the account.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -382,6 +389,11 @@ class JobSpec(JobTerms):
             host_limits.check(self.cpus, self.cpu_mem_bytes)
         if self.pty is not None and self.separate_stderr:
             raise BadRequest("a terminal has one output: choose --pty or --separate-stderr")
+        links = [each for each in (self.output, self.error) if each is not None]
+        for each in links:
+            output_file.check(each)
+        if links and self.snapshot is not None:
+            raise BadRequest(output_file.NOT_HERE)
 
     def _check_devices(self) -> None:
         if self.expected_utilisation is not None and not 0 <= self.expected_utilisation <= 1:

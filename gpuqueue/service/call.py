@@ -295,6 +295,8 @@ def _spec_without_arguments(spec: JobSpec) -> JobSpec:
         environment=None,
         git=None,
         snapshot=None,
+        output=None,
+        error=None,
         keep=(),
         notifications=(),
         waits=replace(spec.waits, dedupe=None),

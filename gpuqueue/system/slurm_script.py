@@ -59,7 +59,7 @@ OPTIONS: Mapping[str, Counterpart] = {
     "cpus-per-gpu": Counterpart(option="--cpus"),
     "cpus-per-task": Counterpart("c", "--cpus"),
     "dependency": Counterpart("d", "--after"),
-    "error": Counterpart("e", "--separate-stderr"),
+    "error": Counterpart("e", "--error"),
     "exclusive": Counterpart(option="--exclusive"),
     "export": Counterpart(otherwise="the job has your environment, and --env adds to it"),
     "gpus": Counterpart("G", "--gpus"),
@@ -78,7 +78,7 @@ OPTIONS: Mapping[str, Counterpart] = {
     "nodes": Counterpart("N", otherwise="a job runs on one host"),
     "ntasks": Counterpart("n", otherwise=_ONE_COMMAND),
     "ntasks-per-node": Counterpart(otherwise=_ONE_COMMAND),
-    "output": Counterpart("o", otherwise="gpuqueue logs ID shows the output"),
+    "output": Counterpart("o", "--output"),
     "partition": Counterpart("p", "--pool"),
     "qos": Counterpart("q", "--priority"),
     "requeue": Counterpart(otherwise="a lost job is queued again anyway"),
@@ -149,7 +149,7 @@ def _awaited(value: str) -> str:
 #: What is typed here for the value of an option of sbatch, if it is not the value itself.
 _TYPED: Mapping[str, Callable[[str, str], list[str]]] = {
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), _in_gpus),
-    **dict.fromkeys(("error", "exclusive", "hold", "no-requeue", "test-only"), lambda option, _: [option]),
+    **dict.fromkeys(("exclusive", "hold", "no-requeue", "test-only"), lambda option, _: [option]),
     **dict.fromkeys(("mem-per-cpu", "mem-per-gpu"), lambda option, _: [f"{option} SIZE"]),
     "cpus-per-gpu": lambda option, _: [f"{option} N"],
     "dependency": lambda option, value: ["--dedupe KEY" if value == "singleton" else f"{option} {_awaited(value)}"],

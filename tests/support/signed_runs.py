@@ -64,4 +64,5 @@ def fields_of(
         "typed": spec.pty is not None and spec.pty.typed,
         "code": code,
         "ticket": spec.ticket,
+        "outputs": {"log": spec.output, "stderr": spec.error},
     }

@@ -25,6 +25,7 @@ from workers.launcher.ticket import PATH
 from workers.shim import code
 from workers.shim.host_memory import adjust_oom_score
 from workers.shim.not_started import TOO_LATE, why
+from workers.shim.output_link import make_links
 from workers.shim.tree import PR_SET_PDEATHSIG, begin_child, prctl, raise_open_files
 
 TYPE_CHECKING = False
@@ -69,6 +70,8 @@ class LaunchRequest(NamedTuple):
     oom_score_adj: int = 0
     #: Whether shared memory that its processes have used is removed at the end.
     remove_shared_memory: bool = False
+    #: Which links to its logs the job's first process makes: log -> pattern, None for no link.
+    outputs: dict[str, str | None] = {}  # noqa: RUF012 - of a named tuple
 
     @classmethod
     def read(cls, fd: int) -> LaunchRequest:
@@ -98,6 +101,7 @@ class LaunchRequest(NamedTuple):
                 ticket=spec.get("ticket"),  # likewise
                 oom_score_adj=spec.get("oom_score_adj", 0),  # likewise
                 remove_shared_memory=spec.get("remove_shared_memory") is True,  # likewise
+                outputs=spec.get("outputs") or {},  # likewise
             )
             words = [found.name, found.cwd, *found.argv, *found.env, *dict.values(found.env)]
             fits = (
@@ -109,6 +113,8 @@ class LaunchRequest(NamedTuple):
                 and type(found.oom_score_adj) is int
                 and 0 <= found.oom_score_adj <= MAX_OOM_SCORE_ADJ  # less would be the right of root
             )
+            fits = fits and type(found.outputs) is dict and found.outputs.keys() <= {"log", "stderr"}
+            fits = fits and all(type(pattern) in {str, type(None)} for pattern in found.outputs.values())
             fits = fits and all(type(word) is str for word in words) and found.limits.are_valid
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             raise Refused(f"the spec of the run is damaged: {error!r}") from error
@@ -161,6 +167,7 @@ def become(
         raise_open_files()
         step = f"cannot enter the working directory {request.cwd} as {account.pw_name}"
         os.chdir(request.cwd)  # as the user: root could enter more, or less (a file server that maps root to nobody)
+        make_links(request.outputs, request.env)
         if time.monotonic() >= request.start_before:
             os.write(answer, f"0 {TOO_LATE}".encode())
             return

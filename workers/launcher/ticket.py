@@ -133,6 +133,12 @@ def _is_directory(request: LaunchRequest, statement: Mapping[str, Any], _job: in
     return request.code is not None or bool(request.cwd == statement["cwd"])
 
 
+def _are_outputs(request: LaunchRequest, statement: Mapping[str, Any], _job: int, _program: str | None) -> bool:
+    """Return whether no link to a log has another name than the signed one. Where there is none, none is made."""
+    output, error = statement.get("outputs") or (None, None)
+    return request.outputs.get("log") in {None, output} and request.outputs.get("stderr") in {None, error}
+
+
 #: What is compared, in words for a message.
 _CHECKS: tuple[tuple[str, Callable[[LaunchRequest, Mapping[str, Any], int, str | None], bool]], ...] = (
     ("its id", _is_job),
@@ -142,6 +148,7 @@ _CHECKS: tuple[tuple[str, Callable[[LaunchRequest, Mapping[str, Any], int, str |
     ("its umask", _is_umask),
     ("the variables of its run", _has_variables_of_run),
     ("its terminal", _is_terminal),
+    ("the links to its output", _are_outputs),
 )
 
 

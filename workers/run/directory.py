@@ -376,6 +376,8 @@ class ShimSpec:
     #: The signature of the service, by which a launcher knows the job (:mod:`gpuqueue.model.ticket`). None: there is
     #: none.
     ticket: str | None = None
+    #: Which links to its logs the job's first process makes: log -> pattern, None for no link.
+    outputs: Mapping[str, str | None] | None = None
     #: What is added to the score by which the kernel chooses a process to kill when host memory runs out; 0: nothing.
     oom_score_adj: int = 0
     #: Whether shared memory that the run has used and that no process uses at its end is removed.

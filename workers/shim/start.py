@@ -17,6 +17,7 @@ from workers.shim.files import POLL_S, asked_end, put, read, renewed_until
 from workers.shim.host_memory import adjust_oom_score
 from workers.shim.launched import launch
 from workers.shim.not_started import TOO_LATE, NotStarted, no_process, no_start, why
+from workers.shim.output_link import make_links
 from workers.shim.preempt_request import NEVER, PreemptRequest
 from workers.shim.pseudo_terminal import Terminal
 from workers.shim.tree import Tree, begin_child, end_child, raise_open_files
@@ -140,6 +141,7 @@ def execute(spec: dict[str, Any], output: LogFile | Terminal, answer: int, paren
             code.unpack(os.open(code.BUNDLE, os.O_RDONLY | os.O_CLOEXEC), spec["code"])
         step = f"cannot enter the working directory {spec['cwd']}"
         os.chdir(spec["cwd"])  # can block for ever on a dead file server
+        make_links(spec.get("outputs") or {}, spec["env"])  # a worker of an earlier version writes none
         if time.monotonic() >= spec["start_before"]:
             os.write(answer, f"0 {TOO_LATE}".encode())
             return

@@ -138,6 +138,7 @@ class Spawn:
                 code=code,
                 limits=_limits(spec),
                 ticket=None if launcher is None else spec.ticket,
+                outputs=self._outputs(run, spec),
                 oom_score_adj=settings.oom_score_adj,
                 remove_shared_memory=settings.remove_shared_memory,
             ),
@@ -146,6 +147,15 @@ class Spawn:
         directory.note_user(spec.account.name)
         directory.renew(start_before)
         return env
+
+    def _outputs(self, run: LiveRun, spec: JobSpec) -> Mapping[str, str | None] | None:
+        """Return the links to the logs of *run*. The submitter sees them only on this host, where the logs are."""
+        if spec.output is None and spec.error is None:
+            return None
+        if spec.account.host != self._settings.host:
+            run.notes.append(f"no link to its output: it runs on {self._settings.host}, and gpuqueue logs shows it")
+            return None
+        return {"log": spec.output, "stderr": spec.error}
 
     def _shim_of(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim:
         """Start the shim of *run*. From then on only the shim holds the run's lock, so a free lock means no shim."""

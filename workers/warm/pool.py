@@ -105,10 +105,13 @@ class Image:
 
 def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
     """Return the image of a warm interpreter for *spec*, or in words why *spec* cannot start warm."""
-    if spec.pty is not None:
-        return "it has a terminal"
-    if spec.separate_stderr:
-        return "its standard error has a file of its own"
+    for is_so, why in (
+        (spec.pty is not None, "it has a terminal"),
+        (spec.output is not None, "its log gets a link"),
+        (spec.separate_stderr, "its standard error has a file of its own"),
+    ):
+        if is_so:
+            return why
     if len(spec.argv) < WORDS or not Path(spec.argv[0]).name.startswith("python") or not spec.argv[1].endswith(".py"):
         return "its command is not python and a script"
     allocator = chooses_allocator(env)

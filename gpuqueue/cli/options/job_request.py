@@ -325,7 +325,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Code and environment": (
         *("cwd", "env", "python", "environment", "warm", "snapshot", "no_snapshot", "snapshot_allow", "keep", "git"),
     ),
-    "Name and output": ("name", "tags", "pty", "separate_stderr"),
+    "Name and output": ("name", "tags", "pty", "separate_stderr", "output", "error"),
 }
 
 
@@ -442,6 +442,12 @@ _OPTIONS: tuple[Option, ...] = (
     ),
     click.option("--pty", is_flag=True, help="Run the job on a terminal; with run, attach yours to it."),
     click.option("--separate-stderr", is_flag=True, help="Write standard error to a separate file."),
+    click.option(
+        "--output",
+        metavar="FILE",
+        help="Make FILE a link to the log: %j is the job, %A the array, %a the index, %x the name, %u the user.",
+    ),
+    click.option("--error", metavar="FILE", help="The same for standard error, which then has a log of its own."),
     click.option(
         "--no-git", "git", is_flag=True, callback=_off, help="Do not record the git commit of the working directory."
     ),

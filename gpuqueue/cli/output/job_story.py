@@ -151,6 +151,7 @@ def _requested_lines(record: Record) -> list[str]:
         + (f", {spec.signal} before that" if spec.signal else "")
         + f", {priority_of(job)}",
         *([f"  limits     {limits}"] if limits is not None else []),
+        *[f"  {name:10} {plain(file)}" for name, file in (("output", spec.output), ("error", spec.error)) if file],
         *_wait_lines(job),
         *_array_lines(job),
         *([f"  tags       {' '.join(job.tags)}"] if job.tags else []),

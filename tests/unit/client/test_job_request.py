@@ -18,6 +18,7 @@ from gpuqueue.cli.options.job_request import GROUPS
 from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.submit import spec_of
 from gpuqueue.codec import decode_spec, encode_spec
+from gpuqueue.errors import BadRequest
 from gpuqueue.history.columns import spec_columns
 from gpuqueue.model.job_request import JobEdit, JobRequest
 from gpuqueue.model.job_spec import Account, Checkout, JobSpec
@@ -66,6 +67,8 @@ SAMPLES: dict[str, Any] = {
     "tags": ["baseline"],
     "git": True,
     "separate_stderr": True,
+    "output": "out-%j.txt",
+    "error": "err-%j.txt",
     "snapshot": True,
     "snapshot_allow": [".env"],
     "keep": ["results/**"],
@@ -172,3 +175,23 @@ def test_each_field_reaches_the_spec(site: Any) -> None:
 
     seen = set().union(*found.values())
     assert {each.name for each in fields(JobSpec)} - NOT_REQUESTED == seen - NOT_REQUESTED
+
+
+def refused(site: Any, **fields: Any) -> str:
+    """Return why a request with these fields is refused."""
+    with pytest.raises(BadRequest) as raised:
+        spec_of(site, JobRequest(["true"], mem="1M", git=False, **fields))
+    return str(raised.value)
+
+
+def test_a_link_to_the_output_that_cannot_be_made_is_refused(site: Any, tmp_path: Any) -> None:
+    """A file in the way, a missing directory, and code that travels are named at submit; an earlier link is not."""
+    (tmp_path / "old.txt").touch()
+    (tmp_path / "link.txt").symlink_to("/runs/1/1.a/log")
+    assert "replaces no file" in refused(site, output="old.txt")
+    assert "mkdir -p" in refused(site, error="logs/%j.txt")
+    assert "one file for all members" in refused(site, output="out.txt", array="0-3")
+    assert "gpuqueue logs ID > FILE" in refused(site, output="out.txt", snapshot=True)
+    request = JobRequest(["true"], mem="1M", git=False, output="link.txt", error="link.txt")
+    spec = spec_of(site, request)
+    assert ("link.txt", None, False) == (spec.output, spec.error, spec.separate_stderr)

@@ -139,6 +139,7 @@ def test_every_field_of_version_1_loads_for_ever() -> None:
         {"umask": 0o077},
         {"warm": True},
         {"separate_stderr": True},
+        {"output": "out-%j.txt", "error": "err.txt"},
         {"cpus": 0.5, "cpu_mem_bytes": 32 * 2**30},
         {"environment": "torch-2.6"},
         {"probe": "steps=5", "time_limit_s": 9.0},

@@ -68,6 +68,20 @@ def test_the_output_opens_by_its_name(as_user: Start) -> None:
     assert ["one", "two", "three"] == run.log().splitlines()
 
 
+def test_her_link_leads_to_the_log(as_user: Start, people: People, launcher: Launcher) -> None:
+    """The link is hers and in her directory, she reads the log through it while the job runs, and nobody else does."""
+    run_dir = f"{launcher.runs}/1/{RUN_TOKEN}"
+    env = {"PATH": os.environ["PATH"], TOKEN: RUN_TOKEN, "GPUQUEUE_JOB_ID": "1", "GPUQUEUE_RUN_DIR": run_dir}
+    run = as_user("/bin/sh", "-c", "echo one; cat out-1 >&2", env=env, outputs={"log": "out-%j"}, separate_stderr=True)
+
+    assert 0 == run.ended().ending.exit_code
+    link = Path(people.alice.pw_dir, "out-1")
+    assert (people.alice.pw_uid, f"{run_dir}/log") == (link.lstat().st_uid, str(link.readlink()))
+    assert "one\n" == (run.directory.path / "stderr").read_text()
+    assert "one" in people.shell(people.alice, f"cat {link}").stdout
+    assert 0 != people.shell(people.bob, f"cat {run_dir}/log").returncode
+
+
 def test_separate_errors_stay_separate(as_user: Start) -> None:
     """Standard error goes to its own file if the job wants that."""
     run = as_user("/bin/sh", "-c", "echo out; echo err >&2", separate_stderr=True)

@@ -77,6 +77,27 @@ def test_standard_error_apart(site: Site) -> None:
 
 
 @pytest.mark.full
+def test_files_are_links_to_the_logs(site: Site, tmp_path: Path) -> None:
+    """--output and --error are links to the logs of the last run, and each member of an array has its own."""
+    site.start_recorder()
+    site.start_worker()
+    here = ("--mem", "1M", "--cwd", str(tmp_path))
+    command = ("--", "sh", "-c", BOTH)
+
+    site.cli("run", "--output", "out-%j.txt", "--error", "err.txt", *here, *command)
+    assert ("out\nmore\n", "err\n") == ((tmp_path / "out-1.txt").read_text(), (tmp_path / "err.txt").read_text())
+    assert "out\nmore\n" == site.cli("logs", "1").stdout
+    site.cli("wait", site.cli("retry", "1").stdout.strip())
+    assert (tmp_path / "out-2.txt").exists()
+    assert str((tmp_path / "err.txt").readlink()).startswith(str(site.settings.runs_dir / "2"))
+
+    array = site.cli("submit", "--array", "3-4", "--output", "%x_%A_%a", "--name", "n", *here, *command).stdout.strip()
+    site.cli("wait", array)
+    assert "out\nerr\nmore\n" == (tmp_path / f"n_{array}_4").read_text()
+    assert "  output     n_%A_%a\n" in site.cli("show", array).stdout
+
+
+@pytest.mark.full
 def test_standard_error_that_is_not_apart(site: Site) -> None:
     """`logs --stderr` of a job with one log fails with one line that names `--separate-stderr`.
 

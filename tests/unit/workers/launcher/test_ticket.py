@@ -55,6 +55,7 @@ def request(spec: JobSpec, run_dir: Path = Path("/runs/7/1.a"), *, devices: Any 
         code=fields["code"],
         limits=Limits(),
         ticket=fields["ticket"],
+        outputs=fields["outputs"],
     )
 
 
@@ -79,6 +80,7 @@ def refusal(asked: LaunchRequest, key: bytes = KEY, run_dir: int = -1) -> str:
         {"env": {**ENV, "MKL_NUM_THREADS": "$(id)"}},
         {"env": {**ENV, "HOME": "/somewhere", "VIRTUAL_ENV": "/v", "EMOJI": "\N{GRINNING FACE}", "RAW": "\udcff"}},
         {"pty": Window(typed=True)},
+        {"output": "out-%j.txt", "error": "err.txt", "separate_stderr": True},
         {"umask": 0o077, "separate_stderr": True, "warm": True, "name": "x", "tags": ("a",)},
     ],
 )
@@ -141,6 +143,16 @@ def test_members_of_arrays_start_with_their_own_values() -> None:
     assert "GPUQUEUE_SWEEP_SEED" in refusal(request(replace(other, argv=member.argv), job_id=job_id))
     for wrong in (JOB, JOB + 7, JOB + 6 + 10**6):
         assert "its id" in refusal(request(member, job_id=wrong))
+
+
+def test_a_link_has_its_signed_name() -> None:
+    """A worker that was taken over makes no link of another name, as a file that a shell of the person reads."""
+    spec, plain = signed(make_spec(output="out-%j.txt", env=ENV)), signed(make_spec(env=ENV))
+    elsewhere = {"log": ".ssh/authorized_keys", "stderr": None}
+
+    assert "" == refusal(request(spec)._replace(outputs={}))  # by a worker of an earlier version
+    for each, outputs in ((spec, elsewhere), (plain, elsewhere), (spec, {"stderr": "out-%j.txt"})):
+        assert "the links to its output" in refusal(request(each)._replace(outputs=outputs))
 
 
 def test_a_part_of_an_array_starts_no_other_member() -> None:
