@@ -101,9 +101,13 @@ def _ends(connection: sa.Connection, records: Sequence[Record]) -> dict[int, boo
     """
     ids = {each.job_id for record in records if _may_wait(record.job) for each in record.job.spec.waits.after}
     found = states(connection, ids)
-    over = {each: found.get(each) is JobState.SUCCEEDED for each in ids if found.get(each, JobState.LOST).is_end}
-    followed = {record.job.spec.waits.followed for record in records if _may_wait(record.job)} - {None}
-    return {**over, **{each: ended for each in followed if (ended := members.ends(connection, each)) is not None}}
+    over: dict[int, bool | MemberEnds] = {
+        each: found.get(each) is JobState.SUCCEEDED for each in ids if found.get(each, JobState.LOST).is_end
+    }
+    for each in {record.job.spec.waits.followed for record in records if _may_wait(record.job)}:
+        if each is not None and (ended := members.ends(connection, each)) is not None:
+            over[each] = ended
+    return over
 
 
 def _may_wait(job: Job) -> bool:
