@@ -31,7 +31,7 @@ def test_a_directory_that_is_well_needs_nothing(site: Site) -> None:
     assert {Grade.OK} == {
         each.grade for name, each in found.items() if name not in {"disk", "filesystem"}
     }  # the host's
-    assert {"directory", "modes", "writing", "disk", "filesystem", "logs"} == set(found)
+    assert {"directory", "original", "modes", "writing", "disk", "filesystem", "logs"} == set(found)
 
 
 def test_a_directory_that_is_not_there_is_worth_a_note(site: Site) -> None:
