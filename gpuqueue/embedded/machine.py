@@ -146,6 +146,8 @@ class Machine:
                 f"{directory} is a copy of {original}: each of its jobs would run a second time. gpuqueue history "
                 f"shows what is in it; gpuqueue up --hold-jobs starts it with all jobs held; {gone}"
             )
+        for name in ("host.pid", "web.pid"):  # processes of the original
+            (directory / name).unlink(missing_ok=True)
         return original
 
     def hold_jobs(self, original: str) -> int:
@@ -264,7 +266,7 @@ class Machine:
 
     def host_running(self) -> ProcessIdentity | None:
         """Return the identity of this machine's host process, or None if it does not run."""
-        identity = ownership.process_of(self._pid_file, self.settings.logs_dir)
+        identity = ownership.process_of(self.settings.state_dir, self._pid_file.name)
         return identity if identity is not None and identity.alive() else None
 
     def served(self, host: ProcessIdentity) -> str | None:

@@ -119,13 +119,13 @@ def _lives_elsewhere(state_dir: Path) -> str | None:
     for name in _PID_FILES:
         process = _parsed(state_dir / name)
         logs = None if process is None or not process.alive() else _logs_of(process)
-        if logs is not None and not _is_one(logs, state_dir / "log"):
+        if logs is not None and not _is_log_of(state_dir, logs):
             return str(logs.parent)
     return None
 
 
 def _has(directory: Path, name: str) -> bool:
-    """Return whether *directory* has the id *name*, or cannot be read."""
+    """Return whether *directory* has the id *name*, or an id that cannot be read."""
     try:
         (directory / RECORD).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -133,7 +133,7 @@ def _has(directory: Path, name: str) -> bool:
     except OSError:
         return True
     there = DirectoryId.read(directory)
-    return there is not None and there.id == name
+    return there is None or there.id == name
 
 
 def _is_one(one: Path, other: Path) -> bool:
@@ -157,17 +157,22 @@ def record(state_dir: Path, *, is_new: bool = False) -> None:
             write_whole(state_dir / RECORD, json.dumps({each: getattr(now, each) for each in now.__slots__}) + "\n")
 
 
-def process_of(pid_file: Path, logs: Path) -> ProcessIdentity | None:
-    """Return the process that *pid_file* names, also if it is gone. None: none, or it is not of this directory.
+def process_of(state_dir: Path, pid_file: str) -> ProcessIdentity | None:
+    """Return the process that *pid_file* names, also if it is gone. None: none, or it is not of *state_dir*.
 
-    A process of gpuqueue writes its output to a file in the directory *logs* of its own state directory. That of a
-    process of another account cannot be read, and the pid file is trusted.
+    A process of gpuqueue writes its output to a file in ``log`` of its own state directory. Where that cannot be read,
+    because the process is of another account, the pid file is trusted.
     """
-    process = _parsed(pid_file)
+    process = _parsed(state_dir / pid_file)
     if process is None or not process.alive():
         return process
-    its_logs = _logs_of(process)
-    return process if its_logs is None or _is_one(its_logs, logs) else None
+    logs = _logs_of(process)
+    return process if logs is None or _is_log_of(state_dir, logs) else None
+
+
+def _is_log_of(state_dir: Path, logs: Path) -> bool:
+    """Return whether *logs* is the directory of the logs, which may be a link, or was until somebody renamed it."""
+    return _is_one(logs, state_dir / "log") or _is_one(logs.parent, state_dir)
 
 
 def _parsed(pid_file: Path) -> ProcessIdentity | None:

@@ -48,7 +48,7 @@ class PageService:
 
     def running(self) -> ProcessIdentity | None:
         """Return the identity of the service, or None if it does not run."""
-        identity = process_of(self._pid_file, self._log.parent)
+        identity = process_of(self.settings.state_dir, self._pid_file.name)
         return identity if identity is not None and identity.alive() else None
 
     def start(self, port: int = 0) -> bool:

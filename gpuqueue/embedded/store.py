@@ -140,7 +140,7 @@ class EmbeddedStore:
 
         None if there is none, if it was stopped on purpose, or if it is the server of another directory.
         """
-        return process_of(self._pid_file, self.log.parent)
+        return process_of(self._directory.parent, "store/pid")
 
     def has_socket(self) -> bool:
         """Return whether the server's socket is there, so that clients can reach it."""

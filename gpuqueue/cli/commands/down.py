@@ -40,7 +40,10 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
     with machine.alone():
         original = machine.original
         if original is not None:
-            _stop_copy(machine, original)
+            print_message(
+                "gpuqueue",
+                f"{settings.state_dir} is a copy of {original}: nothing runs here, the original is left alone",
+            )
             return
         _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)
         if PageService(settings).stop():
@@ -58,14 +61,6 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
         report("store", "stopped" if machine.stop_store() else not_ours, machine.status().store)
     if left and not leave_jobs:
         raise Refused(f"{left} without a worker: gpuqueue up takes over, gpuqueue down --cancel-jobs ends it")
-
-
-def _stop_copy(machine: Machine, original: str) -> None:
-    """Stop what an interrupted `up --hold-jobs` has left. Devices and jobs are those of the *original*."""
-    machine.stop_host()
-    machine.stop_store()
-    here = machine.settings.state_dir
-    print_message("gpuqueue", f"{here} is a copy of {original}: nothing runs here, the original is left alone")
 
 
 def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> None:

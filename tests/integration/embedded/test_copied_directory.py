@@ -170,12 +170,34 @@ def test_a_pid_file_is_read_by_earlier_versions(state: Path) -> None:
 
 
 def test_a_host_process_follows_its_moved_directory(state: Path) -> None:
-    """``down`` finds it, also if its log was deleted."""
+    """``down`` finds it, also if its logs were moved away."""
     with logging_to(state / "log" / "host.log") as process:
         write_pid(state / "host.pid", process.pid)
-        (state / "log" / "host.log").unlink()
+        (state / "log").rename(state / "log.old")
         moved = state.rename(state.with_name("moved"))
         assert Machine(settings_of(moved)).host_running() is not None
+
+
+def test_a_copy_that_writes_the_logs_of_the_original_forgets_its_pids(tmp_path: Path) -> None:
+    """Regression: a link to the logs is copied as it is, and the host process of the original was taken for its own."""
+    state, logs = tmp_path / "state", tmp_path / "logs"
+    for directory in (state, logs):
+        directory.mkdir()
+    (state / "log").symlink_to(logs)
+    record(state)
+    with logging_to(logs / "host.log") as process:
+        write_pid(state / "host.pid", process.pid)
+        copy = Machine(settings_of(copied(state, tmp_path / "copy")))
+        assert str(state) == copy.own_directory(hold_jobs=True)
+        assert None is copy.host_running()
+        assert Machine(settings_of(state)).host_running() is not None
+
+
+def test_an_original_whose_record_is_damaged_is_still_one(state: Path) -> None:
+    """Something is there, and a copy must not run its jobs."""
+    copy = copied(state, state.with_name("copy"))
+    (state / ownership.RECORD).write_text("")
+    assert str(state) == original_of(copy)
 
 
 def test_a_copy_without_a_record_is_known_while_the_original_runs(tmp_path: Path) -> None:
