@@ -26,8 +26,8 @@ from benchmarks.measure.options import how_many
 from benchmarks.measure.place import Machine, from_the_tests, private_machine
 from benchmarks.measure.table import report
 from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.embedded.supervision import StoreState, StoreTrouble
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.queue.absence import StoreState, StoreTrouble
 from gpuqueue.settings.settings import Settings
 
 from_the_tests()

@@ -16,7 +16,7 @@ from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.sanitize import without_password
 from gpuqueue.text.units import format_bytes
 
-#: The access rule of a user default that nobody can log in as, and as whom the server reads its whole log of writes.
+#: The access rule that lets the user default read the whole log of writes, and not log in.
 DEFAULT_USER = "off ~* &* +@all"
 #: Shares of the memory limit (or of the machine's memory) above which the store is nearly full, and full.
 NEARLY_FULL, FULL = 0.8, 0.95
@@ -28,8 +28,8 @@ def away(settings: Settings, why: CallFailed) -> Finding:
         seen, _, remedy = str(why).partition(": ")  # StoreNotReady messages have the form "fault: remedy"
         return problem(seen, remedy or "it runs, and its log has the reason")
     if settings.embedded:
-        reason, remedy = why_away(settings)
-        return problem(f"no store answers at {settings.socket_path}{reason and ': '}{reason}", remedy)
+        known, remedy = why_away(settings)
+        return problem(f"no store answers at {settings.socket_path}{known and ': '}{known}", remedy)
     seen = str(why)  # StoreUnreachable messages name the address
     reason = None if why.cause is None else why.cause.__cause__
     if why.cause is None or reason is not None:
