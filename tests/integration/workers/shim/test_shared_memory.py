@@ -22,6 +22,7 @@ from workers.run.links import LIVE
 from workers.shim.shared_memory import PLACE, SHORT_S, unused
 
 #: Makes files that stay mapped ("map=NAME"), stay open ("open=NAME") or are closed ("close=NAME"), and waits or exits.
+#: A file to map may be there already.
 MAKES = f"""
 import mmap, os, sys, time
 held = []
@@ -29,7 +30,7 @@ for word in sys.argv[1:]:
     way, _, name = word.partition("=")
     if way == "exit":
         os._exit(3)
-    fd = os.open("{PLACE}/" + name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    fd = os.open("{PLACE}/" + name, os.O_RDWR | os.O_CREAT, 0o600)
     os.ftruncate(fd, {MIB})
     if way == "map":
         held.append(mmap.mmap(fd, {MIB}))
@@ -109,11 +110,11 @@ def test_what_no_process_was_seen_to_use_is_named_for_a_run_alone(run: Start, na
 
 @pytest.mark.parametrize("way", ["mapped", "before", "directory"])
 def test_what_is_in_use_or_was_there_is_never_named_or_removed(run: Start, name: str, way: str) -> None:
-    """A living process maps one file, a job before has left another, and a directory is data of a person."""
+    """A living process maps one file, a job before has left another, which the run maps, and a directory is data."""
     path = Path(PLACE, name)
     if way == "before":
         path.write_bytes(b"data")
-    started = run(*([f"map={name}"] if way == "mapped" else []), remove_shared_memory=True)
+    started = run(*([f"map={name}"] if way != "directory" else []), remove_shared_memory=True)
     if way == "directory":
         path.mkdir()
     with contextlib.ExitStack() as stack:
