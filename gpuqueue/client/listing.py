@@ -1,24 +1,30 @@
-"""Lists the jobs that have not ended, page by page, with filters: ``client.jobs.listing``, and the route of the API."""
+"""Lists jobs page by page: those that have not ended, with filters, and the members of an array that have begun."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.lazy.imports import later
+from gpuqueue.model.array import Member
 from gpuqueue.model.job import Job, JobState
 
 if TYPE_CHECKING:
     from gpuqueue.client import reads
+    from gpuqueue.client.client import Client
     from gpuqueue.model.queue_query import QueueQuery
-    from gpuqueue.model.run import Listing
+    from gpuqueue.model.run import Listing, Record
 else:
     reads = later("gpuqueue.client.reads")
 
 #: Largest number of jobs in one request. The store serves other clients too, and one request blocks it.
 PAGE = 2000
+#: Members of an array in one request to the history, each with its runs.
+MEMBERS_PAGE = 500
 
 
 def listing(connection: Connection, query: QueueQuery) -> Listing:
@@ -92,3 +98,25 @@ def with_states(jobs: Sequence[Job]) -> Iterator[Job]:
         taken = len(array) - len(here.left) - len(here.held) - sum(here.ended.values())
         found = members.get(job.id, [])
         yield reads.displayed(job, found) if len(found) == taken else job
+
+
+def members(client: Client, array: Job, read: Callable[[str], Record]) -> Iterator[Record]:
+    """Yield the members of *array* that have begun, in the order of their indexes.
+
+    Those that have ended come from the history, a page at a time. The others are few: *read* gets each by its name.
+    """
+    passed = set() if array.tally is None else {*array.tally.left, *array.tally.held}
+    with suppress(HistoryUnreachable):
+        passed.update(client.history.never_began(array.id))
+    indexes = () if array.spec.array is None else array.spec.array.indexes
+    begun = [Member(array.id, index) for index in indexes if index not in passed]
+    for start in range(0, len(begun), MEMBERS_PAGE):
+        page, ended = begun[start : start + MEMBERS_PAGE], {}
+        before, behind = page[0].id - 1, page[-1].id + 1
+        with suppress(HistoryUnreachable):
+            records = client.history.search(
+                array=array.id, reverse=True, limit=MEMBERS_PAGE, after_id=before, before_id=behind
+            )
+            ended = {record.job.id: record for record in records if record.job.state.is_end}
+        for member in page:
+            yield ended.get(member.id) or read(str(member))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -19,10 +18,9 @@ from gpuqueue.client import Client
 from gpuqueue.client.patience import ABSENCES
 from gpuqueue.client.selection import Which
 from gpuqueue.console import print_message, put
-from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused
+from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.array import Member
 from gpuqueue.model.job import Job
 from gpuqueue.model.job_ref import JobName, meant
 from gpuqueue.model.run import EndingKind, Record
@@ -30,12 +28,10 @@ from gpuqueue.model.times import PASTS, moment
 
 if TYPE_CHECKING:
     from gpuqueue.cli.output import render
+    from gpuqueue.client import listing
 else:
+    listing = later("gpuqueue.client.listing")
     render = later("gpuqueue.cli.output.render")
-
-
-#: Members of an array in one request to the history.
-PAGE = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +123,7 @@ def _print_members(client: Client, array: Job, wanted: _Options, printed: list[s
 
     """
     before = len(printed)
-    for record in members(client, array, lambda name: _record(client, name, wanted)):
+    for record in listing.members(client, array, lambda name: _record(client, name, wanted)):
         name = record.job.label
         if any(run.log_path for run in record.runs):
             try:
@@ -136,26 +132,6 @@ def _print_members(client: Client, array: Job, wanted: _Options, printed: list[s
                 print_message("gpuqueue", str(error))
     if len(printed) == before:
         raise Refused(f"no member of array {array.id} has a log to read: gpuqueue show {array.id}")
-
-
-def members(client: Client, array: Job, read: Callable[[str], Record]) -> Iterator[Record]:
-    """Yield the members of *array* that may have a log, in the order of their indexes.
-
-    Those that have ended come from the history, a page at a time. The others are few: *read* gets each by its name.
-    """
-    passed = set() if array.tally is None else {*array.tally.left, *array.tally.held}
-    with suppress(HistoryUnreachable):
-        passed.update(client.history.never_began(array.id))
-    indexes = () if array.spec.array is None else array.spec.array.indexes
-    begun = [Member(array.id, index) for index in indexes if index not in passed]
-    for start in range(0, len(begun), PAGE):
-        page, ended = begun[start : start + PAGE], {}
-        before, behind = page[0].id - 1, page[-1].id + 1
-        with suppress(HistoryUnreachable):
-            records = client.history.search(array=array.id, reverse=True, limit=PAGE, after_id=before, before_id=behind)
-            ended = {record.job.id: record for record in records if record.job.state.is_end}
-        for member in page:
-            yield ended.get(member.id) or read(str(member))
 
 
 def _head(printed: list[str], name: str) -> None:

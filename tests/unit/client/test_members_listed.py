@@ -1,4 +1,4 @@
-"""Tests of ``gpuqueue logs ARRAY``: how it reads the members, of which there may be very many."""
+"""Tests of how the members of an array are read for ``gpuqueue logs ARRAY``. There may be very many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from factories import make_spec
 
-from gpuqueue.cli.commands.logs import PAGE, members
+from gpuqueue.client.listing import MEMBERS_PAGE as PAGE
+from gpuqueue.client.listing import members
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.model.array import Array, Indexes, Member, Tally
 from gpuqueue.model.job import Job, JobState
