@@ -266,3 +266,18 @@ def test_a_large_array_is_followed_by_ranges(farm: JobQueue, client: redis.Redis
     assert (second + 1, None) == (must_claim(farm).job_id, claim(farm))
     assert "1-99999" == left(farm, second)[2]
     assert client.dbsize() - keys_before < 20
+
+
+def test_a_cancelled_follower_cancels_its_own_followers(farm: JobQueue) -> None:
+    """Down a chain only the members of the failed index are cancelled, each at once."""
+    first = submit(farm, "0-1")
+    second = submit(farm, "0-1", first)
+    third = submit(farm, "0-1", second)
+    runs = [must_claim(farm), must_claim(farm)]
+
+    end(farm, runs[0], 1)
+
+    assert [("1", "", "1", {"cancelled": 1})] * 2 == [left(farm, second), left(farm, third)]
+    end(farm, runs[1])
+    end(farm, must_claim(farm))
+    assert third + 2 == must_claim(farm).job_id
