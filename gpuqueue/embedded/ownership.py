@@ -8,12 +8,18 @@ docs/internals/lost-data.md#copies-of-a-state-directory.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.system.process import ProcessIdentity, boot_id, has_own_pids
+
+if TYPE_CHECKING:
+    import json
+else:  # only up and status read the record
+    json = later("json")
 
 #: The names of the files in the state directory.
 RECORD, MARK = "directory-id", "directory-mark"
