@@ -183,7 +183,8 @@ def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     assert {"--timeout", "--json"} <= set(re.findall(r"--\w+", written["gpuqueue wait"]))
     assert "gpuqueue wait 12 13\n" in written["gpuqueue wait"]
     assert "oldest first. Default `1000`." in written["gpuqueue queue"]
-    assert ["--devices SPEC", "--foreground", "--web", "--web-port PORT"] == first_words(written["gpuqueue up"])
+    up = ["--devices SPEC", "--foreground", "--hold-jobs", "--web", "--web-port PORT"]
+    assert up == first_words(written["gpuqueue up"])
     assert sections(REFERENCE / "commands.md")["gpuqueue cancel"] == written["gpuqueue cancel"]
     lease = next(row for row in rows(settings_page.read_text()) if row[1] == "`host_lost_after`")
     assert ["`GPUQUEUE_HOST_LOST_AFTER`", "`host_lost_after`", "`5m`", "duration"] == lease[:4]

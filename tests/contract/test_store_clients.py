@@ -427,12 +427,15 @@ def test_a_port_that_is_no_store(by: Connect) -> None:
 
 
 def test_a_store_that_is_not_there(by: Connect, tmp_path: Path) -> None:
-    """A missing socket, port or host gives one error that asks whether the store runs."""
+    """A missing socket, port or host gives one error that says what to do."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for url in (f"unix://{tmp_path / 'none'}", f"redis://127.0.0.1:{port}", "redis://no-such-host.invalid"):
-        with pytest.raises(StoreUnreachable, match="is it running"), closing(JobQueue(url, by=by)) as other:
+        with (
+            pytest.raises(StoreUnreachable, match="correct GPUQUEUE_REDIS_URL"),
+            closing(JobQueue(url, by=by)) as other,
+        ):
             other.epoch()
 
 

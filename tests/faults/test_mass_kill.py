@@ -99,7 +99,7 @@ def test_only_a_queue_that_was_not_taken_down_was_killed(own: Machine, monkeypat
     pid_file.write_text(f"{GONE}\n")
     assert re.fullmatch(r"1 run was killed about \d\d:\d\d, together with the queue", str(own.killed_runs()))
 
-    pid_file.write_text(f"{ProcessIdentity.of(os.getpid())}\n")
+    monkeypatch.setattr(Machine, "host_running", lambda _machine: ProcessIdentity.of(os.getpid()))
     assert "1 run was killed when this machine went down" == own.killed_runs()
     here = [{"seen_ms": 0, "in_this_boot": True}]
     monkeypatch.setattr(machines, "_run", lambda *_words: json.dumps(here))

@@ -43,4 +43,4 @@ def test_a_running_machine_says_so_too(tmp_path: Path, monkeypatch: pytest.Monke
     machine = Machine(settings)
     monkeypatch.setattr(machine, "start_store", lambda: pytest.fail("it started the store"))
     with pytest.raises(HistoryNewer, match="upgrade gpuqueue"):
-        _start(machine, None)
+        _start(machine, None, hold_jobs=False)

@@ -15,7 +15,6 @@ from gpuqueue.cli.follow.status_line import report_again, report_away, report_he
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.job_selection import on_each
 from gpuqueue.client import Client
-from gpuqueue.client.patience import ABSENCES
 from gpuqueue.client.selection import Which
 from gpuqueue.console import print_message, put
 from gpuqueue.errors import BadRequest, Refused
@@ -156,13 +155,11 @@ def _print(client: Client, record: Record, job_id: str, wanted: _Options, head: 
         print_message("gpuqueue", f"when job {job_id} wrote what was not noted: all of its log is printed")
     again = partial(report_again, job_id)
     rest = tail.rest() if wanted.lines is None else render.last_lines(tail.rest(), wanted.lines)
-    more = client.logs.follow(job_id, tail, held=report_held, again=again, away=report_away) if wanted.follow else ()
-    try:
-        for chunk in chain(rest, more):  # not sanitized: programs read logs too
-            put(chunk)
-    except ABSENCES:
-        if not record.job.state.is_end:  # else all of it is printed
-            raise
+    more: Iterator[bytes] = iter(())
+    if wanted.follow and not record.job.state.is_end:
+        more = client.logs.follow(job_id, tail, held=report_held, again=again, away=report_away)
+    for chunk in chain(rest, more):  # not sanitized: programs read logs too
+        put(chunk)
     _report_refused(job_id, client.jobs.newest(job_id) if wanted.follow else record, wanted.number)
 
 
