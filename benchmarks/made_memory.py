@@ -26,6 +26,8 @@ TYPICAL_S, SIGMA_S = 3600.0, 1.0
 JITTER, HEAVY = 0.02, 0.35
 #: The share of large runs of a program with two sizes, and how much larger they are.
 LARGE, TIMES = 0.15, 2.0
+#: The share of runs with an argument that is rarely used, and how much larger they are.
+RARE, RARE_TIMES = 0.08, 8.0
 #: The growth of a growing program from run to run.
 GROWTH = 1.02
 
@@ -55,9 +57,17 @@ def _arguments(chance: random.Random, number: int) -> tuple[float, tuple[str, ..
     return (1 + batch / 64) / 2 * chance.lognormvariate(0, JITTER), ("--batch", str(batch), "--seed", str(number))
 
 
+def _rare_arguments(chance: random.Random, _: int) -> tuple[float, tuple[str, ...]]:
+    """Return a run with the usual batch size, or now and then with one that needs much more."""
+    is_rare = chance.random() < RARE
+    times = RARE_TIMES if is_rare else 1.0
+    return times * chance.lognormvariate(0, JITTER), ("--batch", "512" if is_rare else "16")
+
+
 MODES: Mapping[str, Mode] = {
     "steady": _steady,
     "arguments": _arguments,
+    "rare-arguments": _rare_arguments,
     "growing": _growing,
     "two-sizes": _two_sizes,
     "heavy-tailed": _heavy_tailed,

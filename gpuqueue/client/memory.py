@@ -96,11 +96,15 @@ def _within_room(connection: Connection, spec: JobSpec, lesson: Lesson) -> int:
 
 
 def with_advice(connection: Connection, record: Record) -> Record:
-    """Return *record* with the memory that ``--mem auto`` asks for now for its job; unchanged if no run shows that."""
+    """Return *record* with the memory that ``--mem auto`` asks for now for its job.
+
+    It is unchanged if no run shows that, or if newer runs show less than the job's own peak: they have forgotten it.
+    """
     spec = record.job.spec
     past = _runs(connection, spec, needed=False)
     lesson = _lesson(connection, spec, past) if past else None
-    if lesson is None:
+    peak_bytes = max((device.peak.bytes or 0 for run in record.runs for device in run.devices), default=0)
+    if lesson is None or lesson.learned.need_bytes < peak_bytes:
         return record
     mem_bytes = lesson.learned.within(None)
     if spec.placement.whole or mem_bytes > spec.mem_bytes:  # less than that its devices have given

@@ -26,7 +26,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning.past_run import PastRun, Proof
 from gpuqueue.text.units import GIB, MIB
 
-#: The number of trusted peaks that count, the newest ones.
+#: The number of trusted peaks that count, the first ones.
 LAST = 20
 #: From this number of trusted peaks on, the small margin applies.
 SEVERAL = 3
@@ -81,8 +81,11 @@ class Learned:
 
 
 def learned(runs: Sequence[PastRun], headroom_bytes: int = 0) -> Learned | None:
-    """Return what *runs*, newest first, teach; None without runs. *headroom_bytes* of a device are for no job."""
-    counted = _newest(runs)
+    """Return what *runs* teach; None without runs. The runs that are most like the job come first, then the newest.
+
+    *headroom_bytes* of a device are for no job.
+    """
+    counted = _first(runs)
     if not counted:
         return None
     peaks = [run.bytes for run in counted if run.proof is Proof.PEAK]
@@ -138,8 +141,8 @@ def rounded_down(size_bytes: int) -> int:
     return math.ceil(size_bytes * 10 // GIB / 10 * GIB)
 
 
-def _newest(runs: Sequence[PastRun]) -> Sequence[PastRun]:
-    """Return *runs* from the newest on until LAST of them have a trusted peak, and LAST of them without one."""
+def _first(runs: Sequence[PastRun]) -> Sequence[PastRun]:
+    """Return *runs* from the first on until LAST of them have a trusted peak, and LAST of them without one."""
     found, peaks, others = list[PastRun](), 0, 0
     for run in runs:
         is_peak = run.proof is Proof.PEAK

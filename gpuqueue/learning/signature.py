@@ -1,17 +1,17 @@
 """Selects the earlier runs that are like a job, from the most exact signature to the coarsest. Pure.
 
-The most exact signature with three runs is used; without one, the most exact with any run. An argument does not count
+The most exact runs come first, however few and however old they are (:func:`evidence`). A coarser signature only fills
+up to three runs, and other arguments count only if no run with the job's own shows a need. An argument does not count
 if runs differ in it and in no argument that counts, and no such difference moved the peak by more than 10 %.
 
-Runs count that were alone on their devices (:func:`gpuqueue.learning.past_run.utilisation_of`). As for memory, the most
-exact signature with three of them decides; without one, the most exact with any. Of the newest 20 the median is taken:
-a mean would follow a single run that waited for its data.
+For the utilisation, runs count that were alone on their devices (:func:`gpuqueue.learning.past_run.utilisation_of`), in
+the same order. Of the first 20 the median is taken: a mean would follow a single run that waited for its data.
 """
 
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -37,6 +37,8 @@ MOST = 255
 _NAMING = frozenset({"-m", "--module", "-c"})
 #: Ends of a word that names the file that a launcher runs, as in ``torchrun --nproc-per-node 2 train.py``.
 _FILES = (".py", ".sh", ".jl", ".r", ".lua")
+#: What a run proves if it shows an allocation that is enough. The others show only what is not.
+_NEEDS = frozenset({Proof.PEAK, Proof.CAPPED})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,16 +93,33 @@ def lesson_for(wanted: Wanted, runs: Sequence[PastRun], headroom_bytes: int = 0)
 
     *headroom_bytes* of a device are for no job.
     """
-    runs = of_one_kind(wanted, runs)
-    best: Lesson | None = None
-    for signature, alike in levels(wanted, runs):
-        found = learned(alike, headroom_bytes)
-        if found is None:
-            continue
-        if found.peaks >= SEVERAL:
-            return Lesson(signature=signature, learned=found)
-        best = best or Lesson(signature=signature, learned=found)
-    return best
+    used = evidence(wanted, runs, lambda run: run.proof in _NEEDS, last_resorts={Signature.SCRIPT})
+    if used is None:
+        return None
+    signature, alike = used
+    result = learned(alike, headroom_bytes)
+    return None if result is None else Lesson(signature=signature, learned=result)
+
+
+def evidence(
+    wanted: Wanted, runs: Sequence[PastRun], shows: Callable[[PastRun], bool], *, last_resorts: Collection[Signature]
+) -> tuple[Signature, Sequence[PastRun]] | None:
+    """Return the coarsest signature that is needed for the job *wanted*, and the runs with it, the most exact first.
+
+    The *runs* are of the same program, newest first. *shows* returns whether a run shows the figure that is needed.
+    *last_resorts* are signatures whose runs count only if no more exact run shows it. None without a run.
+    """
+    used: list[PastRun] = []
+    coarsest: Signature | None = None
+    for signature, alike in levels(wanted, of_one_kind(wanted, runs)):
+        shown = sum(map(shows, used))
+        if shown >= SEVERAL or (shown and signature in last_resorts):
+            break
+        known = {id(run) for run in used}
+        more = [run for run in alike if id(run) not in known]
+        if more:
+            used, coarsest = [*used, *more], signature
+    return None if coarsest is None else (coarsest, used)
 
 
 def of_one_kind(wanted: Wanted, runs: Sequence[PastRun]) -> Sequence[PastRun]:
@@ -285,14 +304,10 @@ def expected_utilisation(wanted: Wanted, runs: Sequence[PastRun]) -> float | Non
 
     *runs* are those of the same program, newest first. None if none of them was alone and measured.
     """
-    best: float | None = None
-    for _, alike in levels(wanted, of_one_kind(wanted, runs)):
-        found = [run.utilisation for run in alike if run.utilisation is not None][:LAST]
-        if len(found) >= SEVERAL:
-            return _rounded(found)
-        if found and best is None:
-            best = _rounded(found)
-    return best
+    others = {Signature.MOVING, Signature.SCRIPT}  # what never moved the peak may change the utilisation
+    used = evidence(wanted, runs, lambda run: run.utilisation is not None, last_resorts=others)
+    found = [run.utilisation for run in used[1] if run.utilisation is not None][:LAST] if used is not None else []
+    return _rounded(found) if found else None
 
 
 def _rounded(found: Sequence[float]) -> float:

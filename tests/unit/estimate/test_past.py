@@ -86,17 +86,15 @@ def test_the_number_is_that_of_learned_memory() -> None:
     assert (math.ceil(3 * GIB * 1.1) + 256 * MIB, rounded_up(three.need_bytes)) == (three.need_bytes, three.mem_bytes)
 
 
-def test_other_arguments_count_where_there_are_three_runs_with_them() -> None:
-    """One run with the same arguments counts with the others. All runs are listed then."""
-    others = [a_record(sampled(size * GIB), args=("--size", str(size))) for size in (4, 6)]
+def test_other_arguments_count_where_no_run_has_the_same() -> None:
+    """One run with the same arguments comes before any number of others. Without one, all runs are listed."""
+    others = [a_record(sampled(size * GIB), args=("--size", str(size))) for size in (3, 4, 6)]
 
-    past = output(a_record(sampled(2 * GIB)), *others)
+    exact, past = output(a_record(sampled(2 * GIB)), *others), output(*others)
 
-    assert (Signature.SCRIPT, 3, [True, False, False]) == (
-        past.lesson.signature,
-        past.lesson.learned.peaks,
-        [run.same_args for run in past.runs],
-    )
+    assert (Signature.ARGUMENTS, [True]) == (exact.lesson.signature, [run.same_args for run in exact.runs])
+    assert math.ceil(2 * GIB * 1.3) == exact.need_bytes
+    assert (Signature.SCRIPT, [False] * 3) == (past.lesson.signature, [run.same_args for run in past.runs])
     assert math.ceil(6 * GIB * 1.1) + 256 * MIB == past.need_bytes
 
 

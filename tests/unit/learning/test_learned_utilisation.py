@@ -53,11 +53,12 @@ def test_three_runs_with_the_same_arguments_decide() -> None:
 
 
 def test_runs_without_a_figure_are_passed_over() -> None:
-    """Two of five runs with the same arguments were alone: with fewer than three, coarser signatures may decide."""
+    """Two of five runs with the same arguments were alone. They come before any number with other arguments."""
     same = [a_run("--batch 8", use) for use in (None, 0.6, None, 0.7, None)]
 
     assert 0.65 == expected("--batch 8", *same)
-    assert 0.3 == expected("--batch 8", *same, *[a_run("--batch 1", 0.3)] * 3)
+    assert 0.65 == expected("--batch 8", *[a_run("--batch 1", 0.3)] * 20, *same)
+    assert 0.3 == expected("--batch 8", *[a_run("--batch 1", 0.3)] * 3, same[0])
 
 
 def test_nothing_is_expected_without_such_a_run() -> None:

@@ -68,7 +68,7 @@ def test_the_number_of_devices_of_a_copied_model_does_not_count() -> None:
     "change", [{"code": "d" * 40}, {"code": None}, {"interpreter": "/other"}, {"environment": "jax"}]
 )
 def test_two_exact_runs_are_too_few(change: dict[str, Any]) -> None:
-    """With fewer than three, the next signature with three is used."""
+    """With fewer than three, those of the next signature are added."""
     runs = [a_run("--lr 1", 5), a_run("--lr 1", 5), a_run("--lr 1", 6, **change)]
     assert (Signature.ARGUMENTS, 3, 6.0) == used("--lr 1", *runs)
 
@@ -118,6 +118,40 @@ def test_without_three_runs_the_most_exact_run_is_used() -> None:
     assert (Signature.EXACT, 1, 5.0) == used("--batch 1", a_run("--batch 2", 9), a_run("--batch 1", 5))
     assert (Signature.SCRIPT, 1, 9.0) == used("--batch 1", a_run("--batch 2", 9))
     assert used("--batch 1") is None
+
+
+def test_runs_with_the_same_arguments_come_before_any_number_of_others() -> None:
+    """Regression: two runs of 21.4G lost against twenty newer ones of 2G with other arguments, which asked for 2.5G."""
+    exact, others = [a_run("--batch 512", 21.4)] * 2, [a_run("--batch 16", 2)] * 40
+    assert (Signature.EXACT, 2, 21.4) == used("--batch 512", *others, *exact)
+    assert (Signature.ARGUMENTS, 1, 21.4) == used("--batch 512", *others, *exact[1:], code="d" * 40)
+    assert (Signature.EXACT, 1, 2.0) == used("--batch 16", *exact * 10, *others[:1])
+
+
+def test_coarser_runs_fill_up_to_three_and_push_no_exact_one_out() -> None:
+    """Twenty newer runs of other code, or with another seed, add to the old exact peak. They do not replace it."""
+    newer = [a_run("--seed 1", 5, code="d" * 40)] * 20
+    assert (Signature.ARGUMENTS, 20, 9.0) == used("--seed 1", *newer, a_run("--seed 1", 9))
+    seeds = [a_run(f"--seed {seed}", 5) for seed in range(20)]
+    assert (Signature.MOVING, 20, 5.4) == used("--seed 99", *seeds, a_run("--seed 99", 5.4))
+
+
+@pytest.mark.parametrize("proof", [Proof.DIED, Proof.AT_LEAST])
+def test_exact_runs_that_show_only_a_bound_are_filled_up_by_other_arguments(proof: Proof) -> None:
+    """A run that died with 2.5G says that it was too little, and the runs of the script may show how much is enough."""
+    runs = [*[a_run("--batch 512", 22)] * 3, a_run("--batch 256", 2.5, proof=proof)]
+    assert (Signature.SCRIPT, 3, 22.0) == used("--batch 256", *runs)
+    larger = lesson("--batch 256", *runs[:3], a_run("--batch 256", 30, proof=proof))
+    assert larger is not None
+    assert larger.learned.need_bytes > 30 * GIB
+
+
+def test_an_allocation_that_was_enough_is_not_raised_by_other_arguments() -> None:
+    """A framework that fills its cap shows no peak, and needs no more than the cap all the same."""
+    capped = a_run("--batch 16", 6, proof=Proof.CAPPED)
+    found = lesson("--batch 16", *[a_run("--batch 512", 22)] * 20, capped)
+    assert found is not None
+    assert (Signature.EXACT, 6 * GIB) == (found.signature, found.learned.need_bytes)
 
 
 def test_placeholders_of_a_sweep_match_any_value() -> None:
