@@ -30,19 +30,15 @@ from gpuqueue.system.safe_open import read_small
 from gpuqueue.text.json_fields import Fields, loaded
 from gpuqueue.text.sanitize import in_one_line, short
 from gpuqueue.text.units import format_bytes
+from workers.run.memory_texts import framework_that_lacks, lacks_host_memory
 from workers.shim.acl import REPORTS
 from workers.shim.log import OWN_LINE
 
-#: How much of the log's end is searched, in bytes. It contains a final traceback, and rarely an OOM that was handled.
+#: How much of the log's end is searched, in bytes. It contains a final traceback.
 TAIL_BYTES = 64 * 1024
-#: Messages that programs print when a device is out of memory.
-_FULL = re.compile(
-    rb"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
-    rb"|torch\.OutOfMemoryError|c10::OutOfMemoryError|cupy\.cuda\.memory\.OutOfMemoryError"
-    rb"|(Xla|Jax)RuntimeError: RESOURCE_EXHAUSTED|ResourceExhaustedError.*OOM when allocating"
-)
-#: How many lines of text may follow an error at the end of a log, how many of the last lines are searched for one, and
-#: the most characters of it in a note. A script prints a line or two before it exits with 0; torchrun prints a summary.
+#: How many lines of text may follow an error at the end of a log, how many of the last lines are searched for one that
+#: is not in a traceback, and the most characters of it in a note. A script prints a line or two before it exits with 0;
+#: torchrun prints a summary.
 MAX_AFTER, MAX_LAST, MAX_ERROR = 3, 40, 120
 #: Colours, and the names of processes that torchrun puts before each line.
 _DECORATION = re.compile(rb"\x1b\[[0-9;]*m|^\[[a-z]+[0-9]+\]: ?", re.MULTILINE)
@@ -51,6 +47,18 @@ _DECORATION = re.compile(rb"\x1b\[[0-9;]*m|^\[[a-z]+[0-9]+\]: ?", re.MULTILINE)
 _EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(?::(?: .*)?)?")
 _FRAME = (b" ", b"\t", b"\xe2\x94", b"\xe2\x95")
 _GOES_ON = (b"Exception ignored", b"Error in atexit")
+#: What precedes a traceback of a thread, which does not end the program, and one that the exception before it caused.
+_OF_THREAD = b"Exception in thread"
+_CAUSED = b"The above exception was the direct cause"
+#: How an uncaught exception of C++ is reported.
+_THROWN = b"terminate called after throwing"
+#: Errors that only say that something else failed before: launchers, other ranks, readers of a process that died.
+_CONSEQUENCE = re.compile(
+    rb"ChildFailedError|Process(?:Exited|Raised)Exception|CalledProcessError|Broken(?:Process)?Pool|BrokenPipeError"
+    rb"|Dist(?:Backend|Network)Error|ConnectionResetError|EOFError|[Cc]onnection (?:closed|reset) by peer"
+    rb"|KeyboardInterrupt|SystemExit|exited unexpectedly|died unexpectedly|remote process exited"
+    rb"|[Ff]ailed to (?:load|create|initiali[sz]e)|[Cc]ould not (?:load|create|initiali[sz]e)"
+)
 _OF_SYNTAX = (b"SyntaxError: ", b"IndentationError: ", b"TabError: ")
 #: A line that is no text of its own: it is indented, has no word, or is a number in the summary of torchrun.
 _NO_TEXT = re.compile(rb"\s.*|(?:[^\w\x80-\xff]|_)*|\[[0-9]+\]:")
@@ -105,9 +113,9 @@ def judged(
 ) -> Ending:
     """Return *ending*, or OUT_OF_MEMORY if the program failed by itself and reported that the device was full.
 
-    The report is in *report*, from the run's processes, or at the end of the log. The ending of a run that succeeded,
-    or that gpuqueue or a signal from outside ended, is not changed. The ending of a run that the watchdog ended gets
-    the figures as its detail. *circumstances* describes the free memory and the neighbours.
+    The report is in *report*, from the run's processes, or at the end of the log (:func:`ran_out`). The ending of a run
+    that succeeded, or that gpuqueue or a signal from outside ended, is not changed. The ending of a run that the
+    watchdog ended gets the figures as its detail. *circumstances* describes the free memory and the neighbours.
     """
     detail = f"asked {format_bytes(asked_bytes)}"
     if peak_bytes is not None:
@@ -118,7 +126,7 @@ def judged(
         return replace(ending, detail=f"{detail}; {ending.detail}" if ending.detail else detail)
     if not _failed_by_itself(ending):
         return ending
-    if not (report is not None and report.out_of_memory) and not shows_out_of_memory(log_tail):
+    if not ran_out(report, log_tail):
         return ending
     status = ending.exit_code if ending.signal is None else -ending.signal
     return Ending.stopped(EndingKind.OUT_OF_MEMORY, status, detail)
@@ -131,9 +139,43 @@ def _failed_by_itself(ending: Ending) -> bool:
     return ending.kind is EndingKind.EXITED and ending.exit_code != 0
 
 
-def shows_out_of_memory(log_tail: bytes) -> bool:
-    """Return whether the end of a log reports that a device was out of memory."""
-    return _FULL.search(log_tail) is not None
+def ran_out(report: InsideReport | None, log_tail: bytes) -> bool:
+    """Return whether a program failed because a device was out of memory: by its report, its last error, or a text.
+
+    The report of torch comes first. Next is the exception with which the log ends, or the one that it only follows
+    from. Without one, a text in the last lines counts; one of torch only if no process reported that it survived.
+    """
+    if report is not None and report.out_of_memory:
+        return True
+    lines = _lines(log_tail)
+    end = len(lines)
+    while (last := _last_exception(lines, end)) is not None:
+        first, place = last
+        if framework_that_lacks(b"\n".join(lines[first:end])) is not None:
+            return True
+        is_caused = first > 0 and lines[first - 1].startswith(_CAUSED)
+        if not is_caused and not _CONSEQUENCE.search(b"\n".join(lines[place : place + MAX_AFTER])):
+            return False
+        end = first - is_caused
+    text = b"\n".join(lines[max(0, end - MAX_LAST) : end])
+    return framework_that_lacks(text, but=None if report is None else "PyTorch") is not None
+
+
+def _lines(log_tail: bytes) -> list[bytes]:
+    """Return the lines of a log without decoration, and without the empty ones and those of gpuqueue."""
+    lines = _DECORATION.sub(b"", log_tail).splitlines()
+    return [line for line in lines if line.strip() and not line.lstrip().startswith(OWN_LINE.encode())]
+
+
+def _last_exception(lines: Sequence[bytes], end: int) -> tuple[int, int] | None:
+    """Return the first line of the last exception before *end*, and the line that names it; None without one."""
+    for place in range(end - 1, -1, -1):
+        if lines[place].startswith((_THROWN, *_OF_SYNTAX)):
+            return place, place
+        first = _traceback_of(lines, place)
+        if first is not None and not (first and lines[first - 1].startswith((*_GOES_ON, _OF_THREAD))):
+            return first, place
+    return None
 
 
 def port_hint(ending: Ending, log_tail: bytes) -> RunNote | None:
@@ -164,13 +206,11 @@ def last_error(log_tail: bytes) -> str | None:
     That is the last line of a traceback, or one that says that a device was out of memory. At most ``MAX_AFTER`` lines
     of text follow it: after more, the program has gone on.
     """
-    lines = [line for line in _DECORATION.sub(b"", log_tail).splitlines() if line.strip()]
+    lines = _lines(log_tail)
     after = 0
     for place in range(len(lines) - 1, max(-1, len(lines) - 1 - MAX_LAST), -1):
         line = lines[place]
-        if line.lstrip().startswith(OWN_LINE.encode()):
-            continue
-        if _FULL.search(line) or _ends_traceback(lines, place):
+        if framework_that_lacks(line) is not None or _ends_traceback(lines, place):
             return line.decode(errors="replace")
         after += _NO_TEXT.fullmatch(line) is None
         if after > MAX_AFTER:
@@ -182,14 +222,20 @@ def _ends_traceback(lines: Sequence[bytes], place: int) -> bool:
     """Return whether a traceback ends with this line, and is not one of those after which Python goes on."""
     if lines[place].startswith(_OF_SYNTAX):
         return True
+    first = _traceback_of(lines, place)
+    return first is not None and not (first and lines[first - 1].startswith(_GOES_ON))
+
+
+def _traceback_of(lines: Sequence[bytes], place: int) -> int | None:
+    """Return the first line of the traceback that this line ends, None if it ends none."""
     if not _EXCEPTION.fullmatch(lines[place]):
-        return False
+        return None
     for at in range(place - 1, -1, -1):
         if b"Traceback (most recent call last)" in lines[at]:
-            return not (at and lines[at - 1].startswith(_GOES_ON))
+            return at
         if not lines[at].startswith(_FRAME):
-            return False
-    return False
+            return None
+    return None
 
 
 def tail(log: Path) -> bytes:
@@ -217,7 +263,7 @@ def device_fault(ending: Ending, duration_s: float | None, log_tail: bytes, *, k
         return None
     if ending.detail:  # the kernel killed it for lack of host memory
         return None
-    if shows_out_of_memory(log_tail) or _ASSERTED.search(log_tail):
+    if framework_that_lacks(log_tail) or lacks_host_memory(log_tail) or _ASSERTED.search(log_tail):
         return None  # later CUDA errors in the log are consequences of this one
     failed = _DEVICE_FAILED.search(log_tail)
     if failed is not None or _CUDA_FAILED.search(log_tail):

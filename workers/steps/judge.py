@@ -24,6 +24,7 @@ from workers.measure.monitor import DeviceMonitor
 from workers.measure.neighbours import Snapshot
 from workers.measure.peak import measured_devices
 from workers.run.directory import Exit
+from workers.run.memory_texts import lacks_host_memory
 from workers.run.verdict import (
     QUICK_S,
     InsideReport,
@@ -38,15 +39,16 @@ from workers.run.verdict import (
 from workers.steps.conclusion import Conclusion, NotStarted
 
 log = logging.getLogger(__name__)
-#: How the messages of frameworks name the allocation that failed: PyTorch, then JAX, XLA and CuPy.
+#: How the messages of frameworks name the allocation that failed: PyTorch, Paddle, TensorFlow and llama.cpp; JAX, XLA,
+#: CuPy, ONNX Runtime and rmm; TensorFlow's requests.
 _TRIED = re.compile(
-    rb"Tried to allocate (?P<size>[0-9]{1,9}(?:\.[0-9]{1,4})?) (?P<unit>bytes|[KMG]i?B)"
-    rb"|(?:trying to allocate|Out of memory allocating) (?P<bytes>[0-9][0-9,]{0,24}) bytes"
+    rb"(?:[Tt]ried to allocate|Cannot allocate|memory trying to allocate|allocating)"
+    rb" (?P<size>[0-9]{1,9}(?:\.[0-9]{1,9})?) ?(?P<unit>bytes|[KMG]i?B)(?! memory in| of pinned| on host)"
+    rb"|(?:trying to allocate|Out of memory allocating|failed to allocate) (?P<bytes>[0-9][0-9,]{0,24}) bytes"
+    rb"|requested buffer of size (?P<buffer>[0-9]{1,20})"
     rb"|Failed to allocate request for [^(\n]{1,20}\((?P<request>[0-9]{1,18})B\)"
 )
 _UNITS = {b"bytes": 1, b"KiB": 1024, b"KB": 1024, b"MiB": MIB, b"MB": MIB, b"GiB": GIB, b"GB": GIB}
-#: Messages of an allocation of pinned host memory, which CUDA also reports as "out of memory".
-_ON_HOST = re.compile(rb"pin_memory|cudaHostAlloc|cuMemHostAlloc|CachingHostAllocator|PinnedMemory|DefaultCPUAllocator")
 #: Why a site ends runs, for a worker that does not know more.
 _ENDED_BY_SITE = {
     EndingKind.IDLE: f"{NO_USE} devices for longer than the site allows",
@@ -173,7 +175,7 @@ def shortage_of(
         return None
     tried = tried_bytes(report.message.encode()) if report is not None else None
     tried = tried_bytes(log_tail) if tried is None else tried
-    if tried is None and _ON_HOST.search(log_tail):
+    if tried is None and lacks_host_memory(log_tail):
         return None
     needed_bytes = (peak_bytes or 0) + (tried or 0)
     blamed = snapshot.blamed(lease_bytes) if snapshot is not None and needed_bytes <= lease_bytes else None
@@ -190,7 +192,7 @@ def tried_bytes(text: bytes) -> int | None:
     if found["size"] is not None:
         size = round(float(found["size"]) * _UNITS[found["unit"]])
     else:
-        size = int((found["bytes"] or found["request"]).replace(b",", b""))
+        size = int((found["bytes"] or found["buffer"] or found["request"]).replace(b",", b""))
     return size if 0 < size < _ABSURD else None
 
 

@@ -78,6 +78,73 @@ def test_every_other_ending_stays(ending: Ending, report: InsideReport | None, l
     assert ending == verdict(ending, report, log)
 
 
+CAUGHT = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB; trying with batch size 32\n"
+OOM = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\ntorch.OutOfMemoryError: CUDA out of memory.\n'
+KEY = "Traceback (most recent call last):\n  File \"t.py\", line 2, in <module>\nKeyError: 'learning_rate'\n"
+
+
+def ending_with(error: str) -> str:
+    """Return a traceback with this error."""
+    return KEY.replace("KeyError: 'learning_rate'", error)
+
+
+DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        CAUGHT + KEY,
+        OOM + DURING + KEY,
+        OOM + "epoch 1\n" + KEY + "cleaned up\n",
+        CAUGHT + "terminate called after throwing an instance of 'std::runtime_error'\n  what():  no such file\n",
+        CAUGHT + "epoch 1\n" * 50 + "the loss is not a number\n",
+        CAUGHT + '  File "train.py", line 3\n    def (\n        ^\nSyntaxError: invalid syntax\n',
+    ],
+)
+def test_an_error_that_was_caught_is_not_the_cause_of_another_one(log: str) -> None:
+    """Regression: such a run was repeated three times with twice the memory, and later jobs asked for 16G."""
+    assert FAILED == verdict(log=log.encode())
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        OOM,
+        KEY + "next try\n" + OOM,
+        OOM + CAUSED + KEY,
+        OOM + ending_with("subprocess.CalledProcessError: Command '['python']' returned 1"),
+        OOM + ending_with("torch.distributed.DistBackendError: NCCL error: remote"),
+        OOM + "Exception ignored in: <function f>\n" + KEY,
+        OOM + "Exception in thread Thread-3 (_pin_memory_loop):\n" + KEY,
+        OOM + "frame of C++\n" * 60,
+        "cudaMalloc failed: out of memory\n" + ending_with("ValueError: Failed to load model"),
+        KEY.replace(
+            "KeyError: 'learning_rate'", "MyError: Graph execution error:\n\n at node\nOOM when allocating tensor"
+        ),
+    ],
+)
+def test_the_last_error_and_what_it_follows_from_decide(log: str) -> None:
+    """Launchers, other ranks and threads fail after the run that lacked memory, and messages have several lines."""
+    assert EndingKind.OUT_OF_MEMORY is verdict(log=log.encode()).kind
+
+
+def test_the_report_of_torch_comes_before_the_texts_of_torch() -> None:
+    """Torch knows that it survived. It does not know of the errors of other libraries."""
+    assert FAILED == verdict(report=SURVIVED, log=CAUGHT.encode())
+    assert EndingKind.OUT_OF_MEMORY is verdict(report=SURVIVED, log=b"GPUassert: out of memory kernel.cu 42").kind
+    assert EndingKind.OUT_OF_MEMORY is verdict(report=DIED, log=KEY.encode()).kind
+
+
+def test_pinned_host_memory_is_no_out_of_memory() -> None:
+    """A larger request would not help, and the next job must not learn from it."""
+    frames = '  File "torch/utils/data/_utils/pin_memory.py", line 98, in pin_memory\n    return data.pin_memory()\n'
+    log = f"Traceback (most recent call last):\n{frames}RuntimeError: CUDA error: out of memory\n"
+
+    assert FAILED == verdict(log=log.encode())
+
+
 def test_an_unknown_peak_is_left_out() -> None:
     """An unknown peak is omitted, and is never shown as 0."""
     assert "asked 512M" == judged(FAILED, DIED, b"", asked_bytes=512 * MIB, peak_bytes=None).detail
