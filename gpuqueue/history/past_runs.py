@@ -14,6 +14,7 @@ from gpuqueue.learning.past_run import (
     MOST_JOBS,
     OnDevice,
     PastRun,
+    Proof,
     code_of,
     kind_of,
     lost_to_others,
@@ -53,9 +54,10 @@ ARRAYS = f"SELECT id, spec FROM jobs WHERE id = :id AND length(spec) <= {MOST_SP
 
 #: The code of a job and the name of its Python environment. Each is None if it is not known.
 Code: TypeAlias = "tuple[str | None, str | None]"
-#: The columns of the ending, the job's memory and the notes, and the number of columns before those of the device.
+#: The columns of the ending, the job's memory and the notes, the number of columns before those of the device, and the
+#: column of its peak.
 _ENDING, _MEM, _NOTES = 2, slice(8, 10), 10
-_JOB = 11
+_JOB, _PEAK = 11, 12
 _SOURCES = {each.value: each for each in PeakSource}
 _KINDS = {each.value: each for each in DeviceKind}
 
@@ -80,18 +82,23 @@ def past_runs(rows: Iterable[Sequence[Any]], arrays: Mapping[int, str]) -> tuple
 def runs_of(attempts: Sequence[Sequence[Sequence[Any]]], known: Mapping[int, Code]) -> list[PastRun | None]:
     """Return the runs of one job, newest first. None for each that does not show a need.
 
-    A run that died for lack of memory shows nothing if the job asked for no more after it: then others had taken its
-    memory. While the job waits for its next run, its own request shows that.
+    A run that died for lack of memory shows nothing if others had taken its memory: see :func:`lost_to_others`. While
+    the job waits for its next run, its own request shows whether it asked for more.
     """
     found: list[PastRun | None] = []
     mem_bytes, mem_retries = attempts[0][0][_MEM]
     died = sum(rows[0][_ENDING] == "out_of_memory" for rows in attempts)
     next_bytes = next_request(mem_bytes, died=died, mem_retries=mem_retries)
+    repaired_bytes: int | None = None
     for rows in attempts:
         run, lease_bytes = run_of(rows, known), max(row[_JOB] for row in rows)
         proof = None if run is None else run.proof
-        found.append(None if lost_to_others(proof, lease_bytes, next_bytes) else run)
+        own_bytes = max((row[_PEAK] for row in rows if row[_PEAK] is not None), default=None)
+        lost = lost_to_others(proof, lease_bytes, next_bytes, own_bytes=own_bytes, repaired_bytes=repaired_bytes)
+        found.append(None if lost else run)
         next_bytes = lease_bytes
+        if run is not None and proof is Proof.PEAK:
+            repaired_bytes = max(repaired_bytes or 0, run.bytes)
     return found
 
 

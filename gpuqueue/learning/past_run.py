@@ -153,12 +153,26 @@ def next_request(mem_bytes: int, *, died: int, mem_retries: int) -> int | None:
     return mem_bytes if died <= mem_retries else None
 
 
-def lost_to_others(proof: Proof | None, had_bytes: int, next_bytes: int | None) -> bool:
-    """Return whether a run died because others had taken its memory: then the job did not ask for more afterwards.
+def lost_to_others(
+    proof: Proof | None, had_bytes: int, next_bytes: int | None, *, own_bytes: int | None, repaired_bytes: int | None
+) -> bool:
+    """Return whether a run died because others had taken its memory, known ones or ones that no driver lists.
 
-    *had_bytes* is what the run had, *next_bytes* the job's next request; None if no run follows.
+    Known ones: then the job did not ask for more afterwards. Unknown ones: then a later run of the same job has shown a
+    need that the run had, and it had not used more itself. An earlier death says less than the run that repaired it.
+
+    Args:
+        proof: What the run proves.
+        had_bytes: What the run had.
+        next_bytes: The job's next request; None if no run follows.
+        own_bytes: The run's own peak; None if unknown.
+        repaired_bytes: The largest trusted peak of the job's later runs; None without one.
+
     """
-    return proof is Proof.DIED and next_bytes is not None and next_bytes <= had_bytes
+    if proof is not Proof.DIED:
+        return False
+    is_repaired = repaired_bytes is not None and (own_bytes or 0) <= repaired_bytes
+    return is_repaired or (next_bytes is not None and next_bytes <= had_bytes)
 
 
 def _is_trusted(source: PeakSource, samples: int) -> bool:

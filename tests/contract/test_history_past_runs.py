@@ -71,15 +71,37 @@ def found(database: HistoryDatabase, user: str = "ada", program: str = PROGRAM) 
     return runs
 
 
-@pytest.mark.parametrize(("next_gib", "proofs"), [(6, [Proof.PEAK]), (12, [Proof.PEAK, Proof.DIED])])
+@pytest.mark.parametrize(
+    ("next_gib", "next_peak", "proofs"),
+    [(6, 3, [Proof.PEAK]), (12, 5, [Proof.PEAK]), (12, 2, [Proof.PEAK, Proof.DIED])],
+)
 def test_a_run_whose_memory_others_took_shows_nothing(
-    database: HistoryDatabase, outbox: Outbox, next_gib: int, proofs: list[Proof]
+    database: HistoryDatabase, outbox: Outbox, next_gib: int, next_peak: int, proofs: list[Proof]
 ) -> None:
-    """If the next run gets no more memory, others had taken it, and the need was not larger. Else it was."""
+    """Others had taken it if the next run gets no more memory, or needs as much as the run that died."""
     outbox.submit(1, train())
-    for attempt, (ending, lease_gib) in enumerate([(DIED, 6), (WELL, next_gib)], 1):
+    for attempt, (ending, lease_gib, peak) in enumerate([(DIED, 6, 3), (WELL, next_gib, next_peak)], 1):
         state = JobState.QUEUED if attempt == 1 else None
-        seen = replace(device(3), lease_bytes=lease_gib * GIB)
+        seen = replace(device(peak), lease_bytes=lease_gib * GIB)
+        outbox.run(1, (seen,), ending, attempt=attempt, state=state, duration_s=9.0)
+    outbox.record()
+
+    assert proofs == [run.proof for run in found(database)]
+
+
+@pytest.mark.parametrize(
+    ("own_gib", "need_gib", "proofs"),
+    [(3, 9, [Proof.PEAK]), (None, 9, [Proof.PEAK]), (9, 9, [Proof.PEAK]), (11, 9, [Proof.PEAK, Proof.DIED])],
+)
+def test_the_run_that_repaired_a_death_says_more_than_the_death(
+    database: HistoryDatabase, outbox: Outbox, own_gib: int | None, need_gib: int, proofs: list[Proof]
+) -> None:
+    # Others that no driver listed had taken the memory: twenty jobs that need 9.2G asked for 21G. A run that used more
+    # itself than the one that repaired it had really needed that.
+    outbox.submit(1, train())
+    for attempt, (ending, lease_gib, gib) in enumerate([(DIED, 10, own_gib), (WELL, 20, need_gib)], 1):
+        state = JobState.QUEUED if attempt == 1 else None
+        seen = replace(device(gib), lease_bytes=lease_gib * GIB)
         outbox.run(1, (seen,), ending, attempt=attempt, state=state, duration_s=9.0)
     outbox.record()
 

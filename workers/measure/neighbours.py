@@ -12,11 +12,13 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import Device, Reading
 from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.text.sanitize import short
-from gpuqueue.text.units import format_bytes
+from gpuqueue.text.units import GIB, format_bytes
 
 #: How many neighbours are named, the largest first, and how many characters of an external process's command line.
 NAMED = 4
 COMMAND_WIDTH = 60
+#: From so many bytes on, memory that a run lacks and no listed process holds is named. The driver takes less itself.
+UNLISTED_BYTES = GIB // 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,22 +39,31 @@ class Neighbour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """A snapshot of one device. ``own_bytes`` is the run's own memory, None where the driver does not report it."""
+    """A snapshot of one device. ``own_bytes`` is the run's own memory, None where the driver does not report it.
+
+    ``unlisted_bytes`` is what no listed process holds, with what the driver takes for itself; None where the driver
+    does not report what each process holds.
+    """
 
     device: Device
     free_bytes: int
     own_bytes: int | None
     beside: tuple[Neighbour, ...]
+    unlisted_bytes: int | None = None
 
     def blamed(self, lease_bytes: int) -> str | None:
         """Return who had taken memory of a run with *lease_bytes* here, None if nobody had or if that is unknown.
 
         A claim leaves the run its whole lease. If less is free than the run has not used yet, others use more than the
-        queue allocated to them.
+        queue allocated to them, or something holds memory that no driver lists: a process in another container.
         """
         if self.own_bytes is None or self.free_bytes >= lease_bytes - self.own_bytes:
             return None
-        return ", ".join([str(each) for each in self.beside if each.takes][:NAMED]) or None
+        takers = [str(each) for each in self.beside if each.takes][:NAMED]
+        lacks_bytes = lease_bytes - self.own_bytes - self.free_bytes
+        if not takers and UNLISTED_BYTES <= lacks_bytes <= (self.unlisted_bytes or 0):
+            takers = [f"{format_bytes(lacks_bytes)} that no listed process holds"]
+        return ", ".join(takers) or None
 
     def in_words(self, *, several: bool = False) -> str:
         """Describe the free memory and the neighbours, with the device's index if the run had *several* devices."""
@@ -109,12 +120,21 @@ class Neighbours:
             free_bytes=reading.free_bytes,
             own_bytes=own_bytes,
             beside=tuple(sorted(beside, key=lambda each: -(each.held_bytes or 0))),
+            unlisted_bytes=_unlisted(reading),
         )
 
     def fullest(self, uuids: Collection[str] = ()) -> Snapshot | None:
         """Return the snapshot of the fullest device among *uuids* (all if none is given), or None without snapshots."""
         found = [each for uuid, each in self._snapshots.items() if not uuids or uuid in uuids]
         return min(found, key=lambda each: each.free_bytes, default=None)
+
+
+def _unlisted(reading: Reading) -> int | None:
+    """Return the used bytes of *reading* that no listed process holds; None if those of a process are unknown."""
+    held = [size for size in reading.processes.values() if size is not None]
+    if not reading.listed or len(held) < len(reading.processes):
+        return None
+    return max(0, reading.used_bytes - sum(held))
 
 
 def _described(reading: Reading, external_processes: Sequence[ExternalProcess]) -> Iterator[Neighbour]:

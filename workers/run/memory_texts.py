@@ -46,7 +46,6 @@ _OF_DEVICES: tuple[tuple[str, bytes], ...] = (
     ("TensorRT 8", rb"Cuda Runtime \(out of memory\)"),
     ("LightGBM 4", rb"\[CUDA\] out of memory"),
     ("bitsandbytes 0.41", rb"\bError out of memory at line \d+ in file"),
-    ("OpenCV 4", rb"\(-217:Gpu API call\) out of memory"),
     ("CUDA.jl 5", rb"\bOut of GPU memory trying to allocate"),
 )
 #: The texts of error 2 of CUDA's runtime and driver, as programs print it. An allocation of pinned host memory that

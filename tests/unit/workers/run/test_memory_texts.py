@@ -67,7 +67,6 @@ TEXTS = [
     ("TensorRT", "[E] [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)"),
     ("LightGBM", "[LightGBM] [Fatal] [CUDA] out of memory /src/cuda/cuda_utils.cpp 38"),
     ("bitsandbytes", "Error out of memory at line 380 in file /mmfs1/bitsandbytes/csrc/ops.cu"),
-    ("OpenCV", "error: (-217:Gpu API call) out of memory in function 'allocate'"),
     ("CUDA.jl", "ERROR: Out of GPU memory trying to allocate 8.000 GiB"),
     ("CUDA 12", "RuntimeError: CUDA error: out of memory"),
     ("CUDA 12", "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 2 'out of memory'"),

@@ -29,10 +29,13 @@ def seen(
     own_bytes: int | None = 2 * GIB,
     job_bytes: int = 0,
     job_lease_bytes: int = 0,
+    unlisted_bytes: int | None = 0,
 ) -> Snapshot:
     """Return the last sample of a 24 GiB card with the run of job 11, and perhaps job 12."""
     neighbours = Neighbours(11)
-    reading = Reading(total_bytes=24 * GIB, free_bytes=free_bytes, processes={4711: 12 * GIB})
+    listed = None if unlisted_bytes is None else 24 * GIB - free_bytes - unlisted_bytes - 12 * GIB
+    processes = {4711: 12 * GIB, 1: listed}
+    reading = Reading(total_bytes=24 * GIB, free_bytes=free_bytes, processes=processes)
     neighbours.note(
         make_device(), reading, {11: own_bytes, 12: job_bytes}, external, {11: 6 * GIB, 12: job_lease_bytes}
     )
@@ -109,6 +112,20 @@ def test_only_a_job_beyond_its_lease_is_named() -> None:
     assert facts(seen(job_bytes=13 * GIB, job_lease_bytes=9 * GIB)) == Shortage(
         peak_bytes=2 * GIB, blamed="job 12 (13G)"
     )
+
+
+def test_memory_that_no_listed_process_holds_is_named() -> None:
+    """Regression: a process that no driver listed took the memory, and the next twenty jobs asked for twice as much."""
+    words = "3.9G that no listed process holds"
+    assert Shortage(peak_bytes=2 * GIB, blamed=words) == facts(seen(unlisted_bytes=9 * GIB))
+    for snapshot in (
+        seen(unlisted_bytes=300 * MIB),
+        seen(unlisted_bytes=None),
+        seen(unlisted_bytes=9 * GIB, free_bytes=4 * GIB),
+        seen(unlisted_bytes=9 * GIB, own_bytes=5700 * MIB),
+    ):
+        assert Shortage(peak_bytes=2 * GIB) == facts(snapshot)
+    assert Shortage(peak_bytes=7 * GIB) == facts(seen(unlisted_bytes=9 * GIB), peak_bytes=7 * GIB)
 
 
 def test_nobody_is_named_where_the_device_had_room_or_nothing_is_known() -> None:
