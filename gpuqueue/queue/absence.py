@@ -63,7 +63,7 @@ class StoreTrouble:
     def brief(self) -> str:
         """Return when and why it died, without the last lines of its log; or why it cannot be started."""
         first, _, latest = self.why.partition(THEN)
-        if self.state is StoreState.NO_ROOM:
+        if self.state in {StoreState.NO_ROOM, StoreState.GIVEN_UP}:
             return (latest or first).removesuffix(f": {MAKE_ROOM}")
         return f"{self._begin}: {first.partition(LAST_LINES)[0]}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from gpuqueue.embedded import store as embedded
 from gpuqueue.embedded.supervision import StoreSupervisor
 from gpuqueue.errors import StoreUnreachable
 from gpuqueue.queue import absence
-from gpuqueue.queue.absence import StoreState, StoreTrouble
+from gpuqueue.queue.absence import THEN, StoreState, StoreTrouble
 from gpuqueue.queue.connect import connect, connect_at_once
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.service.responses import problem_of
@@ -137,3 +138,11 @@ def test_the_store_of_a_service_is_started_as_a_service(tmp_path: Path) -> None:
     environ = {"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_STORE_SOCKET": str(tmp_path / "shared" / "s.sock")}
 
     assert "systemctl start gpuqueue-store" in error_of(Settings.load(environ)).remedy
+
+
+def test_a_store_that_is_given_up_names_the_latest_reason() -> None:
+    """It was killed first, and then its files could not be read: only the second is to be repaired."""
+    why = f"the store (pid 7) was killed{THEN}the store cannot read its files"
+    trouble = StoreTrouble(at=datetime.now(timezone.utc), why=why, state=StoreState.GIVEN_UP)
+
+    assert "the store cannot read its files" == trouble.brief
