@@ -145,7 +145,7 @@ def _print(client: Client, record: Record, job_id: str, wanted: _Options, head: 
     try:
         client.logs.turn(tail, record, run=wanted.number)
     except Refused:  # --follow accepts a job that has no log yet
-        if not wanted.follow:
+        if not wanted.follow or record.job.state.is_end:
             raise
     head()
     if wanted.lines is not None:
