@@ -124,7 +124,7 @@ class Machine:
         """Record that the state directory is no copy. If it is one, return of what.
 
         Raises:
-            Refused: it is a copy, and its jobs are not to be held, or are not in it.
+            Refused: it is a copy, and its jobs are not to be held, or are not in it; or its processes run elsewhere.
             BadRequest: the jobs are to be held, and it is no copy.
 
         """
@@ -132,6 +132,7 @@ class Machine:
         if original is None:
             if hold_jobs:
                 raise BadRequest(f"{directory} is no copy: leave out --hold-jobs")
+            self.refuse_if_elsewhere()
             ownership.record(directory)
             return None
         gone = f"if that is gone for good, and only then, remove {directory / ownership.RECORD} and try again"
@@ -149,6 +150,16 @@ class Machine:
         for name in ("host.pid", "web.pid"):  # processes of the original
             (directory / name).unlink(missing_ok=True)
         return original
+
+    def refuse_if_elsewhere(self) -> None:
+        """Raise Refused if the processes of this directory were started as another one, and still run there."""
+        logs = ownership.lives_elsewhere(self.settings.state_dir)
+        if logs is not None:
+            pids = " ".join(map(str, ownership.living_pids(self.settings.state_dir)))
+            raise Refused(
+                f"the processes of {self.settings.state_dir} run on the directory that it was moved from ({logs}): end "
+                f"them with kill {pids}, then gpuqueue up"
+            )
 
     def hold_jobs(self, original: str) -> int:
         """Hold all jobs of this copy of *original*, which then is no copy any more, and return how many are held.

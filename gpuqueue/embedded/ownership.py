@@ -104,7 +104,7 @@ def original_of(state_dir: Path) -> str | None:
     """Return the path of what *state_dir* is a copy of, and its machine if it is another one; None for no copy."""
     recorded = DirectoryId.read(state_dir)
     if recorded is None:
-        return _lives_elsewhere(state_dir)
+        return lives_elsewhere(state_dir)
     try:
         now = DirectoryId.of(state_dir, recorded.id)
     except OSError:  # a copy without the mark
@@ -114,14 +114,21 @@ def original_of(state_dir: Path) -> str | None:
         return None  # also if it was restored from a backup, or its disk was replaced
     words = recorded.path if is_here else f"{recorded.path} on {recorded.host}"
     original = Path(recorded.path)
-    if recorded.path != here and _has(original, recorded.id):
+    is_there = None if recorded.path == here else _has(original, recorded.id)
+    if is_there:
         return None if _is_one(original / MARK, state_dir / MARK) else words
-    is_same = is_here or (now is not None and recorded.is_same_directory(now))  # it was moved
-    return None if is_same else words
+    if is_there is None and recorded.path != here:
+        is_moved = now is not None and (now.inode, now.ctime_ns) == (recorded.inode, recorded.ctime_ns)
+    else:
+        is_moved = is_here or (now is not None and recorded.is_same_directory(now))
+    return None if is_moved else words
 
 
-def _lives_elsewhere(state_dir: Path) -> str | None:
-    """Return the directory of the processes that the pid files in *state_dir* name, if it is another one."""
+def lives_elsewhere(state_dir: Path) -> str | None:
+    """Return the directory of the processes that the pid files in *state_dir* name, if it is another one.
+
+    Also of no copy: a directory that was moved to another disk while its processes ran.
+    """
     for name in _PID_FILES:
         process = _parsed(state_dir / name)
         logs = None if process is None or not process.alive() else _logs_of(process)
@@ -130,14 +137,20 @@ def _lives_elsewhere(state_dir: Path) -> str | None:
     return None
 
 
-def _has(directory: Path, name: str) -> bool:
-    """Return whether *directory* has the id *name*, or an id that cannot be read."""
+def living_pids(state_dir: Path) -> list[int]:
+    """Return the pids of the living processes that the pid files in *state_dir* name."""
+    named = (_parsed(state_dir / name) for name in _PID_FILES)
+    return [process.pid for process in named if process is not None and process.alive()]
+
+
+def _has(directory: Path, name: str) -> bool | None:
+    """Return whether *directory* has the id *name*, or an id that cannot be read; None if it cannot be entered."""
     try:
         (directory / RECORD).stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        return True
+        return None
     there = DirectoryId.read(directory)
     return there is None or there.id == name
 

@@ -2,8 +2,8 @@
 
 A file there that is new since the run began is the run's if one of its processes was seen to have it open or mapped, or
 if no other run was on the host meanwhile. It is left if no process of the host has it open or mapped at the end of the
-run: then its owner gets a lease on it (fcntl(2)). Only a file that was seen in use is removed where a site wants that,
-because a person may have copied the others there for the next job; of a run that was too short to be observed, all.
+run: then its owner gets a lease on it (fcntl(2)). Where a site wants files removed, both must hold: a file that no
+process of the run was seen to use may be data for the next job, and one of two runs may be the other's.
 
 Shared memory of System V (shmget(2)) has no file and is left out.
 """
@@ -30,8 +30,6 @@ LIVE = "../../live"
 #: Shortest time between two readings of what the processes use, and the longest time that one may take, in seconds.
 #: Reading takes at most this share of the time.
 STEP_S, READ_S, SHARE = 1.0, 0.5, 0.01
-#: A run that is shorter than this may have ended before a reading, in seconds.
-SHORT_S = 2 * STEP_S
 #: Longest time for the files at the end of a run, in seconds.
 END_S = 5.0
 #: Most bytes that are read of the memory map of a process.
@@ -52,7 +50,6 @@ class SharedMemory:
         #: The new files without a known user at the last reading, and when to read again.
         self._unknown: set[str] = set()
         self._next_s = 0.0
-        self._began_s = time.monotonic()
 
     def poll(self, top: int | None = None) -> None:
         """Read which new files the processes below *top* use, if there are others than at the last reading."""
@@ -76,8 +73,8 @@ class SharedMemory:
     def candidates(self) -> dict[str, bool]:
         """Return the files that the run may have left, each with whether it may be removed."""
         new = self._new()
-        is_alone, is_short = bool(new) and self._is_alone(), time.monotonic() - self._began_s < SHORT_S
-        return {name: is_short or name in self._used for name in new if is_alone or name in self._used}
+        is_alone = bool(new) and self._is_alone()
+        return {name: is_alone and name in self._used for name in new if is_alone or name in self._used}
 
     def _new(self) -> set[str]:
         return {name for name, inode in _files().items() if inode not in self._before}

@@ -45,6 +45,7 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
                 f"{settings.state_dir} is a copy of {original}: nothing runs here, the original is left alone",
             )
             return
+        machine.refuse_if_elsewhere()
         _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)
         if PageService(settings).stop():
             report("page", "stopped", "")

@@ -87,6 +87,15 @@ def test_a_restored_directory_is_no_copy(state: Path) -> None:
     assert str(state) == original_of(old)
 
 
+def test_a_moved_directory_whose_old_place_is_closed_is_no_copy(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old home may be somebody else's now. A copy, with a mark of its own, is one all the same."""
+    moved = state.rename(state.with_name("moved"))
+    copy = copied(moved, state.with_name("copy"))
+    monkeypatch.setattr(ownership, "_has", lambda _directory, _name: None)
+    assert None is original_of(moved)
+    assert str(state) == original_of(copy)
+
+
 def test_a_directory_that_two_machines_see_is_no_copy(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home on a file server may have another path on the other machine, where it is no copy of itself."""
     monkeypatch.setattr(ownership, "_place", lambda: "another machine")
@@ -167,6 +176,24 @@ def test_a_pid_file_is_read_by_earlier_versions(state: Path) -> None:
     """It has three words: pid, start and boot."""
     write_pid(state / "host.pid", os.getpid())
     assert ProcessIdentity.of(os.getpid()) == ProcessIdentity.parse((state / "host.pid").read_text())
+
+
+def test_a_directory_that_moved_to_another_disk_while_it_ran_is_refused(state: Path) -> None:
+    """A second store and second workers would have run all its jobs beside the first, and `down` stopped nothing."""
+    with logging_to(state / "log" / "host.log") as process:
+        write_pid(state / "host.pid", process.pid)
+        new = copied(state, state.with_name("new"))
+        state.rename(state.with_name("old"))
+        state.symlink_to(new)
+        machine = Machine(settings_of(state))
+
+        assert machine.original is None
+        for refuse in (machine.refuse_if_elsewhere, lambda: machine.own_directory(hold_jobs=False)):
+            with pytest.raises(Refused, match=f"end them with kill {process.pid}, then gpuqueue up"):
+                refuse()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert machine.own_directory(hold_jobs=False) is None
 
 
 def test_a_host_process_follows_its_moved_directory(state: Path) -> None:

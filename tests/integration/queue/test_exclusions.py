@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from factories import claim, end, job_of, make_offer, make_spec, must_claim, serve, submit
+from factories import claim, end, job_of, make_device, make_offer, make_spec, must_claim, serve, submit
 from store_dump import dump, faults
 
 from gpuqueue.model.array import Array
+from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.retries import Retries
@@ -182,6 +183,21 @@ def test_a_cancel_that_arrives_before_the_failed_start_wins(site: JobQueue) -> N
 
     assert JobState.CANCELLED is site.runs.exclude_host(job, claimed.token, MISSING)
     assert site.runs.exclude_host(job, claimed.token, MISSING) is None
+
+
+@pytest.mark.parametrize("array", [None, Array.parse("0-3")])
+def test_another_host_without_gpus_may_start_the_job(queue: JobQueue, array: Array | None) -> None:
+    """Two hosts serve their CPUs because they found no GPU. The job was held, as if the other could not start it."""
+    for host in SITE:
+        cpu = make_device(f"cpu-{host}", kind=DeviceKind.CPU, no_gpu="the driver is not loaded")
+        serve(queue, make_offer(cpu.uuid, host=host, device=cpu, slots=100))
+    submit(queue, mem_bytes=GIB, array=array)
+
+    claimed = must_claim(queue, "cpu-h1", host="h1", worker="h1/cpu-h1/1")
+    assert JobState.QUEUED is queue.runs.exclude_host(claimed.job_id, claimed.token, MISSING)
+
+    assert claim(queue, "cpu-h1", host="h1", worker="h1/cpu-h1/1") is None
+    assert claim(queue, "cpu-h2", host="h2", worker="h2/cpu-h2/1") is not None
 
 
 def test_an_edit_gives_each_host_another_try(site: JobQueue) -> None:

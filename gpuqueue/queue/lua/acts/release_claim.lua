@@ -20,7 +20,7 @@ local host, array_id = unpack(call('HMGET', job_key(id), F.host, F.array))
 
 local function can_start_somewhere(shape)
   local verdict, doubt = judge(job.user, '0', shape)
-  return verdict == 'queued' and doubt == ''
+  return verdict == 'queued' and (doubt == '' or doubt == 'cpu')
 end
 
 -- Exclude the host for the members of the array that are not claimed yet: otherwise each would try it. If no host is
