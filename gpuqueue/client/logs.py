@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +120,16 @@ class Logs:
     def _place(self, run: Run) -> Path | None:
         """Return where the log of *run* is on this machine: in the run's directory, or delivered by another host."""
         settings = self._connection.settings
+        if not run.token:  # of an answer of the queue's own server, which keeps tokens to itself
+            run = self._with_token(run)
         return own_log(settings, run) or delivered_log(settings, run)
+
+    def _with_token(self, run: Run) -> Run:
+        """Return *run* as the history has it; unchanged if that has no such run, or is away."""
+        with suppress(HistoryUnreachable):
+            record = self._connection.recorded(run.job_id)
+            return next((other for other in record.runs if other.attempt == run.attempt), run) if record else run
+        return run
 
     def _warn(self, path: Path, tail: Tail) -> None:
         """Warn of a log of another host that was not delivered whole: only a service can ask for the rest."""

@@ -243,7 +243,8 @@ def _check_place(directory: Path, pattern: str) -> None:
     within, name = output_file.place_of(pattern)
     above = directory / within
     if not os.path.isdir(above):  # noqa: PTH112 - Path.is_dir fails on a name that is too long
-        raise BadRequest(f"the link to the output needs the directory {plain(str(above))}, and there is none: mkdir -p")
+        missing = plain(str(above))
+        raise BadRequest(f"the link to the output needs a directory that is missing: mkdir -p {missing}")
     file = "" if name is None else os.path.join(above, name)  # noqa: PTH118
     if os.path.lexists(file) and not os.path.islink(file):  # noqa: PTH114
         raise BadRequest(f"{plain(file)} exists, and the link to the output replaces no file: name another, or move it")

@@ -558,6 +558,11 @@ def test_waits_end_with_the_jobs_and_report_a_held_job_once(client: Client) -> N
     assert [JobState.CANCELLED] == [each.state for each in client.jobs.watch(second.id)]
 
 
+def test_the_log_of_a_record_without_tokens_is_found(client: Client, old: Job) -> None:
+    """The server of one's own queue answers without tokens: `logs ARRAY` said that the logs were on this host."""
+    assert client.logs.end(client.jobs.show(old.id).without_secrets(), 1000).endswith(b"three\n")
+
+
 def test_a_log_is_read_from_anywhere(client: Client, old: Job) -> None:
     """A log is read from its beginning, from its last lines and from a time, byte by byte."""
     record = client.jobs.newest(old.id)
