@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
+from becoming import becoming
 from fake_relay import Answer, ask
 from service_fixtures import ServedSite, serving
 
@@ -29,9 +30,7 @@ def packing(more_bounds: Mapping[str, float] | None = None, **chosen: str) -> It
     It does not wait for long for other hosts.
     """
     folder = Path(mkdtemp(prefix="gpuqueue-pack-"))
-    program = folder / "pack"
-    program.write_text(f"#!{sys.executable}\n{PACK.read_text()}")
-    program.chmod(0o700)
+    program = becoming(folder / "pack", sys.executable, PACK)
     bounds: dict[str, float | str] = {
         "gpuqueue.service.routes.files:PROGRAM": str(program),
         "gpuqueue.service.relay_requests:FIRST_S": 2,

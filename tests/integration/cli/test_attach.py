@@ -408,7 +408,7 @@ def test_the_tail_of_a_log_and_what_comes_after_it(site: Site, tmp_path: Path) -
     assert "100000" == (tmp_path / "out").read_text().split()[-1]
     assert "99999\n100000\n" == site.cli("logs", "--tail", "2", "1").stdout
     left = subprocess.run(
-        ["/bin/bash", "-c", f"{GPUQUEUE} logs 1 | head -1; echo ${{PIPESTATUS[0]}}"],
+        ["/bin/bash", "-c", "gpuqueue logs 1 | head -1; echo ${PIPESTATUS[0]}"],
         env=site.environ,
         capture_output=True,
         text=True,

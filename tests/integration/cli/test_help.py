@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 from factories import make_offer, make_spec, serve
-from site_of_one import BIN, Site
+from site_of_one import Site
 
 from gpuqueue.cli.main import COMMANDS, SECTIONS, commands
 from workers.cli import worker_commands
@@ -189,7 +189,7 @@ def test_every_read_command_answers_programs_and_readers_that_leave(site: Site) 
         assert isinstance(json.loads(printed.stdout), (list, dict)), name
         assert "\x1b" not in printed.stdout, name
         left = subprocess.run(
-            ["/bin/bash", "-c", f"{BIN / 'gpuqueue'} {' '.join([name, *words])} | head -c 0; echo ${{PIPESTATUS[0]}}"],
+            ["/bin/bash", "-c", f"gpuqueue {shlex.join([name, *words])} | head -c 0; echo ${{PIPESTATUS[0]}}"],
             env=site.environ,
             capture_output=True,
             text=True,

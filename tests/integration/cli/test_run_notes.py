@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ if sys.argv[1] == "fail":
     raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB free.")
 """
 PIPE = f"""#!/bin/bash
-{sys.executable} train.py $1 2>&1 | tee train.log
+{shlex.quote(sys.executable)} train.py $1 2>&1 | tee train.log
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from site_of_one import Site
 GIT = [shutil.which("git") or "git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=trunk"]
 SUPPORT = Path(__file__).parents[2] / "support"
 #: Waits until the worker has measured the memory of the job.
-MEASURED = f"PYTHONPATH={SUPPORT} {sys.executable} -c 'from metered import until_seen; until_seen(peak_bytes=1)'"
+PYTHON = shlex.join(["env", f"PYTHONPATH={SUPPORT}", sys.executable])
+MEASURED = f"{PYTHON} -c 'from metered import until_seen; until_seen(peak_bytes=1)'"
 WRITES = f"{MEASURED}; seq 100; printf 'a\\033[31mb\\033[0m\\n 10%%|#  | 1/10\\r100%%|###| 10/10\\n'"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 from pathlib import Path
 
@@ -200,7 +201,7 @@ def test_a_signal_gives_the_terminal_back(site: Site, number: signal.Signals) ->
     """After a signal the shell's screen and mouse mode are restored. Neither used to be."""
     site.make_tables()
     with Terminal(
-        ["/bin/sh", "-c", f"echo before; {' '.join(TOP)}; echo left with $?; read line"], site.environ
+        ["/bin/sh", "-c", f"echo before; {shlex.join(TOP)}; echo left with $?; read line"], site.environ
     ) as shell:
         shell.shows("0 running")
         (top,) = children(shell.process.pid)

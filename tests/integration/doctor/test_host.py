@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from becoming import becoming
 from fake_driver.fake_driver import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
@@ -267,9 +269,7 @@ def make_torch(root: Path, *, cuda: str | None, count: int = 0, error: str = "")
         f"        if {error!r}: raise RuntimeError({error!r})\n"
     )
     (root / "bin").mkdir()
-    python = root / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={root / "site"} exec {sys.executable} -S "$@"\n')
-    python.chmod(0o755)
+    becoming(root / "bin" / "python", "env", f"PYTHONPATH={root / 'site'}", sys.executable, "-S")
     return root
 
 
@@ -320,7 +320,7 @@ def test_deep_checks_report_the_gpus_that_torch_sees(doctor: Doctor, tmp_path: P
         # An upgrade has removed the interpreter.
         ("echo its library is gone >&2\nexit 127", "interpreter", Grade.WARNING, "its library is gone"),
         # Not every job needs torch.
-        (f'exec {sys.executable} -S -I "$@"', "torch", Grade.NOTE, "none in this Python"),
+        (f'exec {shlex.quote(sys.executable)} -S -I "$@"', "torch", Grade.NOTE, "none in this Python"),
     ],
 )
 def test_a_python_that_does_not_run_or_has_no_torch_is_reported(

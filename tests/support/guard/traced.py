@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from becoming import becoming
 
 STRACE = shutil.which("strace")
 NEEDS_STRACE = pytest.mark.skipif(STRACE is None, reason="no strace here to count system calls: apt install strace")
@@ -45,10 +46,7 @@ def strace(out: Path, calls: str, *words: str) -> list[str]:
 
 def traced_program(place: Path, out: Path, calls: str, program: str) -> Path:
     """Return a program in *place* that runs *program* and writes each of *calls* into *out*."""
-    path = place / "counting"
-    path.write_text(f'#!/bin/sh\nexec {" ".join(strace(out, calls, program))} "$@"\n')
-    path.chmod(0o700)
-    return path
+    return becoming(place / "counting", *strace(out, calls, program))
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from archives import END, archive, file
+from becoming import becoming
 from factories import make_spec
 
 from gpuqueue.client import files as files_module
@@ -62,15 +63,18 @@ class Host:
     def packs(self, content: bytes = b"", code: int = 0, errors: str = "", *, only_kept: bool = False) -> None:
         """Have the program print *content* and *errors*, and exit with *code*; with *only_kept*, 3 for a directory."""
         (self.program.parent / "content").write_bytes(content)
-        self.program.write_text(
-            f"#!{sys.executable}\nimport json, sys, pathlib\n"
+        self.runs(
+            "import json, sys, pathlib\n"
             "asked = json.load(sys.stdin)\n"
             f"pathlib.Path({str(self.words)!r}).write_text(json.dumps([sys.argv[1:], asked]))\n"
             f"if {only_kept} and asked['source'] is None: sys.exit(3)\n"
             f"sys.stdout.buffer.write(pathlib.Path({str(self.program.parent / 'content')!r}).read_bytes())\n"
             f"sys.stdout.flush(); print({errors!r}, file=sys.stderr); sys.exit({code})\n"
         )
-        self.program.chmod(0o755)
+
+    def runs(self, code: str) -> None:
+        """Have the program run the Python *code*."""
+        becoming(self.program, sys.executable, "-c", code)
 
     @property
     def packed(self) -> PackRequest:
@@ -264,8 +268,8 @@ def test_a_program_that_is_not_read_to_its_end_is_ended(host: Host, files: Files
     info = tarfile.TarInfo("huge")
     info.size = 2**30
     pid = host.program.parent / "pid"
-    host.program.write_text(
-        f"#!{sys.executable}\nimport os, sys, pathlib\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\n"
+    host.runs(
+        f"import os, sys, pathlib\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\n"
         f"sys.stdout.buffer.write({info.tobuf()!r})\nwhile True: sys.stdout.buffer.write(bytes(2**16))\n"
     )
 

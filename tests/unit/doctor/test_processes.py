@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -214,7 +215,7 @@ def test_missing_bytecode_is_found_where_it_cannot_be_written(tmp_path: Path, do
     grade, seen, *remedy = done.stdout.splitlines()
     if dont_write:
         assert ("warning", True) == (grade, int(seen.partition(" modules are not compiled here")[0]) > 50)
-        assert "python -m compileall -qq" in remedy[0]
+        assert f"{shlex.quote(sys.executable)} -m compileall -qq" in remedy[0]
         assert str(Path(processes.__file__).parents[2]) in remedy[0]
     else:
         assert ("ok", "the modules of this command are compiled") == (grade, seen)

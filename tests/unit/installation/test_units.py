@@ -36,7 +36,7 @@ from gpuqueue.notify import sending
 from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
 from workers.cli import RUNS_GROUP
 
-SITE = SystemSite(account="gpuqueue", group="lab", programs=Path(sys.executable).parent)
+SITE = SystemSite(account="gpuqueue", group="lab", programs=Path("/opt/gpuqueue/bin"))
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
@@ -44,8 +44,10 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is not installed")
+    programs = tmp_path / "bin"  # units take no path with a space
+    programs.symlink_to(Path(sys.executable).parent)
     paths = []
-    for name, text in unit_texts(SITE).items():
+    for name, text in unit_texts(replace(SITE, programs=programs)).items():
         paths.append(tmp_path / f"{name}.service")
         paths[-1].write_text(text)
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from becoming import becoming
 from bounded import until
 from site_of_one import BIN, Site
 
@@ -33,9 +34,7 @@ def python(tmp_path: Path) -> Path:
     """Return the Python of an environment, whose directory no other Python is in."""
     path = tmp_path / "torch" / "bin" / "python"
     path.parent.mkdir(parents=True)
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    path.chmod(0o755)
-    return path
+    return becoming(path, sys.executable)
 
 
 @pytest.fixture

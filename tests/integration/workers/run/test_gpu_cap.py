@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from becoming import becoming
 from bounded import until
 from fake_driver.fake_driver import FakeGpus, build, compiler
 from site_of_one import Site
@@ -54,9 +55,7 @@ def gpu_site(tmp_path: Path, store_url: str) -> Iterator[Site]:
     # A virtual environment whose packages are found by their files, with a torch version of our choice.
     (tmp_path / "venv" / "lib" / "python3.12" / "site-packages" / "torch-2.11.0.dist-info").mkdir(parents=True)
     (tmp_path / "venv" / "bin").mkdir()
-    python = tmp_path / "venv" / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
+    becoming(tmp_path / "venv" / "bin" / "python", sys.executable)
     (tmp_path / "venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
     made.start_recorder()
     made.start_worker()

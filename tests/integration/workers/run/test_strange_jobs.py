@@ -141,7 +141,7 @@ def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, repor
     site.environ["GPUQUEUE_LIMITS"] = "*: arguments=1M"
     site.start_recorder()
     before = {each.worker for each in site.queue.devices.all()}
-    site.spawn_command(["/bin/sh", "-c", f"ulimit -s 1024; exec {BIN / 'gpuqueue-worker'} run --plain"])
+    site.spawn_command(["/bin/sh", "-c", "ulimit -s 1024; exec gpuqueue-worker run --plain"])
     until(lambda: {each.worker for each in site.queue.devices.all()} - before, what="a worker")
     job_id = int(say(site, "submit", "--mem", "1M", "--", sys.executable, report, *["x" * 100_000] * 6).stdout)
 

@@ -92,7 +92,7 @@ def test_modules_that_are_not_there_are_reported(make: Callable[..., WarmRuns]) 
     assert [] == runs.warm_interpreters._interpreters
 
 
-@pytest.mark.parametrize("last", ['exec {} "$@"', '{} "$@"'], ids=["replaced", "beside it"])
+@pytest.mark.parametrize("last", ['exec "{}" "$@"', '"{}" "$@"'], ids=["replaced", "beside it"])
 def test_a_python_that_is_a_wrapper_is_no_interpreter(make: Callable[..., WarmRuns], last: str) -> None:
     """A wrapper script around Python gets no warm interpreter.
 

@@ -15,8 +15,8 @@ def test_an_environment_without_its_program_is_a_problem(tmp_path: Path) -> None
     """A missing program, a directory, and a file that is no program are named; one that can start is fine."""
     (tmp_path / "text").touch(mode=0o644)
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
-    paths = {"gone": tmp_path / "gone", "folder": tmp_path, "here": sys.executable}
-    paths |= {name: tmp_path / name for name in ("text", "dangling")}
+    (tmp_path / "here").symlink_to(sys.executable)  # the setting takes no path with a space
+    paths = {"folder": tmp_path} | {name: tmp_path / name for name in ("gone", "here", "text", "dangling")}
     words = " ".join(f"{name}={path}" for name, path in paths.items())
     settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_ENVIRONMENTS": words})
 
