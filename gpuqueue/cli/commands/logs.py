@@ -141,11 +141,12 @@ def _head(printed: list[str], name: str) -> None:
 
 def _print(client: Client, record: Record, job_id: str, wanted: _Options, head: Callable[[], None]) -> None:
     """Print the log of one job, after its heading."""
+    follows = wanted.follow and not record.job.state.is_end
     tail = client.logs.tail(stderr=wanted.stderr, warn=_warn)
     try:
         client.logs.turn(tail, record, run=wanted.number)
     except Refused:  # --follow accepts a job that has no log yet
-        if not wanted.follow or record.job.state.is_end:
+        if not follows:
             raise
     head()
     if wanted.lines is not None:
@@ -156,11 +157,11 @@ def _print(client: Client, record: Record, job_id: str, wanted: _Options, head: 
     again = partial(report_again, job_id)
     rest = tail.rest() if wanted.lines is None else render.last_lines(tail.rest(), wanted.lines)
     more: Iterator[bytes] = iter(())
-    if wanted.follow and not record.job.state.is_end:
+    if follows:
         more = client.logs.follow(job_id, tail, held=report_held, again=again, away=report_away)
     for chunk in chain(rest, more):  # not sanitized: programs read logs too
         put(chunk)
-    _report_refused(job_id, client.jobs.newest(job_id) if wanted.follow else record, wanted.number)
+    _report_refused(job_id, client.jobs.newest(job_id) if follows else record, wanted.number)
 
 
 def _warn(text: str) -> None:

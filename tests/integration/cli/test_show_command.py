@@ -142,6 +142,17 @@ def test_without_the_store_logs_and_wait_of_an_ended_job_read_the_history(site: 
         assert "does not answer" in away.stderr
 
 
+def test_an_ended_job_without_a_log_is_refused_when_it_is_followed_too(site: Site) -> None:
+    """`logs -f` of a job that was cancelled before it ran printed nothing, with exit code 0."""
+    job_id = site.cli("submit", "--mem", "1M", "--hold", "--", "true").stdout.strip()
+    site.cli("cancel", job_id)
+
+    for words in ((), ("--follow",)):
+        done = site.cli("logs", *words, job_id, check=False)
+        assert (5, "") == (done.returncode, done.stdout)
+        assert f"job {job_id} (cancelled) has no log yet: it has not run" in done.stderr
+
+
 @pytest.mark.full
 def test_show_prints_the_current_state_of_a_running_job(site: Site) -> None:
     """For a running job ``show`` has the time, memory and progress that ``queue`` has.
