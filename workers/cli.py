@@ -26,7 +26,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_bytes, parse_bytes, parse_duration
-from workers.devices.select import choose, find
+from workers.devices.select import chosen, find
 from workers.services.log_records import SafeRecord
 from workers.threads import SteadyEvent
 
@@ -68,7 +68,7 @@ def run(spec: str | None, wanted: str, *, plain: bool, no_gpu: str | None, paren
     from workers.worker import Worker  # noqa: PLC0415 - `devices` and --help need none of this
 
     settings = Settings.load()
-    backend = choose(spec or settings.devices, settings.host, settings.runs_dir)
+    backend = chosen(settings, spec)
     device = find(backend, wanted)
     worker = Worker(settings, backend, device if no_gpu is None else replace(device, no_gpu=no_gpu), SystemClock())
     if plain:
@@ -164,7 +164,7 @@ def host(spec: str | None, *, no_recorder: bool, needs_store: bool) -> None:
 
     settings = Settings.load()
     spec = spec or settings.devices
-    devices = () if spec == "none" else choose(spec, settings.host, settings.runs_dir).devices()
+    devices = () if spec == "none" else chosen(settings, spec).devices()
     record = settings.record and not no_recorder
     Host(settings, devices, spec, record=record, needs_store=needs_store).serve(_stop_signal(None))
 
@@ -283,7 +283,7 @@ def park(how_long: str) -> None:
 def devices(spec: str | None, *, as_json: bool) -> None:
     """List the devices that this machine would serve."""
     settings = Settings.load()
-    found = choose(spec or settings.devices, settings.host, settings.runs_dir).devices()
+    found = chosen(settings, spec).devices()
     if settings.mps:
         mps.check(settings, found)
     if as_json:

@@ -233,16 +233,18 @@ def count_devices(backend: DeviceBackend) -> int | None:
 def distances_from(backend: DeviceBackend, device: Device) -> dict[str, int]:
     """Return the distance from *device* to each other device, by UUID. Unknown distances are left out.
 
-    The CPU and MIG instances are left out, because no job on several devices uses them. After the first error no
-    further distance is queried, because each query may take until its time limit. Distances only improve speed, so a
-    partial result is acceptable.
+    The CPU and MIG instances are left out, because no job on several devices uses them. So are devices that do not
+    answer. Distances only improve speed, so a partial result is acceptable.
     """
     found: dict[str, int] = {}
     if device.kind is DeviceKind.CPU or device.mig_parent is not None:
         return found
+    others: tuple[Device, ...] = ()
     with contextlib.suppress(DeviceTrouble):
-        for other in backend.devices():
-            if other.uuid != device.uuid and other.kind is device.kind and other.mig_parent is None:
+        others = backend.devices()
+    for other in others:
+        if other.uuid != device.uuid and other.kind is device.kind and other.mig_parent is None:
+            with contextlib.suppress(DeviceTrouble):
                 steps = backend.distance(device, other)
                 if steps is not None:
                     found[other.uuid] = steps

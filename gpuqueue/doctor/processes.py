@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuqueue.doctor.site import Site, or_none
 from gpuqueue.embedded.machine import RESTART, Machine, of_other_versions
-from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.device import BESIDE, Device, DeviceKind, cards_in, names_gpus
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.queue.diagnostics import DeviceFacts
 from gpuqueue.queue.lease import SILENT_HEARTBEATS
@@ -39,7 +39,7 @@ WITH_ITS_DEVICES = (
 )
 #: Forms in ``--devices``: the prefix of simulated devices, and the suffix that adds the CPU. The pattern matches one
 #: kind of simulated device with its count.
-_SIM, _BESIDE = "sim:", ",cpu"
+_SIM = "sim:"
 _SIMULATED = re.compile(r"(?:^|\+) *(?:([0-9]+)x)?[^+]+")
 
 
@@ -124,13 +124,14 @@ def is_meant(reported: str | None, device: Device) -> bool:
     """Return whether a host process with ``--devices`` *reported* (None: unknown) starts a worker for *device*."""
     if reported is None:
         return True
-    spec = reported.removesuffix(_BESIDE)
+    spec = reported.removesuffix(BESIDE)
     if device.kind is DeviceKind.SIMULATED:
         counts = _SIMULATED.findall(spec.removeprefix(_SIM)) if spec.startswith(_SIM) else []
         return device.index < sum(int(count or 1) for count in counts)
     if device.kind is DeviceKind.CPU:
         return reported != spec or spec in {"auto", "cpu"}
-    return spec in {"auto", "gpu"}
+    cards = cards_in(spec)
+    return names_gpus(spec) and (cards is None or device.card in cards)
 
 
 def recorder(site: Site) -> Findings:

@@ -11,6 +11,9 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.sanitize import brief
 
+#: The end of a ``--devices`` that serves the CPU in addition to other devices.
+BESIDE = ",cpu"
+
 
 class DeviceKind(str, Enum):
     """The kind of a device. A simulated device stands for a GPU."""
@@ -67,6 +70,19 @@ def suits(device_filter: DeviceFilter | None, kind: DeviceKind, *, gpus_known: b
     return device_filter is DeviceFilter.ANY or on_gpu == (device_filter is DeviceFilter.GPU)
 
 
+def names_gpus(spec: str) -> bool:
+    """Return whether a host that serves *spec* (``--devices``) serves its GPUs, all or some of them."""
+    return spec.removesuffix(BESIDE) in {"auto", "gpu"} or cards_in(spec) is not None
+
+
+def cards_in(spec: str) -> frozenset[int] | None:
+    """Return the indexes of the only cards that *spec* names, such as ``gpu:0,2``; None if it names no card."""
+    kind, _, indexes = spec.removesuffix(BESIDE).partition(":")
+    words = indexes.split(",")
+    is_list = kind == "gpu" and all(word.isdecimal() and word.isascii() for word in words)
+    return frozenset(map(int, words)) if is_list else None
+
+
 class PeakSource(str, Enum):
     """The source of a peak. Every peak has one."""
 
@@ -103,6 +119,10 @@ _SAMPLED: Mapping[DeviceKind, PeakSource] = MappingProxyType(
 )
 
 
+#: The index of a MIG instance is 100 (card + 1) + slot. It never equals the index of a card, even after repartitioning.
+MIG_STEP = 100
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
     """One device of one host. ``uuid`` identifies it; ``index`` is for display only.
@@ -119,6 +139,11 @@ class Device:
     pci_bus: str | None = None
     mig_parent: str | None = None
     no_gpu: str | None = None
+
+    @property
+    def card(self) -> int:
+        """Return the index of the card, which for a MIG instance is that of the card that it belongs to."""
+        return self.index if self.mig_parent is None else self.index // MIG_STEP - 1
 
     @property
     def mig_profile(self) -> str | None:

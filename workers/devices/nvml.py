@@ -18,6 +18,7 @@ import pynvml
 from gpuqueue.model.device import (
     HARDWARE_SLOWDOWN,
     HARDWARE_THERMAL,
+    MIG_STEP,
     POWER_BRAKE,
     SOFTWARE_THERMAL,
     Device,
@@ -26,12 +27,10 @@ from gpuqueue.model.device import (
     Reading,
     Utilisation,
 )
-from workers.devices.nvml_calls import NO_DRIVER, SESSION_GONE, UNSUPPORTED, Refusal, Session, text
+from workers.devices.nvml_calls import NO_DRIVER, UNSUPPORTED, Refusal, Session, text
 
 _log = logging.getLogger(__name__)
 
-#: The index of a MIG instance is 100 (card + 1) + slot. It never equals the index of a card, even after repartitioning.
-_CARD_STEP = 100
 # Constants of nvml.h, written as numbers because older versions of pynvml lack some of the names.
 _GPU_SENSOR = 0
 _SLOWDOWN, _GPU_MAX = 1, 3
@@ -65,8 +64,6 @@ class NvmlBackend:
 
     def __init__(self) -> None:
         self._session = Session()
-        #: The last known devices by UUID, each with the index of its card. Devices of a silent card stay in it.
-        self._known: dict[str, tuple[int, Device]] = {}
         #: The time of the newest utilisation by process that was read, by UUID, in microseconds on the driver's clock.
         self._read_us: dict[str, int] = {}
 
@@ -87,26 +84,18 @@ class NvmlBackend:
             raise
         return backend
 
-    def devices(self) -> tuple[Device, ...]:
-        """Return this host's GPUs in the order of their index. A card in MIG mode is replaced by its instances.
+    def count(self) -> int:
+        """Return the number of cards."""
+        return int(self._session.ask(pynvml.nvmlDeviceGetCount))
 
-        A GPU that stops answering stays in the list. A GPU that has never answered has no known UUID and is left out.
-        """
-        found = [self._identify(card) for card in range(int(self._session.ask(pynvml.nvmlDeviceGetCount)))]
-        silent = {card: each for card, each in enumerate(found) if isinstance(each, Refusal)}
-        answering = {
-            device.uuid: (card, device)
-            for card, each in enumerate(found)
-            if not isinstance(each, Refusal)
-            for device in each
-        }
-        remembered = {uuid: known for uuid, known in self._known.items() if known[0] in silent}
-        self._known = remembered | answering
-        if silent and not self._known:
-            raise next(iter(silent.values()))
-        for card in sorted(silent.keys() - {card for card, _ in remembered.values()}):
-            _log.warning("GPU %d is left out: %s", card, silent[card])
-        return tuple(sorted((device for _, device in self._known.values()), key=lambda device: device.index))
+    def card(self, index: int) -> tuple[Device, ...]:
+        """Return the card at *index* as a device. A card in MIG mode is replaced by its instances."""
+        handle = self._session.ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+        bus = text(self._session.ask(pynvml.nvmlDeviceGetPciInfo, handle).busId)
+        mode = self._session.maybe("nvmlDeviceGetMigMode", handle, forgive=UNSUPPORTED)
+        if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+            return (self._device(handle, index, bus),)
+        return self._instances(handle, index, bus)
 
     def reading(self, device: Device) -> Reading:
         """Return a sample of the memory of *device*."""
@@ -155,20 +144,6 @@ class NvmlBackend:
         level = self._session.maybe("nvmlDeviceGetTopologyCommonAncestor", *handles)
         return None if level is None else int(level)
 
-    def _identify(self, card: int) -> tuple[Device, ...] | Refusal:
-        """Return the GPU at index *card* or its MIG instances, or the error if only this GPU does not answer."""
-        try:
-            handle = self._session.ask(pynvml.nvmlDeviceGetHandleByIndex, card)
-            bus = text(self._session.ask(pynvml.nvmlDeviceGetPciInfo, handle).busId)
-            mode = self._session.maybe("nvmlDeviceGetMigMode", handle, forgive=UNSUPPORTED)
-            if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
-                return (self._device(handle, card, bus),)
-            return self._instances(handle, card, bus)
-        except Refusal as refusal:
-            if refusal.code in SESSION_GONE:
-                raise
-            return refusal
-
     def _instances(self, card_handle: Any, card: int, bus: str) -> tuple[Device, ...]:
         """Return the MIG instances of a card. No job can use the card itself."""
         parent = text(self._session.ask(pynvml.nvmlDeviceGetUUID, card_handle))
@@ -181,9 +156,7 @@ class NvmlBackend:
         }
         if not found:
             _log.warning("GPU %d (%s) is in MIG mode and has no instance: no job can use it", card, parent)
-        return tuple(
-            self._device(handle, _CARD_STEP * (card + 1) + slot, bus, parent) for slot, handle in found.items()
-        )
+        return tuple(self._device(handle, MIG_STEP * (card + 1) + slot, bus, parent) for slot, handle in found.items())
 
     def _device(self, handle: Any, index: int, bus: str, parent: str | None = None) -> Device:
         """Return the device for the GPU or MIG instance *handle*."""

@@ -42,8 +42,8 @@ _WORDS: Mapping[int, str] = {
 
 #: Errors that mean that the machine has no driver. A machine without GPUs gives them, so they are not a fault.
 NO_DRIVER = frozenset({pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
-#: Errors after which the session with the driver is unusable.
-SESSION_GONE = frozenset(
+#: Errors after which the session with the driver is unusable, unless they are those of one card.
+_SESSION_GONE = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -55,7 +55,7 @@ SESSION_GONE = frozenset(
 _GPU_GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 #: Errors that `Session.maybe` raises unless *forgive* lists them. UNKNOWN is not among them: a single unusual call can
 #: give UNKNOWN on a healthy card. If the whole driver has failed, the next memory call reports it.
-_NEVER_FORGIVEN = (SESSION_GONE | _GPU_GONE) - {pynvml.NVML_ERROR_UNKNOWN}
+_NEVER_FORGIVEN = (_SESSION_GONE | _GPU_GONE) - {pynvml.NVML_ERROR_UNKNOWN}
 #: Shortest age of a session that is reopened because of one lost GPU, in seconds. Opening a session can take seconds.
 _REOPEN_FOR_ONE_GPU_S = 30.0
 #: Errors of a driver or a card that does not support a call.
@@ -154,10 +154,24 @@ class Session:
         return handle
 
     def _note(self, refusal: Refusal) -> None:
-        """Mark the session as stale if *refusal* means that a new one is needed."""
-        age_s = time.monotonic() - self._opened_at_s
-        if refusal.code in SESSION_GONE or (refusal.code in _GPU_GONE and age_s >= _REOPEN_FOR_ONE_GPU_S):
+        """Mark the session as stale if *refusal* means that a new one is needed.
+
+        One failed card can give such an error to each of its calls while the others work. A new session would interrupt
+        the calls of the others, so the session goes on for a while if the driver still counts its cards.
+        """
+        if refusal.code not in _SESSION_GONE | _GPU_GONE:
+            return
+        is_of_one_gpu = refusal.code in _GPU_GONE or self._counts()
+        if not is_of_one_gpu or time.monotonic() - self._opened_at_s >= _REOPEN_FOR_ONE_GPU_S:
             self._stale = True
+
+    def _counts(self) -> bool:
+        """Return whether the driver answers a call that concerns no card."""
+        try:
+            _resp(pynvml.nvmlDeviceGetCount)
+        except Refusal:
+            return False
+        return True
 
 
 def text(raw: str | bytes | None) -> str:

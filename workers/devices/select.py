@@ -2,27 +2,65 @@
 
 from __future__ import annotations
 
+import json
+import logging
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuqueue.errors import BadRequest
-from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation
+from gpuqueue.codec.wire import from_plain, to_stored
+from gpuqueue.errors import BadRequest, Unreadable
+from gpuqueue.model.device import BESIDE, Device, DeviceKind, Health, Reading, Utilisation, cards_in
 from workers.devices.cpu import CpuBackend
-from workers.devices.deadline import Deadlined
+from workers.devices.deadline import Deadlined, is_unidentified
 from workers.devices.simulated import PREFIX, SimulatedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
+    from gpuqueue.settings.settings import Settings
     from workers.devices.backend import DeviceBackend
 
-#: Suffix of a spec that also serves the CPU.
-BESIDE = ",cpu"
+log = logging.getLogger(__name__)
 
 
-def choose(spec: str, host: str, runs_dir: Path | None = None) -> DeviceBackend:
+def chosen(settings: Settings, spec: str | None = None) -> DeviceBackend:
+    """Return the devices that *spec*, by default the setting, names on this host. See :func:`choose`."""
+    return choose(spec or settings.devices, settings.host, settings.runs_dir, _known(settings))
+
+
+def remember(settings: Settings, devices: Collection[Device]) -> None:
+    """Write down the GPUs among *devices*, so that a card that does not answer later keeps its identity."""
+    path = _path(settings)
+    gpus = [device for device in devices if device.kind is DeviceKind.GPU and not is_unidentified(device)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(to_stored(gpus)), encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        log.warning("the GPUs cannot be written down: %s", error)
+
+
+def _known(settings: Settings) -> tuple[Device, ...]:
+    """Return the GPUs that were written down, none if they cannot be read."""
+    with suppress(OSError, ValueError, Unreadable):
+        plain = json.loads(_path(settings).read_text(encoding="utf-8"))
+        devices: tuple[Device, ...] = from_plain(tuple[Device, ...], plain)
+        return devices
+    return ()
+
+
+def _path(settings: Settings) -> Path:
+    return settings.state_dir / "devices" / "gpus.json"
+
+
+def choose(spec: str, host: str, runs_dir: Path | None = None, known: Collection[Device] = ()) -> DeviceBackend:
     """Return the devices that *spec* names: ``auto``, ``gpu``, ``cpu``, or simulated ones like ``sim:4x24G``.
+
+    ``gpu:0,2`` selects the GPUs 0 and 2 of the driver's list, and asks the driver for no other. *known* are GPUs that
+    an earlier process has seen; one of them that does not answer is served as soon as it does.
 
     ``auto`` selects the GPUs if there are any, and otherwise the CPU. With a broken driver it raises instead of
     selecting the CPU, because jobs meant for a GPU would then run on the CPU, slowly and without a warning. With the
@@ -34,22 +72,24 @@ def choose(spec: str, host: str, runs_dir: Path | None = None) -> DeviceBackend:
         DeviceTrouble: there is a driver, but it is broken.
 
     """
-    chosen = _choose_one(spec.removesuffix(BESIDE), host, runs_dir)
-    if spec.endswith(BESIDE) and not isinstance(chosen, CpuBackend):
-        return WithCpu(chosen, CpuBackend(host))
-    return chosen
+    backend = _choose_one(spec.removesuffix(BESIDE), host, runs_dir, known)
+    if spec.endswith(BESIDE) and not isinstance(backend, CpuBackend):
+        return WithCpu(backend, CpuBackend(host))
+    return backend
 
 
-def _choose_one(spec: str, host: str, runs_dir: Path | None) -> DeviceBackend:
+def _choose_one(spec: str, host: str, runs_dir: Path | None, known: Collection[Device]) -> DeviceBackend:
     if spec == "cpu":
         return CpuBackend(host)
     if spec.startswith(PREFIX):
         return SimulatedBackend(host, spec, runs_dir)
-    if spec not in ("auto", "gpu"):
+    cards = cards_in(spec)
+    if spec not in ("auto", "gpu") and cards is None:
         raise BadRequest(
-            f"{spec!r} names no devices: write auto, gpu, cpu, or simulated ones like sim:4x24G; gpu,cpu serves both"
+            f"{spec!r} names no devices: write auto, gpu, cpu, or simulated ones like sim:4x24G; gpu,cpu serves both, "
+            "gpu:0,2 only those GPUs"
         )
-    gpus = _gpus()
+    gpus = _gpus(host, cards, known)
     if gpus is not None:
         return gpus
     if spec == "auto":
@@ -77,14 +117,14 @@ def find(backend: DeviceBackend, wanted: str) -> Device:
     raise BadRequest(f"{wanted!r} {what}: there is {there or 'none'}")
 
 
-def _gpus() -> DeviceBackend | None:
-    """Return this host's GPUs, None if it has none."""
+def _gpus(host: str, cards: Collection[int] | None, known: Collection[Device]) -> DeviceBackend | None:
+    """Return this host's GPUs, only those on *cards* if that is given; None if it has none."""
     from workers.devices.nvml import NvmlBackend  # noqa: PLC0415 - only a host that may have GPUs needs pynvml
 
     probed = NvmlBackend.probe()
     if probed is None:
         return None
-    backend = Deadlined(probed)
+    backend = Deadlined(probed, host=host, cards=cards, known=known)
     return backend if backend.devices() else None
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.device import Device, DeviceKind, Health, Reading
+from gpuqueue.model.device import Device, DeviceKind, Health, Reading, names_gpus
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.devices.nvml_calls import DriverFacts
-from workers.devices.select import BESIDE, choose
+from workers.devices.select import chosen
 
 #: How long a device may take to answer, in seconds.
 DEVICE_S = 5.0
@@ -56,7 +56,7 @@ class Host:
     @property
     def wants_gpus(self) -> bool:
         """Return whether the settings ask to serve GPUs if there are any."""
-        return self.settings.devices.removesuffix(BESIDE) in {"auto", "gpu"}
+        return names_gpus(self.settings.devices)
 
     @property
     def gpus(self) -> list[Seen]:
@@ -67,7 +67,7 @@ class Host:
 def read_devices(settings: Settings) -> Devices:
     """Read all devices at the same time, so that a slow device does not delay the others."""
     try:
-        backend = choose(settings.devices, settings.host, settings.runs_dir)
+        backend = chosen(settings)
         calls = [(device, TimedCall(partial(_ask, backend, device), DEVICE_S)) for device in backend.devices()]
     except (BadRequest, DeviceTrouble) as error:
         return Devices(trouble=str(error))

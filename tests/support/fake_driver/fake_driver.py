@@ -35,7 +35,8 @@ SOURCES = {"libcuda.so.1": "fake_cuda.c", LIBRARY: "fake_nvml.c"}
 STATE_VARIABLE = "FAKE_GPU_STATE"
 
 # Error codes of NVML that tests switch on.
-NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, UNKNOWN = 3, 4, 9, 15, 18, 999
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 9, 15, 16
+VERSION_MISMATCH, UNKNOWN = 18, 999
 
 # Calls that a GPU may not support (``gpus[0].unsupported``) or a driver may not have (``missing``).
 TEMPERATURE, TEMPERATURE_V, THRESHOLD, FIELDS, POWER, UTILISATION, REASONS = (1 << bit for bit in range(7))

@@ -132,9 +132,10 @@ def _serve(spec: str, host: str) -> None:
 def _make(spec: str, host: str) -> DeviceBackend:
     if spec != "nvml":
         return choose(spec, host)
+    from workers.devices.deadline import Deadlined  # noqa: PLC0415 - as in choose
     from workers.devices.nvml import NvmlBackend  # noqa: PLC0415 - as in choose
 
-    return NvmlBackend()
+    return Deadlined(NvmlBackend())
 
 
 def _attempt(call: Any, *args: object) -> Any:

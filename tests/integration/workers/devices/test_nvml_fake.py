@@ -18,6 +18,7 @@ from fake_driver.fake_driver import (
     LIBRARY,
     MPS_LIST,
     NOT_SUPPORTED,
+    RESET_REQUIRED,
     UNKNOWN,
     VERSION_MISMATCH,
     FakeGpus,
@@ -29,6 +30,7 @@ from fake_driver.far_backend import WELL, FarBackend
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import DeviceKind, Utilisation
 from workers.devices.backend import DeviceTrouble
+from workers.worker import distances_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,13 +101,52 @@ def test_memory_freed_during_a_sample_hides_no_other_memory(fake: FakeGpus, star
     assert 100 < len({reading.used_bytes for reading in readings}), "it moved all the while"
 
 
-def test_a_gpu_lost_from_the_start_is_left_out(fake: FakeGpus, start: Start) -> None:
-    """A GPU that never answered has no identity, so the others are listed without it until it answers."""
-    fake.state.gpus[0].error = GPU_IS_LOST
+@pytest.mark.parametrize("error", [GPU_IS_LOST, RESET_REQUIRED, UNKNOWN, NOT_SUPPORTED, DRIVER_NOT_LOADED])
+def test_a_gpu_that_fails_from_the_start_is_listed_without_an_identity(
+    fake: FakeGpus, start: Start, error: int
+) -> None:
+    """A GPU that never answered is in the list with its index and its trouble; the others are served."""
+    fake.state.gpus[0].error = error
     backend = start("auto")
-    assert [1] == [device.index for device in backend.devices()]
+    silent, well = backend.devices()
+    assert ("card-0-testhost", 0, 0) == (silent.uuid, silent.index, silent.total_bytes)
+    with pytest.raises(DeviceTrouble, match=rf"NVML error {error}\b"):
+        backend.reading(silent)
+    assert 79.5 * GIB == backend.reading(well).free_bytes
+    assert 1 == fake.state.inits, "the session of the others goes on"
     fake.state.gpus[0].error = 0
-    assert [0, 1] == [device.index for device in backend.devices()]
+    assert [fake.uuid(0), fake.uuid(1)] == [device.uuid for device in backend.devices()]
+
+
+def test_only_the_named_gpus_are_asked(fake: FakeGpus, start: Start) -> None:
+    """A GPU that the site has left out is not asked, and one that does not exist is listed with its trouble."""
+    fake.state.gpus[0].hang = 1
+    try:
+        backend = start("gpu:1,7")
+        well, missing = backend.devices()
+        assert (fake.uuid(1), 7) == (well.uuid, missing.index)
+        with pytest.raises(DeviceTrouble, match="NVML error 2"):
+            backend.health(missing)
+        assert [DeviceKind.GPU, DeviceKind.CPU] == [device.kind for device in start("gpu:1,cpu").devices()]
+    finally:
+        fake.state.gpus[0].hang = 0
+
+
+@pytest.mark.full
+def test_a_gpu_that_hangs_from_the_start_holds_up_nobody_else(fake: FakeGpus, start: Start) -> None:
+    """The list has the other GPUs, and the one that hangs with its trouble until it answers."""
+    fake.state.gpus[1].hang = 1
+    try:
+        backend = start("auto")
+        well, silent = backend.devices()
+        assert (fake.uuid(0), "card-1-testhost") == (well.uuid, silent.uuid)
+        assert {} == distances_from(backend, well)
+        with pytest.raises(DeviceTrouble, match="GPU 1 is stale since"):
+            backend.reading(silent)
+        assert 23.5 * GIB == backend.reading(well).free_bytes
+    finally:
+        fake.state.gpus[1].hang = 0
+    assert until(lambda: [fake.uuid(0), fake.uuid(1)] == [device.uuid for device in backend.devices()])
 
 
 def test_all_gpus_lost_is_trouble_and_never_the_cpu(fake: FakeGpus, start: Start) -> None:

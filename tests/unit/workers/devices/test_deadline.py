@@ -11,6 +11,7 @@ import pytest
 from bounded import until
 
 from gpuqueue.model.device import Device, DeviceKind, Health, Reading
+from workers.devices import deadline
 from workers.devices.backend import DeviceTrouble
 from workers.devices.deadline import Deadlined
 
@@ -31,9 +32,15 @@ class Hanging:
         for device in (FIRST, SECOND):
             self.gates[device.uuid].set()
 
-    def devices(self) -> tuple[Device, ...]:
-        """Return both devices."""
-        return (FIRST, SECOND)
+    def count(self) -> int:
+        """Return the number of cards."""
+        return 2
+
+    def card(self, index: int) -> tuple[Device, ...]:
+        """Hang while the gate is closed, then return the device of this card."""
+        device = (FIRST, SECOND)[index]
+        self.gates[device.uuid].wait()
+        return (device,)
 
     def reading(self, device: Device) -> Reading:
         """Hang while the gate is closed, then return a reading."""
@@ -48,6 +55,7 @@ class Hanging:
 
     def health(self, device: Device) -> Health:
         """Raise `DeviceTrouble`."""
+        self.asked["health"] += 1
         raise DeviceTrouble(f"{device.uuid} is lost")
 
     def distance(self, a: Device, b: Device) -> int | None:
@@ -68,7 +76,7 @@ def hanging() -> Iterator[Hanging]:
 def stuck(hanging: Hanging, deadlined: Deadlined, device: Device = FIRST) -> None:
     """Make a call that does not return within the deadline."""
     hanging.gates[device.uuid].clear()
-    with pytest.raises(DeviceTrouble, match=rf"{device.uuid} has not answered for {HASTY_S:g} s"):
+    with pytest.raises(DeviceTrouble, match=rf"GPU {device.index} has not answered for {HASTY_S:g} s"):
         deadlined.reading(device)
 
 
@@ -80,6 +88,20 @@ def test_answers_and_troubles_come_through(hanging: Hanging) -> None:
     assert 10 == deadlined.distance(FIRST, SECOND)
     with pytest.raises(DeviceTrouble, match="GPU-0 is lost"):
         deadlined.health(FIRST)
+
+
+@pytest.mark.parametrize(("pauses_s", "calls"), [((0.0, 3600.0), 2), ((0.0, 0.0), 4)])
+def test_a_device_that_fails_again_is_asked_at_intervals(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch, pauses_s: tuple[float, ...], calls: int
+) -> None:
+    """During the pause each call fails at once with the words of the last failure. Other devices are asked."""
+    monkeypatch.setattr(deadline, "PAUSES_S", pauses_s)
+    deadlined = Deadlined(hanging, deadline_s=PATIENT_S)
+    for _ in range(4):
+        with pytest.raises(DeviceTrouble, match="GPU-0 is lost"):
+            deadlined.health(FIRST)
+    assert calls == hanging.asked["health"]
+    assert 4 == deadlined.reading(SECOND).free_bytes
 
 
 def test_a_device_keeps_its_one_thread(hanging: Hanging) -> None:
@@ -102,7 +124,7 @@ def test_a_stuck_device_fails_at_once_and_piles_nothing_up(hanging: Hanging) -> 
     stuck(hanging, deadlined)
     threads = threading.active_count()
     for question in (deadlined.reading, deadlined.health, deadlined.reading):
-        with pytest.raises(DeviceTrouble, match=r"GPU-0 is stale since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"):
+        with pytest.raises(DeviceTrouble, match=r"GPU 0 is stale since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"):
             question(FIRST)
     assert (1, threads) == (hanging.asked[FIRST.uuid], threading.active_count())
     assert 4 == until(lambda: free_bytes(deadlined, SECOND))
@@ -143,7 +165,7 @@ def test_distances_are_not_asked_of_a_stuck_device(hanging: Hanging) -> None:
     """No distance is queried for a stale device, because that call would block the thread for distances."""
     deadlined = Deadlined(hanging, deadline_s=HASTY_S)
     stuck(hanging, deadlined, SECOND)
-    with pytest.raises(DeviceTrouble, match="GPU-1 is stale"):
+    with pytest.raises(DeviceTrouble, match="GPU 1 is stale"):
         deadlined.distance(FIRST, SECOND)
     assert 0 == hanging.asked["distance"]
 
