@@ -23,10 +23,11 @@ from gpuqueue.console import print_message
 from gpuqueue.console import run as run_command
 from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.lazy.imports import later
+from gpuqueue.model.device import Device, names_gpus
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_bytes, parse_bytes, parse_duration
-from workers.devices.select import chosen, find
+from workers.devices.select import chosen, find, remember
 from workers.services.log_records import SafeRecord
 from workers.threads import SteadyEvent
 
@@ -160,11 +161,18 @@ def host(spec: str | None, *, no_recorder: bool, needs_store: bool) -> None:
     It also starts the store again that `gpuqueue up` has started, if it dies. With --devices none, there are no
     workers: those of this machine have another account.
     """
+    from gpuqueue.embedded.device_list import DeviceList  # noqa: PLC0415 - only here
     from workers.services.host import Host  # noqa: PLC0415 - only here
 
     settings = Settings.load()
     spec = spec or settings.devices
-    devices = () if spec == "none" else chosen(settings, spec).devices()
+    if spec == "none":
+        devices: tuple[Device, ...] = ()
+    elif names_gpus(spec):  # a driver call that never returns would keep this process from ending
+        devices = DeviceList(spec).wait()
+        remember(settings, devices)
+    else:
+        devices = chosen(settings, spec).devices()
     record = settings.record and not no_recorder
     Host(settings, devices, spec, record=record, needs_store=needs_store).serve(_stop_signal(None))
 

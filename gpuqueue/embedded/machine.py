@@ -49,6 +49,7 @@ from gpuqueue.words.values import short_time
 if TYPE_CHECKING:
     import subprocess
 
+    from gpuqueue.model.device import Device
     from gpuqueue.queue.diagnostics import DeviceFacts
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.recovery.reopen import Opened
@@ -329,29 +330,37 @@ class Machine:
         ownership.write_pid(self._pid_file, host.pid)
         return host
 
-    def wait_ready(self, host: DetachedProcess, wanted: Collection[str], since_ms: int) -> tuple[DeviceStatus, ...]:
-        """Wait until each *wanted* device has a worker that sent a heartbeat after *since_ms*; return the devices.
+    def wait_ready(
+        self, host: DetachedProcess, devices: Collection[Device], since_ms: int
+    ) -> tuple[tuple[DeviceStatus, ...], tuple[Device, ...]]:
+        """Wait until each of *devices* has a worker that sent a heartbeat after *since_ms*.
+
+        Return them, and those of *devices* whose workers take too long: one bad device does not keep the others back.
 
         Raises:
-            GpuQueueError: the host process ended, or takes too long.
+            GpuQueueError: the host process ended, or no worker came up in time.
 
         """
         deadline = time.monotonic() + READY_S
-        while time.monotonic() < deadline:
+        uuids = {device.uuid for device in devices}
+        while True:
             if host.poll() is not None:
                 raise GpuQueueError(f"the workers did not start: {last_line(self.host_log)} ({self.host_log})")
+            is_late = time.monotonic() >= deadline
             age_s = (self.queue.now_ms() - since_ms) / 1000
             here = self.queue.devices.all(self.settings.host)
-            fresh = tuple(each for each in here if each.device.uuid in wanted and each.seen_s_ago < age_s)
-            if len(fresh) == len(wanted):
-                return fresh
+            ready = tuple(each for each in here if each.device.uuid in uuids and each.seen_s_ago < age_s)
+            if len(ready) == len(uuids) or (is_late and ready):
+                known = {each.device.uuid for each in ready}
+                return ready, tuple(device for device in devices if device.uuid not in known)
+            if is_late:
+                why = self.why_not_ready(next(iter(uuids), "host"))
+                raise GpuQueueError(f"the workers did not come up within {READY_S:.0f} s: {why}")
             time.sleep(POLL_S)
-        raise GpuQueueError(f"the workers did not come up within {READY_S:.0f} s: {self._why_not_ready(wanted)}")
 
-    def _why_not_ready(self, wanted: Collection[str]) -> str:
-        """Return the last line that the first worker of the devices *wanted* without a heartbeat wrote to its log."""
-        here = {each.device.uuid for each in self.queue.devices.all(self.settings.host)}
-        log = self.settings.logs_dir / f"{next((each for each in wanted if each not in here), 'host')}.log"
+    def why_not_ready(self, uuid: str) -> str:
+        """Return the last line that the worker of the device *uuid* wrote to its log."""
+        log = self.settings.logs_dir / f"{uuid}.log"
         return f"{last_line(log)} ({log})" if log.exists() else f"see {self.settings.logs_dir}"
 
     # ---- status --------------------------------------------------------------------------------------------------
@@ -552,17 +561,6 @@ def await_open(queue: JobQueue, *, within_s: float) -> None:
         time.sleep(POLL_S)
 
 
-def find_devices(spec: str) -> tuple[str, ...]:
-    """Return the UUIDs of the devices that *spec* selects on this machine.
-
-    Raises:
-        GpuQueueError: there are none, or *spec* is malformed.
-
-    """
-    found = _run("devices", "--devices", spec, "--json")
-    return tuple(each["uuid"] for each in json.loads(found))
-
-
 def park_jobs() -> str:
     """Let this machine's jobs continue without workers; return a text with their number and the time limit.
 
@@ -592,13 +590,13 @@ def _run(*words: str) -> str:
     """
     done = subprocess.run([installed("gpuqueue-worker"), *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise _as_error(done.returncode, done.stderr)
+        raise as_error(done.returncode, done.stderr.strip().splitlines())
     return done.stdout.strip()
 
 
-def _as_error(code: int, stderr: str) -> GpuQueueError:
-    lines = stderr.strip().splitlines() or ["the devices could not be found, and no reason was given"]
-    text = lines[-1].removeprefix("gpuqueue-worker: ")
+def as_error(code: int, lines: list[str]) -> GpuQueueError:
+    """Return the error of ``gpuqueue-worker``, which ended with *code* and wrote *lines* to its standard error."""
+    text = (lines or ["the devices could not be found, and no reason was given"])[-1].removeprefix("gpuqueue-worker: ")
     return BadRequest(text) if code == BadRequest.exit_code else GpuQueueError(text)
 
 

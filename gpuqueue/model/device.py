@@ -140,6 +140,16 @@ class Device:
     mig_parent: str | None = None
     no_gpu: str | None = None
 
+    @classmethod
+    def unidentified(cls, card: int, host: str) -> Device:
+        """Return the device that stands for a *card* of *host* that has never answered. Its size is unknown."""
+        return cls(uuid=f"card-{card}-{host}", index=card, name="unknown GPU", kind=DeviceKind.GPU, total_bytes=0)
+
+    @property
+    def is_unidentified(self) -> bool:
+        """Return whether this stands for a card that has never answered. It takes no job."""
+        return self.kind is DeviceKind.GPU and not self.total_bytes
+
     @property
     def card(self) -> int:
         """Return the index of the card, which for a MIG instance is that of the card that it belongs to."""

@@ -9,6 +9,7 @@ from device_conformance import HELD_BYTES, Bench, DeviceConformance
 from fake_driver.fake_driver import JOB
 
 from gpuqueue.model.device import DeviceKind
+from workers.devices.deadline import Deadlined
 from workers.devices.nvml import NvmlBackend
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ class TestNvmlOnARealCard(DeviceConformance):
     def bench(self) -> Iterator[Bench]:
         """Return a bench whose jobs allocate with CUDA on the GPU that their environment names."""
         backend = NvmlBackend.probe()  # a broken driver raises here, which is no reason to skip
-        if backend is None or not backend.devices():
+        if backend is None or not backend.count():
             pytest.skip("NVML finds no GPU")
         bench = Bench(
-            backend,
+            Deadlined(backend),
             {DeviceKind.GPU},
             code=JOB.read_text(),
             environ=lambda device: {"CUDA_VISIBLE_DEVICES": device.uuid},

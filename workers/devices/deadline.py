@@ -12,7 +12,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation
+from gpuqueue.model.device import Device, Health, Reading, Utilisation
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 from workers.devices.backend import DeviceTrouble
 
@@ -55,16 +55,6 @@ class CardBackend(Protocol):
 
     def distance(self, a: Device, b: Device) -> int | None:
         """Return the distance of two devices."""
-
-
-def unidentified(card: int, host: str) -> Device:
-    """Return the device that stands for a *card* of *host* that has never answered: its UUID and size are unknown."""
-    return Device(uuid=f"card-{card}-{host}", index=card, name="unknown GPU", kind=DeviceKind.GPU, total_bytes=0)
-
-
-def is_unidentified(device: Device) -> bool:
-    """Return whether *device* stands for a card that has never answered."""
-    return device.kind is DeviceKind.GPU and not device.total_bytes
 
 
 class Deadlined:
@@ -122,10 +112,10 @@ class Deadlined:
         self._known = (*answering, *remembered)
         if silent and not self._known:
             raise next(iter(silent.values()))
-        for card, trouble in silent.items():
-            _log.warning("GPU %d does not answer: %s", card, trouble)
+        for card, why in silent.items():
+            _log.warning("GPU %d does not answer: %s", card, why)
         unknown = silent.keys() - {device.card for device in remembered}
-        found = (*self._known, *(unidentified(card, self._host) for card in unknown))
+        found = (*self._known, *(Device.unidentified(card, self._host) for card in unknown))
         return tuple(sorted(found, key=lambda device: device.index))
 
     def reading(self, device: Device) -> Reading:
@@ -157,7 +147,7 @@ class Deadlined:
 
     def _ask(self, device: Device, question: Callable[..., _Answer], *args: object) -> _Answer:
         lane = self._lane_of(device.card)
-        if is_unidentified(device):
+        if device.is_unidentified:
             lane.begin(self._deadline_s, self._backend.card, device.card)()
             raise DeviceTrouble("it answers again: it is served in a moment")
         return lane.begin(self._deadline_s, question, *args)()

@@ -12,7 +12,7 @@ from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.model.device import BESIDE, Device, DeviceKind, Health, Reading, Utilisation, cards_in
 from workers.devices.cpu import CpuBackend
-from workers.devices.deadline import Deadlined, is_unidentified
+from workers.devices.deadline import Deadlined
 from workers.devices.simulated import PREFIX, SimulatedBackend
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def chosen(settings: Settings, spec: str | None = None) -> DeviceBackend:
 def remember(settings: Settings, devices: Collection[Device]) -> None:
     """Write down the GPUs among *devices*, so that a card that does not answer later keeps its identity."""
     path = _path(settings)
-    gpus = [device for device in devices if device.kind is DeviceKind.GPU and not is_unidentified(device)]
+    gpus = [device for device in devices if device.kind is DeviceKind.GPU and not device.is_unidentified]
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = path.with_suffix(".new")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuqueue.model.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Health, trouble_of
+from gpuqueue.model.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Health, cards_in, trouble_of
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.text.units import format_bytes
 from workers.devices.mps import obstacle
@@ -12,7 +12,7 @@ from workers.doctor.host import Host, Seen
 
 
 def devices(host: Host) -> Iterator[Finding]:
-    """Report the devices that this machine would serve, and those that do not answer."""
+    """Report the devices that this machine would serve, those that do not answer, and the cards that are left out."""
     read = host.devices()
     if read.trouble is not None:
         remedy = "repair the driver, or set which devices to serve with GPUQUEUE_DEVICES: auto, gpu, cpu or sim:4x24G"
@@ -23,11 +23,13 @@ def devices(host: Host) -> Iterator[Finding]:
             continue
         free, total = format_bytes(each.reading.free_bytes), format_bytes(each.reading.total_bytes)
         yield ok(f"{each.device.name}, {free} of {total} free", about=each.name)
-    known = {each.device.index for each in read.seen}
+    only = cards_in(host.settings.devices)
     for card in host.driver.cards:
-        if card.trouble is not None and card.index not in known and host.wants_gpus:
-            yield problem(
-                f"it is left out: {card.trouble}", "it serves no job until it answers", about=f"card {card.index}"
+        if only is not None and card.index not in only:
+            answers = "it answers" if card.trouble is None else f"it does not answer: {card.trouble}"
+            yield note(
+                f"left out by the devices that are served ({host.settings.devices}); {answers}",
+                about=f"card {card.index}",
             )
 
 

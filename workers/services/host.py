@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpuqueue.codec.wire import from_plain
+from gpuqueue.embedded.device_list import DeviceList
 from gpuqueue.embedded.supervision import LIVED_WELL_S, StoreSupervisor
-from gpuqueue.errors import GpuQueueError, StoreNotOpen
+from gpuqueue.errors import GpuQueueError, StoreNotOpen, Unreachable
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -29,6 +30,7 @@ from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import installed
+from workers.devices.select import remember
 from workers.run import deliveries
 from workers.services.log_watch import LogWatch
 
@@ -41,6 +43,10 @@ RESTART_PAUSES_S = (0.2, 1.0, 5.0, 30.0)
 GRACE_SHARE = 1 / 7
 #: How long a process may take to exit before it is killed, in seconds.
 LEAVE_S = 15.0
+#: How long a killed process may take to end, in seconds. One whose driver call never returns does not end.
+KILL_S = 5.0
+#: Pauses between two lists of the devices while a card has never answered, in seconds.
+LIST_PAUSES_S = (2.0, 5.0, 10.0, 30.0, 60.0)
 POLL_S = 0.1
 #: Time between two checks whether a process is needed, in seconds.
 NEEDED_S = 1.0
@@ -62,6 +68,8 @@ class Child:
     due_s: float = 0.0
     #: Whether there is work for it. It is started only then, and may end by itself. None: it works always.
     needed: Callable[[], bool] | None = None
+    #: The worker of a card that has never answered. It ends when the card is served under its UUID.
+    stands_in: bool = False
 
 
 class Host:
@@ -88,6 +96,9 @@ class Host:
         #: The GPUs that a search has found, and when the host next tries to serve them, or to withdraw its CPU.
         self._gpus: Sequence[Device] = ()
         self._due_s = math.inf
+        #: Lists the devices again while a card has never answered. The number of lists, and when the next one is due.
+        self._list: DeviceList | None = None
+        self._lists, self._list_due_s = 0, time.monotonic() + LIST_PAUSES_S[0]
         socket = settings.server_socket
         api = [] if socket is None else ["--socket", str(socket)]
         self._recorder = [Child("recorder", [*command, "record", *api])] if record else []
@@ -122,6 +133,7 @@ class Host:
                 if time.monotonic() >= self._due_s:
                     with contextlib.suppress(GpuQueueError):  # mostly a store that does not answer: it is tried again
                         self._serve_gpus()
+                self._list_again()
                 for child in (*self._recorder, *self._workers, *self._relay):
                     self._supervise(child)
                 stopping.wait(POLL_S)
@@ -134,7 +146,8 @@ class Host:
         served = ["--devices", self._spec]
         if device.no_gpu is not None:  # a new worker must serve the CPU also when the driver answers again
             served = ["--devices", "cpu", "--no-gpu", device.no_gpu]
-        return Child(device.uuid, [installed("gpuqueue-worker"), "run", *served, "--device", device.uuid])
+        words = [installed("gpuqueue-worker"), "run", *served, "--device", device.uuid]
+        return Child(device.uuid, words, is_unidentified=device.is_unidentified)
 
     def _found_none(self) -> bool:
         """Return whether this host serves its CPU because it found no GPU."""
@@ -208,6 +221,44 @@ class Host:
             queue.devices.resume(here, origins=[DrainOrigin.DOWN])  # drains by users and by quick failures stay
         queue.close()
 
+    def _list_again(self) -> None:
+        """List the devices again, at growing intervals, while a card has never answered. Serve those that are new."""
+        if not any(child.stands_in for child in self._workers):
+            return
+        if self._list is None:
+            if time.monotonic() >= self._list_due_s:
+                self._list = DeviceList(self._spec)
+            return
+        devices: tuple[Device, ...] | None = ()
+        try:
+            devices = self._list.poll()
+        except (GpuQueueError, OSError) as error:
+            log.warning("the devices cannot be listed again: %s", error)
+        if devices is None:
+            return
+        self._list = None
+        self._lists = min(self._lists + 1, len(LIST_PAUSES_S) - 1)
+        self._list_due_s = time.monotonic() + LIST_PAUSES_S[self._lists]
+        if devices:
+            self._serve_too(devices)
+
+    def _serve_too(self, devices: Sequence[Device]) -> None:
+        """Serve also those of *devices* that are new. The worker of a card that has answered now ends."""
+        served, here = {child.name for child in self._workers}, {device.uuid for device in devices}
+        answered = [child for child in self._workers if child.stands_in and child.name not in here]
+        new = [device for device in devices if device.uuid not in served]
+        _leave(answered)
+        queue = JobQueue(self._settings.redis_url)
+        for child in answered:
+            with contextlib.suppress(Unreachable):
+                queue.devices.withdraw(self._settings.host, child.name)
+        queue.close()
+        self._workers = [child for child in self._workers if child not in answered]
+        self._workers += [self._worker(device) for device in new]
+        if new:
+            log.info("served from now on: %s", ", ".join(device.uuid for device in new))
+            remember(self._settings, devices)
+
     def _supervise(self, child: Child) -> None:
         now = time.monotonic()
         if child.process is not None and child.process.poll() == 0 and child.needed is not None:
@@ -263,4 +314,5 @@ def _leave(children: list[Child]) -> None:
         except subprocess.TimeoutExpired:
             log.warning("pid %s does not exit, it is killed", process.pid)
             process.kill()
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(KILL_S)

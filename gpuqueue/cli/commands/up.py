@@ -16,10 +16,10 @@ from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.cli.output.page_link import print_link, sign_in_link
 from gpuqueue.cli.output.warnings import warn_of_unknown_variables
 from gpuqueue.console import print_message
+from gpuqueue.embedded.device_list import DeviceList
 from gpuqueue.embedded.machine import (
     RESTART,
     Machine,
-    find_devices,
     history_exists,
     last_line,
     prepare_history,
@@ -27,7 +27,7 @@ from gpuqueue.embedded.machine import (
 )
 from gpuqueue.embedded.page import PageService
 from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, Refused, StoreUnreachable
-from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
 from gpuqueue.system.logind import Logind
@@ -167,11 +167,11 @@ def _start(
             _refresh(machine, devices, running)
             return None
         spec = _devices(machine.settings, devices)
-        wanted = () if spec == NO_DEVICES else find_devices(spec)
+        served = () if spec == NO_DEVICES else DeviceList(spec).wait()
         store = machine.start_store()
         try:
             report("store", store, machine.status().store)
-            return _start_host(machine, spec, wanted, needs_store=needs_store, original=original)
+            return _start_host(machine, spec, served, needs_store=needs_store, original=original)
         except BaseException:  # also KeyboardInterrupt: undo a partial start
             machine.stop_host()
             if store == "started":
@@ -196,7 +196,7 @@ def _devices(settings: Settings, given: str | None) -> str:
 
 
 def _start_host(
-    machine: Machine, spec: str, wanted: Sequence[str], *, needs_store: bool, original: str | None
+    machine: Machine, spec: str, served: Sequence[Device], *, needs_store: bool, original: str | None
 ) -> DetachedProcess:
     _prepare_history(machine)
     _open_queue(machine)
@@ -211,25 +211,32 @@ def _start_host(
     killed = machine.killed_runs()
     if killed is not None:
         print_message("gpuqueue", killed)
-    _warn_of_missing(machine, wanted)
+    _warn_of_missing(machine, served)
     since_ms = machine.queue.now_ms()
     host = machine.start_host(spec, needs_store=needs_store)
-    ready = machine.wait_ready(host, wanted, since_ms)
+    ready, late = machine.wait_ready(host, served, since_ms)
     _warn_of_logout(machine.settings, host.pid)
     report("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
     with contextlib.suppress(BrokenPipeError):
         click.echo(device_rows(ready, machine.settings, machine.queue.jobs.called))
     if any(each.lost_gpus for each in ready):
         print_message("gpuqueue: warning", REPAIR_OR_CPU)
+    for device in late:
+        print_message("gpuqueue: warning", f"{_named(device)} has no worker yet: {machine.why_not_ready(device.uuid)}")
     return host
 
 
-def _warn_of_missing(machine: Machine, wanted: Sequence[str]) -> None:
-    """Warn of each device that the last workers of this host served, and that is not among those that are *wanted*."""
+def _warn_of_missing(machine: Machine, served: Sequence[Device]) -> None:
+    """Warn of each device that the last workers of this host served, and that is not among those *served* now."""
+    uuids = {device.uuid for device in served}
     for device in (status.device for status in machine.queue.devices.all(machine.settings.host)):
-        if device.uuid not in wanted and device.kind is not DeviceKind.CPU:
-            what = f"device {device_label(device)} ({plain(device.name)}, {plain(device.uuid)})"
-            print_message("gpuqueue: warning", f"{what} is missing: it was served before. Jobs that name it wait")
+        if device.uuid not in uuids and device.kind is not DeviceKind.CPU and not device.is_unidentified:
+            what = f"{_named(device)} is missing: it was served before. Jobs that name it wait"
+            print_message("gpuqueue: warning", what)
+
+
+def _named(device: Device) -> str:
+    return f"device {device_label(device)} ({plain(device.name)}, {plain(device.uuid)})"
 
 
 def _warn_of_logout(settings: Settings, pid: int) -> None:

@@ -202,6 +202,9 @@ def _ranges(names: Sequence[str]) -> list[str]:
 NAME = render.Column[Row](
     head="NAME", cell=lambda row, width: render.model_of(row.status.device, min(width, 32)), least=11, keep=4, narrows=1
 )
+TOTAL = render.Column[Row](
+    head="TOTAL", cell=lambda row, _: format_bytes(row.status.device.total_bytes or None), right=True, keep=2
+)
 FREE = render.Column[Row](head="FREE", cell=lambda row, _: format_bytes(row.status.free_bytes), right=True)
 #: Narrowed first, because a line below the table has what is cut.
 STATE = render.Column[Row](
@@ -212,7 +215,7 @@ COLUMNS: tuple[Column, ...] = (
     render.Column(head="HOST", cell=lambda row, _: plain(row.status.host), least=8, narrows=2),
     render.Column(head="DEVICE", cell=lambda row, _: values.device_label(row.status.device), right=True),
     NAME,
-    render.Column(head="TOTAL", cell=lambda row, _: format_bytes(row.status.device.total_bytes), right=True, keep=2),
+    TOTAL,
     render.Column(head="ALLOCATED", cell=lambda row, _: format_bytes(row.status.allocated_bytes), right=True, keep=5),
     render.Column(head="EXTERNAL", cell=lambda row, _: format_bytes(row.status.external_bytes), right=True, keep=3),
     FREE,

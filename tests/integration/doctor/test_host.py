@@ -128,12 +128,12 @@ def test_a_driver_that_fails_says_why(
 
 
 def test_a_lost_card_is_named_and_its_neighbour_is_well(fake: FakeGpus, doctor: Doctor) -> None:
-    """A lost card is a problem of its own, although it is not in the list of devices. The other card is healthy."""
+    """A lost card is a problem of its own, although its UUID is not known. The other card is healthy."""
     fake.state.gpus[1].error = GPU_IS_LOST
 
     found = doctor()
 
-    lost = the(found, "devices", "card 1")
+    lost = the(found, "devices", "device 1")
     assert (Grade.PROBLEM, True) == (lost.grade, "lost" in lost.seen)
     assert Grade.OK is the(found, "devices", "device 0").grade
 
@@ -149,8 +149,20 @@ def test_a_card_that_hangs_keeps_nothing_else(fake: FakeGpus, doctor: Doctor) ->
 
     assert {"host", "python", "runs"} == {each.section for each in found}
     assert Grade.OK is the(found, "driver").grade
-    assert "hangs" in the(found, "devices", "card 1").seen
-    assert Grade.PROBLEM is the(found, "devices").grade  # the list of devices is unavailable
+    assert "GPU 1 is stale" in the(found, "devices", "device 1").seen
+    assert Grade.OK is the(found, "devices", "device 0").grade
+
+
+@pytest.mark.parametrize(("error", "words"), [(0, "it answers"), (GPU_IS_LOST, "it does not answer: the GPU is lost")])
+def test_a_card_that_is_left_out_is_reported(fake: FakeGpus, doctor: Doctor, error: int, words: str) -> None:
+    """A card that GPUQUEUE_DEVICES leaves out is no problem. The report says whether it answers."""
+    fake.state.gpus[1].error = error
+
+    found = doctor(GPUQUEUE_DEVICES="gpu:0")
+
+    left_out = the(found, "devices", "card 1")
+    assert (Grade.NOTE, True) == (left_out.grade, words in left_out.seen)
+    assert "devices" not in checks(found, Grade.UNKNOWN, Grade.WARNING, Grade.PROBLEM)
 
 
 def test_each_fault_of_a_card_is_reported(fake: FakeGpus, doctor: Doctor) -> None:

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from factories import make_device
 from own_store import OwnStore
 
 from gpuqueue.cli.commands import up
@@ -36,7 +37,7 @@ def test_the_last_line_of_a_worker_that_does_not_come_up_is_shown(
     host = DetachedProcess(["/bin/sleep", "60"], log=logs / "host.log")
     try:
         with pytest.raises(GpuQueueError, match=r"did not come up within 0 s: NOPERM this user .*gpu-0\.log"):
-            Machine(own_store.settings).wait_ready(host, ["gpu-0"], since_ms=0)
+            Machine(own_store.settings).wait_ready(host, [make_device("gpu-0")], since_ms=0)
     finally:
         os.kill(host.pid, signal.SIGKILL)
         host.wait()
@@ -47,7 +48,7 @@ def test_the_last_line_of_a_host_process_that_ended_is_shown(own_store: OwnStore
     host = DetachedProcess(["/bin/sh", "-c", "echo no such device: gpu-0 >&2; exit 1"], log=logs / "host.log")
 
     with pytest.raises(GpuQueueError, match="the workers did not start: no such device: gpu-0"):
-        Machine(own_store.settings).wait_ready(host, ["gpu-0"], since_ms=0)
+        Machine(own_store.settings).wait_ready(host, [make_device("gpu-0")], since_ms=0)
 
 
 @pytest.mark.parametrize(
