@@ -6,6 +6,7 @@ a GPU is then a client of the daemon's server. docs/howto/mig-and-mps.md describ
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -14,6 +15,7 @@ import stat
 import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gpuqueue.errors import Refused
@@ -151,10 +153,12 @@ def _driver_lacks(gpus: Iterable[Device]) -> str | None:
     """Return what the driver or a GPU lacks for limits of clients, None if it lacks nothing."""
     from workers.devices import nvml_mps  # noqa: PLC0415 - only a host with GPUs and MPS needs it
 
-    try:
-        return TimedCall(lambda: nvml_mps.lacking([gpu.uuid for gpu in gpus]), ANSWER_S).result()
-    except CallFailed as why:
-        return f"the NVIDIA driver could not be asked about it: {why}"
+    for call in [TimedCall(partial(nvml_mps.lacking, gpu.uuid), ANSWER_S) for gpu in gpus]:
+        with contextlib.suppress(CallFailed):  # a GPU that does not answer is closed for that
+            why = call.result()
+            if why is not None:
+                return why
+    return None
 
 
 def _place_trouble(pipe_directory: Path) -> str | None:

@@ -5,8 +5,6 @@ A function here raises Refusal if NVML gives an error that it does not handle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pynvml
 
 from workers.devices.nvml_calls import UNSUPPORTED, Session
@@ -19,8 +17,8 @@ _VOLTA = (7, 0)
 _GREW = frozenset({pynvml.NVML_ERROR_INSUFFICIENT_SIZE})
 
 
-def lacking(uuids: Iterable[str]) -> str | None:
-    """Return what the driver or one of the GPUs *uuids* lacks for jobs through MPS, None if it lacks nothing.
+def lacking(uuid: str) -> str | None:
+    """Return what the driver or the GPU *uuid* lacks for jobs through MPS, None if it lacks nothing.
 
     What is not reported counts as present, except the list of clients: without it their memory cannot be measured.
     """
@@ -29,12 +27,11 @@ def lacking(uuids: Iterable[str]) -> str | None:
     if cuda is not None and cuda < _LIMITS_MEMORY:
         version = f"{cuda // 1000}.{cuda % 1000 // 10}"
         return f"the NVIDIA driver cannot limit the memory of a job: it supports CUDA up to {version}, and needs 11.5"
-    for uuid in uuids:
-        handle = session.handle(uuid)
-        capability = session.maybe("nvmlDeviceGetCudaComputeCapability", handle)
-        if capability is not None and tuple(capability) < _VOLTA:
-            return f"{uuid} cannot limit the memory of a job: it is older than Volta"
-        clients = session.maybe("nvmlDeviceGetMPSComputeRunningProcesses_v3", handle, forgive=UNSUPPORTED, empty=_GREW)
-        if clients is None:
-            return f"the NVIDIA driver does not list the jobs on {uuid}, so that their memory cannot be measured"
+    handle = session.handle(uuid)
+    capability = session.maybe("nvmlDeviceGetCudaComputeCapability", handle)
+    if capability is not None and tuple(capability) < _VOLTA:
+        return f"{uuid} cannot limit the memory of a job: it is older than Volta"
+    clients = session.maybe("nvmlDeviceGetMPSComputeRunningProcesses_v3", handle, forgive=UNSUPPORTED, empty=_GREW)
+    if clients is None:
+        return f"the NVIDIA driver does not list the jobs on {uuid}, so that their memory cannot be measured"
     return None

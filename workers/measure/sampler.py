@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import partial
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import BadRequest
@@ -21,6 +22,7 @@ from gpuqueue.model.progress import TAIL_BYTES, progress_in, steps_of
 from gpuqueue.model.run import PROBE_ENDED, EndingKind
 from gpuqueue.settings.parsers import OnWrongDevice
 from gpuqueue.system.logs import last_bytes
+from gpuqueue.system.timed_call import start_thread
 from gpuqueue.text.units import MIB, format_bytes, format_duration
 from workers.devices.backend import DeviceTrouble
 from workers.measure.active_runs import LiveRun, LiveRuns
@@ -69,6 +71,8 @@ class Sampler:
         self._probes: Probes | None = None
         #: When the devices that no run of this worker holds were sampled last, on the host's clock.
         self._elsewhere_s: float | None = None
+        #: Whether they are being sampled.
+        self._is_elsewhere = False
 
     def loop(self, stopping: threading.Event) -> None:
         """Sample until *stopping* is set. A new run is sampled without waiting for the next poll."""
@@ -85,19 +89,23 @@ class Sampler:
         return YOUNG_INTERVAL_S if soon else INTERVAL_S
 
     def sample(self) -> None:
-        """Take one sample of every started run, on each of its devices."""
+        """Take one sample of every started run, on each of its devices.
+
+        The other devices are sampled in a thread of their own, because one of them may not answer for seconds.
+        """
         runs = [run for run in self._runs.all() if run.shim is not None]
-        is_due = self._is_elsewhere_due(runs)
-        samples: list[Sample] = []
-        for device in self._monitor.devices.values():
-            there = [run for run in runs if run.has(device.uuid)]
-            is_due_here = is_due and device.kind is not DeviceKind.CPU  # whose reading lists no processes
-            sample = self._sample(device, there or runs) if there or is_due_here else None
-            if sample is not None:
-                samples.append(sample)
-                for run in runs:
-                    check_given(run, sample, self._monitor.devices, self._on_wrong_device)
-                    enforce_limit(run, sample)
+        devices = self._monitor.devices.values()
+        held = [device for device in devices if any(run.has(device.uuid) for run in runs)]
+        if self._is_elsewhere_due(runs):
+            # The readings of the CPU list no processes.
+            others = [device for device in devices if device not in held and device.kind is not DeviceKind.CPU]
+            self._is_elsewhere = True
+            try:
+                start_thread(partial(self._sample_elsewhere, others, runs))
+            except RuntimeError:  # the host cannot create another thread
+                self._is_elsewhere = False
+        found = [self._check(device, [run for run in runs if run.has(device.uuid)], runs) for device in held]
+        samples = [sample for sample in found if sample is not None]
         for run in runs:
             shares = [sample.measured(run.held.token) for sample in samples]
             run.note_at_once(share.used_bytes for share in shares if share is not None and share.was_given)
@@ -106,11 +114,28 @@ class Sampler:
             self._probes = self._probes or Probes()
             self._probes.check(probes, self._clock.monotonic_s())
 
+    def _sample_elsewhere(self, devices: Sequence[Device], runs: Sequence[LiveRun]) -> None:
+        """Sample *devices*, which no run of this worker holds: one of *runs* may use them."""
+        try:
+            for device in devices:
+                self._check(device, runs, runs)
+        finally:
+            self._is_elsewhere = False
+
+    def _check(self, device: Device, newest: Sequence[LiveRun], runs: Sequence[LiveRun]) -> Sample | None:
+        """Sample *device* after the start of the runs *newest*, and check what *runs* use there."""
+        sample = self._sample(device, newest)
+        if sample is not None:
+            for run in runs:
+                check_given(run, sample, self._monitor.devices, self._on_wrong_device)
+                enforce_limit(run, sample)
+        return sample
+
     def _is_elsewhere_due(self, runs: Sequence[LiveRun]) -> bool:
         """Return whether it is time to sample the devices that no run of this worker holds."""
         now_s = self._clock.monotonic_s()
         is_due = self._elsewhere_s is None or now_s - self._elsewhere_s >= ELSEWHERE_S
-        if not runs or not (is_due or any(run.not_given and run.in_excess for run in runs)):
+        if not runs or self._is_elsewhere or not (is_due or any(run.not_given and run.in_excess for run in runs)):
             return False
         self._elsewhere_s = now_s
         return True

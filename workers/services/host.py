@@ -147,7 +147,7 @@ class Host:
         if device.no_gpu is not None:  # a new worker must serve the CPU also when the driver answers again
             served = ["--devices", "cpu", "--no-gpu", device.no_gpu]
         words = [installed("gpuqueue-worker"), "run", *served, "--device", device.uuid]
-        return Child(device.uuid, words, is_unidentified=device.is_unidentified)
+        return Child(device.uuid, words, stands_in=device.is_unidentified)
 
     def _found_none(self) -> bool:
         """Return whether this host serves its CPU because it found no GPU."""

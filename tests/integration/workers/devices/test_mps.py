@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from bounded import until
-from fake_driver.fake_driver import HERE, MPS_CONTROL, MPS_LIST, FakeGpus, build, compiler
+from fake_driver.fake_driver import HERE, MPS_CONTROL, MPS_LIST, UNKNOWN, FakeGpus, build, compiler
 from site_of_one import BIN, Site
 
 from gpuqueue.model.device import PeakSource
@@ -98,9 +98,9 @@ def control(site: Site, *words: str, command: str = "") -> None:
     subprocess.run([MPS_CONTROL, *words], env=environ, input=command, text=True, check=True)
 
 
-def refusal(environ: dict[str, str], tmp_path: Path) -> str:
-    """Return the one line with which ``gpuqueue-worker devices``, which ``gpuqueue up`` calls first, is refused."""
-    done = subprocess.run(
+def listed(environ: dict[str, str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``gpuqueue-worker devices``, which ``gpuqueue up`` calls first."""
+    return subprocess.run(
         [str(BIN / "gpuqueue-worker"), "devices"],
         env={**os.environ, "GPUQUEUE_STATE_DIR": str(tmp_path / "state"), "GPUQUEUE_CONFIG": os.devnull, **environ},
         capture_output=True,
@@ -108,6 +108,11 @@ def refusal(environ: dict[str, str], tmp_path: Path) -> str:
         timeout=60,
         check=False,
     )
+
+
+def refusal(environ: dict[str, str], tmp_path: Path) -> str:
+    """Return the one line with which it is refused."""
+    done = listed(environ, tmp_path)
     assert (5, "") == (done.returncode, done.stdout), done.stderr
     (line,) = done.stderr.splitlines()
     return line
@@ -148,6 +153,18 @@ def test_a_driver_that_cannot_is_refused(fake: FakeGpus, environ: dict[str, str]
     assert f"does not list the jobs on {fake.uuid(0)}" in refusal(environ, tmp_path)
     (instance,) = fake.divide(0, {0: 10 * GIB})
     assert f"{instance} is a MIG instance" in refusal(environ, tmp_path)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_gpu_that_does_not_answer_leaves_mps_to_the_others(tmp_path: Path, environ: dict[str, str]) -> None:
+    """Nobody knows whether a failed GPU can be shared. It is closed, and no reason to refuse the others."""
+    fake = FakeGpus.create(tmp_path / "gpus", (24 * GIB, 24 * GIB))
+    fake.state.gpus[1].error = UNKNOWN
+
+    done = listed(environ, tmp_path)
+
+    assert 0 == done.returncode, done.stderr
+    assert 2 == len(done.stdout.splitlines())
 
 
 @pytest.mark.full

@@ -8,7 +8,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.clock import SystemClock
-from gpuqueue.model.device import DeviceKind, Peak, PeakSource, Reading
+from gpuqueue.model.device import Device, DeviceKind, Peak, PeakSource, Reading
 from gpuqueue.model.run import RunDevice
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
@@ -148,6 +148,37 @@ def test_a_sample_that_a_claim_has_just_taken_is_reused(tmp_path: Path, monkeypa
     assert [FIRST_S / 4, FIRST_S, 1.0] == taken
     assert 4 == run.at_once_bytes
     assert 3 == run.meter(device.uuid).samples, "each sample is recorded once"
+
+
+def test_a_card_that_does_not_answer_holds_up_no_sample_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is sampled on its own device while a device that it does not hold keeps its caller waiting."""
+    runs, gate, waiting, returned = LiveRuns(), threading.Event(), threading.Event(), threading.Event()
+    monitor = monitor_of("sim:2x24G", tmp_path, runs)
+    own, other = monitor.devices.values()
+    held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid=own.uuid, lease_bytes=1),))
+    run = LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=0.0)
+    (run.directory.path / "pid").write_text(f"{ProcessIdentity.of(os.getpid())}\n")
+    runs.add(run)
+
+    def reading(_: object, device: Device) -> Reading:
+        if device == other:
+            waiting.set()
+            assert gate.wait(60)
+            returned.set()
+        return Reading(total_bytes=24, free_bytes=20, processes={os.getpid(): 4})
+
+    monkeypatch.setattr(SimulatedBackend, "reading", reading)
+    try:
+        Sampler(monitor, runs, SystemClock()).sample()
+
+        assert waiting.wait(60)
+        assert not returned.is_set()
+        assert 1 == run.meter(own.uuid).samples
+    finally:
+        gate.set()
+    assert returned.wait(60)
 
 
 def test_a_run_that_is_still_to_be_started_wakes_nobody() -> None:
