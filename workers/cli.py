@@ -48,7 +48,10 @@ RUNS_GROUP = "/system.slice/gpuqueue-runs.service"
 PARENT_POLL_S = 1.0
 
 devices_option = click.option(
-    "--devices", "spec", metavar="SPEC", help="auto, gpu, cpu, gpu,cpu (both), or simulated devices: sim:4x24G."
+    "--devices",
+    "spec",
+    metavar="SPEC",
+    help="auto, gpu, cpu, gpu,cpu (both), gpu:0,2 (only these), or simulated: sim:4x24G.",
 )
 parent_option = click.option("--parent", type=int, hidden=True, help="Stop when this process is gone.")
 

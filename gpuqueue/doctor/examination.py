@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import IO
 
 from gpuqueue.codec.wire import from_plain
 from gpuqueue.doctor import history, processes, queue, service, state, store, values
@@ -14,7 +16,7 @@ from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Check, Finding, Grade, examined, name_of, problem, unknown
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.process import installed
+from gpuqueue.system.process import end, installed
 from gpuqueue.system.timed_call import CallFailed, TimedCall
 
 #: Time limit of the integrity check of the history's file with ``--deep``, in seconds.
@@ -130,16 +132,22 @@ def ask(environ: Mapping[str, str], *, deep: bool, fix: bool = False) -> Answer:
     """
     words = [installed("gpuqueue-worker"), "doctor", *(["--deep"] if deep else []), *(["--fix"] if fix else [])]
     limit_s = ASK_S + (DEEP_S if deep else 0.0)
-    try:
-        done = subprocess.run(
-            words, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        return _read(error.stdout or b"", f"it took longer than {limit_s:g} s")
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        return _read(done.stdout, f"it ended with {done.returncode}: {next(iter(lines[-1:]), 'without a word')}")
-    return _read(done.stdout, "")
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(words, env=dict(environ), stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            end(process, 0.0)
+            return _read(_text(out), f"it took longer than {limit_s:g} s")
+        if code != 0:
+            lines = _text(err).decode(errors="replace").strip().splitlines()
+            return _read(_text(out), f"it ended with {code}: {next(iter(lines[-1:]), 'without a word')}")
+        return _read(_text(out), "")
+
+
+def _text(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def _read(out: bytes, broken: str) -> Answer:

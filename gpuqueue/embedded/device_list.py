@@ -10,13 +10,13 @@ import json
 import os
 import tempfile
 import time
-from subprocess import DEVNULL, Popen, TimeoutExpired
+from subprocess import DEVNULL, Popen
 
 from gpuqueue.codec.wire import from_plain
 from gpuqueue.embedded.machine import as_error
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.device import Device
-from gpuqueue.system.process import installed
+from gpuqueue.system.process import end, installed
 
 #: Time limit of a listing, in seconds. The driver and each card have far lower limits.
 LIST_S = 60.0
@@ -47,20 +47,19 @@ class DeviceList:
         """
         code = self._process.poll()
         text = os.pread(self._out.fileno(), MAX_BYTES, 0)
-        if text.endswith(b"\n"):
-            try:
-                self._process.wait(END_S)
-            except TimeoutExpired:
-                self._process.kill()
+        is_listed = text.endswith(b"\n")
+        if not is_listed and code is None and time.monotonic() < self._until_s:
+            return None
+        lines = os.pread(self._err.fileno(), MAX_BYTES, 0).decode(errors="replace").strip().splitlines()
+        self._out.close()
+        self._err.close()
+        end(self._process, END_S)
+        if is_listed:
             devices: tuple[Device, ...] = from_plain(tuple[Device, ...], json.loads(text), "the list of devices")
             return devices
-        if code is not None:
-            lines = os.pread(self._err.fileno(), MAX_BYTES, 0).decode(errors="replace").strip().splitlines()
-            raise as_error(code, lines)
-        if time.monotonic() > self._until_s:
-            self._process.kill()
+        if code is None:
             raise GpuQueueError(f"the devices could not be listed within {LIST_S:g} s: the driver hangs")
-        return None
+        raise as_error(code, lines)
 
     def wait(self) -> tuple[Device, ...]:
         """Wait for the devices. Raises the errors of :meth:`poll`."""

@@ -16,9 +16,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
+
+if TYPE_CHECKING:
+    import subprocess
+else:
+    subprocess = later("subprocess")
+
+#: How long a killed process may take to end, in seconds.
+KILLED_S = 5.0
 
 
 @cache
@@ -123,6 +133,21 @@ def is_locked_anywhere(path: Path) -> bool:
         return False
     finally:
         os.close(fd)
+
+
+def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """Wait for the end of *process* for *patience_s*, and then kill it.
+
+    A call of a driver that never returns keeps a process from ending, also after SIGKILL. So this waits for a killed
+    process for ``KILLED_S`` at most.
+    """
+    for limit_s in (patience_s, KILLED_S):
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        else:
+            return
 
 
 def installed(command: str) -> str:

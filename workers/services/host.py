@@ -29,7 +29,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.machine_id import machine_id
-from gpuqueue.system.process import installed
+from gpuqueue.system.process import end, installed
 from workers.devices.select import remember
 from workers.run import deliveries
 from workers.services.log_watch import LogWatch
@@ -43,8 +43,6 @@ RESTART_PAUSES_S = (0.2, 1.0, 5.0, 30.0)
 GRACE_SHARE = 1 / 7
 #: How long a process may take to exit before it is killed, in seconds.
 LEAVE_S = 15.0
-#: How long a killed process may take to end, in seconds. One whose driver call never returns does not end.
-KILL_S = 5.0
 #: Pauses between two lists of the devices while a card has never answered, in seconds.
 LIST_PAUSES_S = (2.0, 5.0, 10.0, 30.0, 60.0)
 POLL_S = 0.1
@@ -313,6 +311,4 @@ def _leave(children: list[Child]) -> None:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             log.warning("pid %s does not exit, it is killed", process.pid)
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(KILL_S)
+            end(process, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from gpuqueue.codec.wire import to_plain
 from gpuqueue.doctor import examination
 from gpuqueue.model.finding import Finding, Grade, note, ok, problem, unknown
+from gpuqueue.system import process as process_module
 
 REPORTED = json.dumps({**to_plain(ok("as it should be")), "section": "host", "check": "driver"})
 
@@ -49,6 +51,23 @@ def test_the_output_before_a_crash_is_kept(program: Path, lines: tuple[str, ...]
     assert (Grade.OK, "driver") == (driver.grade, driver.check)
     assert (Grade.UNKNOWN, "machines") == (rest.grade, rest.check)
     assert why in rest.seen
+
+
+def test_a_program_that_does_not_end_is_not_waited_for(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver call that never returns keeps the program from ending, also after SIGKILL."""
+    write(program, "exec sleep 100")
+    killed: list[subprocess.Popen[bytes]] = []
+    kill = subprocess.Popen.kill
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda each: killed.append(each))  # noqa: PLW0108 - a method of a list is bound
+    monkeypatch.setattr(process_module, "KILLED_S", 0.1)
+
+    answer = examination.ask(os.environ, deep=False)
+
+    process = killed[0]
+    assert process.poll() is None
+    kill(process)
+    process.wait()
+    assert (1, "it took longer than 2 s") == (len(answer.findings), answer.broken)
 
 
 def test_half_a_line_and_the_words_of_a_library_are_left_out(program: Path) -> None:

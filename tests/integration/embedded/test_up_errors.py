@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from factories import make_device
+from factories import make_device, make_offer, serve
 from own_store import OwnStore
 
 from gpuqueue.cli.commands import up
@@ -74,3 +74,22 @@ def test_a_network_disk_is_warned_of_before_anything_is_written(
         up.up.main([], standalone_mode=False)
 
     assert is_warned is any(f"{state}: it is on a network disk ({kind}): " in words for words in said)
+
+
+def test_a_device_without_a_worker_does_not_keep_the_others_back(
+    own_store: OwnStore, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The devices that are ready are returned, and those whose workers did not come up in time."""
+    monkeypatch.setattr(machine, "READY_S", 0.2)
+    host = DetachedProcess(["/bin/sleep", "60"], log=logs / "host.log")
+    queue = JobQueue(own_store.url)
+    serve(queue, make_offer("gpu-0", host=own_store.settings.host))
+    queue.close()
+    late = make_device("gpu-1")
+    try:
+        ready, others = Machine(own_store.settings).wait_ready(host, [late, make_device("gpu-0")], since_ms=0)
+    finally:
+        os.kill(host.pid, signal.SIGKILL)
+        host.wait()
+
+    assert (["gpu-0"], (late,)) == ([each.device.uuid for each in ready], others)

@@ -190,6 +190,9 @@ def test_a_host_process_that_died_is_a_problem(examined: Any, tmp_path: Path) ->
         ("auto", DeviceKind.CPU, 0, True),
         ("auto", DeviceKind.GPU, 9, True),
         ("cpu", DeviceKind.GPU, 0, False),
+        ("gpu:0,2", DeviceKind.GPU, 2, True),
+        ("gpu:0,2,cpu", DeviceKind.GPU, 1, False),
+        ("gpu:0,2,cpu", DeviceKind.CPU, 1, True),
         (None, DeviceKind.SIMULATED, 0, True),
     ],
 )

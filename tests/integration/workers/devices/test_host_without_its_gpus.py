@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from bounded import until
@@ -12,12 +13,14 @@ from fake_driver.fake_driver import DRIVER_NOT_LOADED, FakeGpus, build, compiler
 from own_home import Home
 from site_of_one import Site
 
-from gpuqueue.model.device import DeviceKind
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.text.units import GIB
 from workers.devices.cpu import CpuBackend
+from workers.services import host as host_module
 from workers.services.host import Host
 
 WITH_CONSTANT = Path(__file__).parents[3] / "support" / "with_constant.py"
@@ -46,6 +49,45 @@ def test_a_host_that_comes_back_without_its_gpus_does_not_forget_them(
     Host(site.settings, cpu.devices(), spec, record=False)._take_over()
 
     assert (["GPU-0"] if known else []) == [each.device.uuid for each in site.queue.devices.all()]
+
+
+CLOSED, SERVED = Device.unidentified(1, "here"), make_device("GPU-1", index=1)
+
+
+class Lists:
+    """In place of `DeviceList`: the next of *answers* at each poll. An error is raised."""
+
+    answers: ClassVar[list[tuple[Device, ...] | GpuQueueError | None]] = []
+
+    def __init__(self, spec: str) -> None:
+        assert "gpu" == spec
+
+    def poll(self) -> tuple[Device, ...] | None:
+        """Return the next answer."""
+        answer = self.answers.pop(0)
+        if isinstance(answer, GpuQueueError):
+            raise answer
+        return answer
+
+
+def test_a_card_that_answers_later_is_served_by_a_worker_of_its_own(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The devices are listed until the card answers. Its stand-in leaves the queue, and the next list is not made."""
+    monkeypatch.setattr(host_module, "DeviceList", Lists)
+    monkeypatch.setattr(host_module, "LIST_PAUSES_S", (0.0,))
+    first = make_device("GPU-0")
+    serve(site.queue, make_offer(CLOSED.uuid, host=site.settings.host, device=CLOSED))
+    host = Host(site.settings, (first, CLOSED), "gpu", record=False)
+    Lists.answers = [None, GpuQueueError("the driver hangs"), (first, CLOSED), (first, SERVED)]
+
+    while Lists.answers:
+        assert [first.uuid, CLOSED.uuid] == [child.name for child in host._workers]
+        host._list_again()
+
+    assert [first.uuid, SERVED.uuid] == [child.name for child in host._workers]
+    assert [] == site.queue.devices.all()
+    host._list_again()  # would fail: there is no answer
 
 
 # ---- with the driver, here the fake one ------------------------------------------------------------------------------

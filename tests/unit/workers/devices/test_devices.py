@@ -16,8 +16,9 @@ import pytest
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import Device, DeviceKind, Reading
+from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
-from workers.devices import nvml_calls, simulated
+from workers.devices import nvml_calls, select, simulated
 from workers.devices.backend import DeviceTrouble
 from workers.devices.cpu import CpuBackend, resident_bytes
 from workers.devices.nvml import NvmlBackend, largest_by_pid
@@ -85,6 +86,20 @@ def test_choose_gives_what_was_named() -> None:
     assert ["Simulated 24G"] * 2 == [device.name for device in simulated]
 
 
+@pytest.mark.parametrize(("written", "kept"), [(None, 1), ("[{}]", 0), ("{", 0)])
+def test_the_gpus_that_were_written_down_are_known_again(tmp_path: Path, written: str | None, kept: int) -> None:
+    """Only GPUs with an identity are written down. A file that cannot be read counts as empty."""
+    settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
+    cpu = CpuBackend("box").devices()[0]
+    assert () == select._known(settings)
+
+    select.remember(settings, (GPU, cpu, Device.unidentified(3, "box")))
+    if written is not None:
+        (tmp_path / "devices" / "gpus.json").write_text(written)
+
+    assert (GPU,)[:kept] == select._known(settings)
+
+
 def test_choose_puts_the_cpu_beside_the_others_once() -> None:
     """The CPU comes last, once, with its own index. It is the only device if there is no other."""
     both = choose("sim:2x24G,cpu", "box").devices()
@@ -93,7 +108,9 @@ def test_choose_puts_the_cpu_beside_the_others_once() -> None:
     assert "cpu-box" == find(choose("sim:2x24G,cpu", "box"), "cpu").uuid
 
 
-@pytest.mark.parametrize("spec", ["", "cuda", "GPU", "cpu:2", ",cpu", "cpu,gpu", "gpu,cpu,cpu"])
+@pytest.mark.parametrize(
+    "spec", ["", "cuda", "GPU", "cpu:2", ",cpu", "cpu,gpu", "gpu,cpu,cpu", "gpu:", "gpu:x", "gpu:1,", "auto:1"]
+)
 def test_choose_refuses_what_it_does_not_know(spec: str) -> None:
     """An unknown name is refused with a list of the known names."""
     with pytest.raises(BadRequest, match="auto, gpu, cpu, or simulated"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import pytest
 from bounded import until
 
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system import process
 from workers.devices.simulated import SimulatedBackend
 from workers.run import deliveries
 from workers.run.deliveries import Delivery
+from workers.services import host as host_module
 from workers.services.host import RESTART_PAUSES_S, Child, Host, pause_s
 
 
@@ -95,3 +98,21 @@ def test_a_process_that_is_needed_now_and_then_runs_only_then(tmp_path: Path, ca
     assert child.process is None
     assert 0 == child.failures
     assert [] == caplog.messages
+
+
+def test_a_worker_that_survives_sigkill_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver call that never returns keeps a worker from ending, and `down` waits for the host process."""
+    child = Child("hangs", ["/bin/sleep", "100"], process=subprocess.Popen(["/bin/sleep", "100"]))
+    monkeypatch.setattr(host_module, "LEAVE_S", 0.1)
+    monkeypatch.setattr(process, "KILLED_S", 0.1)
+    kill = subprocess.Popen.kill
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)
+    monkeypatch.setattr(subprocess.Popen, "send_signal", lambda *_: None)
+
+    host_module._leave([child])
+
+    assert child.process is not None
+    assert child.process.poll() is None
+    monkeypatch.undo()
+    kill(child.process)
+    child.process.wait()
