@@ -96,7 +96,7 @@ def test_a_card_that_never_answered_is_closed_and_served_when_it_answers(
     until(lambda: devices(machine)[fake.uuid(0)]["worker"] != before, what="the next worker announced")
     setattr(fake.state.gpus[1], fault, 0)
     until(lambda: devices(machine).get(fake.uuid(1), {}).get("slots"), what="card 1 is served", timeout_s=120)
-    until(lambda: closed not in devices(machine), what="its stand-in is gone")
+    until(lambda: closed not in devices(machine), what="the unknown GPU is gone")
     (tmp_path / "gate").touch()
     machine("wait", job)
 

@@ -67,7 +67,7 @@ class Child:
     #: Whether there is work for it. It is started only then, and may end by itself. None: it works always.
     needed: Callable[[], bool] | None = None
     #: The worker of a card that has never answered. It ends when the card is served under its UUID.
-    stands_in: bool = False
+    is_unidentified: bool = False
 
 
 class Host:
@@ -145,7 +145,7 @@ class Host:
         if device.no_gpu is not None:  # a new worker must serve the CPU also when the driver answers again
             served = ["--devices", "cpu", "--no-gpu", device.no_gpu]
         words = [installed("gpuqueue-worker"), "run", *served, "--device", device.uuid]
-        return Child(device.uuid, words, stands_in=device.is_unidentified)
+        return Child(device.uuid, words, is_unidentified=device.is_unidentified)
 
     def _found_none(self) -> bool:
         """Return whether this host serves its CPU because it found no GPU."""
@@ -221,7 +221,7 @@ class Host:
 
     def _list_again(self) -> None:
         """List the devices again, at growing intervals, while a card has never answered. Serve those that are new."""
-        if not any(child.stands_in for child in self._workers):
+        if not any(child.is_unidentified for child in self._workers):
             return
         if self._list is None:
             if time.monotonic() >= self._list_due_s:
@@ -243,7 +243,7 @@ class Host:
     def _serve_too(self, devices: Sequence[Device]) -> None:
         """Serve also those of *devices* that are new. The worker of a card that has answered now ends."""
         served, here = {child.name for child in self._workers}, {device.uuid for device in devices}
-        answered = [child for child in self._workers if child.stands_in and child.name not in here]
+        answered = [child for child in self._workers if child.is_unidentified and child.name not in here]
         new = [device for device in devices if device.uuid not in served]
         _leave(answered)
         queue = JobQueue(self._settings.redis_url)

@@ -73,7 +73,7 @@ class Lists:
 def test_a_card_that_answers_later_is_served_by_a_worker_of_its_own(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The devices are listed until the card answers. Its stand-in leaves the queue, and the next list is not made."""
+    """The devices are listed until the card answers. The unknown GPU leaves the queue, and no further list is made."""
     monkeypatch.setattr(host_module, "DeviceList", Lists)
     monkeypatch.setattr(host_module, "LIST_PAUSES_S", (0.0,))
     first = make_device("GPU-0")
