@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -93,35 +93,56 @@ class Session:
         self._lock = threading.Lock()
         self._opened_by: int | None = None
         self._opened_at_s = 0.0
-        self._stale = False
+        #: Whether a new session is needed, and whether one GPU needs one, which waits until no call is being made.
+        self._stale = self._stale_for_one = False
+        #: The number of calls that are being made.
+        self._calls = 0
         self._handles: dict[str, Any] = {}
 
     def open(self) -> None:
         """Open a session unless a usable one is open."""
         with self._lock:
-            # A session does not survive a fork: the child opens its own.
-            if self._opened_by == os.getpid() and not self._stale:
-                return
-            if self._opened_by is not None:
-                with contextlib.suppress(Refusal):
-                    _resp(pynvml.nvmlShutdown)
-            self._opened_by = None
-            _resp(pynvml.nvmlInit)
-            self._handles = {}
-            # The driver may have been upgraded since the last session.
-            self.memory_v2 = True
-            self._stale = False
-            self._opened_at_s = time.monotonic()
-            self._opened_by = os.getpid()
+            self._open()
+
+    def _open(self) -> None:
+        """Do the work of :meth:`open`, with the lock."""
+        # A session does not survive a fork: the child opens its own.
+        if self._opened_by != os.getpid():
+            self._calls = 0
+        elif not self._stale and (self._calls or not self._stale_for_one):
+            return
+        if self._opened_by is not None:
+            with contextlib.suppress(Refusal):
+                _resp(pynvml.nvmlShutdown)
+        self._opened_by = None
+        _resp(pynvml.nvmlInit)
+        self._handles = {}
+        # The driver may have been upgraded since the last session.
+        self.memory_v2 = True
+        self._stale = self._stale_for_one = False
+        self._opened_at_s = time.monotonic()
+        self._opened_by = os.getpid()
+
+    @contextlib.contextmanager
+    def _during_call(self) -> Iterator[None]:
+        """Keep the session open, unless it is unusable, while a call is made in it."""
+        with self._lock:
+            self._open()
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
 
     def ask(self, call: Callable[..., _Answer], *args: object) -> _Answer:
         """Make *call* in an open session. If its error ends the session, the next call opens a new one."""
-        self.open()
-        try:
-            return _resp(call, *args)
-        except Refusal as refusal:
-            self._note(refusal)
-            raise
+        with self._during_call():
+            try:
+                return _resp(call, *args)
+            except Refusal as refusal:
+                self._note(refusal)
+                raise
 
     def maybe(self, name: str, *args: object, forgive: Container[int] | None = None, empty: Container[int] = ()) -> Any:
         """Return the answer of the NVML call *name*, None if pynvml, the driver or the card does not support it.
@@ -129,19 +150,19 @@ class Session:
         *forgive* lists the errors that give None. By default these are all errors except those that mean that the GPU
         or the session is lost. *empty* lists the errors that mean an empty list, which gives ().
         """
-        self.open()
         call = getattr(pynvml, name, None)
-        if call is None:  # this pynvml is too old for the call
-            return None
-        try:
-            return _resp(call, *args)
-        except Refusal as refusal:
-            if refusal.code in empty:
-                return ()
-            if refusal.code not in _NEVER_FORGIVEN if forgive is None else refusal.code in forgive:
+        with self._during_call():
+            if call is None:  # this pynvml is too old for the call
                 return None
-            self._note(refusal)
-            raise
+            try:
+                return _resp(call, *args)
+            except Refusal as refusal:
+                if refusal.code in empty:
+                    return ()
+                if refusal.code not in _NEVER_FORGIVEN if forgive is None else refusal.code in forgive:
+                    return None
+                self._note(refusal)
+                raise
 
     def handle(self, uuid: str) -> Any:
         """Return this session's handle of the GPU or MIG instance *uuid*."""
@@ -161,9 +182,10 @@ class Session:
         """
         if refusal.code not in _SESSION_GONE | _GPU_GONE:
             return
-        is_of_one_gpu = refusal.code in _GPU_GONE or self._counts()
-        if not is_of_one_gpu or time.monotonic() - self._opened_at_s >= _REOPEN_FOR_ONE_GPU_S:
+        if refusal.code not in _GPU_GONE and not self._counts():
             self._stale = True
+        elif time.monotonic() - self._opened_at_s >= _REOPEN_FOR_ONE_GPU_S:
+            self._stale_for_one = True
 
     def _counts(self) -> bool:
         """Return whether the driver answers a call that concerns no card."""

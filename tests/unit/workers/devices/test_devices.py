@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -288,6 +289,38 @@ def test_one_lost_gpu_costs_a_new_session_only_now_and_then(
         with pytest.raises(DeviceTrouble, match="lost"):
             backend.reading(GPU)
     assert sessions == len(opened)
+
+
+def test_a_new_session_for_a_lost_gpu_interrupts_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session is opened again only while no other GPU is being asked."""
+    opened: list[int] = []
+    waiting, gate = threading.Event(), threading.Event()
+
+    def handle(uuid: str) -> str:
+        if uuid == "GPU-lost":
+            _refuse(pynvml.NVML_ERROR_GPU_IS_LOST)
+        waiting.set()
+        assert gate.wait(60)
+        return uuid
+
+    monkeypatch.setattr(nvml_calls, "_REOPEN_FOR_ONE_GPU_S", 0.0)
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: opened.append(1))
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", handle)
+    session = nvml_calls.Session()
+    thread = threading.Thread(target=session.handle, args=("GPU-slow",))
+    thread.start()
+    assert waiting.wait(60)
+
+    for _ in range(3):
+        with pytest.raises(DeviceTrouble, match="lost"):
+            session.handle("GPU-lost")
+    assert 1 == len(opened)
+
+    gate.set()
+    thread.join()
+    session.open()
+    assert 2 == len(opened)
 
 
 @pytest.mark.parametrize(("growths", "trouble"), [(4, False), (5, True)])
