@@ -303,6 +303,12 @@ def trouble_of(health: Health, *, soft_limit_c: float = SOFT_LIMIT_C) -> str | N
     return f"{_THROTTLED}: {', '.join(heat)}" if heat else None
 
 
+def memory_errors_in_words(errors: int) -> str:
+    """Return a phrase about the number of memory *errors* in :class:`Health`."""
+    counted = "1 memory error" if errors == 1 else f"{errors} memory errors"
+    return f"{counted} that could not be corrected, since the driver started"
+
+
 def is_heat(trouble: str | None) -> bool:
     """Return whether *trouble*, which :func:`trouble_of` returned, is the heat of the device."""
     return trouble is not None and trouble.startswith((_HOT, _THROTTLED))

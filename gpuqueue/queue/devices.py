@@ -230,6 +230,7 @@ class Devices:
             "temperature_c": _rounded(health.temperature_c),
             "power_w": _rounded(health.power_w),
             "driver_bytes": offer.driver_bytes,
+            "memory_errors": health.ecc_uncorrected,
         }
         known = {name: figure for name, figure in load.items() if figure is not None}
         seen = json.dumps({"trouble": offer.trouble, "blind": blind, "external_processes": external_processes, **known})
@@ -318,6 +319,7 @@ def device_status(
             temperature_c=sample.temperature_c,
             power_w=sample.power_w,
             driver_bytes=sample.driver_bytes,
+            memory_errors=sample.memory_errors,
             environments=plain.texts("environments") if plain.has("environments") else None,
             limits_jobs=plain.flag_or_none("limits_jobs"),
             lost_gpus=more[-1:] == ["cpu-lost"],
@@ -378,6 +380,7 @@ class _Sample(NamedTuple):
     temperature_c: float | None = None
     power_w: float | None = None
     driver_bytes: int | None = None
+    memory_errors: int | None = None
 
 
 def _last_sample(text: str | None) -> _Sample:
@@ -393,6 +396,7 @@ def _last_sample(text: str | None) -> _Sample:
             temperature_c=sample.number_or_none("temperature_c"),
             power_w=sample.number_or_none("power_w"),
             driver_bytes=sample.whole_or_none("driver_bytes"),
+            memory_errors=sample.whole_or_none("memory_errors"),
         )
     except Unreadable:
         return _Sample()

@@ -288,6 +288,8 @@ class DeviceStatus:
     power_w: float | None = None
     #: As in :class:`Offer`, at the last heartbeat; None: an older worker.
     driver_bytes: int | None = None
+    #: Memory errors that could not be corrected, since the driver started; None if it does not report them.
+    memory_errors: int | None = None
     #: Names of the Python environments of its host; None: an older worker.
     environments: tuple[str, ...] | None = None
     #: Whether its host can limit processors and host memory of jobs; None: an older worker.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuqueue.model.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Health, cards_in, trouble_of
+from gpuqueue.model.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Health, cards_in, memory_errors_in_words, trouble_of
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.text.units import format_bytes
 from workers.devices.mps import obstacle
@@ -54,10 +54,8 @@ def _unwell(each: Seen, health: Health) -> Iterator[Finding]:
         remedy = "nvidia-smi -q -d PERFORMANCE; power supply and cabling are the usual cause"
         yield warning(f"something slows it down: {', '.join(slowed)}", remedy, about=each.name)
     if health.ecc_uncorrected:
-        seen = f"{health.ecc_uncorrected} memory errors that could not be corrected, since the driver started"
-        yield warning(
-            seen, "nvidia-smi -q -d ECC,ROW_REMAPPER; reset the card when nothing runs on it", about=each.name
-        )
+        remedy = "nvidia-smi -q -d ECC,ROW_REMAPPER; reset the card when nothing runs on it"
+        yield warning(memory_errors_in_words(health.ecc_uncorrected), remedy, about=each.name)
 
 
 def compute_mode(host: Host) -> Iterator[Finding]:

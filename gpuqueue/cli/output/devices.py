@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.render import hanging, table_of, terminal_width
 from gpuqueue.cli.output.silent_hosts import silent_lines
+from gpuqueue.model.device import memory_errors_in_words
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import cells, plain, short
@@ -98,6 +99,7 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, labels: Label
         *drain_lines(found),
         *reserved_lines(found, called),
         *silent_lines(found, settings),
+        *memory_error_lines(found),
         *refusal_lines(found),
         *environment_lines(found),
         *filter(None, map(values.without_gpu, found)),
@@ -131,6 +133,14 @@ def environment_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
     for host, names in {each.host: each.environments for each in found}.items():
         if names:
             yield f"environments of {plain(host)}: {', '.join(map(plain, names))}"
+
+
+def memory_error_lines(found: Iterable[DeviceStatus]) -> Iterator[str]:
+    """Yield a line for each device with memory errors that could not be corrected."""
+    for each in found:
+        if each.memory_errors:
+            where = f"{plain(each.host)} device {values.device_label(each.device)}"
+            yield f"{where}: {memory_errors_in_words(each.memory_errors)}"
 
 
 def refusal_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:

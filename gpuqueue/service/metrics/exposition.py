@@ -83,6 +83,11 @@ _SAMPLED: tuple[_Figure, ...] = (
     ),
     ("temperature_celsius", "Temperature.", lambda device: device.temperature_c),
     ("power_watts", "Power that the device draws.", lambda device: device.power_w),
+    (
+        "memory_errors",
+        "Memory errors that could not be corrected, since the driver started.",
+        lambda device: device.memory_errors,
+    ),
     ("hot", "1 if the device takes no new job because it is too hot.", lambda device: float(is_heat(device.trouble))),
     ("in_trouble", "1 if its worker gives it no new job: heat, or no answer.", lambda device: bool(device.trouble)),
 )

@@ -78,7 +78,7 @@ def test_jobs_are_counted_by_state_and_by_reason(site: ServedSite) -> None:
 def test_devices_and_hosts_have_their_figures(site: ServedSite) -> None:
     """Memory in bytes, utilisation as a share, heat, drains, and the silence of hosts. What is unknown is left out."""
     hot, cold = make_device("GPU-hot", index=1), make_device("GPU-cold", index=2)
-    health = Health(utilisation=0.25, temperature_c=91.0, power_w=310.0)
+    health = Health(utilisation=0.25, temperature_c=91.0, power_w=310.0, ecc_uncorrected=2)
     serve(
         site.queue,
         make_offer("GPU-hot", device=hot, host="nodeB", trouble="it is hot: 91 °C", health=health, headroom_bytes=GIB),
@@ -97,8 +97,8 @@ def test_devices_and_hosts_have_their_figures(site: ServedSite) -> None:
         value("memory_headroom_bytes", "GPU-hot"),
         value("memory_external_bytes", "GPU-cold"),
     )
-    assert (0.25, 91, 310) == tuple(
-        value(name, "GPU-hot") for name in ("utilisation_ratio", "temperature_celsius", "power_watts")
+    assert (0.25, 91, 310, 2) == tuple(
+        value(name, "GPU-hot") for name in ("utilisation_ratio", "temperature_celsius", "power_watts", "memory_errors")
     )
     assert [(1, 1, 0), (0, 0, 1)] == [
         tuple(value(name, uuid) for name in ("hot", "in_trouble", "drained")) for uuid in ("GPU-hot", "GPU-cold")

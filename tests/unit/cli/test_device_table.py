@@ -8,7 +8,13 @@ from dataclasses import replace
 import pytest
 from factories import make_device, make_status
 
-from gpuqueue.cli.output.devices import closed_lines, device_rows, device_table, environment_lines
+from gpuqueue.cli.output.devices import (
+    closed_lines,
+    device_rows,
+    device_table,
+    environment_lines,
+    memory_error_lines,
+)
 from gpuqueue.cli.output.render import model_of
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.queue.drains import Drain, DrainOrigin
@@ -104,6 +110,14 @@ def test_each_host_with_environments_has_a_line() -> None:
     found = (torch, torch, replace(CARD, host="b", environments=()), replace(CARD, host="c"))
 
     assert ["environments of trainer-17: jax, torch-2.6"] == [*environment_lines(found)]
+
+
+def test_memory_errors_have_a_line() -> None:
+    """A device whose driver reports no error, or nothing about errors, has no line."""
+    found = (replace(CARD, memory_errors=3), replace(CARD, memory_errors=0), CARD)
+
+    words = "3 memory errors that could not be corrected, since the driver started"
+    assert [f"trainer-17 device {CARD.device.index}: {words}"] == [*memory_error_lines(found)]
 
 
 HOT = "it is too hot to run at full speed: hardware thermal slowdown, software thermal slowdown"
