@@ -172,7 +172,7 @@ def host(spec: str | None, *, no_recorder: bool, needs_store: bool) -> None:
     if spec == "none":
         devices: tuple[Device, ...] = ()
     elif names_gpus(spec):  # a driver call that never returns would keep this process from ending
-        devices = DeviceList(spec).wait()
+        devices = DeviceList(spec, checked=False).wait()
         remember(settings, devices)
     else:
         devices = chosen(settings, spec).devices()
@@ -291,11 +291,12 @@ def park(how_long: str) -> None:
 @worker_commands.command()
 @devices_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def devices(spec: str | None, *, as_json: bool) -> None:
+@click.option("--unchecked", is_flag=True, hidden=True, help="List them also where MPS is on and does not run.")
+def devices(spec: str | None, *, as_json: bool, unchecked: bool) -> None:
     """List the devices that this machine would serve."""
     settings = Settings.load()
     found = chosen(settings, spec).devices()
-    if settings.mps:
+    if settings.mps and not unchecked:
         mps.check(settings, found)
     if as_json:
         click.echo(json.dumps(to_plain(found)))

@@ -28,13 +28,23 @@ MAX_BYTES = 2**20
 
 
 class DeviceList:
-    """The devices that *spec* selects on this machine, as soon as its process has listed them."""
+    """The devices that *spec* selects on this machine, as soon as its process has listed them.
 
-    def __init__(self, spec: str) -> None:
+    If they are *checked*, there are none where MPS is on and does not run. Workers wait for it by themselves.
+    """
+
+    def __init__(self, spec: str, *, checked: bool = True) -> None:
         self._until_s = time.monotonic() + LIST_S
         # Files, because a pipe would be read until all threads of the process have ended.
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - open until the end
-        words = [installed("gpuqueue-worker"), "devices", "--devices", spec, "--json"]
+        words = [
+            installed("gpuqueue-worker"),
+            "devices",
+            "--devices",
+            spec,
+            "--json",
+            *([] if checked else ["--unchecked"]),
+        ]
         self._process = Popen(words, stdin=DEVNULL, stdout=self._out, stderr=self._err)
 
     def poll(self) -> tuple[Device, ...] | None:

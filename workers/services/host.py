@@ -225,7 +225,7 @@ class Host:
             return
         if self._list is None:
             if time.monotonic() >= self._list_due_s:
-                self._list = DeviceList(self._spec)
+                self._list = DeviceList(self._spec, checked=False)
             return
         devices: tuple[Device, ...] | None = ()
         try:

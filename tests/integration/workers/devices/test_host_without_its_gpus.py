@@ -59,8 +59,8 @@ class Lists:
 
     answers: ClassVar[list[tuple[Device, ...] | GpuQueueError | None]] = []
 
-    def __init__(self, spec: str) -> None:
-        assert "gpu" == spec
+    def __init__(self, spec: str, *, checked: bool) -> None:
+        assert ("gpu", False) == (spec, checked)
 
     def poll(self) -> tuple[Device, ...] | None:
         """Return the next answer."""

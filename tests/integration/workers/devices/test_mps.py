@@ -98,10 +98,10 @@ def control(site: Site, *words: str, command: str = "") -> None:
     subprocess.run([MPS_CONTROL, *words], env=environ, input=command, text=True, check=True)
 
 
-def listed(environ: dict[str, str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+def listed(environ: dict[str, str], tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``gpuqueue-worker devices``, which ``gpuqueue up`` calls first."""
     return subprocess.run(
-        [str(BIN / "gpuqueue-worker"), "devices"],
+        [str(BIN / "gpuqueue-worker"), "devices", *words],
         env={**os.environ, "GPUQUEUE_STATE_DIR": str(tmp_path / "state"), "GPUQUEUE_CONFIG": os.devnull, **environ},
         capture_output=True,
         text=True,
@@ -124,6 +124,11 @@ def test_a_daemon_that_does_not_run_is_refused(environ: dict[str, str], pipe: Pa
     pipe.mkdir()
     line = refusal(environ, tmp_path)
     assert f"its control daemon at {pipe} does not answer (Cannot find MPS control daemon process): start" in line
+
+
+def test_a_host_process_lists_its_devices_without_the_daemon(environ: dict[str, str], tmp_path: Path) -> None:
+    """Its workers wait for the daemon, which may start later than the unit of the host process."""
+    assert 0 == listed(environ, tmp_path, "--unchecked").returncode
 
 
 @pytest.mark.usefixtures("daemon")
