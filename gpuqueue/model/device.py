@@ -151,6 +151,11 @@ class Device:
         return self.kind is DeviceKind.GPU and not self.total_bytes
 
     @property
+    def is_temporary(self) -> bool:
+        """Return whether this is served only until the driver answers, in place of a GPU."""
+        return self.is_unidentified or self.no_gpu is not None
+
+    @property
     def card(self) -> int:
         """Return the index of the card, which for a MIG instance is that of the card that it belongs to."""
         return self.index if self.mig_parent is None else self.index // MIG_STEP - 1

@@ -149,7 +149,7 @@ class Deadlined:
         lane = self._lane_of(device.card)
         if device.is_unidentified:
             lane.begin(self._deadline_s, self._backend.card, device.card)()
-            raise DeviceTrouble("it answers again: it is served in a moment")
+            raise DeviceTrouble("it answers again: it is served soon")
         return lane.begin(self._deadline_s, question, *args)()
 
     def _lane_of(self, card: int) -> _Lane:

@@ -31,7 +31,12 @@ def chosen(settings: Settings, spec: str | None = None) -> DeviceBackend:
 
 
 def remember(settings: Settings, devices: Collection[Device]) -> None:
-    """Write down the GPUs among *devices*, so that a card that does not answer later keeps its identity."""
+    """Write down the GPUs among *devices*, so that a card that does not answer later keeps its identity.
+
+    Those that are written down stay while no GPU is found: they may answer again.
+    """
+    if any(device.no_gpu is not None for device in devices):
+        return
     path = _path(settings)
     gpus = [device for device in devices if device.kind is DeviceKind.GPU and not device.is_unidentified]
     try:

@@ -6,23 +6,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import math
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
-from gpuqueue.codec.wire import from_plain
 from gpuqueue.embedded.device_list import DeviceList
 from gpuqueue.embedded.supervision import LIVED_WELL_S, StoreSupervisor
-from gpuqueue.errors import GpuQueueError, StoreNotOpen, Unreachable
+from gpuqueue.errors import GpuQueueError, StoreNotOpen
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -43,15 +40,13 @@ RESTART_PAUSES_S = (0.2, 1.0, 5.0, 30.0)
 GRACE_SHARE = 1 / 7
 #: How long a process may take to exit before it is killed, in seconds.
 LEAVE_S = 15.0
-#: Pauses between two lists of the devices while a card has never answered, in seconds.
-LIST_PAUSES_S = (2.0, 5.0, 10.0, 30.0, 60.0)
+#: Pauses before the devices are listed again while a temporary one is served, in seconds. The last one is repeated.
+LIST_PAUSES_S = (2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+#: Longest such pause while a job runs on a temporary device, in seconds.
+MAX_BUSY_S = 15.0
 POLL_S = 0.1
 #: Time between two checks whether a process is needed, in seconds.
 NEEDED_S = 1.0
-#: Pauses before a host that found no GPU searches again, in seconds: the first one, doubled each time, and the longest.
-SEARCH_S, MAX_SEARCH_S = 15.0, 900.0
-#: Time limit of a search, in seconds.
-SEARCH_LIMIT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -66,8 +61,6 @@ class Child:
     due_s: float = 0.0
     #: Whether there is work for it. It is started only then, and may end by itself. None: it works always.
     needed: Callable[[], bool] | None = None
-    #: The worker of a card that has never answered. It ends when the card is served under its UUID.
-    is_unidentified: bool = False
 
 
 class Host:
@@ -91,10 +84,7 @@ class Host:
         self._devices = devices
         command = [installed("gpuqueue-worker")]
         self._workers = list(map(self._worker, devices))
-        #: The GPUs that a search has found, and when the host next tries to serve them, or to withdraw its CPU.
-        self._gpus: Sequence[Device] = ()
-        self._due_s = math.inf
-        #: Lists the devices again while a card has never answered. The number of lists, and when the next one is due.
+        #: Lists the devices again while a temporary one is served. The number of lists, and when the next one is due.
         self._list: DeviceList | None = None
         self._lists, self._list_due_s = 0, time.monotonic() + LIST_PAUSES_S[0]
         socket = settings.server_socket
@@ -122,15 +112,10 @@ class Host:
             watch = partial(LogWatch(self._settings).loop, stopping)
             # A thread of its own: a file server with the runs that does not answer must not hold up the supervision.
             threading.Thread(target=watch, name="gpuqueue-log-watch", daemon=True).start()
-        if self._found_none():
-            threading.Thread(target=self._search, args=(stopping,), name="gpuqueue-search", daemon=True).start()
         try:
             while not stopping.is_set():
                 if self._store is not None:
                     self._store.poll()
-                if time.monotonic() >= self._due_s:
-                    with contextlib.suppress(GpuQueueError):  # mostly a store that does not answer: it is tried again
-                        self._serve_gpus()
                 self._list_again()
                 for child in (*self._recorder, *self._workers, *self._relay):
                     self._supervise(child)
@@ -144,57 +129,7 @@ class Host:
         served = ["--devices", self._spec]
         if device.no_gpu is not None:  # a new worker must serve the CPU also when the driver answers again
             served = ["--devices", "cpu", "--no-gpu", device.no_gpu]
-        words = [installed("gpuqueue-worker"), "run", *served, "--device", device.uuid]
-        return Child(device.uuid, words, is_unidentified=device.is_unidentified)
-
-    def _found_none(self) -> bool:
-        """Return whether this host serves its CPU because it found no GPU."""
-        return any(device.no_gpu is not None for device in self._devices)
-
-    def _search(self, stopping: threading.Event) -> None:
-        """Search for GPUs until there are some: the driver may load after this process, or be repaired.
-
-        Each search is a process of its own, because a library that is loaded does not fit a new driver.
-        """
-        command = [installed("gpuqueue-worker"), "devices", "--devices", self._spec, "--json"]
-        pause_s = SEARCH_S
-        while not stopping.wait(pause_s):
-            pause_s = min(2 * pause_s, MAX_SEARCH_S)
-            try:
-                listed = subprocess.run(command, capture_output=True, timeout=SEARCH_LIMIT_S, check=False).stdout
-                devices = [from_plain(Device, each, "a device") for each in json.loads(listed)]
-            except (OSError, ValueError, GpuQueueError, subprocess.SubprocessError):
-                continue  # the driver is broken, or the host is short of a resource
-            if all(device.no_gpu is None for device in devices):
-                self._gpus, self._due_s = devices, 0.0
-                return
-
-    def _serve_gpus(self) -> None:
-        """Serve the GPUs that were found in place of the CPU, once no job runs on it; later withdraw the CPU."""
-        self._due_s = time.monotonic() + SEARCH_S
-        if not self._gpus:
-            self._take_over()
-            self._due_s = math.inf
-            return
-        if self._jobs_here():
-            return
-        _leave(self._workers)  # from now on nobody claims for the CPU
-        for child in self._workers:
-            child.process = None
-        if self._jobs_here():  # the worker is started again, and takes them over
-            return
-        log.warning("GPUs are found: they are served in place of the CPU")
-        self._devices, self._gpus = self._gpus, ()
-        self._workers = list(map(self._worker, self._devices))
-        self._take_over()
-        self._due_s = time.monotonic() + 2 * SILENT_HEARTBEATS * self._settings.heartbeat_s
-
-    def _jobs_here(self) -> bool:
-        """Return whether a job runs on a device of this host that is not among those that were found."""
-        later = {device.uuid for device in self._gpus}
-        with closing(JobQueue(self._settings.redis_url)) as queue:
-            here = queue.devices.all(self._settings.host)
-        return any(status.jobs for status in here if status.device.uuid not in later)
+        return Child(device.uuid, [installed("gpuqueue-worker"), "run", *served, "--device", device.uuid])
 
     def _needs_relay(self) -> bool:
         """Return whether somebody may ask for the logs of this host, or a run has files to pack."""
@@ -206,11 +141,12 @@ class Host:
         if not queue.devices.is_of(self._settings.host, machine_id(self._settings.state_dir)):
             return  # the workers say so and end
         here = {device.uuid for device in self._devices}
+        found_none = any(device.no_gpu is not None for device in self._devices)
         for status in queue.devices.all(self._settings.host):
             silent = status.seen_s_ago > SILENT_HEARTBEATS * self._settings.heartbeat_s
             if status.device.uuid in here or not silent or status.jobs:
                 continue
-            if self._found_none() and status.device.kind is DeviceKind.GPU:
+            if found_none and status.device.kind is DeviceKind.GPU:
                 # Jobs for a GPU must not move to the CPU: its first heartbeat withdraws this one, see machines.lua.
                 log.warning("%s is missing: jobs without --device wait for a GPU", status.device.uuid)
                 continue
@@ -220,42 +156,62 @@ class Host:
         queue.close()
 
     def _list_again(self) -> None:
-        """List the devices again, at growing intervals, while a card has never answered. Serve those that are new."""
-        if not any(child.is_unidentified for child in self._workers):
-            return
-        if self._list is None:
-            if time.monotonic() >= self._list_due_s:
-                self._list = DeviceList(self._spec, checked=False)
-            return
-        devices: tuple[Device, ...] | None = ()
-        try:
-            devices = self._list.poll()
-        except (GpuQueueError, OSError) as error:
-            log.warning("the devices cannot be listed again: %s", error)
-        if devices is None:
-            return
-        self._list = None
-        self._lists = min(self._lists + 1, len(LIST_PAUSES_S) - 1)
-        self._list_due_s = time.monotonic() + LIST_PAUSES_S[self._lists]
-        if devices:
-            self._serve_too(devices)
+        """List the devices again, at growing intervals, while a temporary one is served. Serve those that are new.
 
-    def _serve_too(self, devices: Sequence[Device]) -> None:
-        """Serve also those of *devices* that are new. The worker of a card that has answered now ends."""
-        served, here = {child.name for child in self._workers}, {device.uuid for device in devices}
-        answered = [child for child in self._workers if child.is_unidentified and child.name not in here]
-        new = [device for device in devices if device.uuid not in served]
-        _leave(answered)
-        queue = JobQueue(self._settings.redis_url)
-        for child in answered:
-            with contextlib.suppress(Unreachable):
-                queue.devices.withdraw(self._settings.host, child.name)
-        queue.close()
-        self._workers = [child for child in self._workers if child not in answered]
-        self._workers += [self._worker(device) for device in new]
+        Each list is made by a process of its own, because a library that is loaded does not fit a new driver.
+        """
+        if time.monotonic() < self._list_due_s or not any(device.is_temporary for device in self._devices):
+            return
+        is_busy = False
+        try:
+            self._list = self._list or DeviceList(self._spec, checked=False)
+            devices = self._list.poll()
+            if devices is None:
+                return
+            is_busy = not self._serve_new(devices)
+        except (GpuQueueError, OSError) as error:
+            log.warning("no other devices are served: %s", error)
+        self._list, self._lists = None, min(self._lists + 1, len(LIST_PAUSES_S) - 1)
+        pause_s = LIST_PAUSES_S[self._lists]
+        self._list_due_s = time.monotonic() + (min(pause_s, MAX_BUSY_S) if is_busy else pause_s)
+
+    def _serve_new(self, listed: Sequence[Device]) -> bool:
+        """Serve those of *listed* that are new, in place of the temporary devices that are not listed any more.
+
+        Return False, and change nothing, while a job runs on one of these.
+        """
+        if any(device.no_gpu is not None for device in listed):
+            return True  # no GPU was found
+        still = {device.uuid for device in listed if device.is_temporary}
+        kept = {device.uuid: device for device in self._devices if not device.is_temporary or device.uuid in still}
+        new = [device for device in listed if device.uuid not in kept]
+        ended = [child for child in self._workers if child.name not in kept]
+        gone = {child.name for child in ended} - {device.uuid for device in new}
+        if not ended and not new:
+            return True
+        if self._have_jobs(gone):
+            return False
+        _leave(ended)  # from now on nobody claims for them
+        if self._have_jobs(gone):
+            for child in ended:
+                child.process = None  # it is started again, and takes the jobs over
+            return False
+        self._devices = [*kept.values(), *new]
+        self._workers = [*(child for child in self._workers if child.name in kept), *map(self._worker, new)]
         if new:
-            log.info("served from now on: %s", ", ".join(device.uuid for device in new))
-            remember(self._settings, devices)
+            log.warning("served from now on: %s", ", ".join(device.uuid for device in new))
+            remember(self._settings, listed)
+        with closing(JobQueue.of(self._settings)) as queue:
+            for uuid in gone:
+                queue.devices.withdraw(self._settings.host, uuid)
+            queue.devices.resume([device.uuid for device in new], origins=[DrainOrigin.DOWN])
+        return True
+
+    def _have_jobs(self, uuids: Collection[str]) -> bool:
+        if not uuids:
+            return False
+        with closing(JobQueue.of(self._settings)) as queue:
+            return any(status.jobs for status in queue.devices.all(self._settings.host) if status.device.uuid in uuids)
 
     def _supervise(self, child: Child) -> None:
         now = time.monotonic()

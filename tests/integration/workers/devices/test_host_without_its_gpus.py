@@ -60,7 +60,8 @@ class Lists:
     answers: ClassVar[list[tuple[Device, ...] | GpuQueueError | None]] = []
 
     def __init__(self, spec: str, *, checked: bool) -> None:
-        assert ("gpu", False) == (spec, checked)
+        assert spec in {"gpu", "auto", "auto,cpu"}
+        assert not checked
 
     def poll(self) -> tuple[Device, ...] | None:
         """Return the next answer."""
@@ -87,6 +88,30 @@ def test_a_card_that_answers_later_is_served_by_a_worker_of_its_own(
 
     assert [first.uuid, SERVED.uuid] == [child.name for child in host._workers]
     assert [] == site.queue.devices.all()
+    host._list_again()  # would fail: there is no answer
+
+
+@pytest.mark.parametrize("spec", ["auto", "auto,cpu"])
+def test_gpus_that_are_found_later_are_served_in_place_of_the_cpu(
+    site: Site, monkeypatch: pytest.MonkeyPatch, spec: str
+) -> None:
+    """While none is found, the CPU is served. A CPU that was asked for gets a worker that says nothing of GPUs."""
+    monkeypatch.setattr(host_module, "DeviceList", Lists)
+    monkeypatch.setattr(host_module, "LIST_PAUSES_S", (0.0,))
+    name = site.settings.host
+    cpu = CpuBackend(name, no_gpu="the NVIDIA driver is not loaded").devices()
+    serve(site.queue, make_offer(cpu[0].uuid, host=name, device=cpu[0]))
+    host = Host(site.settings, cpu, spec, record=False)
+    listed = (SERVED, *(CpuBackend(name).devices() if spec.endswith(",cpu") else ()))
+    Lists.answers = [CpuBackend(name, no_gpu="the NVIDIA driver lists none").devices(), listed]
+
+    host._list_again()
+    assert [cpu[0].uuid] == [child.name for child in host._workers]
+    host._list_again()
+
+    assert [device.uuid for device in listed] == [child.name for child in host._workers]
+    assert not any("--no-gpu" in child.args for child in host._workers)
+    assert [device.uuid for device in listed[1:]] == [status.device.uuid for status in site.queue.devices.all()]
     host._list_again()  # would fail: there is no answer
 
 
@@ -165,8 +190,8 @@ def test_a_driver_that_answers_later_gets_its_jobs_once_the_cpu_is_idle(
     site.environ |= {**fake.environ(build(tmp_path)), "GPUQUEUE_DEVICES": "auto"}
     fake.state.init_error = DRIVER_NOT_LOADED
     site.start_recorder()
-    constant = ("workers.services.host:SEARCH_S=0.2", "workers.services.host:MAX_SEARCH_S=0.2")
-    host = site.spawn_command([sys.executable, str(WITH_CONSTANT), *constant, "host", "--no-recorder"])
+    constant = "workers.services.host:LIST_PAUSES_S=(0.2,)"
+    host = site.spawn_command([sys.executable, str(WITH_CONSTANT), constant, "host", "--no-recorder"])
     until(site.queue.devices.all, what="the worker of the CPU")
     assert ["cpu"] == [str(each.device.kind) for each in site.queue.devices.all()]
     on_cpu = int(site.cli("submit", "--mem", "100M", "--", "sleep", "600").stdout)

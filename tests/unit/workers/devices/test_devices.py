@@ -89,12 +89,13 @@ def test_choose_gives_what_was_named() -> None:
 
 @pytest.mark.parametrize(("written", "kept"), [(None, 1), ("[{}]", 0), ("{", 0)])
 def test_the_gpus_that_were_written_down_are_known_again(tmp_path: Path, written: str | None, kept: int) -> None:
-    """Only GPUs with an identity are written down. A file that cannot be read counts as empty."""
+    """Only GPUs with an identity are written down, until others are found. A file that cannot be read is as none."""
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
     cpu = CpuBackend("box").devices()[0]
     assert () == select._known(settings)
 
     select.remember(settings, (GPU, cpu, Device.unidentified(3, "box")))
+    select.remember(settings, CpuBackend("box", no_gpu="the NVIDIA driver is not loaded").devices())
     if written is not None:
         (tmp_path / "devices" / "gpus.json").write_text(written)
 
