@@ -383,7 +383,7 @@ class Machine:
                 host_pid=pid,
                 copy_of=original,
                 store_trouble=trouble,
-                history_trouble=self.history_trouble(),
+                history_trouble=None if host is None else self.history_trouble(),
             )
         return MachineStatus(
             store=store,

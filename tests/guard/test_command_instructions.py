@@ -39,7 +39,7 @@ RATIOS = {
     ("submit", "--mem", "1M", "--", "true"): (1.78, 1.82, 1.81, 1.80),
     ("submit", "--mem", "12G", "SCRIPT"): (2.01, 2.05, 2.04, 2.03),  # the text of the script is judged
     ("queue",): (1.81, 1.86, 1.83, 1.84),
-    ("cancel", "LIVE"): (1.53, 1.58, 1.56, 1.56),
+    ("cancel", "LIVE"): (1.54, 1.59, 1.57, 1.57),  # why a store does not answer
     ("logs", "ENDED"): (1.75, 1.80, 1.78, 1.78),
     ("wait", "ENDED"): (1.77, 1.82, 1.79, 1.79),  # it reads the notes of the last run as well
     ("show", "ENDED"): (1.86, 1.92, 1.89, 1.89),  # limits of a run, files that did not travel, failed members

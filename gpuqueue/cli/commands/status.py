@@ -51,7 +51,7 @@ def status(*, as_json: bool) -> None:
             report("jobs", f"{found.active} active", f"{found.waiting} waiting")
         if found.history_trouble is not None:
             report("history", "away", found.history_trouble)
-        elif found.store_answers:
+        if found.store_answers and (found.history_trouble is None or found.unrecorded):
             report("history", *_how_far(found))
         if found.store_answers and found.reserved_idle_device_s:
             idle = f"{values.hours(found.reserved_idle_device_s)} h"

@@ -101,7 +101,7 @@ def three(site: Site) -> Site:
         ("gpuqueue submit --retry-on failed,l", ["plain,failed,lost"]),
         ("gpuqueue submit --after 1,", ["plain,1,2", "plain,1,3"]),
         ("gpuqueue submit --after 1:a", ["plain,any"]),
-        ("gpuqueue submit --after 2:any,1:", ["plain,ok", "plain,any", "plain,fail"]),
+        ("gpuqueue submit --after 2:any,1:", ["plain,ok", "plain,any", "plain,fail", "plain,corr"]),
         ("gpuqueue submit --device 0,GPU", ["plain,0,GPU-0"]),
         ("gpuqueue up --devices gpu,c", ["plain,gpu,cpu"]),
         ("gpuqueue show '2", ["plain,2"]),
