@@ -16,7 +16,6 @@ from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.cli.output.page_link import print_link, sign_in_link
 from gpuqueue.cli.output.warnings import warn_of_unknown_variables
 from gpuqueue.console import print_message
-from gpuqueue.embedded.device_list import DeviceList
 from gpuqueue.embedded.machine import (
     RESTART,
     Machine,
@@ -152,6 +151,8 @@ def _start(
     machine: Machine, devices: str | None, *, hold_jobs: bool, needs_store: bool = False
 ) -> DetachedProcess | None:
     """Start the services that do not run yet; return the host process, or None if it ran already."""
+    from gpuqueue.embedded.device_list import DeviceList  # noqa: PLC0415 - lazy import for startup time
+
     with machine.alone():
         original = machine.own_directory(hold_jobs=hold_jobs)
         if machine.settings.record:
