@@ -177,7 +177,7 @@ class Logs:
         Args:
             job: A job, or a member of an array.
             tail: A tail of :meth:`tail`, to begin where it stands; of an earlier call, to continue where that stopped.
-                The caller has asked for the job before, so that an absence of the store is waited for from the start.
+                With a tail, an absence of the store is waited for from the start: the caller has just read the job.
             held: Called with the job each time it becomes held.
             seen: Called several times a second with the last known state of the job.
             again: Called with each later run before the output of that run.

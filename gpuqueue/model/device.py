@@ -142,12 +142,12 @@ class Device:
 
     @classmethod
     def unidentified(cls, card: int, host: str) -> Device:
-        """Return the device that stands for a *card* of *host* that has never answered. Its size is unknown."""
+        """Return the device that represents a *card* of *host* that has never answered. Its size is unknown."""
         return cls(uuid=f"card-{card}-{host}", index=card, name="unknown GPU", kind=DeviceKind.GPU, total_bytes=0)
 
     @property
     def is_unidentified(self) -> bool:
-        """Return whether this stands for a card that has never answered. It takes no job."""
+        """Return whether this represents a card that has never answered. It takes no job."""
         return self.kind is DeviceKind.GPU and not self.total_bytes
 
     @property

@@ -130,7 +130,7 @@ def why_away(settings: Settings) -> tuple[str, str]:
         return trouble.brief, _BY_ITSELF.get(trouble.state, f"repair its files, then {start}")
     # A store that served until its supervisor ended, too, died for an unknown reason.
     is_known = trouble.state in {StoreState.NO_ROOM, StoreState.GIVEN_UP}
-    return (trouble.brief, f"end that, then {start}") if is_known else ("", f"is it running? Start it with {start}")
+    return (trouble.brief, f"mend that, then {start}") if is_known else ("", f"is it running? Start it with {start}")
 
 
 def _read(settings: Settings) -> tuple[StoreTrouble | None, ProcessIdentity | None]:

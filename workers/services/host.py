@@ -141,12 +141,12 @@ class Host:
         if not queue.devices.is_of(self._settings.host, machine_id(self._settings.state_dir)):
             return  # the workers say so and end
         here = {device.uuid for device in self._devices}
-        found_none = any(device.no_gpu is not None for device in self._devices)
+        has_no_gpu = any(device.no_gpu is not None for device in self._devices)
         for status in queue.devices.all(self._settings.host):
             silent = status.seen_s_ago > SILENT_HEARTBEATS * self._settings.heartbeat_s
             if status.device.uuid in here or not silent or status.jobs:
                 continue
-            if found_none and status.device.kind is DeviceKind.GPU:
+            if has_no_gpu and status.device.kind is DeviceKind.GPU:
                 # Jobs for a GPU must not move to the CPU: its first heartbeat withdraws this one, see machines.lua.
                 log.warning("%s is missing: jobs without --device wait for a GPU", status.device.uuid)
                 continue
@@ -182,10 +182,12 @@ class Host:
         """
         if any(device.no_gpu is not None for device in listed):
             return True  # no GPU was found
-        still = {device.uuid for device in listed if device.is_temporary}
-        kept = {device.uuid: device for device in self._devices if not device.is_temporary or device.uuid in still}
-        new = [device for device in listed if device.uuid not in kept]
-        ended = [child for child in self._workers if child.name not in kept]
+        silent = {device.uuid for device in listed if device.is_temporary}
+        remaining = {
+            device.uuid: device for device in self._devices if not device.is_temporary or device.uuid in silent
+        }
+        new = [device for device in listed if device.uuid not in remaining]
+        ended = [child for child in self._workers if child.name not in remaining]
         gone = {child.name for child in ended} - {device.uuid for device in new}
         if not ended and not new:
             return True
@@ -196,8 +198,8 @@ class Host:
             for child in ended:
                 child.process = None  # it is started again, and takes the jobs over
             return False
-        self._devices = [*kept.values(), *new]
-        self._workers = [*(child for child in self._workers if child.name in kept), *map(self._worker, new)]
+        self._devices = [*remaining.values(), *new]
+        self._workers = [*(child for child in self._workers if child.name in remaining), *map(self._worker, new)]
         if new:
             log.warning("served from now on: %s", ", ".join(device.uuid for device in new))
             remember(self._settings, listed)

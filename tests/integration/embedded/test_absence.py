@@ -83,7 +83,7 @@ def test_a_full_disk_is_named_with_its_size(own_store: OwnStore, monkeypatch: py
     assert f"{error.what}: ask the administrator of this site" in problem_of(error).detail
 
     without_supervisor(monkeypatch)
-    assert f"{full}: end that, then gpuqueue up" in str(error_of(own_store.settings))
+    assert f"{full}: mend that, then gpuqueue up" in str(error_of(own_store.settings))
 
 
 def test_a_new_supervisor_answers_for_the_record_of_the_last(own_store: OwnStore) -> None:
