@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.model import slurm_variables
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.system import slurm_script
@@ -35,12 +36,13 @@ def check(
     fault, remark = _line_ends(started, text, reader, "" if request.cwd is None else spec.cwd)
     faults, remarks = [fault], [remark]
     if slurm_script.SBATCH.encode() in text:
+        is_read = slurm_variables.MARK in spec.env
         fault, more = slurm_script.judged(
             plain(started.path),
             text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace").replace("\r\n", "\n"),
-            is_shell=reader in SHELLS,
-            known=spec.env,
-            is_open=partial(_is_open, request),
+            reader=reader if reader in SHELLS else None,
+            known={*spec.env, *(slurm_variables.names(spec.env) if is_read else ())},
+            is_open=None if is_read else partial(_is_open, request),
         )
         faults.append(fault)
         remarks += more

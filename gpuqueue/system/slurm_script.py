@@ -1,6 +1,7 @@
 """Says what a script for Slurm asks for in the options of ``submit``, and what in it works only in Slurm. Pure.
 
-``sbatch`` reads the ``#SBATCH`` lines of a script and sets variables ``SLURM_…`` for it. gpuqueue does neither. Without
+``sbatch`` reads the ``#SBATCH`` lines of a script and sets variables ``SLURM_…`` for it. ``gpuqueue submit SCRIPT``
+does so too (:mod:`gpuqueue.system.sbatch_lines`), but not for a file that a command starts, nor from Python. Without
 them a script may do the wrong work and succeed: all members of an array would have the same parameters.
 
 The rule for a shell script with ``#SBATCH`` lines: a line that uses ``$SLURM_ARRAY_TASK_ID`` or starts ``srun`` is
@@ -18,6 +19,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.model.slurm_variables import DIRECTORY, SAME
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import parse_duration
 
@@ -26,14 +28,7 @@ SBATCH = "#SBATCH"
 #: The variable with the index of an array's member. Without it all members do the same.
 TASK_ID = "SLURM_ARRAY_TASK_ID"
 #: Variables of Slurm -> those with the same value here.
-VARIABLES: Mapping[str, str] = {
-    TASK_ID: "GPUQUEUE_ARRAY_INDEX",
-    "SLURM_ARRAY_JOB_ID": "GPUQUEUE_ARRAY_JOB_ID",
-    "SLURM_ARRAY_TASK_COUNT": "GPUQUEUE_ARRAY_COUNT",
-    "SLURM_JOB_ID": "GPUQUEUE_JOB_ID",
-    "SLURM_JOBID": "GPUQUEUE_JOB_ID",
-    "SLURM_SUBMIT_DIR": "PWD",
-}
+VARIABLES: Mapping[str, str] = {**SAME, DIRECTORY: "PWD"}
 
 
 class Counterpart(NamedTuple):
@@ -47,7 +42,7 @@ class Counterpart(NamedTuple):
     otherwise: str = ""
 
 
-_ONE_COMMAND = "gpuqueue starts the command once; torchrun starts a process for each GPU"
+ONE_COMMAND = "gpuqueue starts the command once; torchrun starts a process for each GPU"
 #: Options of sbatch -> their counterparts. A test holds docs/howto/for-slurm-users.md to it.
 OPTIONS: Mapping[str, Counterpart] = {
     "account": Counterpart("A", otherwise="jobs count for your user"),
@@ -76,8 +71,8 @@ OPTIONS: Mapping[str, Counterpart] = {
     "no-requeue": Counterpart(option="--no-requeue"),
     "nodelist": Counterpart("w", "--device"),
     "nodes": Counterpart("N", otherwise="a job runs on one host"),
-    "ntasks": Counterpart("n", otherwise=_ONE_COMMAND),
-    "ntasks-per-node": Counterpart(otherwise=_ONE_COMMAND),
+    "ntasks": Counterpart("n", otherwise=ONE_COMMAND),
+    "ntasks-per-node": Counterpart(otherwise=ONE_COMMAND),
     "output": Counterpart("o", "--output"),
     "partition": Counterpart("p", "--pool"),
     "qos": Counterpart("q", "--priority"),
@@ -109,7 +104,7 @@ def counterpart_of(option: str) -> tuple[str, Counterpart] | None:
 # ---- the lines of sbatch ---------------------------------------------------------------------------------------------
 
 
-def _in_gpus(option: str, value: str) -> list[str]:
+def in_gpus(option: str, value: str) -> list[str]:
     """Return the options for a number of GPUs and their type, such as ``a100:2``, ``a100``, ``2`` or ``gpu:a100:2``."""
     typed = []
     for part in value.replace("gres/", "").split(","):
@@ -121,9 +116,9 @@ def _in_gpus(option: str, value: str) -> list[str]:
     return typed
 
 
-def _in_gres(option: str, value: str) -> list[str]:
+def in_gres(option: str, value: str) -> list[str]:
     """Return the options for ``gpu:a100:2``; other resources have none."""
-    return _in_gpus(option, ",".join(part for part in value.split(",") if part.removeprefix("gres/")[:3] == "gpu"))
+    return in_gpus(option, ",".join(part for part in value.split(",") if part.removeprefix("gres/")[:3] == "gpu"))
 
 
 def _in_time(option: str, value: str) -> list[str]:
@@ -148,12 +143,12 @@ def _awaited(value: str) -> str:
 
 #: What is typed here for the value of an option of sbatch, if it is not the value itself.
 _TYPED: Mapping[str, Callable[[str, str], list[str]]] = {
-    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), _in_gpus),
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), in_gpus),
     **dict.fromkeys(("exclusive", "hold", "no-requeue", "test-only"), lambda option, _: [option]),
     **dict.fromkeys(("mem-per-cpu", "mem-per-gpu"), lambda option, _: [f"{option} SIZE"]),
     "cpus-per-gpu": lambda option, _: [f"{option} N"],
     "dependency": lambda option, value: ["--dedupe KEY" if value == "singleton" else f"{option} {_awaited(value)}"],
-    "gres": _in_gres,
+    "gres": in_gres,
     "mail-type": lambda option, value: [f"{'--on-fail' if value.upper() == 'FAIL' else option} ADDRESS"],
     "mail-user": lambda *_: [],  # sbatch sends nothing without a mail-type
     "mem": lambda option, value: _quoted(option, f"{value}M" if value.isdigit() else value),
@@ -164,7 +159,7 @@ _TYPED: Mapping[str, Callable[[str, str], list[str]]] = {
 }
 
 
-def _requested(text: str) -> Iterator[tuple[int, str, str]]:
+def requested(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield the options that sbatch reads, those in lines before the first command: the line, the option, its value.
 
     An option has its long form, or is a letter that is unknown.
@@ -242,22 +237,23 @@ _REMEDIES = {
 
 
 def judged(
-    name: str, text: str, *, is_shell: bool, known: Container[str], is_open: Callable[[str], bool]
+    name: str, text: str, *, reader: str | None, known: Container[str], is_open: Callable[[str], bool] | None
 ) -> tuple[str | None, list[str]]:
     """Return why the script *name* is refused, or None, and remarks about it.
 
-    Of a script for another program than a shell only the lines for sbatch are read. *known* are the variables that the
-    job has. *is_open* says whether the submitter has left out an option of ``submit``.
+    *reader* is the shell that reads it; None: another program, and only the lines for sbatch are read. *known* are the
+    variables that the job has. *is_open* says whether the submitter has left out an option of ``submit``; None: the
+    lines have been read as options, and bash has a function ``srun``.
     """
-    requested = list(_requested(text))
-    if not requested:
+    lines = list(requested(text))
+    if not lines:
         return None, []
-    advice = _advice(name, requested, is_open)
+    advice = None if is_open is None else _advice(name, lines, is_open)
     remarks = [] if advice is None else [advice]
     sure: dict[str, list[int]] = {}
     others: dict[str, list[int]] = {}
-    for number, what, is_sure in _uses(text) if is_shell else ():
-        if what not in known:
+    for number, what, is_sure in _uses(text) if reader is not None else ():
+        if what not in known and not (what == "srun" and is_open is None and reader == "bash"):
             (sure if is_sure and what in _REMEDIES else others).setdefault(what, []).append(number)
     faults = []
     for what, remedy in _REMEDIES.items():

@@ -14,6 +14,7 @@ import stat
 import time
 
 from gpuqueue.model import ticket
+from gpuqueue.model.slurm_variables import slurm_variables
 from workers.launcher.account import Refused
 from workers.run.signed_environment import MPS_PIPES, NO_PIPES, THREAD_COUNT, THREADS, with_hook
 from workers.shim.code import DIRECTORY, TREE
@@ -223,10 +224,12 @@ def _above(path: str) -> Iterator[str]:
 def _different_variables(request: LaunchRequest, statement: Mapping[str, Any], job: int) -> Iterator[str]:
     """Yield names of variables that differ from the signed ones in a way that is not permitted, or a word for them."""
     try:
-        env = _restored(request.env)
+        slurms = slurm_variables(request.env, directory=request.cwd, host=os.uname().nodename)
+        env = _restored(request.env, slurms)
     except _Changed as changed:
         yield str(changed)
         return
+    yield from (name for name, value in slurms.items() if request.env.get(name) != value)
     is_array = statement["array"] is not None
     if is_array:
         index = ticket.member_index(statement, job)
@@ -247,10 +250,11 @@ class _Changed(Exception):
     """The worker has changed a variable that it must not change. The message is its name."""
 
 
-def _restored(env: Mapping[str, str]) -> dict[str, str]:
-    """Return *env* without what the worker has changed for the caps, the hook, threads and MPS.
+def _restored(env: Mapping[str, str], slurms: Mapping[str, str]) -> dict[str, str]:
+    """Return *env* without what the worker has changed for the caps, the hook, threads and MPS, or as in Slurm.
 
-    The old values come from the worker as well. The digest of the whole environment proves them.
+    *slurms* are the variables of Slurm, from what is signed. The old values come from the worker as well. The digest
+    of the whole environment proves them.
 
     Raises:
         _Changed: it has changed something else.
@@ -264,6 +268,7 @@ def _restored(env: Mapping[str, str]) -> dict[str, str]:
                 (name in CAPS and _ADDED.fullmatch(after.replace((before or "").rstrip(","), "", 1)))
                 or (name == "PYTHONPATH" and after == with_hook(before or ""))
                 or (name == MPS_PIPES and after == NO_PIPES)
+                or (name in slurms and slurms[name] == after)
                 or (name in THREADS and before is None and THREAD_COUNT.fullmatch(after))
             )
             if not is_permitted or type(before) not in {str, type(None)} or found.pop(name) != after:

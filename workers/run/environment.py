@@ -22,6 +22,7 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import Visible
 from gpuqueue.model.run import RunDevice
+from gpuqueue.model.slurm_variables import MARK, slurm_variables
 from gpuqueue.system.environment import CHANGED
 from gpuqueue.text.units import MIB
 from workers.run.signed_environment import INSIDE, MAX_THREADS, MPS_PIPES, NO_PIPES, THREADS, with_hook
@@ -180,6 +181,8 @@ def environment(  # noqa: PLR0913 - one for each fact about the run and its host
     if changes and as_submitters and MPS_PIPES not in spec.env:
         changes = {MPS_PIPES: NO_PIPES, **changes}
     changes = {**changes, **_thread_counts(spec, threads)}
+    if MARK in spec.env:
+        changes |= slurm_variables({**env, **ours}, directory=spec.cwd, host=os.uname().nodename)
     if changes:
         # If the job submits jobs, they must not inherit these values (see gpuqueue.system.environment).
         ours[CHANGED] = json.dumps({name: [spec.env.get(name), value] for name, value in changes.items()})

@@ -16,7 +16,9 @@ HEAD = "#!/bin/bash\n#SBATCH --array=0-3\n"
 
 def verdict(text: str, *, is_shell: bool = True, typed: tuple[str, ...] = ("--array",)) -> tuple[str, str]:
     """Return the fault and the remarks about a script, empty without any. Its array was typed."""
-    fault, remarks = judged("job.sh", text, is_shell=is_shell, known={}, is_open=lambda option: option not in typed)
+    fault, remarks = judged(
+        "job.sh", text, reader="bash" if is_shell else None, known={}, is_open=lambda option: option not in typed
+    )
     return fault or "", "; ".join(remarks)
 
 
@@ -104,7 +106,8 @@ def test_the_page_for_slurm_users_has_each_option() -> None:
 
     assert {*OPTIONS} == {*shown}
     assert [] == [name for name, ours in OPTIONS.items() if ours.option and ours.option not in shown[name]]
-    assert [] == [name for pair in VARIABLES.items() for name in pair if f"`${name}`" not in page]
+    page = (ROOT / "docs/howto/options-in-files.md").read_text()
+    assert [] == [name for name in VARIABLES if f"`{name}`" not in page]
 
 
 def test_the_counterparts_are_options_of_submit() -> None:
@@ -261,7 +264,7 @@ def test_other_variables_of_slurm_are_a_remark() -> None:
     remark = "SLURM_SUBMIT_DIR (line 3; here $PWD), SLURM_JOB_ID (line 4; here $GPUQUEUE_JOB_ID)"
     assert ("", f"warning: job.sh: gpuqueue does not set {remark}, SLURM_NTASKS (lines 4-5)") == verdict(text)
     has = {"SLURM_SUBMIT_DIR", "SLURM_NTASKS", "SLURM_JOB_ID"}
-    assert (None, []) == judged("job.sh", text, is_shell=True, known=has, is_open=lambda _: False)
+    assert (None, []) == judged("job.sh", text, reader="bash", known=has, is_open=lambda _: False)
 
 
 @pytest.mark.parametrize(

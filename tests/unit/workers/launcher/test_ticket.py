@@ -78,6 +78,7 @@ def refusal(asked: LaunchRequest, key: bytes = KEY, run_dir: int = -1) -> str:
         {"env": {**ENV, "PYTHONPATH": ""}},
         {"env": {**ENV, "OMP_NUM_THREADS": "3", "MASTER_ADDR": "node1", "MASTER_PORT": "29501"}},
         {"env": {**ENV, "MKL_NUM_THREADS": "$(id)"}},
+        {"env": {**ENV, "GPUQUEUE_SBATCH": '{"SLURM_CPUS_PER_TASK": "4"}', "SLURM_JOB_ID": "of the submitter"}},
         {"env": {**ENV, "HOME": "/somewhere", "VIRTUAL_ENV": "/v", "EMOJI": "\N{GRINNING FACE}", "RAW": "\udcff"}},
         {"pty": Window(typed=True)},
         {"output": "out-%j.txt", "error": "err.txt", "separate_stderr": True},
@@ -265,6 +266,8 @@ def test_what_differs_from_the_ticket_is_refused(how: str, devices: Any) -> None
         {"PYTHONPATH": [["/h/lib"], f"{INSIDE}:/h/lib"]},
         *({"OMP_NUM_THREADS": [None, count]} for count in (*COUNTS, "12345", "\u0663", "a[$(id)]", 4, None, ["4"])),
         {"OMP_NUM_THREADS": ["8", "4"]},  # the submitter has signed none
+        {"SLURM_JOB_ID": [None, str(JOB)]},  # the script is none for sbatch
+        {"BASH_FUNC_srun%%": [None, "() { id; }"]},
         {"MASTER_ADDR": [None, "127.0.0.1"]},  # the launcher sets these
         {"MASTER_ADDR": [None, "evil.example"]},
         {"MASTER_PORT": [None, "29500"]},
@@ -282,6 +285,21 @@ def test_what_the_worker_says_it_has_changed_is_not_believed(changed: object) ->
         env.update({name: pair[-1] for name, pair in changed.items()})
 
     assert "its environment" in refusal(request(GOOD)._replace(env=env))
+
+
+@pytest.mark.parametrize("value", [None, "8", "x$(id)"])
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_SUBMIT_DIR", "SLURM_JOB_NODELIST", "BASH_FUNC_srun%%"])
+def test_a_script_for_sbatch_gets_the_variables_of_slurm_as_they_are(name: str, value: str | None) -> None:
+    """A worker that was taken over can neither leave one out nor give it another value."""
+    asked = request(signed(make_spec(env={**ENV, "GPUQUEUE_SBATCH": "{}"}, cwd="/h/x")))
+    assert "" == refusal(asked)
+    env = {key: each for key, each in asked.env.items() if key != name}
+    changed = json.loads(env["GPUQUEUE_CHANGED"])
+    del changed[name]
+    if value is not None:
+        env[name], changed[name] = value, [None, value]
+
+    assert name in refusal(asked._replace(env={**env, "GPUQUEUE_CHANGED": json.dumps(changed)}))
 
 
 @settings(max_examples=25)

@@ -1,0 +1,196 @@
+"""Reads the ``#SBATCH`` lines of a script as options of ``submit``. Pure.
+
+An option that means the same here is read. One that has no meaning here is left out, with a remark. One without which
+the job would do other work, such as several tasks, refuses the script. ``--mem`` of sbatch is host memory.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from gpuqueue.system.slurm_script import ONE_COMMAND, OPTIONS, in_gpus, in_gres, requested
+from gpuqueue.text.sanitize import brief
+
+#: What starts several tasks, or depends on their number.
+_STARTS_TASKS = re.compile(
+    r"^[^#\n]*\b(?:srun|mpirun|mpiexec|SLURM_(?:NTASKS|NPROCS|PROCID|NODEID|JOB_NODELIST))\b", re.MULTILINE
+)
+#: A size of sbatch, in megabytes without a unit; a time, in minutes without one.
+_SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
+_TIME = re.compile(
+    r"(?:(?P<d>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?)|(?:(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+))|(?P<min>\d+)"
+)
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+#: Codes of a file name that mean the same here.
+_CODES = re.compile(r"%(?![jAaxu%])")
+#: Variables of Slurm that the lines decide -> the option with their value.
+_VARIABLES: Mapping[str, str] = {
+    "SLURM_CPUS_PER_TASK": "cpus-per-task",
+    "SLURM_JOB_ACCOUNT": "account",
+    "SLURM_JOB_NAME": "job-name",
+    "SLURM_JOB_PARTITION": "partition",
+    "SLURM_JOB_QOS": "qos",
+}
+
+
+class SbatchLines(NamedTuple):
+    """What the lines of a script ask for here: the words of each line, and the variables that they decide.
+
+    *unused* are remarks by option, *faults* are why the script is refused.
+    """
+
+    words: Sequence[tuple[int, Sequence[str]]]
+    variables: Mapping[str, str]
+    unused: Mapping[str, str]
+    faults: Sequence[str]
+
+
+def read(text: str) -> SbatchLines | None:
+    """Return what the ``#SBATCH`` lines in *text* ask for, None if it has none."""
+    lines = list(requested(text))
+    if not lines:
+        return None
+    values = {option: value for _, option, value in lines}
+    words: list[tuple[int, Sequence[str]]] = []
+    unused: dict[str, str] = {}
+    faults: list[str] = []
+    for number, option, value in lines:
+        typed = f"--{option}" if len(option) > 1 else f"-{option}"
+        fault = _fault(option, value, text)
+        if fault is not None:
+            faults.append(f"line {number} asks for {typed}={brief(value)}: {fault}")
+            continue
+        ours = _READ.get(option, _other)(value, values)
+        if isinstance(ours, str):
+            unused[typed] = ours or _counterpart(option)
+        elif ours:
+            words.append((number, ours))
+    variables = {name: values[option] for name, option in _VARIABLES.items() if values.get(option)}
+    return SbatchLines(words, variables, unused, faults)
+
+
+def _counterpart(option: str) -> str:
+    """Return what there is here for an *option* that is not read."""
+    ours = OPTIONS.get(option)
+    if ours is None:
+        return "there is nothing like it"
+    return ours.otherwise or f"{ours.option} here"
+
+
+def _fault(option: str, value: str, text: str) -> str | None:
+    """Return why a script with this *option* cannot run as its author meant, None if it can."""
+    if option == "nodes" and value not in {"", "1", "1-1"}:
+        return "a job runs on one host"
+    if (
+        option in {"ntasks", "ntasks-per-node", "ntasks-per-gpu"}
+        and value not in {"", "1"}
+        and _STARTS_TASKS.search(text)
+    ):
+        return ONE_COMMAND
+    return None
+
+
+# ---- one option ------------------------------------------------------------------------------------------------------
+
+#: Reads a value, beside the values of all options: words of ``submit``, or a remark where it has no meaning.
+_Reader = Callable[[str, Mapping[str, str]], "Sequence[str] | str"]
+
+
+def _other(_value: str, _values: Mapping[str, str]) -> str:
+    return ""
+
+
+def _nothing(_value: str, _values: Mapping[str, str]) -> Sequence[str]:
+    return ()
+
+
+def _same(option: str) -> _Reader:
+    return lambda value, _: [f"{option}={value}"]
+
+
+def _flag(option: str) -> _Reader:
+    return lambda _value, _: [option]
+
+
+def _size(value: str, times: int = 1) -> Sequence[str] | str:
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        return "its size cannot be read"
+    return [f"--cpu-mem={int(match[1]) * times}{match[2].upper() or 'M'}"] if int(match[1]) else ()
+
+
+def _times(value: str | None) -> int:
+    return int(value) if value is not None and value.isascii() and value.isdigit() else 1
+
+
+def _time(value: str, _values: Mapping[str, str]) -> Sequence[str] | str:
+    if value.upper() in {"UNLIMITED", "INFINITE", "0"}:
+        return ()
+    match = _TIME.fullmatch(value.strip())
+    if match is None:
+        return "its time cannot be read"
+    part = {name: int(text or 0) for name, text in match.groupdict().items()}
+    seconds = part["d"] * 86400 + (part["dh"] + part["h"]) * 3600
+    return [f"--time={seconds + (part['dm'] + part['m'] + part['min']) * 60 + part['ds'] + part['s']}s"]
+
+
+def _begin(value: str, _values: Mapping[str, str]) -> Sequence[str]:
+    match = re.fullmatch(r"now\+(\d+)(second|minute|hour|day|week)?s?", value)
+    return [f"--begin={value if match is None else str(int(match[1]) * _SECONDS[match[2] or 'second']) + 's'}"]
+
+
+def _signal(value: str, values: Mapping[str, str]) -> Sequence[str] | str:
+    is_limited = values.get("time", "").upper() not in {"", "UNLIMITED", "INFINITE", "0"}
+    return [f"--signal={value.rpartition(':')[2]}"] if is_limited else "it is sent before --time, and there is none"
+
+
+def _file(option: str) -> _Reader:
+    def read_file(value: str, values: Mapping[str, str]) -> Sequence[str] | str:
+        is_array = "array" in values
+        is_one = is_array and not re.search("%[aj]", value)
+        is_other = bool(_CODES.search(value)) or (not is_array and "%a" in value) or value == "/dev/null"
+        return "gpuqueue logs ID prints it" if is_one or is_other else [f"{option}={value}"]
+
+    return read_file
+
+
+def _exported(value: str, _values: Mapping[str, str]) -> Sequence[str] | str:
+    return [f"--env={part}" for part in value.split(",") if "=" in part] or (() if value.upper() == "ALL" else "")
+
+
+def _gres(value: str, _values: Mapping[str, str]) -> Sequence[str] | str:
+    return _split(in_gres("--gpus", value)) or ("" if "gpu" in value else "a job shares a card by --mem")
+
+
+def _split(typed: Sequence[str]) -> Sequence[str]:
+    return [word for words in typed for word in shlex.split(words)]
+
+
+#: Options of sbatch that are read.
+_READ: Mapping[str, _Reader] = {
+    "array": _same("--array"),
+    "begin": _begin,
+    "chdir": _same("--cwd"),
+    "cpus-per-gpu": lambda value, values: [f"--cpus={_times(value) * _times(values.get('gpus'))}"],
+    "cpus-per-task": _same("--cpus"),
+    "error": _file("--error"),
+    "exclusive": _flag("--exclusive"),
+    "export": _exported,
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), lambda value, _: _split(in_gpus("--gpus", value))),
+    "gres": _gres,
+    "hold": _flag("--hold"),
+    "job-name": _same("--name"),
+    "mem": lambda value, _: _size(value),
+    "mem-per-cpu": lambda value, values: _size(value, _times(values.get("cpus-per-task"))),
+    "mem-per-gpu": lambda value, values: _size(value, _times(values.get("gpus"))),
+    "no-requeue": _flag("--no-requeue"),
+    **dict.fromkeys(("nodes", "requeue"), _nothing),
+    "ntasks": lambda value, _: () if value in {"", "1"} else "the script is started once, as in Slurm",
+    "ntasks-per-node": lambda value, _: () if value in {"", "1"} else "the script is started once, as in Slurm",
+    "output": _file("--output"),
+    "signal": _signal,
+    "time": _time,
+}
