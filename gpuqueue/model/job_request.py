@@ -103,6 +103,7 @@ class JobRequest:
         cpu_mem: The most host memory that the job may use: bytes, or a size such as ``"32G"``. As for *cpus*.
         visible: ``"uuid"``, or ``"index"`` for a program that reads numbers from CUDA_VISIBLE_DEVICES. By default the
             setting of the host.
+        given_in: Where the values come from that were not typed, for people who read the job: option -> file and line.
         anyway: Whether to submit a script that its text keeps from running as it should, such as one for Slurm.
 
     """
@@ -155,6 +156,7 @@ class JobRequest:
     cpus: str | float | None = None
     cpu_mem: str | int | None = None
     visible: Visible | str | None = None
+    given_in: Mapping[str, str] | None = None
     anyway: bool = False
 
 
@@ -214,6 +216,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "probe": ("probe", lambda value: validation.text_or_none("probe", value)),
     "cpus": ("cpus", host_limits.cpus_of),
     "cpu_mem": ("cpu_mem_bytes", host_limits.cpu_mem_of),
+    "given_in": ("given_in", dict),
     "visible": ("visible", lambda value: validation.word("visible", value, Visible)),
 }
 

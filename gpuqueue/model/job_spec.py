@@ -235,6 +235,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("placement", "placement", (Placement,), "a Placement"),
     ("signal", "signal", (EarlySignal, type(None)), "an EarlySignal"),
     ("visible", "visible", (Visible, type(None)), f"one of {', '.join(Visible)}"),
+    ("given_in", "given_in", (Mapping,), "a mapping of options to files"),
     ("array", "array", (Array, type(None)), "an Array"),
     ("git", "git", (Checkout, type(None)), "a Checkout"),
 )
@@ -275,6 +276,7 @@ class JobTerms:
     - ``output`` and ``error`` name the links to the log and to standard error that each run makes in ``cwd``, with the
       codes of :mod:`gpuqueue.model.output_file`.
     - ``visible`` is how the job finds its GPUs. None means as the setting ``visible`` of their host says.
+    - ``given_in`` is the file and line of each option that was not typed, such as ``mem``: ``train.sh line 2``.
     - ``notifications`` are the notifications to send at the final end of the job.
     - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
     """
@@ -314,6 +316,7 @@ class JobTerms:
     visible: Visible | None = None
     output: str | None = None
     error: str | None = None
+    given_in: Mapping[str, str] = field(default_factory=dict)
     #: The last of these fields: submit_limits.lua needs it before the account.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
 

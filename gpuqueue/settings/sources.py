@@ -268,8 +268,7 @@ def _default_state_dir(faults: list[BadRequest]) -> Path:
 def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
     path = settings_file(environ)
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
+        return toml_of(path, f"the settings file {path}")
     except OSError as error:
         if environ.get(PREFIX + "CONFIG"):
             raise BadRequest(
@@ -278,8 +277,21 @@ def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
         return {}
     except ValueError as error:
         raise BadRequest(f"{brief(str(path))} is no path of a settings file: {error}") from error
+
+
+def toml_of(path: Path, name: str) -> dict[str, Any]:
+    """Return the content of the TOML file *path*, which messages call *name*.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: *path* is no path.
+        BadRequest: the file is no TOML, or too large.
+
+    """
+    with path.open("rb") as file:
+        content = file.read(_MAX_FILE_BYTES + 1)
     if len(content) > _MAX_FILE_BYTES:
-        raise BadRequest(f"the settings file {path} is larger than {_MAX_FILE_BYTES} bytes: is it the right file?")
+        raise BadRequest(f"{name} is larger than {_MAX_FILE_BYTES} bytes: is it the right file?")
     if not content.strip():
         return {}
     if sys.version_info >= (3, 11):
@@ -289,7 +301,7 @@ def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
     try:
         parsed: dict[str, Any] = toml.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise BadRequest(f"the settings file {path} is not TOML: it is no text in UTF-8") from error
+        raise BadRequest(f"{name} is not TOML: it is no text in UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the settings file {path} is not TOML: {brief(str(error))}") from error
+        raise BadRequest(f"{name} is not TOML: {brief(str(error))}") from error
     return parsed

@@ -11,9 +11,10 @@ from gpuqueue.cli.options.job_request import (
     Submitting,
     array_options,
     job_options,
+    naming_files,
     note,
     report_if_past,
-    request_of,
+    request_for,
     submit_job,
     warn_if_alone,
     warn_if_nobody_sends,
@@ -46,7 +47,8 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
     begin, is_dry = options["begin"], options.pop("dry_run")
     with Client() as client:
         if is_dry:
-            _print_request(client, request_of(ctx.obj, options))
+            with naming_files(options):
+                _print_request(client, request_for(client, ctx.obj, options))
             return
         job = submit_job(client, ctx.obj, options)
         try:

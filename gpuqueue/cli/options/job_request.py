@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +22,7 @@ from gpuqueue.cli.completion.candidates import (
     pools,
     tags,
 )
+from gpuqueue.cli.options import in_files
 from gpuqueue.cli.options.add import Option, with_options
 from gpuqueue.cli.options.own_queue import how_to_start
 from gpuqueue.client import Client
@@ -241,7 +243,7 @@ def report_found(job: Job) -> None:
 CLOSE = 0.75
 
 
-class WithRest(click.Command):
+class WithRest(in_files.Explaining):
     """A command that passes all words after ``--`` to the job."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -254,7 +256,7 @@ class WithRest(click.Command):
         try:
             return super().parse_args(ctx, list(words))  # click empties the list
         except click.UsageError as error:
-            reported = self._with_meant_option(error)
+            reported = self.with_meant_option(error)
             if ctx.obj is None and ("No such option" in reported.message or "extra argument" in reported.message):
                 line = self._with_dashes(ctx, words)
                 advice = "What belongs to the script goes after --."
@@ -263,7 +265,7 @@ class WithRest(click.Command):
                 raise click.UsageError(f"{sentence(reported.format_message())} {advice}", ctx) from None
             raise reported from None
 
-    def _with_meant_option(self, error: click.UsageError) -> click.UsageError:
+    def with_meant_option(self, error: click.UsageError) -> click.UsageError:
         """Return *error* with the option that is meant: that for an option of Slurm, or else a close one."""
         if not isinstance(error, click.NoSuchOption):
             return error
@@ -330,7 +332,24 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 
 class Submitting(WithRest):
-    """A command that submits a job. Its help has the options in groups."""
+    """A command that submits a job. Files may give options that are not typed. Its help has the options in groups."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words before the first ``--``, then once more with the options that files give."""
+        left = super().parse_args(ctx, list(args))
+        if ctx.resilient_parsing:
+            return left
+        options = in_files.not_typed(ctx, self, note)
+        if options.words:
+            ctx.params.clear()
+            try:
+                left = super().parse_args(ctx, [*options.words, *args])
+            except click.UsageError as error:
+                name = error.param.opts[-1][2:] if isinstance(error, click.BadParameter) and error.param else ""
+                place = options.places.get(name) or ", ".join(dict.fromkeys(options.places.values()))
+                raise BadRequest(f"{place}: {error.format_message()}") from None
+            ctx.params["given_in"] = options.places
+        return left
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options below their headings."""
@@ -537,7 +556,44 @@ def request_of(rest: tuple[str, ...] | None, options: dict[str, Any]) -> JobRequ
 
 def submit_job(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
     """Submit the job that *options* and *rest* describe, as :func:`request_of` reads them; return the job."""
-    return client.jobs.submit_request(request_of(rest, options), found=report_found, note=note)
+    with naming_files(options):
+        return client.jobs.submit_request(request_for(client, rest, options), found=report_found, note=note)
+
+
+def request_for(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any]) -> JobRequest:
+    """Return the request of :func:`request_of`, without limits of a script for Slurm that no host here can enforce."""
+    request = request_of(rest, options)
+    places = dict(request.given_in or {})
+    limits = {name: places.pop(name) for name in ("cpus", "cpu-mem") if name in places}
+    if not limits:
+        return request
+    from gpuqueue.model.slurm_variables import MARK  # noqa: PLC0415 - only for limits that were not typed
+
+    if not any(str(each).startswith(f"{MARK}=") for each in request.env or ()):
+        return request
+    hosts = client.devices.list()
+    if not hosts or any(each.limits_jobs is not False for each in hosts):
+        return request
+    names = " and ".join(f"--{name} of {place}" for name, place in limits.items())
+    note(f"no host here limits processors and host memory: {names} sets no limit")
+    return replace(
+        request,
+        given_in=places,
+        cpus=None if "cpus" in limits else request.cpus,
+        cpu_mem=None if "cpu-mem" in limits else request.cpu_mem,
+    )
+
+
+@contextlib.contextmanager
+def naming_files(options: Mapping[str, Any]) -> Iterator[None]:
+    """Name the files that gave options where the request is refused: what is wrong may be there."""
+    places = dict.fromkeys((options.get("given_in") or {}).values())
+    try:
+        yield
+    except BadRequest as error:
+        if not places:
+            raise
+        raise BadRequest(f"{error} (options are also in {', '.join(places)})") from error
 
 
 def note(text: str) -> None:

@@ -151,6 +151,7 @@ def _requested_lines(record: Record) -> list[str]:
         + (f", {spec.signal} before that" if spec.signal else "")
         + f", {priority_of(job)}",
         *([f"  limits     {limits}"] if limits is not None else []),
+        *_places(spec),
         *[f"  {name:10} {plain(file)}" for name, file in (("output", spec.output), ("error", spec.error)) if file],
         *_wait_lines(job),
         *_array_lines(job),
@@ -159,6 +160,15 @@ def _requested_lines(record: Record) -> list[str]:
         *_notification_lines(record),
         *([f"  retry of   job {spec.retry_of}"] if spec.retry_of is not None else []),
     ]
+
+
+def _places(spec: JobSpec) -> list[str]:
+    """Return lines about the options that were not typed: those of each file and line."""
+    options: dict[str, list[str]] = {}
+    for option, place in spec.given_in.items():
+        options.setdefault(place, []).append(f"--{option}")
+    lines = [f"{' '.join(names)} in {place}" for place, names in options.items()]
+    return [f"  {'' if number else 'options':10} {plain(line)}" for number, line in enumerate(lines)]
 
 
 def _why(job: Job) -> str:

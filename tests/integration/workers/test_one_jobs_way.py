@@ -361,3 +361,33 @@ def test_a_shell_that_does_not_catch_its_early_signal_is_not_retried_as_killed_f
     shown = site.cli("show", done.stdout.strip()).stdout
     assert "  ending     timed out: killed by SIGUSR1 of --signal, which it does not catch\n" in shown
     assert 124 == site.cli("wait", done.stdout.strip(), check=False).returncode
+
+
+SBATCH = """#!/bin/bash -l
+#SBATCH --job-name=sweep --partition=gpu
+#SBATCH --array=0-1          # two members
+#SBATCH --time=0-0:10:00 -c 2
+#SBATCH --mem=4G
+#GPUQ --mem 1M
+cd $SLURM_SUBMIT_DIR
+srun -n 1 sh -c 'echo "$SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT, $SLURM_CPUS_PER_TASK processors, $PWD"'
+"""
+
+
+def test_a_script_for_sbatch_runs_as_its_author_meant(site: Site, tmp_path: Path) -> None:
+    """Its lines are options, host memory is no device memory, and its variables and srun work."""
+    site.start_recorder()
+    site.start_worker()
+    (tmp_path / "job.sbatch").write_text(SBATCH)
+
+    submitted = site.cli("submit", "job.sbatch", "--cwd", str(tmp_path))
+    array = int(submitted.stdout)
+    site.cli("wait", str(array))
+
+    spec = site.client.jobs.get(array).spec
+    assert (spec.name, spec.mem_bytes, spec.time_limit_s, spec.cpu_mem_bytes) == ("sweep", MIB, 600.0, None)
+    assert spec.given_in["mem"] == "job.sbatch line 6"
+    assert "--partition" in submitted.stderr
+    assert "no host here limits processors and host memory: --cpus of job.sbatch line 4" in submitted.stderr
+    for index in (0, 1):
+        assert f"{index} of 2, 2 processors, {tmp_path}\n" == site.cli("logs", f"{array}_{index}").stdout

@@ -76,6 +76,7 @@ SAMPLES: dict[str, Any] = {
     "cpus": 0.5,
     "cpu_mem": "32G",
     "visible": "index",
+    "given_in": {"mem": "train.py line 2"},
     "anyway": True,
 }
 NEEDS: dict[str, dict[str, Any]] = {
@@ -155,7 +156,7 @@ def test_each_field_is_explained() -> None:
 
 def test_the_options_are_the_fields_of_a_request() -> None:
     """Each field has an option with its name. Some fields have an option for each of their values."""
-    words = {"command", "args", "probe"}  # `gpuqueue probe` decides its own
+    words = {"command", "args", "probe", "given_in"}  # `gpuqueue probe` decides its own, and files the last
     asked = {each.name for each in submit.params}
     extra = {"script", "spread", "pack", "least_busy", "no_snapshot", "dry_run"}
     assert {*REQUEST} - words - {"preference"} == asked - extra
