@@ -10,12 +10,12 @@ from functools import wraps
 from pathlib import Path
 
 from gpuqueue.doctor.site import Site
-from gpuqueue.embedded.ownership import original_of
 from gpuqueue.model.finding import Check, Finding, Findings, note, ok, problem, warning
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import name_of
 from gpuqueue.system.logs import LOGS
 from gpuqueue.system.mounts import USE_A_LOCAL_DISK, filesystem_of, network_trouble
+from gpuqueue.system.ownership import IN_A_COPY, original_of
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.units import GIB, MIB, format_bytes
 
@@ -59,7 +59,7 @@ def original(site: Site) -> Findings:
     path = original_of(site.settings.state_dir)
     if path is None:
         return ok("it is no copy")
-    return warning(f"it is a copy of {path}, and gpuqueue up does not start it", "gpuqueue up says what can be done")
+    return warning(f"it is a copy of {path}, and gpuqueue up does not start it", IN_A_COPY)
 
 
 def modes(site: Site) -> Findings:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.embedded import ownership
 from gpuqueue.embedded.store import IS_LOADING, SILENT_S, EmbeddedStore
 from gpuqueue.errors import (
     BadRequest,
@@ -39,6 +38,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.queue.safety import check_safety
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system import ownership
 from gpuqueue.system.account import current_account
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, installed
@@ -136,17 +136,18 @@ class Machine:
             self.refuse_if_elsewhere()
             ownership.record(directory)
             return None
+        copy = ownership.copy_words(directory, original)
         gone = f"if that is gone for good, and only then, remove {directory / ownership.RECORD} and try again"
         elsewhere = [name for name in ELSEWHERE if self.settings.origins.get(name, "default") != "default"]
         if elsewhere:
             raise Refused(
-                f"{directory} is a copy of {original}, and uses the same {', '.join(elsewhere)}: each would take the "
-                f"jobs of the other. Choose an empty GPUQUEUE_STATE_DIR; {gone}"
+                f"{copy}, and uses the same {', '.join(elsewhere)}: each would take the jobs of the other. Choose an "
+                f"empty GPUQUEUE_STATE_DIR; {gone}"
             )
         if not hold_jobs:
             raise Refused(
-                f"{directory} is a copy of {original}: each of its jobs would run a second time. gpuqueue history "
-                f"shows what is in it; gpuqueue up --hold-jobs starts it with all jobs held; {gone}"
+                f"{copy}: each of its jobs would run a second time. gpuqueue history shows what is in it; gpuqueue up "
+                f"--hold-jobs starts it with all jobs held; {gone}"
             )
         for name in ("host.pid", "web.pid"):  # processes of the original
             (directory / name).unlink(missing_ok=True)

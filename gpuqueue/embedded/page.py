@@ -10,10 +10,10 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.embedded.ownership import process_of, write_pid
 from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.ownership import process_of, write_pid
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.embedded import server as servers
-from gpuqueue.embedded.ownership import process_of
 from gpuqueue.embedded.server import environment_for, find_server
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
 from gpuqueue.lazy.imports import later
-from gpuqueue.queue.absence import LAST_LINES, MAKE_ROOM, pid_file_of
+from gpuqueue.queue.absence import LAST_LINES, MAKE_ROOM
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.disk_room import Room
+from gpuqueue.system.ownership import STORE_PID, process_of
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, age_s, ending_of, of_ours_with
 from gpuqueue.text.sanitize import in_one_line
 from gpuqueue.text.units import MIB, format_bytes
@@ -131,7 +131,7 @@ class EmbeddedStore:
         #: Whether workers of another account use the store, too.
         self._is_shared = settings.store_socket is not None
         self._directory = settings.state_dir / "store"
-        self._pid_file = pid_file_of(settings)
+        self._pid_file = settings.state_dir / STORE_PID
         self.log = settings.logs_dir / "store.log"
         self.reserve = Reserve(self._directory)
 
@@ -140,7 +140,7 @@ class EmbeddedStore:
 
         None if there is none, if it was stopped on purpose, or if it is the server of another directory.
         """
-        return process_of(self._directory.parent, "store/pid")
+        return process_of(self._settings.state_dir, STORE_PID)
 
     def has_socket(self) -> bool:
         """Return whether the server's socket is there, so that clients can reach it."""

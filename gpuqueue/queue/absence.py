@@ -11,6 +11,7 @@ from typing import Any
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue.connect import START_THERE
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system import ownership
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import format_duration
 
@@ -95,22 +96,6 @@ def record_of(settings: Settings) -> Path:
     return settings.state_dir / "store" / "trouble"
 
 
-def pid_file_of(settings: Settings) -> Path:
-    """Return the path of the file that identifies the server that was started last."""
-    return settings.state_dir / "store" / "pid"
-
-
-def last_server(settings: Settings) -> ProcessIdentity | None:
-    """Return the identity of the server that was started last, also if it is gone; None if it was stopped on purpose.
-
-    None as well if there was none.
-    """
-    try:
-        return ProcessIdentity.parse(pid_file_of(settings).read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-
-
 def start_of(settings: Settings) -> str:
     """Return the command that starts store and recorder of *settings*: those of a service run as a unit."""
     return "gpuqueue up" if settings.store_socket is None else "systemctl start gpuqueue-store"
@@ -120,7 +105,10 @@ def why_away(settings: Settings) -> tuple[str, str]:
     """Return why the store of *settings* does not answer, empty if nobody knows, and what to do about it."""
     if not settings.embedded:
         return "", START_THERE
-    server, (trouble, supervisor) = last_server(settings), _read(settings)
+    original = ownership.original_of(settings.state_dir)
+    if original is not None:
+        return ownership.copy_words(settings.state_dir, original), ownership.IN_A_COPY
+    server, (trouble, supervisor) = ownership.process_of(settings.state_dir, ownership.STORE_PID), _read(settings)
     if server is not None and server.alive():
         return f"it runs (pid {server.pid}), and reads its data or hangs", f"wait, then see {settings.logs_dir}"
     start = start_of(settings)

@@ -15,6 +15,7 @@ from gpuqueue.embedded.machine import Machine, end_left_jobs, left_jobs, park_jo
 from gpuqueue.embedded.page import PageService
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system import ownership
 
 
 @click.command()
@@ -40,10 +41,8 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
     with machine.alone():
         original = machine.original
         if original is not None:
-            print_message(
-                "gpuqueue",
-                f"{settings.state_dir} is a copy of {original}: nothing runs here, the original is left alone",
-            )
+            copy = ownership.copy_words(settings.state_dir, original)
+            print_message("gpuqueue", f"{copy}: nothing runs here, the original is left alone")
             return
         machine.refuse_if_elsewhere()
         _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)

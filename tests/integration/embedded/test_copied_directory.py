@@ -17,16 +17,18 @@ from forked_command import BIN
 from own_home import Home
 from own_store import OwnStore
 
-from gpuqueue.embedded import ownership
 from gpuqueue.embedded.machine import Machine
-from gpuqueue.embedded.ownership import DirectoryId, original_of, record, write_pid
 from gpuqueue.embedded.page import PageService
 from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.errors import BadRequest, Refused, StoreUnreachable
+from gpuqueue.queue.absence import why_away
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system import ownership
+from gpuqueue.system.ownership import DirectoryId, original_of, record, write_pid
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity
 
-REFUSED = 5
+REFUSED, UNREACHABLE = 5, 4
 
 
 @pytest.fixture
@@ -248,6 +250,22 @@ def test_the_store_of_the_original_is_left_alone(own_store: OwnStore, tmp_path: 
     assert server.alive()
 
 
+def test_each_command_in_a_copy_says_that_it_is_one(own_store: OwnStore, tmp_path: Path) -> None:
+    """Regression: they said that the store hangs, with the pid of the original's, which serves its own directory."""
+    state = own_store.settings.state_dir
+    record(state)
+    copy = copied(state, tmp_path / "copy")
+    queue = JobQueue.of(settings_of(copy))
+    with pytest.raises(StoreUnreachable) as raised:
+        queue.epoch()
+    queue.close()
+    words = f" does not answer: {copy} is a copy of {state}: gpuqueue up says what can be done"
+    assert str(raised.value).endswith(words)
+
+    (copy / ownership.RECORD).unlink()  # an earlier version made the original
+    assert (f"{copy} is a copy of {state}", ownership.IN_A_COPY) == why_away(settings_of(copy))
+
+
 def test_a_copy_is_not_started_by_mistake(state: Path) -> None:
     """With parts of the queue elsewhere, its jobs cannot be held."""
     copy = copied(state, state.with_name("copy"))
@@ -302,6 +320,7 @@ def test_a_copy_of_a_running_queue_runs_nothing_and_ends_nothing(
 
     assert f"is a copy of {home.state}: each of its jobs would run" in copy("up", code=REFUSED)
     assert f"of {home.state}" in copy("status", code=4)
+    assert f"is a copy of {home.state}" in copy("queue", code=UNREACHABLE)
     assert "the original is left alone" in copy("down", "--cancel-jobs")
     copy("history")
     assert "3 jobs of this copy" in copy("up", "--hold-jobs", "--devices", "sim:1x1G")

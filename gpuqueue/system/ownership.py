@@ -23,8 +23,12 @@ else:  # only up and status read the record
 
 #: The names of the files in the state directory.
 RECORD, MARK = "directory-id", "directory-mark"
+#: The pid file of the server of the embedded store.
+STORE_PID = "store/pid"
 #: The pid files by which the original of a directory without a record is found, if its processes run.
-_PID_FILES = ("host.pid", "store/pid")
+_PID_FILES = ("host.pid", STORE_PID)
+#: What to do in a copy.
+IN_A_COPY = "gpuqueue up says what can be done"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +126,11 @@ def original_of(state_dir: Path) -> str | None:
     else:
         is_moved = is_here or (now is not None and recorded.is_same_directory(now))
     return None if is_moved else words
+
+
+def copy_words(state_dir: Path, original: str) -> str:
+    """Return in words that *state_dir* is a copy of *original*."""
+    return f"{state_dir} is a copy of {original}"
 
 
 def lives_elsewhere(state_dir: Path) -> str | None:
