@@ -229,6 +229,12 @@ def killed() -> None:
     help="Most processes and threads of one run.",
 )
 @click.option(
+    "--remove-shared-memory",
+    is_flag=True,
+    envvar="GPUQUEUE_REMOVE_SHARED_MEMORY",
+    help="Remove shared memory that a run has used and left.",
+)
+@click.option(
     "--ticket-key",
     metavar="FILE",
     envvar="GPUQUEUE_TICKET_KEY",
@@ -242,14 +248,16 @@ def killed() -> None:
     help="Login shells of people who may run jobs. Default: those of /etc/shells, less the restricted ones.",
 )
 @click.option("--check", is_flag=True, help="Only check that nobody but root can change this installation.")
-def launcher(*, check: bool, allow_setuid: bool, run_memory: str | None, **words: str | float | None) -> None:
+def launcher(*, check: bool, run_memory: str | None, **words: str | float | None) -> None:
     """Start jobs as their submitters, on behalf of this machine's workers. Needs root."""
     if check:
         _check_installation()
         return
     words["run_memory_bytes"] = None if run_memory is None else parse_bytes(run_memory)
-    given = [(f"--{name.replace('_', '-')}", str(value)) for name, value in words.items() if value is not None]
-    options = [*(each for pair in given for each in pair), *(["--allow-setuid"] if allow_setuid else [])]
+    options: list[str] = []
+    for name, value in words.items():
+        if value is not None and value is not False:
+            options += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     main = Path(__file__).with_name("launcher") / "main.py"
     # A new interpreter: isolated, without site-packages, and with nothing of this one in its memory.
     os.execv(sys.executable, [sys.executable, "-I", "-S", "-X", "utf8", str(main), *options])  # noqa: S606

@@ -39,6 +39,8 @@ class Rules(NamedTuple):
     earlier_cgroups: str | None = None
     #: The most that one run may use of this host.
     limits: Limits = Limits()
+    #: Whether shared memory that the processes of a run have used is removed at its end.
+    remove_shared_memory: bool = False
     #: The key of the service, by which signed jobs are known; None: jobs need no signature.
     ticket_key: bytes | None = None
     #: Where signed jobs see their code; None if jobs need no signature.

@@ -68,8 +68,6 @@ class LaunchRequest(NamedTuple):
     ticket: str | None = None
     #: What is added to the score by which the kernel chooses a process to kill when host memory runs out.
     oom_score_adj: int = 0
-    #: Whether shared memory that its processes have used is removed at the end.
-    remove_shared_memory: bool = False
     #: Which links to its logs the job's first process makes: log -> pattern, None for no link.
     outputs: dict[str, str | None] = {}  # noqa: RUF012 - of a named tuple
 
@@ -100,7 +98,6 @@ class LaunchRequest(NamedTuple):
                 limits=Limits(**(spec.get("limits") or {})),  # a worker of an older version says none
                 ticket=spec.get("ticket"),  # likewise
                 oom_score_adj=spec.get("oom_score_adj", 0),  # likewise
-                remove_shared_memory=spec.get("remove_shared_memory") is True,  # likewise
                 outputs=spec.get("outputs") or {},  # likewise
             )
             words = [found.name, found.cwd, *found.argv, *found.env, *dict.values(found.env)]

@@ -172,7 +172,7 @@ def run(
         if begun(shim, tree, reader):
             wake_on(shim)
             if follow(shim, tree, group, shared):
-                report_left(shim, shared, request)
+                report_left(shim, shared, request, rules)
                 report_gone(shim)
     finally:  # after an error too, nothing may be left
         end(tree, group)
@@ -247,7 +247,7 @@ def follow(shim: socket.socket, tree: Tree, group: RunGroup | None, shared: Shar
     return reported or report_end(shim, tree, group, memory)
 
 
-def report_left(shim: socket.socket, shared: SharedMemory, request: LaunchRequest) -> None:
+def report_left(shim: socket.socket, shared: SharedMemory, request: LaunchRequest, rules: Rules) -> None:
     """Report the shared memory that the run has left. A process that has become its owner examines it."""
     candidates = shared.candidates()
     if not candidates:
@@ -260,7 +260,7 @@ def report_left(shim: socket.socket, shared: SharedMemory, request: LaunchReques
             try:
                 shim.close()
                 become_owner(request.uid, guard)
-                os.write(answer, json.dumps(notes(candidates, remove=request.remove_shared_memory)).encode())
+                os.write(answer, json.dumps(notes(candidates, remove=rules.remove_shared_memory)).encode())
             finally:
                 os._exit(0)
         os.close(answer)

@@ -74,6 +74,7 @@ def main(words: list[str]) -> None:
         cgroups=place_of_groups(asked),
         earlier_cgroups=cgroup_place.of_launcher(asked.socket),
         limits=limits_of(asked),
+        remove_shared_memory=asked.remove_shared_memory,
         ticket_key=key_of(asked),
         code_place=place_of_code(asked),
         pam=pam_of(asked),
@@ -100,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--run-memory-bytes", type=int)
     found.add_argument("--run-cpus", type=float)
     found.add_argument("--run-processes", type=int)
+    found.add_argument("--remove-shared-memory", action="store_true")
     found.add_argument("--ticket-key")
     found.add_argument("--pam-service")
     found.add_argument("--login-shells")

@@ -36,9 +36,13 @@ def notes_of(run: Shim) -> tuple[RunNote, ...]:
 
 @pytest.mark.parametrize("removes", [False, True])
 def test_shared_memory_of_a_submitter_is_named_or_removed(
-    as_user: Start, people: People, launcher: Launcher, name: str, *, removes: bool
+    as_user: Start, people: People, launch: Callable[..., Launcher], name: str, *, removes: bool
 ) -> None:
-    """The note has her name. A file of a colleague that her job has open is neither named nor removed."""
+    """The note has her name. A file of a colleague that her job has open is neither named nor removed.
+
+    Root decides, and not the worker, which says the opposite.
+    """
+    launcher = launch(*(["--remove-shared-memory"] if removes else []))
     of_bob = Path(f"{PLACE}/{name}-bob")
     script = f"exec 3<>{PLACE}/{name} 4<{of_bob}; head -c 65536 /dev/zero >&3; echo made; exec sleep 600"
     begun = f"until [ -e {of_bob} ]; do sleep 0.01; done; {script}"
@@ -46,7 +50,7 @@ def test_shared_memory_of_a_submitter_is_named_or_removed(
     if not removes:
         (launcher.runs / LIVE / "0.other").touch()
 
-    run = as_user("/bin/sh", "-c", begun, remove_shared_memory=removes)
+    run = as_user("/bin/sh", "-c", begun, launcher=launcher.socket, remove_shared_memory=not removes)
     until(lambda: len(run.directory.processes()) == 3, what="the start of the run")
     assert 0 == people.shell(people.bob, f"umask 0; echo data > {of_bob}").returncode
     (note,) = notes_of(run)

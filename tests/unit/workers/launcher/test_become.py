@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workers.launcher.account import Refused
+from workers.launcher import guard
+from workers.launcher.account import Refused, Rules
 from workers.launcher.become import LaunchRequest, environment
 from workers.launcher.cgroup import Limits
 from workers.launcher.main import changeable
+from workers.shim.launch_protocol import MOST_BYTES
+from workers.shim.shared_memory import PLACE, SharedMemory
 
 SPEC: dict[str, Any] = {
     "argv": ["true"],
@@ -132,3 +136,28 @@ def test_files_that_others_can_change_are_found(tmp_path: Path) -> None:
     assert str(folder.parent) in list(changeable([str(folder)]))
     folder.parent.chmod(0o755)
     assert str(folder.parent) not in list(changeable([str(folder)])) or os.geteuid() != 0
+
+
+@pytest.mark.parametrize("in_spec", [False, True])
+@pytest.mark.parametrize("of_root", [False, True])
+def test_only_root_has_shared_memory_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, of_root: bool, in_spec: bool
+) -> None:
+    """A worker that was taken over writes the spec, and could have data removed that people keep for later jobs."""
+    file = Path(PLACE, f"gpuqueue-test-{os.getpid()}-root")
+    shared = SharedMemory(str(tmp_path))
+    monkeypatch.setattr(guard, "become_owner", lambda _uid, _guard: None)
+    monkeypatch.setattr(shared, "candidates", lambda: {file.name: True})
+    request = read(tmp_path, json.dumps({**SPEC, "remove_shared_memory": in_spec}))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        file.touch()
+        guard.report_left(theirs, shared, request, Rules(0, "lab", 1000, "/runs", remove_shared_memory=of_root))
+        answer, stays = ours.recv(MOST_BYTES), file.exists()
+    finally:
+        file.unlink(missing_ok=True)
+        ours.close()
+        theirs.close()
+
+    (note,) = json.loads(answer.removeprefix(b"left "))
+    assert ("removed_shared_memory" if of_root else "left_shared_memory", not of_root) == (note["kind"], stays)

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -20,14 +21,16 @@ from workers.launcher.account import Rules
 @pytest.mark.parametrize(
     ("words", "environ", "passed"),
     [
-        ([], {}, []),
-        (["--pam-service", "queue"], {}, ["--pam-service", "queue"]),
-        (["--run-cpus", "2"], {"GPUQUEUE_RUN_CPUS": "1.5"}, ["--run-cpus", "2.0"]),
-        (["--run-memory", "2M"], {"GPUQUEUE_RUN_CPUS": "1.5"}, ["--run-cpus", "1.5", "--run-memory-bytes", "2097152"]),
+        ([], {}, {}),
+        (["--pam-service", "queue"], {}, {"pam_service": "queue"}),
+        (["--run-cpus", "2"], {"GPUQUEUE_RUN_CPUS": "1.5"}, {"run_cpus": 2.0}),
+        (["--run-memory", "2M"], {"GPUQUEUE_RUN_CPUS": "1.5"}, {"run_cpus": 1.5, "run_memory_bytes": 2097152}),
+        (["--allow-setuid"], {"GPUQUEUE_REMOVE_SHARED_MEMORY": "false"}, {"allow_setuid": True}),
+        ([], {"GPUQUEUE_REMOVE_SHARED_MEMORY": "true"}, {"remove_shared_memory": True}),
     ],
 )
 def test_options_and_variables_of_root_reach_the_launcher(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], environ: dict[str, str], passed: list[str]
+    monkeypatch: pytest.MonkeyPatch, words: list[str], environ: dict[str, str], passed: dict[str, Any]
 ) -> None:
     """An option goes before its variable, and nothing is passed on that root has not given."""
     commands: list[list[str]] = []
@@ -37,9 +40,9 @@ def test_options_and_variables_of_root_reach_the_launcher(
 
     assert (0, 1) == (done.exit_code, len(commands)), done.output
     given = commands[0][next(n for n, word in enumerate(commands[0]) if word.endswith("main.py")) + 1 :]
-    defaults = {"--account", "--group", "--socket", "--runs", "--runs-group"}
-    pairs = [(given[each], given[each + 1]) for each in range(0, len(given), 2)]
-    assert passed == [word for name, value in sorted(pairs) if name not in defaults for word in (name, value)]
+    defaults = {"account", "group", "socket", "runs", "runs_group"}
+    options = vars(main.parser().parse_args(given)).items()
+    assert passed == {name: value for name, value in options if name not in defaults and value not in {None, False}}
 
 
 def test_a_host_without_file_descriptors_does_not_end_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
