@@ -23,9 +23,9 @@ def device_labels(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, 
 
 
 def _newest(connection: sa.Connection, uuid: str) -> sa.Row[Any, Any, Any] | None:
-    """Return index, kind and host of a device by its newest run that reported them."""
+    """Return index, kind and host of a device by its newest run that reported them, and when that was claimed."""
     newest = (
-        sa.select(run_devices.c.host_index, run_devices.c.kind, runs.c.host)
+        sa.select(run_devices.c.host_index, run_devices.c.kind, runs.c.host, runs.c.claimed_at)
         .join(runs, (runs.c.job_id == run_devices.c.job_id) & (runs.c.attempt == run_devices.c.attempt))
         .where(run_devices.c.device_uuid == uuid, run_devices.c.kind.is_not(None))
         .order_by(run_devices.c.job_id.desc())
@@ -35,9 +35,14 @@ def _newest(connection: sa.Connection, uuid: str) -> sa.Row[Any, Any, Any] | Non
 
 
 def gpu_hosts(connection: sa.Connection) -> set[str]:
-    """Return the hosts whose GPUs have run jobs."""
-    rows = (_newest(connection, device.uuid) for device in devices(connection))
-    return {row.host for row in rows if row is not None and row.kind == DeviceKind.GPU.value}
+    """Return the hosts whose latest run had a GPU: one that has run on its CPU since then may have lost them for good.
+
+    Runs on simulated devices do not count.
+    """
+    rows = [row for each in devices(connection) if (row := _newest(connection, each.uuid)) is not None]
+    rows = sorted((row for row in rows if row.kind != DeviceKind.SIMULATED.value), key=lambda row: row.claimed_at)
+    latest = {row.host: row.kind for row in rows}
+    return {host for host, kind in latest.items() if kind == DeviceKind.GPU.value}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

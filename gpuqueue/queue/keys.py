@@ -42,7 +42,7 @@ lk                     hash    user, or @ and group -> the room under its limits
 run:<user>             hash    job id -> ``GPUs:bytes`` of its run on all its devices; exists as long as its leases
 hosts                  set     hosts that have ever announced a device
 machines               hash    host -> the id of the machine that has this name (see ``lua/shared/machines.lua``)
-gpu_hosts              set     hosts that have ever served a GPU of a driver: one that finds none there later is lost
+gpu_hosts              set     hosts that have served a GPU of a driver: one that finds none there later is lost
 dev:<host>             hash    device -> ``total:headroom:external:seen:slots:pool:kind``: bytes, the time of the last
                                heartbeat, and the number of slots
 facts                  hash    device -> JSON of the device, its host, its worker with version and clock offset, and

@@ -20,7 +20,6 @@ from factories import (
     must_claim,
     serve,
     submit,
-    submit_and_claim,
 )
 from history_fixtures import Recorded
 from store_dump import dump, faults
@@ -243,14 +242,23 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     assert "meant" == must_claim(queue).spec.name
 
 
-def test_a_rebuilt_store_knows_which_hosts_have_served_gpus(queue: JobQueue, recorded: Recorded) -> None:
-    """A driver that breaks while the store loses its data moves no job to the CPU."""
-    serve(queue)
-    run = submit_and_claim(queue)
-    known = {"index": 0, "name": "Test 24G", "kind": DeviceKind.GPU, "total_bytes": 24 * GIB}
-    devices = (RunDevice(uuid="GPU-0", lease_bytes=GIB, **known),)
+def run_on(queue: JobQueue, host: str, kind: DeviceKind) -> None:
+    """Run a job on the device of this kind of a host."""
+    uuid = f"{kind}-{host}"
+    serve(queue, make_offer(uuid, host=host, device=make_device(uuid, kind=kind)))
+    submit(queue, device=DeviceFilter.ANY)
+    run = must_claim(queue, uuid, host=host)
+    known = {"index": 0, "name": "Test 24G", "kind": kind, "total_bytes": 24 * GIB}
+    devices = (RunDevice(uuid=uuid, lease_bytes=GIB, **known),)
     queue.runs.started(run.job_id, run.token, lease_s=LEASE_S, log_path="/l", devices=devices)
     end(queue, run, devices=devices)
+
+
+def test_a_rebuilt_store_knows_which_hosts_have_served_gpus(queue: JobQueue, recorded: Recorded) -> None:
+    """A driver that breaks while the store loses its data moves no job to the CPU."""
+    run_on(queue, "nodeA", DeviceKind.CPU)
+    run_on(queue, "nodeA", DeviceKind.GPU)
+    run_on(queue, "nodeA", DeviceKind.SIMULATED)
     recorded.record()
 
     recorded.rebuild()
@@ -260,6 +268,21 @@ def test_a_rebuilt_store_knows_which_hosts_have_served_gpus(queue: JobQueue, rec
         cpu = make_device(f"cpu-{host}", kind=DeviceKind.CPU, no_gpu="the NVIDIA driver is not loaded")
         serve(queue, make_offer(cpu.uuid, host=host, device=cpu))
     assert ["nodeA"] == [status.host for status in queue.devices.all() if status.lost_gpus]
+
+
+def test_a_host_that_lost_its_gpus_long_ago_has_none_after_a_rebuild(queue: JobQueue, recorded: Recorded) -> None:
+    """Regression: each host that ever had a GPU counted, so that jobs without a device kind waited for ever."""
+    run_on(queue, "nodeA", DeviceKind.GPU)
+    run_on(queue, "nodeA", DeviceKind.CPU)
+    recorded.record()
+
+    recorded.rebuild()
+
+    cpu = make_device("cpu-nodeA", kind=DeviceKind.CPU, no_gpu="the NVIDIA driver is not loaded")
+    serve(queue, make_offer(cpu.uuid, device=cpu))
+    assert WaitReason.NO_GPU != queue.requests.submit(make_spec()).reason
+    recorded.end_pause()
+    must_claim(queue, cpu.uuid)
 
 
 def test_the_number_of_preemptions_of_a_job_is_kept(queue: JobQueue, store: redis.Redis, recorded: Recorded) -> None:
