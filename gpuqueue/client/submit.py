@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.array import Array
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.queue.requests import Ends
-    from gpuqueue.system import script_text
+    from gpuqueue.system import output_link, script_text
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
     estimates = later("gpuqueue.client.estimates")
@@ -54,6 +54,7 @@ else:  # needed by few submits
     memory = later("gpuqueue.client.memory")
     notifications = later("gpuqueue.client.notifications")
     output_file = later("gpuqueue.model.output_file")
+    output_link = later("gpuqueue.system.output_link")
     placeholders = later("gpuqueue.client.placeholders")
     python_environments = later("gpuqueue.model.python_environments")
     reads = later("gpuqueue.client.reads")
@@ -246,7 +247,7 @@ def _check_place(directory: Path, pattern: str) -> None:
         missing = plain(str(above))
         raise BadRequest(f"the link to the output needs a directory that is missing: mkdir -p {missing}")
     file = "" if name is None else os.path.join(above, name)  # noqa: PTH118
-    if os.path.lexists(file) and not os.path.islink(file):  # noqa: PTH114
+    if not output_link.is_free(file):
         raise BadRequest(f"{plain(file)} exists, and the link to the output replaces no file: name another, or move it")
 
 

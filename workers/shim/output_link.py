@@ -1,7 +1,7 @@
 """Makes the links to the log of a run that its submitter asked for. Runs in the job's first process, as the submitter.
 
 A link, and no second copy: the log stays one file that is kept within its limit, and the link shows it as it grows.
-Standard library only.
+Standard library only, but for the rule that submit shares.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 
+from gpuqueue.system.output_link import is_free
 from workers.shim.not_started import why
 
 TYPE_CHECKING = False
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-#: Where an earlier run's link leads. Only such a link is replaced.
-_OF_A_RUN = re.compile(r".*/[0-9]{1,18}/[0-9]{1,9}\.[0-9a-z]{1,64}/(log|stderr)", re.DOTALL)
 _CODE = re.compile(r"%(.)", re.DOTALL)
 
 
@@ -56,16 +55,8 @@ def link(path: str, target: str) -> None:
     try:
         os.symlink(target, path)
     except FileExistsError:
-        if not is_link_to_log(path):
+        if not is_free(path):
             raise
         new = f"{path}.{os.getpid()}"
         os.symlink(target, new)
         os.rename(new, path)
-
-
-def is_link_to_log(path: str) -> bool:
-    """Return whether *path* is a link to the log of a run."""
-    try:
-        return bool(_OF_A_RUN.fullmatch(os.readlink(path)))
-    except OSError:
-        return False

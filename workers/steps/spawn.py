@@ -149,12 +149,15 @@ class Spawn:
         return env
 
     def _outputs(self, run: LiveRun, spec: JobSpec) -> Mapping[str, str | None] | None:
-        """Return the links to the logs of *run*. The submitter sees them only on this host, where the logs are."""
+        """Return the links to the logs of *run*.
+
+        Where hosts share the directory, other hosts see a link that leads nowhere there: the logs are on this host.
+        """
         if spec.output is None and spec.error is None:
             return None
         if spec.account.host != self._settings.host:
-            run.notes.append(f"no link to its output: it runs on {self._settings.host}, and gpuqueue logs shows it")
-            return None
+            host = self._settings.host
+            run.notes.append(f"the link to its output leads to its log on {host}; elsewhere gpuqueue logs shows it")
         return {"log": spec.output, "stderr": spec.error}
 
     def _shim_of(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim:

@@ -188,8 +188,12 @@ def refused(site: Any, **fields: Any) -> str:
 def test_a_link_to_the_output_that_cannot_be_made_is_refused(site: Any, tmp_path: Any) -> None:
     """A file in the way, a missing directory, and code that travels are named at submit; an earlier link is not."""
     (tmp_path / "old.txt").touch()
+    (tmp_path / "own.txt").symlink_to("old.txt")
+    (tmp_path / "broken.txt").symlink_to("nowhere")
+    (tmp_path / "folder").mkdir()
     (tmp_path / "link.txt").symlink_to("/runs/1/1.a/log")
-    assert "replaces no file" in refused(site, output="old.txt")
+    for name in ("old.txt", "own.txt", "broken.txt", "folder"):
+        assert f"{name} exists, and the link to the output replaces no file" in refused(site, output=name)
     assert "mkdir -p" in refused(site, error="logs/%j.txt")
     assert "one file for all members" in refused(site, output="out.txt", array="0-3")
     assert "gpuqueue logs ID > FILE" in refused(site, output="out.txt", snapshot=True)

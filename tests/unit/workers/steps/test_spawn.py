@@ -13,6 +13,7 @@ from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import Held, RunDir
 from workers.shim.client import Shim, Unanswered
+from workers.shim.output_link import make_links
 from workers.steps.spawn import Spawn
 
 
@@ -59,6 +60,26 @@ def test_after_any_error_the_lock_shows_whether_there_is_a_shim(
     free = directory.try_lock()
     assert free is not None
     os.close(free)
+
+
+def test_a_retry_on_another_host_replaces_the_link_of_the_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: in a home that hosts share, the link went on showing the earlier run."""
+    monkeypatch.chdir(tmp_path)
+    Path("out.txt").symlink_to("/runs/1/1.a/log")
+    held = Held(job_id=1, token="2.b", devices=())
+    run = LiveRun(held=held, directory=RunDir.create(tmp_path / "runs", held), since_s=0.0)
+    spawn = Spawn.__new__(Spawn)
+    environ = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_HOST": "gpu2"}
+    spawn._settings = Settings.load(environ)
+
+    outputs = spawn._outputs(run, make_spec(output="out.txt"))
+
+    assert outputs is not None
+    make_links(outputs, {"GPUQUEUE_JOB_ID": "1", "GPUQUEUE_RUN_DIR": "/runs/1/2.b"})
+    assert "/runs/1/2.b/log" == str(Path("out.txt").readlink())
+    assert ["the link to its output leads to its log on gpu2; elsewhere gpuqueue logs shows it"] == [*run.notes]
 
 
 @pytest.mark.parametrize(
