@@ -43,6 +43,20 @@ class Condition(str, Enum):
         return words.get(self, "succeeded")
 
 
+#: The dependencies of Slurm that there are here.
+OF_SLURM = {
+    "afterok": Condition.OK,
+    "afterany": Condition.ANY,
+    "afternotok": Condition.FAIL,
+    "aftercorr": Condition.CORR,
+}
+#: What to know in place of the others.
+_IN_PLACE = {
+    "after": "a job waits for the end of another, not for its start: --after 12:any",
+    "singleton": "in place of it: --dedupe KEY, with which a second submit queues nothing while the first job is there",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Dependency:
     """Another job, and how it must have ended."""
@@ -81,10 +95,23 @@ class Dependency:
             if _MEMBER.match(word.strip()):
                 raise BadRequest(f"{brief(word)}: a job can wait only for a whole array: write {word.split('_')[0]}")
             if match is None or match[2] not in {None, *(each.value for each in Condition)}:
-                examples = "write --after 12, or 12:ok, 12:any, 12:fail, 12:corr; several with commas"
-                raise BadRequest(f"{brief(word)} is no job to wait for: {examples}")
+                raise BadRequest(f"{brief(word)} is no job to wait for: {_meant(text)}")
             found.append(cls(int(match[1]), Condition(match[2] or Condition.OK)))
         return tuple(found)
+
+
+def _meant(text: str) -> str:
+    """Return what to type in place of *text*, such as ``afterok:12:13`` of Slurm."""
+    typed = []
+    for word in text.split(","):
+        kind, *ids = word.strip().split(":")
+        condition = OF_SLURM.get(kind)
+        if kind in _IN_PLACE:
+            return _IN_PLACE[kind]
+        if condition is None or not ids or not all(map(_DEPENDENCY.fullmatch, ids)):
+            return "write --after 12, or 12:ok, 12:any, 12:fail, 12:corr; several with commas"
+        typed += ids if condition is Condition.OK else [f"{number}:{condition}" for number in ids]
+    return f"did you mean --after {','.join(typed)}?"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

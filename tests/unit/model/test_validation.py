@@ -59,6 +59,30 @@ def test_dependencies_are_written_in_many_ways() -> None:
             validation.dependencies(strange)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("afterok:1", "did you mean --after 1?"),
+        ("afterok:1:2", "did you mean --after 1,2?"),
+        ("afterany:1,afternotok:2:3", "did you mean --after 1:any,2:fail,3:fail?"),
+        ("aftercorr:1", "did you mean --after 1:corr?"),
+        ("after:1+5", "not for its start: --after 12:any"),
+        ("singleton", "--dedupe KEY"),
+        ("afterok:1,singleton", "--dedupe KEY"),
+        ("afterok", "write --after 12, or 12:ok"),
+        ("afterok:1_2", "write --after 12, or 12:ok"),
+        ("afterok:1?afterany:2", "write --after 12, or 12:ok"),
+        ("expand:1", "write --after 12, or 12:ok"),
+    ],
+)
+def test_a_dependency_of_slurm_is_refused_with_what_to_type(typed: str, meant: str) -> None:
+    """A line from a script for sbatch names the same jobs in other words."""
+    with pytest.raises(BadRequest, match=r" is no job to wait for: ") as refused:
+        validation.dependencies(typed)
+
+    assert meant in str(refused.value)
+
+
 def test_a_spec_keeps_its_waits_and_retries() -> None:
     """A spec keeps its waits and retries through the codec."""
     waits = Waits(after=(Dependency(3, Condition.FAIL),), begin_at=NOW, hold=True, dedupe="k")
