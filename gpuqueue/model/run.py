@@ -168,6 +168,8 @@ class NoteKind(str, Enum):
     HIDDEN_FAILURE = "hidden_failure"
     #: The run failed, and its log says that a port was in use already.
     PORT_TAKEN = "port_taken"
+    #: The run failed, and its log says that it read the UUID of a device as a number.
+    UUID_AS_NUMBER = "uuid_as_number"
     #: The run has left files in /dev/shm that no process uses.
     LEFT_SHARED_MEMORY = "left_shared_memory"
     #: They were removed, as the site wants it (setting ``remove_shared_memory``).
@@ -239,6 +241,12 @@ def _of_port_taken(_note: RunNote) -> str:
     )
 
 
+def _of_uuid_as_number(_note: RunNote) -> str:
+    return (
+        "it reads numbers from CUDA_VISIBLE_DEVICES, which has the UUIDs of its devices; submit it with --visible index"
+    )
+
+
 def _of_left_shared_memory(note: RunNote) -> str:
     more = f" ({note.count - len(note.items)} more files are there)" if note.count > len(note.items) > 0 else ""
     paths = " ".join(f"/dev/shm/{name}" for name in note.items)  # noqa: S108 - where shared memory is
@@ -258,6 +266,7 @@ _SENTENCES: Mapping[str, Callable[[RunNote], str]] = MappingProxyType(
         NoteKind.ENDED_PROCESSES.value: _of_ended_processes,
         NoteKind.HIDDEN_FAILURE.value: _of_hidden_failure,
         NoteKind.PORT_TAKEN.value: _of_port_taken,
+        NoteKind.UUID_AS_NUMBER.value: _of_uuid_as_number,
         NoteKind.LEFT_SHARED_MEMORY.value: _of_left_shared_memory,
         NoteKind.REMOVED_SHARED_MEMORY.value: _of_removed_shared_memory,
     }

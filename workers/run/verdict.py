@@ -92,9 +92,15 @@ _ASSERTED = re.compile(rb"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT",
 _HOST_FAILED = tuple(os.strerror(code) for code in (EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS, ESTALE))
 #: How the shim's reasons for a failure begin before it knows the job's command. These reasons name nothing of the job.
 _NOT_YET_THE_JOBS = ("cannot prepare the process", "cannot make a control group", "cannot make a process")
-#: Messages of a program that cannot listen on a port, because another process does: those of the C library and of
-#: accelerate.
-_PORT_TAKEN = re.compile(rb"EADDRINUSE|address already in use|another process is utilizing it", re.IGNORECASE)
+#: Texts in the log of a run that failed -> the note with a remedy. The first are those of a program that cannot listen
+#: on a port, because another process does: of the C library and of accelerate. A MIG instance has no number, so no
+#: option would help.
+_HINTS = {
+    NoteKind.PORT_TAKEN: re.compile(
+        rb"EADDRINUSE|address already in use|another process is utilizing it", re.IGNORECASE
+    ),
+    NoteKind.UUID_AS_NUMBER: re.compile(rb"invalid literal for int\(\) with base \d+: b?[\"'][\s\[]*(?:GPU|sim)-"),
+}
 #: A figure that is larger than any device's memory. The job writes the files, so they may hold anything.
 _ABSURD = 2**60
 #: Most reports that are read per run, and most bytes of one report.
@@ -178,10 +184,10 @@ def _last_exception(lines: Sequence[bytes], end: int) -> tuple[int, int] | None:
     return None
 
 
-def port_hint(ending: Ending, log_tail: bytes) -> RunNote | None:
-    """Return the note that a run failed because another process had its port, None if it shows no sign of that."""
-    is_failed = _failed_by_itself(ending) or ending.kind is EndingKind.TIMED_OUT  # the other ranks may wait for ever
-    return RunNote(kind=NoteKind.PORT_TAKEN.value) if is_failed and _PORT_TAKEN.search(log_tail) else None
+def hints(ending: Ending, log_tail: bytes) -> Iterator[RunNote]:
+    """Yield the notes that say how to mend a run that failed, by the texts in its log."""
+    if _failed_by_itself(ending) or ending.kind is EndingKind.TIMED_OUT:  # the other ranks may wait for ever
+        yield from (RunNote(kind=kind.value) for kind, text in _HINTS.items() if text.search(log_tail))
 
 
 def hidden_failure(ending: Ending, report: InsideReport | None, logs: Iterable[bytes]) -> RunNote | None:

@@ -31,8 +31,8 @@ from workers.run.verdict import (
     clears_devices,
     device_fault,
     hidden_failure,
+    hints,
     judged,
-    port_hint,
     read_reports,
     tail,
 )
@@ -121,13 +121,13 @@ class Judge:
                 peak_bytes=peak_bytes,
                 snapshot=full,
             )
-            more = (hidden_failure(ending, report, logs), port_hint(ending, log_tail))
+            hidden = hidden_failure(ending, report, logs)
             return Conclusion(
                 ending=ending,
                 devices=devices,
                 duration_s=end.duration_s,
                 shortage=shortage,
-                notes=(*end.notes, *(note for note in more if note is not None)),
+                notes=(*end.notes, *([] if hidden is None else [hidden]), *hints(ending, log_tail)),
             )
         except Exception:
             log.exception("%s: its peaks and its cause of failure could not be determined", run)

@@ -6,7 +6,7 @@ import pytest
 
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.text.units import GIB, MIB
-from workers.run.verdict import MAX_ERROR, TAIL_BYTES, InsideReport, hidden_failure, judged, port_hint, tail
+from workers.run.verdict import MAX_ERROR, TAIL_BYTES, InsideReport, hidden_failure, hints, judged, tail
 
 FAILED = Ending.from_status(1)
 DIED = InsideReport(out_of_memory=True)
@@ -291,7 +291,31 @@ def test_a_process_that_died_of_it_needs_no_log_either(message: str, items: tupl
 )
 def test_a_run_whose_port_another_process_had_gets_one_hint(ending: Ending, log: bytes, *, helps: bool) -> None:
     """Launchers of training take the same port by default, so a second run on the host fails."""
-    note = port_hint(ending, log)
+    notes = [note.words for note in hints(ending, log)]
 
-    assert helps is (note is not None)
-    assert note is None or "take $MASTER_PORT, which is free for each run" in note.words
+    assert helps is bool(notes)
+    assert not notes or "take $MASTER_PORT, which is free for each run" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("ending", "literal", "helps"),
+    [
+        (FAILED, b"'GPU-5a1c'", True),
+        (FAILED, b"'sim-nodeA-0'", True),
+        (FAILED, b"'GPU-5a1c,GPU-77d0'", True),
+        (FAILED, b"b' GPU-5a1c'", True),
+        (Ending.stopped(EndingKind.TIMED_OUT, -15), b"'GPU-5a1c'", True),
+        (FAILED, b"'MIG-5a1c'", False),
+        (FAILED, b"''", False),
+        (FAILED, b"'batch'", False),
+        (Ending.from_status(0), b"'GPU-5a1c'", False),
+    ],
+)
+def test_a_run_that_reads_a_uuid_as_a_number_gets_one_hint(ending: Ending, literal: bytes, *, helps: bool) -> None:
+    """A MIG instance keeps its UUID in any case, so the option would not help."""
+    line = b"ValueError: invalid literal for int() with base 10: " + literal + b"\n"
+
+    notes = [note.words for note in hints(ending, line * 2)]
+
+    assert helps is bool(notes)
+    assert not notes or [True] == ["submit it with --visible index" in words for words in notes]
