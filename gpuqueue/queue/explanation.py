@@ -214,6 +214,11 @@ class Explanation:
         return self.higher + self.theirs + self.own_before
 
     @property
+    def has_room(self) -> bool:
+        """Whether there is room for it now, which the jobs before it may take."""
+        return self.start is not None and not self.start.blockers and not self.start.limited
+
+    @property
     def limit(self) -> LimitReached | None:
         """The first limit that blocks the job."""
         return self.limits[0] if self.limits else None

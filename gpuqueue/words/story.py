@@ -15,7 +15,7 @@ from gpuqueue.model.page import StepKind, StoryStep
 from gpuqueue.model.run import BY_SIGNAL, EARLY_SIGNAL, Ending, EndingKind, Record, Run, StartKind, state_after
 from gpuqueue.text.units import format_bytes
 from gpuqueue.words.values import place_of
-from gpuqueue.words.waiting import GOALS
+from gpuqueue.words.waiting import GOALS, TURN
 
 #: Waits that are shorter are no part of the story, in seconds.
 SHORT_S = 1.0
@@ -102,7 +102,7 @@ def story_of(record: Record, events: Sequence[Event]) -> Iterator[StoryStep]:
 
 
 def _wait(since: datetime, reason: WaitReason | None, duration_s: float | None) -> StoryStep:
-    goal = "for its turn" if reason is None else GOALS[reason]
+    goal = TURN if reason is None else GOALS[reason]
     return StoryStep(at=since, kind=StepKind.WAIT, words=goal, duration_s=duration_s)
 
 

@@ -10,6 +10,8 @@ from gpuqueue.text.units import format_bytes
 if TYPE_CHECKING:
     from gpuqueue.model.page import QueueRow
 
+#: What a job without a reason waits for.
+TURN = "for its turn"
 #: What a job with each reason waits for: it waits ``for memory``.
 GOALS = {
     WaitReason.MEMORY: "for memory",

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from gpuqueue.cli.output.render import is_dumb
 from gpuqueue.client import Client
@@ -15,7 +16,9 @@ from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.text.sanitize import in_words
 from gpuqueue.text.units import format_bytes, format_duration
-from gpuqueue.words.waiting import GOALS
+
+if TYPE_CHECKING:
+    from gpuqueue.client.why import Why
 
 #: Shortest wait that is reported, and shortest time after which arrived bytes are, in seconds.
 PATIENCE_S, BYTES_PATIENCE_S = 1.0, 0.5
@@ -79,7 +82,8 @@ class WaitLine(UpdatedLine):
         super().__init__()
         self._client = client
         self._asked_s = self._wrote_s = float("-inf")
-        self._why = self._reported = ""
+        self._reported = ""
+        self._found: Why | None = None
 
     def seen(self, job: Job) -> None:
         """Update the line for the current state of the job."""
@@ -93,27 +97,24 @@ class WaitLine(UpdatedLine):
             self._write(job, now)
 
     def _write(self, job: Job, now: float) -> None:
-        reason = f"job {job.label} waits {GOALS[job.reason] if job.reason else ''}".rstrip()
+        from gpuqueue.words.why.sentences import waits_in_brief  # noqa: PLC0415 - lazy: most jobs start at once
+
         if not self._is_terminal:
+            reason = str(job.reason)
             if reason != self._reported:
                 self._reported = reason
                 self._ask(job, now)
-                print_message("gpuqueue", self._line(reason))
+                print_message("gpuqueue", waits_in_brief(job, self._found))
             return
         if now - self._asked_s >= ASK_S:
             self._ask(job, now)
         waited_s = max(0.0, (datetime.now(timezone.utc) - job.submitted_at).total_seconds())
         width = shutil.get_terminal_size().columns - BESIDE
         so_far = f"{waited_s:.0f}s" if waited_s < 60 else format_duration(waited_s)  # noqa: PLR2004 - a minute
-        line = self._line(f"{reason}, {so_far} so far")
+        line = waits_in_brief(job, self._found, so_far)
         self._show(in_words(line, max(1, width)))  # a wrapped line could not be cleared
 
     def _ask(self, job: Job, now: float) -> None:
-        from gpuqueue.words.why.sentences import in_brief  # noqa: PLC0415 - lazy import: most jobs start at once
-
         self._asked_s = now
         with contextlib.suppress(GpuQueueError):  # the explanation is optional
-            self._why = in_brief(self._client.jobs.why(job.id))
-
-    def _line(self, words: str) -> str:
-        return f"{words}; {self._why}" if self._why else words
+            self._found = self._client.jobs.why(job.id)

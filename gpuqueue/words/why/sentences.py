@@ -18,7 +18,7 @@ from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_duration
 from gpuqueue.words import values
 from gpuqueue.words.values import clock, short_time, when
-from gpuqueue.words.waiting import SENTENCES
+from gpuqueue.words.waiting import GOALS, SENTENCES, TURN
 from gpuqueue.words.why.devices import called, count, label, named, nearest, rest_line, why_not
 from gpuqueue.words.why.start import have, limits_of, start_lines
 
@@ -83,27 +83,42 @@ def _obstacles(found: Why, explanation: Explanation) -> Iterator[str]:
     yield from reserved_lines(found, SystemClock().now())
 
 
-def in_brief(found: Why) -> str:
-    """Return in a few words when there is room for a job and how many jobs go before it; empty if it does not wait."""
-    explanation = found.explanation
-    if explanation is None:
-        return ""
-    order = place_in_brief(explanation)
+def waits_in_brief(job: Job, found: Why | None, so_far: str = "") -> str:
+    """Return in one line what *job* waits for, when there is room, and how many jobs go before it.
+
+    *found* may be older than *job*, or missing. *so_far* is how long it has waited, in words.
+    """
+    explanation = None if found is None else found.explanation
+    goal = TURN if job.reason is None else GOALS[job.reason]
+    if explanation is not None and job.reason is WaitReason.MEMORY and explanation.has_room:
+        goal = TURN  # the store has one reason for both
+    waits = f"job {job.label} waits {goal}{so_far and f', {so_far} so far'}"
+    return waits if found is None or explanation is None else f"{waits}; {_in_brief(found, explanation)}"
+
+
+def _in_brief(found: Why, explanation: Explanation) -> str:
     start = explanation.start
     if start is None:
-        return order
-    return f"{_room_in_brief(found, explanation, start)}; {order}"
-
-
-def place_in_brief(explanation: Explanation) -> str:
-    """Return how many jobs go before a job that waits, in a few words."""
-    return f"{count(explanation.before, 'job')} before it" if explanation.before else "nobody before it"
-
-
-def _room_in_brief(found: Why, explanation: Explanation, start: Start) -> str:
+        return place_in_brief(explanation)
     where = ", ".join(label(found, device) for device in start.devices)
-    if not start.blockers and not start.limited:
-        return f"room on {where}"
+    if explanation.has_room:
+        return place_in_brief(explanation, f" on {where}")
+    return f"{_room_in_brief(found, explanation, start, where)}; {place_in_brief(explanation)}"
+
+
+def place_in_brief(explanation: Explanation, where: str = "") -> str:
+    """Return how many jobs go before a job that waits, and whether there is room now, in a few words.
+
+    *where* is on which devices, if the reader should know.
+    """
+    before = explanation.before
+    if not explanation.has_room:
+        return f"{count(before, 'job')} before it" if before else "nobody before it"
+    order = f"but {count(before, 'job')} {'is' if before == 1 else 'are'}" if before else "and nobody is"
+    return f"there is room{where}, {order} before it"
+
+
+def _room_in_brief(found: Why, explanation: Explanation, start: Start, where: str) -> str:
     if start.at_ms is not None:
         return f"by {short_time(from_epoch_ms(start.at_ms))} on {where}"
     if start.limited and explanation.room is not None and explanation.room.reserved_for is not None:

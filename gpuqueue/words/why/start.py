@@ -28,7 +28,7 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
         yield _no_start(found, explanation)
         return
     where = _where(found, start)
-    if not start.blockers and not start.limited:
+    if explanation.has_room:
         yield f"there is room on {where}: it starts {_after_room(found, start)}"
         return
     if start.at_ms is not None:

@@ -21,7 +21,7 @@ from gpuqueue.text.sanitize import cells
 from gpuqueue.text.units import GIB
 from gpuqueue.words.values import clock
 from gpuqueue.words.why.devices import WORDS, nearest, rest_line
-from gpuqueue.words.why.sentences import in_brief, sentences
+from gpuqueue.words.why.sentences import place_in_brief, sentences, waits_in_brief
 
 AT = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 FAR = "trainer-with-a-long-name.vision.example.org"
@@ -356,9 +356,35 @@ def test_a_job_behind_a_reservation_shows_the_time_of_the_reserved_job() -> None
 )
 def test_who_waits_at_a_terminal_reads_the_same_in_brief(start: Start, room: RoomUnderLimits, brief: str) -> None:
     """The short form agrees with `why`. Regression: `run` said that there was room for a job that a limit held back."""
-    printed = in_brief(replace(FOUND, explanation=replace(EXPLANATION, limits=(LIMIT,), start=start, room=room)))
+    found = replace(FOUND, explanation=replace(EXPLANATION, limits=(LIMIT,), start=start, room=room))
+    printed = waits_in_brief(WAITS, found, "30s")
 
-    assert re.fullmatch(f"{brief}; 12 jobs before it", printed), printed
+    assert re.fullmatch(f"job 12 waits for memory, 30s so far; {brief}; 12 jobs before it", printed), printed
+
+
+@pytest.mark.parametrize(
+    ("own_before", "reason", "words"),
+    [
+        (4, WaitReason.MEMORY, "job 12 waits for its turn; there is room on a:0, but 4 jobs are before it"),
+        (1, WaitReason.MEMORY, "job 12 waits for its turn; there is room on a:0, but 1 job is before it"),
+        (0, None, "job 12 waits for its turn; there is room on a:0, and nobody is before it"),
+        (0, WaitReason.BEGIN, "job 12 waits for its start time; there is room on a:0, and nobody is before it"),
+    ],
+)
+def test_a_job_that_has_room_does_not_wait_for_memory(own_before: int, reason: WaitReason | None, words: str) -> None:
+    """It waits for the jobs before it. The page says the same, without the device."""
+    start = Start(devices=("a-0",), at_ms=LATER_MS)
+    found = replace(EXPLANATION, higher=0, theirs=0, own_before=own_before, start=start)
+
+    assert words == waits_in_brief(replace(WAITS, reason=reason), replace(FOUND, explanation=found))
+    assert words.partition("; ")[2] == place_in_brief(found, " on a:0")
+    assert "12 jobs before it" == place_in_brief(EXPLANATION)
+
+
+def test_a_job_waits_for_its_reason_if_there_is_no_explanation() -> None:
+    """The explanation is optional: the store may not answer."""
+    assert "job 12 waits for memory, 30s so far" == waits_in_brief(WAITS, None, "30s")
+    assert "job 12 waits for its turn" == waits_in_brief(replace(WAITS, reason=None), replace(FOUND, explanation=None))
 
 
 def test_a_reservation_is_the_reason_only_if_there_is_room_without_it() -> None:
