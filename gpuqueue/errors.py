@@ -156,6 +156,15 @@ def install_extra(name: str) -> str:
     return f"pip install 'gpuqueue-server[{name}]'"
 
 
+#: What to do where nobody has started a queue.
+START_ONE = "start one with gpuqueue up; if yours is elsewhere, correct GPUQUEUE_STATE_DIR"
+
+
+def no_queue(state_dir: Path) -> str:
+    """Return that nobody has started a queue in *state_dir*. The remedy is :data:`START_ONE`."""
+    return f"there is no queue in {state_dir} yet"
+
+
 def unusable(state_dir: Path, error: OSError) -> GpuQueueError:
     """Return the error for a state directory that cannot be written to."""
     return GpuQueueError(

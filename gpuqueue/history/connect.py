@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from gpuqueue.errors import HistoryUnreachable, install_extra
+from gpuqueue.errors import START_ONE, HistoryUnreachable, install_extra, no_queue
 from gpuqueue.history.revision import REVISION
 from gpuqueue.text.sanitize import without_password
 
@@ -155,6 +155,9 @@ def file_of(url: sa.URL) -> Path | None:
 
 def absent(url: sa.URL) -> HistoryUnreachable:
     """Return the error for a SQLite file that does not exist."""
+    path = file_of(url)
+    if path is not None and not path.parent.exists():
+        return HistoryUnreachable(no_queue(path.parent), f"{START_ONE} or GPUQUEUE_DATABASE_URL")
     return HistoryUnreachable(
         f"the history database at {shown(url)} is not there yet",
         "run gpuqueue up, or gpuqueue db upgrade; or correct GPUQUEUE_STATE_DIR or GPUQUEUE_DATABASE_URL",

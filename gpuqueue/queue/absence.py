@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from gpuqueue.errors import START_ONE, no_queue
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue.connect import START_THERE
 from gpuqueue.settings.settings import Settings
@@ -112,6 +113,8 @@ def why_away(settings: Settings) -> tuple[str, str]:
     if server is not None and server.alive():
         return f"it runs (pid {server.pid}), and reads its data or hangs", f"wait, then see {settings.logs_dir}"
     start = start_of(settings)
+    if settings.store_socket is None and not record_of(settings).parent.exists():  # a store leaves its directory
+        return no_queue(settings.state_dir), START_ONE
     if server is None or trouble is None:
         return "", f"is it running? Start it with {start}"
     if supervisor is not None and supervisor.alive():

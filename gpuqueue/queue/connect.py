@@ -6,11 +6,10 @@ import _socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
-from gpuqueue.errors import StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
+from gpuqueue.errors import START_ONE, StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
 from gpuqueue.queue.resp.client import RespClient
 from gpuqueue.queue.resp.connection import Gone, NotLetIn, RespError, parsed
 from gpuqueue.text.sanitize import brief, without_password
@@ -173,8 +172,10 @@ def _unreachable(error: Exception, url: str, where: str, why_away: WhyAway | Non
     if insecure:
         return StoreUnreachable(f"there is no secure connection to {where}: {insecure}")
     reason, remedy = ("", START_THERE) if why_away is None else why_away()
+    if remedy == START_ONE:  # there is none that could answer
+        return StoreUnreachable(reason, remedy)
     what = f"{where} does not answer"
-    return StoreUnreachable(f"{what}: {reason}" if reason else what, f"{remedy}{_hint_at_mistake(url, causes)}")
+    return StoreUnreachable(f"{what}: {reason}" if reason else what, f"{remedy}{_hint_at_tls(url, causes)}")
 
 
 def not_open_error(words: str) -> StoreNotOpen:
@@ -202,11 +203,10 @@ def _no_secure_line(causes: Iterable[BaseException]) -> str:
     return ""
 
 
-def _hint_at_mistake(url: str, causes: Iterable[BaseException]) -> str:
+def _hint_at_tls(url: str, causes: Iterable[BaseException]) -> str:
     """Return a hint at a likely mistake in the URL, empty if there is none.
 
-    A server that expects TLS closes a connection without it. A store that has run once has left at least the directory
-    of its socket.
+    A server that expects TLS closes a connection without it.
     """
     parts = urlsplit(url)
     if parts.scheme == "rediss":
@@ -216,9 +216,7 @@ def _hint_at_mistake(url: str, causes: Iterable[BaseException]) -> str:
     )
     if parts.scheme == "redis" and was_closed:
         return ". It closed the connection: does it want TLS? Then its address begins with rediss://"
-    if parts.scheme != "unix" or Path(unquote(parts.path)).parent.exists():
-        return ""
-    return ". Nothing is there at all: is GPUQUEUE_STATE_DIR right?"
+    return ""
 
 
 def _message_for(error: RespError, words: Mapping[str, str]) -> str | None:

@@ -23,9 +23,10 @@ def test_a_newcomer_gets_through(home: Home, tmp_path: Path) -> None:
 
 #: Commands before `gpuqueue up` -> the exit code, and the remedy that the message must name.
 BEFORE_UP = {
-    "queue": (4, "Start it with gpuqueue up"),
-    "submit train.py --mem 1G": (4, "Start it with gpuqueue up"),
-    "top": (4, "Start it with gpuqueue up"),
+    "queue": (4, "yet: start one with gpuqueue up"),
+    "submit train.py --mem 1G": (4, "yet: start one with gpuqueue up"),
+    "top": (4, "yet: start one with gpuqueue up"),
+    "gpus": (4, "yet: start one with gpuqueue up"),
     "history": (4, "run gpuqueue up, or gpuqueue db upgrade"),
     "up --devices four": (2, "write auto, gpu, cpu, or simulated ones like sim:4x24G"),
     "status": (4, "start: gpuqueue up"),
