@@ -401,6 +401,16 @@ def test_a_page_has_at_most_900_words(page: Path) -> None:
     assert len(page.read_text().split()) <= MAX_WORDS
 
 
+def test_the_tutorial_installs_what_the_readme_does() -> None:
+    """A newcomer goes from one page to the other, and each command of both works. Only the tutorial needs PyTorch."""
+    line = re.compile(r"^ *pip install \. 'gpuqueue-server\[([a-z,]+)\]'", re.MULTILINE)
+
+    first, then = (set(line.findall(page.read_text())[0].split(",")) for page in (ROOT / "README.md", READ_THROUGH[0]))
+
+    assert {"examples"} == then - first
+    assert set() == first - then
+
+
 def shown_commands(page: Path) -> list[str]:
     """Return each line of a code block, fenced or indented, that calls one of gpuqueue's programs."""
     lines = []
