@@ -109,12 +109,17 @@ def why_away(settings: Settings) -> tuple[str, str]:
     original = ownership.original_of(settings.state_dir)
     if original is not None:
         return ownership.copy_words(settings.state_dir, original), ownership.IN_A_COPY
-    server, (trouble, supervisor) = ownership.process_of(settings.state_dir, ownership.STORE_PID), _read(settings)
+    server = ownership.process_of(settings.state_dir, ownership.STORE_PID)
     if server is not None and server.alive():
         return f"it runs (pid {server.pid}), and reads its data or hangs", f"wait, then see {settings.logs_dir}"
-    start = start_of(settings)
     if settings.store_socket is None and not record_of(settings).parent.exists():  # a store leaves its directory
         return no_queue(settings.state_dir), START_ONE
+    return _why_ended(settings, server)
+
+
+def _why_ended(settings: Settings, server: ProcessIdentity | None) -> tuple[str, str]:
+    """Return why the store does not run whose process was *server*, empty if nobody knows, and what to do about it."""
+    start, (trouble, supervisor) = start_of(settings), _read(settings)
     if server is None or trouble is None:
         return "", f"is it running? Start it with {start}"
     if supervisor is not None and supervisor.alive():

@@ -8,11 +8,111 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gpuqueue.system.slurm_script import ONE_COMMAND, OPTIONS, in_gpus, in_gres, requested
 from gpuqueue.text.sanitize import brief
+
+#: How a line begins that sbatch reads.
+SBATCH = "#SBATCH"
+
+
+class Counterpart(NamedTuple):
+    """What there is here for an option of sbatch: an option of ``submit``, or in *otherwise* what to know instead.
+
+    *letter* is the short form of the option of sbatch.
+    """
+
+    letter: str = ""
+    option: str = ""
+    otherwise: str = ""
+
+
+_ONE_COMMAND = "gpuqueue starts the command once; torchrun starts a process for each GPU"
+#: Options of sbatch -> their counterparts. A test holds docs/howto/for-slurm-users.md to it.
+OPTIONS: Mapping[str, Counterpart] = {
+    "account": Counterpart("A", otherwise="jobs count for your user"),
+    "array": Counterpart("a", "--array"),
+    "begin": Counterpart("b", "--begin"),
+    "chdir": Counterpart("D", "--cwd"),
+    "comment": Counterpart(otherwise="gpuqueue note ID TEXT"),
+    "constraint": Counterpart("C", "--device-type"),
+    "cpus-per-gpu": Counterpart(option="--cpus"),
+    "cpus-per-task": Counterpart("c", "--cpus"),
+    "dependency": Counterpart("d", "--after"),
+    "error": Counterpart("e", "--error"),
+    "exclusive": Counterpart(option="--exclusive"),
+    "export": Counterpart(otherwise="the job has your environment, and --env adds to it"),
+    "gpus": Counterpart("G", "--gpus"),
+    "gpus-per-node": Counterpart(option="--gpus"),
+    "gpus-per-task": Counterpart(option="--gpus"),
+    "gres": Counterpart(option="--gpus"),
+    "hold": Counterpart("H", "--hold"),
+    "job-name": Counterpart("J", "--name"),
+    "mail-type": Counterpart(option="--on-end"),
+    "mail-user": Counterpart(option="--on-end"),
+    "mem": Counterpart(option="--cpu-mem"),
+    "mem-per-cpu": Counterpart(option="--cpu-mem"),
+    "mem-per-gpu": Counterpart(option="--cpu-mem"),
+    "no-requeue": Counterpart(option="--no-requeue"),
+    "nodelist": Counterpart("w", "--device"),
+    "nodes": Counterpart("N", otherwise="a job runs on one host"),
+    "ntasks": Counterpart("n", otherwise=_ONE_COMMAND),
+    "ntasks-per-node": Counterpart(otherwise=_ONE_COMMAND),
+    "output": Counterpart("o", "--output"),
+    "partition": Counterpart("p", "--pool"),
+    "qos": Counterpart("q", "--priority"),
+    "requeue": Counterpart(otherwise="a lost job is queued again anyway"),
+    "signal": Counterpart(option="--signal"),
+    "test-only": Counterpart(option="--dry-run"),
+    "time": Counterpart("t", "--time"),
+    "wait": Counterpart("W", otherwise="gpuqueue run, or gpuqueue wait ID"),
+    "wrap": Counterpart(otherwise="put the command after --: -- sh -c 'A && B'"),
+}
+_LONG = {counterpart.letter: name for name, counterpart in OPTIONS.items() if counterpart.letter}
+#: Options of sbatch without a value.
+_FLAGS = {"exclusive", "hold", "no-requeue", "requeue", "test-only", "wait"}
+
+
+def counterpart_of(option: str) -> tuple[str, Counterpart] | None:
+    """Return the long form and the counterpart of *option* of sbatch, such as ``--gres`` or ``-J``; None if unknown."""
+    name = option[2:] if option.startswith("--") else _LONG.get(option[1:], "")
+    return (f"--{name}", OPTIONS[name]) if name in OPTIONS else None
+
+
+def requested(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the options that sbatch reads, those in lines before the first command: the line, the option, its value.
+
+    An option has its long form, or is a letter that is unknown.
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith(SBATCH) and line[len(SBATCH) :][:1] in {"", " ", "\t"}:
+            yield from ((number, *option) for option in _options(line[len(SBATCH) :]))
+        elif line.strip() and not line.lstrip().startswith("#"):
+            return
+
+
+def _options(line: str) -> Iterator[tuple[str, str]]:
+    """Yield the options in a *line*, with their values."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # a quotation mark without its second
+        words = line.split()
+    while words:
+        word = words.pop(0)
+        if word.startswith("--"):
+            name, given, value = word[2:].partition("=")
+        elif word.startswith("-") and word != "-":
+            name, value = _LONG.get(word[1], word[1]), word[2:]
+            given = value
+        else:
+            continue
+        if not given and name not in _FLAGS and words and not words[0].startswith("-"):
+            value = words.pop(0)
+        yield name, value
+
+
+# ---- as options of submit -------------------------------------------------------------------------------------------
 
 #: What starts several tasks, or depends on their number.
 _STARTS_TASKS = re.compile(
@@ -89,7 +189,7 @@ def _fault(option: str, value: str, text: str) -> str | None:
         and value not in {"", "1"}
         and _STARTS_TASKS.search(text)
     ):
-        return ONE_COMMAND
+        return _ONE_COMMAND
     return None
 
 
@@ -161,8 +261,25 @@ def _exported(value: str, _values: Mapping[str, str]) -> Sequence[str] | str:
     return [f"--env={part}" for part in value.split(",") if "=" in part] or (() if value.upper() == "ALL" else "")
 
 
+def _in_gpus(option: str, value: str) -> list[str]:
+    """Return the options for a number of GPUs and their type, such as ``a100:2``, ``a100``, ``2`` or ``gpu:a100:2``."""
+    typed = []
+    for part in value.replace("gres/", "").split(","):
+        kind, _, count = part.partition("(")[0].removeprefix("gpu").removeprefix(":").rpartition(":")
+        if not (count.isascii() and count.isdigit()):
+            kind, count = count, "1"
+        typed += [f"{option} {count}"] if count.lstrip("0") not in {"", "1"} else []
+        typed += [f"--device-type {shlex.quote(kind)}"] if kind else []
+    return typed
+
+
+def _in_gres(option: str, value: str) -> list[str]:
+    """Return the options for ``gpu:a100:2``; other resources have none."""
+    return _in_gpus(option, ",".join(part for part in value.split(",") if part.removeprefix("gres/")[:3] == "gpu"))
+
+
 def _gres(value: str, _values: Mapping[str, str]) -> Sequence[str] | str:
-    return _split(in_gres("--gpus", value)) or ("" if "gpu" in value else "a job shares a card by --mem")
+    return _split(_in_gres("--gpus", value)) if "gpu" in value else "a job shares a card by --mem"
 
 
 def _split(typed: Sequence[str]) -> Sequence[str]:
@@ -179,7 +296,7 @@ _READ: Mapping[str, _Reader] = {
     "error": _file("--error"),
     "exclusive": _flag("--exclusive"),
     "export": _exported,
-    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), lambda value, _: _split(in_gpus("--gpus", value))),
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), lambda value, _: _split(_in_gpus("--gpus", value))),
     "gres": _gres,
     "hold": _flag("--hold"),
     "job-name": _same("--name"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
-from functools import partial
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.model import slurm_variables
@@ -17,10 +16,8 @@ from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.system import slurm_script
 from gpuqueue.system.command_line import BYTE_ORDER_MARK, SHELLS, UTF_16, StartedFile, first_line_of
+from gpuqueue.system.sbatch_lines import SBATCH
 from gpuqueue.text.sanitize import plain
-
-#: Option -> its field of a request, if it has another name.
-_FIELDS = {"--time": "time_limit", "--no-requeue": "requeue"}
 
 
 def check(
@@ -35,14 +32,14 @@ def check(
     reader = started.reader or _reader_of(text)
     fault, remark = _line_ends(started, text, reader, "" if request.cwd is None else spec.cwd)
     faults, remarks = [fault], [remark]
-    if slurm_script.SBATCH.encode() in text:
+    if SBATCH.encode() in text:
         is_read = slurm_variables.MARK in spec.env
         fault, more = slurm_script.judged(
             plain(started.path),
             text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace").replace("\r\n", "\n"),
             reader=reader if reader in SHELLS else None,
             known={*spec.env, *(slurm_variables.names(spec.env) if is_read else ())},
-            is_open=None if is_read else partial(_is_open, request),
+            is_read=is_read,
         )
         faults.append(fault)
         remarks += more
@@ -83,10 +80,3 @@ def _line_ends(started: StartedFile, text: bytes, reader: str, cwd: str) -> tupl
         trouble = "ends its lines with \\r, as on Windows" if has_returns else "begins with a byte order mark"
         return None, f"warning: {name} {trouble}, which {reader} takes for a part of its words: {repair}"
     return None, None
-
-
-def _is_open(request: JobRequest, option: str) -> bool:
-    """Return whether *request* has no value of its own for an *option* of ``submit``."""
-    name = _FIELDS.get(option, option[2:].replace("-", "_"))
-    value = getattr(request, name, None)
-    return value in (None, (), "") or value == getattr(JobRequest(""), name)

@@ -294,7 +294,7 @@ def test_a_script_is_judged_alike_over_each_connection(client: Client, tmp_path:
     assert ("/bin/sh", str(tmp_path / "dos.sh")) == spec.argv
     client.jobs.spec_of(JobRequest("seeds.sh", mem="1M", cwd=tmp_path, snapshot=False), note=notes.append)
 
-    assert ["seeds.sh: the #SBATCH line 2 is not read: add --name seeds"] == notes
+    assert ["seeds.sh: its #SBATCH line is not read here: gpuqueue submit seeds.sh reads them"] == notes
 
 
 # ---- the same errors -------------------------------------------------------------------------------------------------

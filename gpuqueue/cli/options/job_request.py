@@ -269,7 +269,7 @@ class WithRest(in_files.Explaining):
         """Return *error* with the option that is meant: that for an option of Slurm, or else a close one."""
         if not isinstance(error, click.NoSuchOption):
             return error
-        from gpuqueue.system.slurm_script import counterpart_of  # noqa: PLC0415 - only for a mistyped option
+        from gpuqueue.system.sbatch_lines import counterpart_of  # noqa: PLC0415 - only for a mistyped option
 
         known = counterpart_of(error.option_name)
         if known is None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from gpuqueue.system.sbatch_lines import read
+from gpuqueue.cli.commands.submit import submit
+from gpuqueue.system.sbatch_lines import OPTIONS, counterpart_of, read
+from gpuqueue.system.slurm_script import VARIABLES
+
+ROOT = Path(__file__).parents[3]
 
 
 def words(*lines: str, script: str = "python train.py") -> list[str]:
     """Return the options that these lines give."""
     found = read("\n".join(["#!/bin/bash", *(f"#SBATCH {line}" for line in lines), script]))
     assert found is not None
-    assert found.faults == []
+    assert (found.faults, found.unused) == ([], {})
     return [word for _, part in found.words for word in part]
 
 
@@ -117,3 +124,27 @@ def test_the_lines_decide_variables_of_slurm() -> None:
         "SLURM_JOB_ACCOUNT": "lab",
         "SLURM_CPUS_PER_TASK": "4",
     }
+
+
+def test_the_page_for_slurm_users_has_each_option() -> None:
+    """The table of the page names each option of sbatch that is known, with its counterpart, and no other."""
+    page = (ROOT / "docs/howto/for-slurm-users.md").read_text()
+    rows = [line.split("|")[1:4] for line in page.splitlines() if line.startswith("| `sbatch ")]
+    shown: dict[str, str] = {}
+    for slurms, ours, remarks in rows:
+        for option in re.findall(r"--([a-z-]+)", slurms):
+            shown[option] = shown.get(option, "") + ours + remarks
+
+    assert {*OPTIONS} == {*shown}
+    assert [] == [name for name, ours in OPTIONS.items() if ours.option and ours.option not in shown[name]]
+    page = (ROOT / "docs/howto/options-in-files.md").read_text()
+    assert [] == [name for name in VARIABLES if f"`{name}`" not in page]
+
+
+def test_the_counterparts_are_options_of_submit() -> None:
+    """An option that is named can be typed. The letters of sbatch are known as well."""
+    options = {option for param in submit.params for option in param.opts}
+
+    assert [] == [ours.option for ours in OPTIONS.values() if ours.option and ours.option not in options]
+    assert "--job-name" == (counterpart_of("-J") or "")[0]
+    assert None is counterpart_of("--lr") is counterpart_of("-z") is counterpart_of("-")

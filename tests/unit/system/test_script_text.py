@@ -166,14 +166,12 @@ def test_utf_16_cannot_run(judge: Judge) -> None:
         judge("#!/bin/sh\necho hello\n".encode("utf-16"))
 
 
-def test_what_is_left_to_type_depends_on_the_request(judge: Judge) -> None:
-    """Options that were typed are not proposed again."""
+def test_lines_for_sbatch_that_nobody_read_are_named(judge: Judge) -> None:
+    """They are read of the script that is typed, not of one that a command starts."""
     text = b"#!/bin/bash\n#SBATCH -J a --time=2:00:00 --no-requeue\ntrue\n"
-    start = "./run it.sh: the #SBATCH line 2 is not read: add"
 
-    assert [f"{start} --name a --time 2:00:00 --no-requeue"] == judge(text)
-    assert [f"{start} --name a"] == judge(text, time_limit="1h", requeue=False)
-    assert [] == judge(text, name="b", time_limit=7200, requeue=False)
+    (remark,) = judge(text)
+    assert remark == "./run it.sh: its #SBATCH line is not read here: gpuqueue submit './run it.sh' reads them"
 
 
 def test_the_language_is_that_of_the_program_that_reads_the_script(judge: Judge) -> None:

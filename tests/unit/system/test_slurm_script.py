@@ -1,125 +1,26 @@
-"""Scripts for Slurm: what their lines for sbatch ask for, and what in them works only there."""
+"""Scripts for Slurm: what in them works only there."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from gpuqueue.cli.commands.submit import submit
-from gpuqueue.system.slurm_script import OPTIONS, VARIABLES, counterpart_of, judged
+from gpuqueue.system.slurm_script import judged
 
 ROOT = Path(__file__).parents[3]
 HEAD = "#!/bin/bash\n#SBATCH --array=0-3\n"
 
 
-def verdict(text: str, *, is_shell: bool = True, typed: tuple[str, ...] = ("--array",)) -> tuple[str, str]:
-    """Return the fault and the remarks about a script, empty without any. Its array was typed."""
-    fault, remarks = judged(
-        "job.sh", text, reader="bash" if is_shell else None, known={}, is_open=lambda option: option not in typed
-    )
+def verdict(text: str, *, is_shell: bool = True) -> tuple[str, str]:
+    """Return the fault and the remarks about a script, empty without any. Its lines have been read."""
+    fault, remarks = judged("job.sh", text, reader="sh" if is_shell else None, known={}, is_read=True)
     return fault or "", "; ".join(remarks)
 
 
 def of(*lines: str) -> tuple[str, str]:
     """Return the verdict about a bash script with these lines from line 3 on."""
     return verdict(HEAD + "\n".join(lines) + "\n")
-
-
-# ---- the lines of sbatch ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("line", "typed"),
-    [
-        ("--job-name=seeds", "--name seeds"),
-        ("-J seeds", "--name seeds"),
-        ("--job-name 'two words'", "--name 'two words'"),
-        ("\t--job-name=seeds   # a remark", "--name seeds"),
-        ("--gres=gpu:1", None),
-        ("--gres=gpu:2", "--gpus 2"),
-        ("--gres=gpu:a100:2", "--gpus 2 --device-type a100"),
-        ("--gres=gres/gpu:a100(S:0-1),tmp:10G", "--device-type a100"),
-        ("--gres=tmp:10G", None),
-        ("--gpus=h100:4", "--gpus 4 --device-type h100"),
-        ("--gpus-per-node=2 --nodes=1 --ntasks=1", "--gpus 2"),
-        ("--time=00:05:00", "--time 00:05:00"),
-        ("-t 30", "--time 30m"),
-        ("--time=UNLIMITED", None),
-        ("--time=long", "--time TIME"),
-        ("--mem=32G", "--cpu-mem 32G"),
-        ("--mem=4000", "--cpu-mem 4000M"),
-        ("--mem=0", None),
-        ("--mem-per-cpu=4G", "--cpu-mem SIZE"),
-        ("-c 8", "--cpus 8"),
-        ("--partition=big", "--pool big"),
-        ("--mail-type=END,FAIL --mail-user=ann@example.org", "--on-end ADDRESS"),
-        ("--mail-type=FAIL", "--on-fail ADDRESS"),
-        ("--dependency=afterok:12", "--after ID"),
-        ("--dependency=aftercorr:12", "--after ID:corr"),
-        ("--dependency=afterany:12:13", "--after ID:any"),
-        ("--dependency=singleton", "--dedupe KEY"),
-        ("--exclusive --hold", "--exclusive --hold"),
-        ("--signal=B:USR1@120", "--signal USR1@120"),
-        ("--error=err.txt", "--error err.txt"),
-        ("--array=0-3", None),
-        ("--name 'unclosed", "nothing like it"),
-        ("--nodes=2", "for --nodes: a job runs on one host"),
-        ("--ntasks=4", "for --ntasks: gpuqueue starts the command once"),
-        ("--output=logs/%x_%A_%a.out", "add --output logs/%x_%A_%a.out"),
-        ("--foo=1 -Z", "for --foo: there is nothing like it; for -Z: there is nothing like it"),
-    ],
-)
-def test_a_line_for_sbatch_is_named_with_what_to_type(line: str, typed: str | None) -> None:
-    """The values are written as they are typed here. What was typed already, or is so anyway, is not repeated."""
-    fault, remarks = verdict(f"#!/bin/bash\n#SBATCH {line}\npython train.py\n")
-
-    assert "" == fault
-    assert (typed is None) == (remarks == ""), remarks
-    assert remarks == "" or remarks.startswith("job.sh: the #SBATCH line 2 is not read: ")
-    assert (typed or "") in remarks
-
-
-def test_the_lines_are_those_that_sbatch_reads() -> None:
-    """They begin in the first column, before the first command. The first and the last of them are named."""
-    text = (
-        "#!/bin/bash\n#SBATCH -J a\n##SBATCH -p off\n# note\n\n#SBATCH -c 2\n #SBATCH -p off\n#SBATCHX\n"
-        "module load cuda\n#SBATCH -p off\n"
-    )
-
-    assert (
-        "",
-        "job.sh: the #SBATCH lines 2-6 are not read: add --name a; where jobs run as their submitters also --cpus 2",
-    ) == verdict(text)
-    assert ("", "") == verdict("#!/bin/bash\nsrun python train.py $SLURM_ARRAY_TASK_ID\n"), "no script for Slurm"
-
-
-def test_the_page_for_slurm_users_has_each_option() -> None:
-    """The table of the page names each option of sbatch that is known, with its counterpart, and no other."""
-    page = (ROOT / "docs/howto/for-slurm-users.md").read_text()
-    rows = [line.split("|")[1:4] for line in page.splitlines() if line.startswith("| `sbatch ")]
-    shown: dict[str, str] = {}
-    for slurms, ours, remarks in rows:
-        for option in re.findall(r"--([a-z-]+)", slurms):
-            shown[option] = shown.get(option, "") + ours + remarks
-
-    assert {*OPTIONS} == {*shown}
-    assert [] == [name for name, ours in OPTIONS.items() if ours.option and ours.option not in shown[name]]
-    page = (ROOT / "docs/howto/options-in-files.md").read_text()
-    assert [] == [name for name in VARIABLES if f"`{name}`" not in page]
-
-
-def test_the_counterparts_are_options_of_submit() -> None:
-    """An option that is named can be typed. The letters of sbatch are known as well."""
-    options = {option for param in submit.params for option in param.opts}
-
-    assert [] == [ours.option for ours in OPTIONS.values() if ours.option and ours.option not in options]
-    assert "--job-name" == (counterpart_of("-J") or "")[0]
-    assert None is counterpart_of("--lr") is counterpart_of("-z") is counterpart_of("-")
-
-
-# ---- the rule --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -231,13 +132,6 @@ def test_what_may_be_left_out_is_a_remark(line: str, remark: str) -> None:
     assert remark in shown
 
 
-def test_limits_are_proposed_for_the_hosts_that_have_them() -> None:
-    """Regression: the options of the message were refused on each host without a launcher."""
-    _, remark = verdict("#!/bin/sh\n#SBATCH -c 4 --mem=32G -J a\npython train.py\n")
-
-    assert remark.endswith("add --name a; where jobs run as their submitters also --cpus 4 --cpu-mem 32G")
-
-
 def test_what_is_proposed_repairs_the_script() -> None:
     """The line that the message gives is enough, and with it the script still runs in Slurm."""
     text = f"{HEAD}names=(a b)\npython train.py ${{names[SLURM_ARRAY_TASK_ID]}}\n"
@@ -264,7 +158,7 @@ def test_other_variables_of_slurm_are_a_remark() -> None:
     remark = "SLURM_SUBMIT_DIR (line 3; here $PWD), SLURM_JOB_ID (line 4; here $GPUQUEUE_JOB_ID)"
     assert ("", f"warning: job.sh: gpuqueue does not set {remark}, SLURM_NTASKS (lines 4-5)") == verdict(text)
     has = {"SLURM_SUBMIT_DIR", "SLURM_NTASKS", "SLURM_JOB_ID"}
-    assert (None, []) == judged("job.sh", text, reader="bash", known=has, is_open=lambda _: False)
+    assert (None, []) == judged("job.sh", text, reader="sh", known=has, is_read=True)
 
 
 @pytest.mark.parametrize(
@@ -290,8 +184,8 @@ def test_what_is_no_script_is_read_in_time(body: str) -> None:
     assert "" == verdict(HEAD + body)[0]
 
 
-def test_of_another_language_only_the_lines_for_sbatch_are_read() -> None:
+def test_a_script_in_another_language_is_not_judged() -> None:
     """``$SLURM_ARRAY_TASK_ID`` means something else there, and a missing variable ends a Python script by itself."""
     text = "#!/usr/bin/perl\n#SBATCH -J x\nsrun foo;\nprint $SLURM_ARRAY_TASK_ID;\n"
 
-    assert ("", "job.sh: the #SBATCH line 2 is not read: add --name x") == verdict(text, is_shell=False)
+    assert ("", "") == verdict(text, is_shell=False)
