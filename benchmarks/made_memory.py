@@ -30,6 +30,14 @@ LARGE, TIMES = 0.15, 2.0
 RARE, RARE_TIMES = 0.08, 8.0
 #: The growth of a growing program from run to run.
 GROWTH = 1.02
+#: The batch sizes of programs whose peak they move, and the share of the program's size that is there without a batch.
+BATCHES, FIXED = range(16, 257, 16), 0.25
+#: The batch size at which such a program has its size and FIXED, and the width of the steps of one that rounds up.
+USUAL_BATCH, STEP = 128, 64
+#: The standard deviation of the logarithm of the peaks of a noisy program.
+NOISE = 0.1
+#: The number of runs after which the owner of a climbing program doubles the batch size.
+CLIMB_AFTER = 8
 
 #: Returns the peak of run number n as a multiple of the program's size, and the arguments of the run.
 Mode = Callable[[random.Random, int], tuple[float, tuple[str, ...]]]
@@ -64,6 +72,40 @@ def _rare_arguments(chance: random.Random, _: int) -> tuple[float, tuple[str, ..
     return times * chance.lognormvariate(0, JITTER), ("--batch", "512" if is_rare else "16")
 
 
+def _of_batch(shape: Callable[[float], float], jitter: float = JITTER) -> Mode:
+    """Return a mode whose peak is that of *shape*, for the batch size as a multiple of the usual one."""
+
+    def mode(chance: random.Random, number: int) -> tuple[float, tuple[str, ...]]:
+        batch = chance.choice(BATCHES)
+        return _with_batch(shape, batch, number, chance.lognormvariate(0, jitter))
+
+    return mode
+
+
+def _with_batch(
+    shape: Callable[[float], float], batch: int, number: int, times: float
+) -> tuple[float, tuple[str, ...]]:
+    return (FIXED + shape(batch / USUAL_BATCH)) * times, ("--batch", str(batch), "--seed", str(number))
+
+
+def _straight(batch: float) -> float:
+    return batch
+
+
+def _stepped(batch: float) -> float:
+    return math.ceil(batch * USUAL_BATCH / STEP) * STEP / USUAL_BATCH
+
+
+def _squared(batch: float) -> float:
+    return batch**2
+
+
+def _climbing(chance: random.Random, number: int) -> tuple[float, tuple[str, ...]]:
+    """Return a run of somebody who tries a batch size, then twice as much."""
+    batch = BATCHES[0] * 2 ** (number // CLIMB_AFTER)
+    return _with_batch(_straight, batch, number, chance.lognormvariate(0, JITTER))
+
+
 MODES: Mapping[str, Mode] = {
     "steady": _steady,
     "arguments": _arguments,
@@ -71,6 +113,11 @@ MODES: Mapping[str, Mode] = {
     "growing": _growing,
     "two-sizes": _two_sizes,
     "heavy-tailed": _heavy_tailed,
+    "linear": _of_batch(_straight),
+    "climbing": _climbing,
+    "step": _of_batch(_stepped),
+    "quadratic": _of_batch(_squared),
+    "noisy": _of_batch(_straight, NOISE),
 }
 
 
