@@ -60,6 +60,7 @@ HOMES = {
     "Job": "gpuqueue.model.job",
     "JobState": "gpuqueue.model.job",
     "LearningReport": "gpuqueue.model.learning_report",
+    "Line": "gpuqueue.learning.line",
     "LimitsInUse": "gpuqueue.model.limits",
     "Me": "gpuqueue.model.access",
     "Moved": "gpuqueue.model.api",

@@ -105,7 +105,7 @@ def past_of(script: Script, records: Iterable[Record], headroom_bytes: int = 0) 
         lesson = lesson_for(wanted, runs, headroom_bytes)
         if lesson is not None:
             kind = of_one_kind(wanted, runs)[0].kind
-            all_args = lesson.signature in {Signature.MOVING, Signature.SCRIPT}
+            all_args = lesson.signature in {Signature.MOVING, Signature.LINE, Signature.SCRIPT}
             used = tuple(
                 shown
                 for each, run, shown in known

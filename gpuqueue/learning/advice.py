@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuqueue.learning.rule import SEVERAL, Learned
 from gpuqueue.learning.signature import Lesson
 from gpuqueue.model.mem_source import Signature
+from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import GIB, format_bytes
+
+if TYPE_CHECKING:
+    from gpuqueue.learning.line import Line
 
 #: A smaller request is suggested if it saves this share of it and this many bytes: less is not worth a line.
 WORTH_FACTOR, WORTH_BYTES = 1.25, GIB // 2
@@ -59,8 +65,20 @@ def _used(lesson: Lesson) -> str:
 def _peaked(lesson: Lesson) -> str:
     """Return the runs and their peaks: ``the last 12 runs peaked at 5.1G to 5.3G``."""
     found = lesson.learned
+    if lesson.line is not None:
+        return _on(lesson.line, found.peaks)
     runs = _last(found.peaks, lesson)
     return f"{runs} peaked at {_range(found)}" if found.high_bytes else f"{runs} {HELD_NONE}"
+
+
+def _on(line: Line, runs: int) -> str:
+    """Return what a line says: ``9 runs with batch-size 16 to 64 peaked at 1.2G + 40M x batch-size, 6.2G for 128``."""
+    name = line.argument
+    name = f"argument {int(name[1:]) + 1}" if name.startswith("#") else short(plain(name), 40)
+    formula = f"{format_bytes(line.base_bytes)} + {format_bytes(round(line.step_bytes))} x {name}"
+    text = f"{runs} runs with {name} {line.low:g} to {line.high:g} peaked at {formula}"
+    far = f", which is more than twice {line.high:g}" if line.is_far else ""
+    return f"{text}, {format_bytes(line.predicted_bytes)} for {line.value:g}{far}"
 
 
 def _range(found: Learned) -> str:
@@ -73,6 +91,7 @@ def _last(runs: int, lesson: Lesson) -> str:
 
 
 def _which(lesson: Lesson) -> str:
-    return {Signature.MOVING: " with such arguments", Signature.SCRIPT: " with other arguments"}.get(
+    such = " with such arguments"
+    return {Signature.MOVING: such, Signature.LINE: such, Signature.SCRIPT: " with other arguments"}.get(
         lesson.signature, ""
     )

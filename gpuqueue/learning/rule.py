@@ -80,10 +80,11 @@ class Learned:
         return rounded_up(self.seen_bytes)
 
 
-def learned(runs: Sequence[PastRun], headroom_bytes: int = 0) -> Learned | None:
+def learned(runs: Sequence[PastRun], headroom_bytes: int = 0, *, is_moved: bool = False) -> Learned | None:
     """Return what *runs* teach; None without runs. The runs that are most like the job come first, then the newest.
 
-    *headroom_bytes* of a device are for no job.
+    *headroom_bytes* of a device are for no job. *is_moved* says that the peaks are computed from those of other
+    arguments, so that none of them was seen.
     """
     counted = _first(runs)
     if not counted:
@@ -93,7 +94,7 @@ def learned(runs: Sequence[PastRun], headroom_bytes: int = 0) -> Learned | None:
     high = max(peaks, default=0)
     bounds = {proof: _largest(counted, proof) for proof in (Proof.CAPPED, Proof.DIED)}
     died = bounds[Proof.DIED] if bounds[Proof.DIED] >= high else 0  # a larger peak has shown more
-    seen = max(high, *at_least, bounds[Proof.CAPPED], died)
+    seen = max(0 if is_moved else high, *at_least, bounds[Proof.CAPPED], died)
     need = max(
         with_margin(peaks),
         with_margin([max(at_least)]) if at_least else 0,

@@ -2,7 +2,8 @@
 
 The most exact runs come first, however few and however old they are (:func:`evidence`). A coarser signature only fills
 up to three runs, and other arguments count only if no run with the job's own shows a need. An argument does not count
-if runs differ in it and in no argument that counts, and no such difference moved the peak by more than 10 %.
+if runs differ in it and in no argument that counts, and no such difference moved the peak by more than 10 %. Where the
+peaks lie on a line of a numeric argument (:mod:`gpuqueue.learning.line`), the line comes before the script alone.
 
 For the utilisation, runs count that were alone on their devices (:func:`gpuqueue.learning.past_run.utilisation_of`), in
 the same order. Of the first 20 the median is taken: a mean would follow a single run that waited for its data.
@@ -14,14 +15,22 @@ import os.path
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.learning.past_run import PastRun, Proof, code_of
 from gpuqueue.learning.rule import LAST, SEVERAL, SEVERAL_FACTOR, Learned, learned
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.model.script_args import args_start
+
+if TYPE_CHECKING:
+    from gpuqueue.learning import line
+    from gpuqueue.learning.line import Line
+else:
+    line = later("gpuqueue.learning.line")
 
 #: The largest ratio of two peaks between which nothing moved. Smaller differences are within the margin of the rule:
 #: twenty peaks of a steady program differ by as much as 8 %.
@@ -77,15 +86,25 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lesson:
-    """What the history teaches about a job, and by which signature."""
+    """What the history teaches about a job, and by which signature. ``line`` is that of the signature ``line``."""
 
     signature: Signature
     learned: Learned
+    line: Line | None = None
 
     @property
     def is_sure(self) -> bool:
         """Return whether at least three runs with the same arguments were measured well."""
-        return self.learned.peaks >= SEVERAL and self.signature is not Signature.SCRIPT
+        return self.learned.peaks >= SEVERAL and self.signature not in {Signature.LINE, Signature.SCRIPT}
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The runs with a signature, the most exact first. Those of a ``line`` are moved along it to the job's value."""
+
+    signature: Signature
+    runs: Sequence[PastRun]
+    line: Line | None = None
 
 
 def lesson_for(wanted: Wanted, runs: Sequence[PastRun], headroom_bytes: int = 0) -> Lesson | None:
@@ -93,33 +112,33 @@ def lesson_for(wanted: Wanted, runs: Sequence[PastRun], headroom_bytes: int = 0)
 
     *headroom_bytes* of a device are for no job.
     """
-    used = evidence(wanted, runs, lambda run: run.proof in _NEEDS, last_resorts={Signature.SCRIPT})
+    used = evidence(wanted, runs, lambda run: run.proof in _NEEDS, last_resorts={Signature.LINE, Signature.SCRIPT})
     if used is None:
         return None
-    signature, alike = used
-    result = learned(alike, headroom_bytes)
-    return None if result is None else Lesson(signature=signature, learned=result)
+    result = learned(used.runs, headroom_bytes, is_moved=used.line is not None)
+    return None if result is None else Lesson(signature=used.signature, learned=result, line=used.line)
 
 
 def evidence(
     wanted: Wanted, runs: Sequence[PastRun], shows: Callable[[PastRun], bool], *, last_resorts: Collection[Signature]
-) -> tuple[Signature, Sequence[PastRun]] | None:
-    """Return the coarsest signature that is needed for the job *wanted*, and the runs with it, the most exact first.
+) -> Level | None:
+    """Return the coarsest signature that is needed for the job *wanted*, with the runs of all that are needed.
 
     The *runs* are of the same program, newest first. *shows* returns whether a run shows the figure that is needed.
     *last_resorts* are signatures whose runs count only if no more exact run shows it. None without a run.
     """
     used: list[PastRun] = []
-    coarsest: Signature | None = None
-    for signature, alike in levels(wanted, of_one_kind(wanted, runs)):
+    coarsest: Level | None = None
+    for level in levels(wanted, of_one_kind(wanted, runs)):
         shown = sum(map(shows, used))
-        if shown >= SEVERAL or (shown and signature in last_resorts):
+        if shown >= SEVERAL or (shown and level.signature in last_resorts):
             break
         known = {id(run) for run in used}
-        more = [run for run in alike if id(run) not in known]
+        more = [run for run in level.runs if id(run) not in known]
         if more:
-            used, coarsest = [*used, *more], signature
-    return None if coarsest is None else (coarsest, used)
+            coarsest = Level(level.signature, [*used, *more], level.line)
+            used = [*used, *more]
+    return coarsest
 
 
 def of_one_kind(wanted: Wanted, runs: Sequence[PastRun]) -> Sequence[PastRun]:
@@ -136,7 +155,7 @@ def of_one_kind(wanted: Wanted, runs: Sequence[PastRun]) -> Sequence[PastRun]:
     return [run for run in runs if run.kind is kind]
 
 
-def levels(wanted: Wanted, runs: Sequence[PastRun]) -> Iterator[tuple[Signature, Sequence[PastRun]]]:
+def levels(wanted: Wanted, runs: Sequence[PastRun]) -> Iterator[Level]:
     """Yield each signature with the runs that have it. Those with all arguments may come twice."""
     if not wanted.open:  # the usual case needs no reading of arguments
         same = [run for run in runs if (run.words, run.gpus) == (wanted.words, wanted.gpus)]
@@ -146,8 +165,28 @@ def levels(wanted: Wanted, runs: Sequence[PastRun]) -> Iterator[tuple[Signature,
     anything = frozenset(name for name, value in asked.items() if any(each in value for each in wanted.open))
     yield from _with_all_arguments(wanted, [run for run, args in read if _agree(asked, args, anything)])
     still = still_arguments([(args, run.bytes) for run, args in read if run.proof is Proof.PEAK])
-    yield Signature.MOVING, [run for run, args in read if _agree(asked, args, anything | still)]
-    yield Signature.SCRIPT, runs
+    yield Level(Signature.MOVING, [run for run, args in read if _agree(asked, args, anything | still)])
+    yield from _on_a_line(asked, read, anything | still)
+    yield Level(Signature.SCRIPT, runs)
+
+
+def _on_a_line(
+    asked: Mapping[str, str], read: Sequence[tuple[PastRun, Mapping[str, str]]], but: frozenset[str]
+) -> Iterator[Level]:
+    """Yield the runs whose peaks lie on a line of one numeric argument, if there is one. Those of *but* may differ."""
+    if len(read) < line.LEAST_VALUES:
+        return
+    numbers = {name: line.number_of(value) for name, value in asked.items() if name not in but and name != _GPUS}
+
+    def alike(name: str) -> Iterator[tuple[PastRun, float]]:
+        for run, args in read:
+            number = line.number_of(args.get(name, "")) if _agree(asked, args, but | {name}) else None
+            if number is not None:
+                yield run, number
+
+    fitted = line.line_of({name: number for name, number in numbers.items() if number is not None}, alike)
+    if fitted is not None:
+        yield Level(Signature.LINE, fitted[1], fitted[0])
 
 
 def _arguments(job: Wanted | PastRun) -> Mapping[str, str]:
@@ -158,11 +197,11 @@ def _arguments(job: Wanted | PastRun) -> Mapping[str, str]:
     return {**arguments_of(job.words), _GPUS: str(job.gpus)}
 
 
-def _with_all_arguments(wanted: Wanted, same: Sequence[PastRun]) -> Iterator[tuple[Signature, Sequence[PastRun]]]:
+def _with_all_arguments(wanted: Wanted, same: Sequence[PastRun]) -> Iterator[Level]:
     """Yield the two signatures with all arguments. The first one exists only if the code is known."""
     if wanted.code is not None:
-        yield Signature.EXACT, [run for run in same if _is_exact(wanted, run)]
-    yield Signature.ARGUMENTS, same
+        yield Level(Signature.EXACT, [run for run in same if _is_exact(wanted, run)])
+    yield Level(Signature.ARGUMENTS, same)
 
 
 def _is_exact(wanted: Wanted, run: PastRun) -> bool:
@@ -304,9 +343,9 @@ def expected_utilisation(wanted: Wanted, runs: Sequence[PastRun]) -> float | Non
 
     *runs* are those of the same program, newest first. None if none of them was alone and measured.
     """
-    others = {Signature.MOVING, Signature.SCRIPT}  # what never moved the peak may change the utilisation
+    others = {Signature.MOVING, Signature.LINE, Signature.SCRIPT}  # what never moved the peak may change the utilisation
     used = evidence(wanted, runs, lambda run: run.utilisation is not None, last_resorts=others)
-    found = [run.utilisation for run in used[1] if run.utilisation is not None][:LAST] if used is not None else []
+    found = [run.utilisation for run in used.runs if run.utilisation is not None][:LAST] if used is not None else []
     return _rounded(found) if found else None
 
 

@@ -75,6 +75,8 @@ class Signature(str, Enum):
     ARGUMENTS = "arguments"
     #: Script and those arguments that may have moved the peak.
     MOVING = "moving"
+    #: Script and arguments but for one, a number along which the peaks lie on a line.
+    LINE = "line"
     #: The script alone.
     SCRIPT = "script"
 
@@ -92,6 +94,7 @@ _WORDS = {
     Signature.EXACT: "with the same code and arguments",
     Signature.ARGUMENTS: "with the same arguments",
     Signature.MOVING: "with the same arguments, but for those that never moved the peak",
+    Signature.LINE: "whose peaks lie on a line of one argument",
     Signature.SCRIPT: "of the script with any arguments",
 }
 

@@ -109,8 +109,8 @@ def test_a_named_device_model_is_part_of_the_exact_signature() -> None:
 
 def test_the_script_alone_is_the_last_resort() -> None:
     """Arguments that were never seen fall back to all runs of the script."""
-    runs = [a_run("--batch 1", 2), a_run("--batch 2", 4), a_run("--batch 4", 8)]
-    assert (Signature.SCRIPT, 3, 8.0) == used("--batch 64", *runs)
+    runs = [a_run("--model a", 2), a_run("--model b", 4), a_run("--model c", 8)]
+    assert (Signature.SCRIPT, 3, 8.0) == used("--model d", *runs)
 
 
 def test_without_three_runs_the_most_exact_run_is_used() -> None:
