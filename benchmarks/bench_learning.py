@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.made_memory import BEGIN, MODES, made
 from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import how_many
+from benchmarks.peer_rules import PEERS
 from gpuqueue.cli.output.learning_table import learning_table
-from gpuqueue.learning.replay import PastJob, replay
+from gpuqueue.learning.replay import PastJob, Rule, replay
 from gpuqueue.model.learning_report import LearningReport, MemRule, ReplayFigures
 
 PROGRAMS, RUNS = 150, 40
@@ -49,9 +50,9 @@ def replayed(mode: str, *, programs: int, runs: int, seed: int = 1) -> LearningR
     return replay_of(made(mode, programs=programs, runs=runs, seed=seed))
 
 
-def replay_of(history: Sequence[PastJob]) -> LearningReport:
-    """Return the replay of all jobs of *history*."""
-    return replay(history, since=BEGIN, until=max(job.ended_at for job in history))
+def replay_of(history: Sequence[PastJob], others: Mapping[str, Rule] | None = None) -> LearningReport:
+    """Return the replay of all jobs of *history*, by *others* too."""
+    return replay(history, since=BEGIN, until=max(job.ended_at for job in history), others=others)
 
 
 def of_rule(report: LearningReport, rule: MemRule) -> ReplayFigures:
@@ -77,7 +78,8 @@ def main() -> None:
     parser.add_argument("--only", choices=MODES, nargs="+", default=list(MODES), help="Modes.")
     chosen = parser.parse_args()
     for mode in chosen.only:
-        print(f"{mode}\n\n{learning_table(replayed(mode, programs=chosen.programs, runs=chosen.runs), None)}\n")
+        report = replay_of(made(mode, programs=chosen.programs, runs=chosen.runs), PEERS)
+        print(f"{mode}\n\n{learning_table(report, None)}\n", flush=True)
 
 
 if __name__ == "__main__":

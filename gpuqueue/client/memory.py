@@ -82,21 +82,23 @@ def with_memory(connection: Connection, spec: JobSpec, open_memory: OpenMemory |
 
 
 def _learned(connection: Connection, spec: JobSpec, lesson: Lesson, note: Note | None) -> JobSpec:
-    found, mem_bytes = lesson.learned, _within_room(connection, spec, lesson)
+    found, room_bytes = lesson.learned, _room_for(connection, spec, lesson)
+    runs_again = spec.requeue and spec.retries.most_mem_times > 0
+    mem_bytes = found.first_within(room_bytes) if runs_again else found.within(room_bytes)
     source = mem_source.MemSource(mem_source.MemKind.LEARNED, found.runs, lesson.signature)
     if note is not None:
-        note(f"asking {format_bytes(mem_bytes)}: {advice.reason(lesson)}")
+        note(f"asking {format_bytes(mem_bytes)}: {advice.reason_for(mem_bytes, lesson)}")
     return replace(spec, mem_bytes=mem_bytes, mem_source=str(source))
 
 
-def _within_room(connection: Connection, spec: JobSpec, lesson: Lesson) -> int:
-    """Return the bytes of *lesson*, at most what a device of a job like *spec* can give."""
+def _room_for(connection: Connection, spec: JobSpec, lesson: Lesson) -> int | None:
+    """Return the most that a device of a job like *spec* can give; that of the runs of *lesson* if it is unknown."""
     room_bytes = most_for(connection, spec)
-    return lesson.learned.within(lesson.learned.room_bytes if room_bytes is None else room_bytes)
+    return lesson.learned.room_bytes if room_bytes is None else room_bytes
 
 
 def with_advice(connection: Connection, record: Record) -> Record:
-    """Return *record* with the memory that ``--mem auto`` asks for now for its job.
+    """Return *record* with the memory that is enough for its job by the rule of ``--mem auto``.
 
     It is unchanged if no run shows that, or if newer runs show less than the job's own peak: they have forgotten it.
     """
@@ -108,7 +110,7 @@ def with_advice(connection: Connection, record: Record) -> Record:
         return record
     mem_bytes = lesson.learned.within(None)
     if spec.placement.whole or mem_bytes > spec.mem_bytes:  # less than that its devices have given
-        mem_bytes = _within_room(connection, spec, lesson)
+        mem_bytes = lesson.learned.within(_room_for(connection, spec, lesson))
     found = runs.MemAdvice(mem_bytes=mem_bytes, runs=lesson.learned.runs, reason=advice.reason(lesson))
     return replace(record, advice=found)
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 WORTH_FACTOR, WORTH_BYTES = 1.25, GIB // 2
 #: What follows a number that no device can give.
 NO_DEVICE = "no device that the job may use gives enough"
+#: What follows the runs if a job asks for less than the largest peak at first.
+FOR_MOST = "two thirds of them fit, and a job that does not runs again with twice as much"
 #: What follows the runs of a program that took nothing of a device.
 HELD_NONE = "held no device memory"
 
@@ -41,6 +43,12 @@ def suggestion(asked_bytes: int, lesson: Lesson, room_bytes: int | None = None) 
     if is_large and found.peaks >= SEVERAL:
         return f"{_peaked(lesson)}: {would_do} would do; asking {asked}"
     return None
+
+
+def reason_for(mem_bytes: int, lesson: Lesson) -> str:
+    """Return what the request *mem_bytes* follows from, which may have room for two thirds of the runs."""
+    has_room_for_all = mem_bytes >= (lesson.learned.high_bytes or 0)
+    return reason(lesson) if has_room_for_all else f"{reason(lesson)}; {FOR_MOST}"
 
 
 def reason(lesson: Lesson) -> str:

@@ -2,8 +2,8 @@
 
 Beside the learned number it tries plain rules, each of which takes the peaks of earlier runs in bytes, oldest first.
 
-A run fits if its allocation is at least its peak. A run that does not fit is lost: it is taken to die after half of its
-time, and the next one gets twice as much, up to the whole device, as after a real lack of memory.
+A run fits if its allocation is at least its peak. A run that does not fit is lost, and the next one gets twice as much:
+:func:`gpuqueue.learning.first_try.tried` has the price.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeAlias
 
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.learning import first_try
 from gpuqueue.learning.past_run import MOST_JOBS, PastRun, Proof
-from gpuqueue.learning.rule import DIED_FACTOR, LEAST_BYTES, rounded_up
+from gpuqueue.learning.rule import LEAST_BYTES, rounded_up
 from gpuqueue.learning.signature import Lesson, Wanted, lesson_for
 from gpuqueue.model.device import DeviceFilter, DeviceKind
-from gpuqueue.model.learning_report import LearningReport, MemRule, ReplayFigures, ReplayGroup
+from gpuqueue.model.learning_report import FirstRequest, LearningReport, MemRule, ReplayFigures, ReplayGroup
 from gpuqueue.model.mem_source import Signature
 
-#: The share of its time after which a run that lacks memory is taken to die.
-LOST_AFTER = 0.5
+
+#: Takes the run of a job and the runs that a submit would have read, newest first. Returns the bytes to ask for.
+Rule: TypeAlias = Callable[[PastRun, Sequence[PastRun]], float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,20 +55,28 @@ class _Repeat:
 
     job: PastJob
     lesson: Lesson
-    allocations: Mapping[MemRule, int]
+    allocations: Mapping[str, int]
 
 
-def replay(
-    jobs: Iterable[PastJob], *, since: datetime, until: datetime, headroom_bytes: int = 0, is_cut: bool = False
+def replay(  # noqa: PLR0913 - by name
+    jobs: Iterable[PastJob],
+    *,
+    since: datetime,
+    until: datetime,
+    headroom_bytes: int = 0,
+    is_cut: bool = False,
+    others: Mapping[str, Rule] | None = None,
 ) -> LearningReport:
     """Return how each rule did over *jobs*. *headroom_bytes* of a device are for no job.
 
-    *since*, *until* and *is_cut* are those of the report.
+    *since*, *until* and *is_cut* are those of the report. *others* are more rules, by their keys in it.
     """
+    others = others or {}
     jobs = list(jobs)
     known = sum(job.is_known for job in jobs)
-    repeats = list(_repeats(jobs, headroom_bytes))
+    repeats = list(_repeats(jobs, headroom_bytes, others))
     by_signature = {word: [each for each in repeats if each.lesson.signature is word] for word in Signature}
+    by_first = {word: [each for each in repeats if _first_of(each) is word] for word in FirstRequest}
     return LearningReport(
         since=since,
         until=until,
@@ -73,22 +84,34 @@ def replay(
         unclear=len(jobs) - known,
         first=known - len(repeats),
         is_cut=is_cut,
-        rules=tuple(ReplayGroup(key=rule.value, figures=_figures(repeats, rule)) for rule in MemRule),
+        rules=tuple(
+            ReplayGroup(key=key, figures=_figures(repeats, key)) for key in (*map(str, MemRule), *others)
+        ),
         signatures=tuple(
-            ReplayGroup(key=word.value, figures=_figures(some, MemRule.LEARNED))
+            ReplayGroup(key=word.value, figures=_figures(some, MemRule.LEARNED.value))
             for word, some in by_signature.items()
+            if some
+        ),
+        first_requests=tuple(
+            ReplayGroup(key=word.value, figures=_figures(some, MemRule.LEARNED.value))
+            for word, some in by_first.items()
             if some
         ),
     )
 
 
-def _repeats(jobs: Sequence[PastJob], headroom_bytes: int) -> Iterator[_Repeat]:
+def _first_of(repeat: _Repeat) -> FirstRequest:
+    is_less = repeat.allocations[MemRule.LEARNED.value] < repeat.allocations[MemRule.ENOUGH.value]
+    return FirstRequest.TWO_THIRDS if is_less else FirstRequest.ALL
+
+
+def _repeats(jobs: Sequence[PastJob], headroom_bytes: int, others: Mapping[str, Rule]) -> Iterator[_Repeat]:
     """Yield the jobs with a trusted peak for which an earlier one was known when they were submitted."""
     programs: dict[tuple[str, str], list[PastJob]] = defaultdict(list)
     for job in sorted(jobs, key=lambda each: each.id):
         before = programs[job.program]
         if job.is_known:
-            found = _repeat(job, _known_runs(before, job.submitted_at), headroom_bytes)
+            found = _repeat(job, _known_runs(before, job.submitted_at), headroom_bytes, others)
             if found is not None:
                 yield found
         before.append(job)
@@ -107,16 +130,26 @@ def _known_runs(before: Sequence[PastJob], at: datetime) -> Sequence[PastRun]:
     return found
 
 
-def _repeat(job: PastJob, earlier: Sequence[PastRun], headroom_bytes: int) -> _Repeat | None:
+def _repeat(
+    job: PastJob, earlier: Sequence[PastRun], headroom_bytes: int, others: Mapping[str, Rule]
+) -> _Repeat | None:
     run = job.runs[0]
     peaks = peaks_for(run, earlier)
     lesson = lesson_for(_wanted(run), earlier, headroom_bytes) if peaks else None
     if lesson is None:
         return None
-    plain = {rule: rounded_up(int(of(peaks))) for rule, of in PLAIN_RULES.items()}
-    learned = lesson.learned.mem_bytes
+    plain = {rule.value: rounded_up(int(of(peaks))) for rule, of in PLAIN_RULES.items()}
+    more = {key: rounded_up(int(of(run, earlier))) for key, of in others.items()}
     return _Repeat(
-        job=job, lesson=lesson, allocations={MemRule.ASKED: job.asked_bytes, MemRule.LEARNED: learned, **plain}
+        job=job,
+        lesson=lesson,
+        allocations={
+            MemRule.ASKED.value: job.asked_bytes,
+            MemRule.LEARNED.value: lesson.learned.first_within(lesson.learned.room_bytes),
+            MemRule.ENOUGH.value: lesson.learned.mem_bytes,
+            **plain,
+            **more,
+        },
     )
 
 
@@ -131,7 +164,7 @@ def _wanted(run: PastRun) -> Wanted:
     )
 
 
-def _figures(repeats: Iterable[_Repeat], rule: MemRule) -> ReplayFigures:
+def _figures(repeats: Iterable[_Repeat], rule: str) -> ReplayFigures:
     total = ReplayFigures()
     for each in repeats:
         lost, reserved_byte_s = _tried(each.job, each.allocations[rule])
@@ -148,14 +181,9 @@ def _figures(repeats: Iterable[_Repeat], rule: MemRule) -> ReplayFigures:
 
 def _tried(job: PastJob, allocated_bytes: int) -> tuple[int, float]:
     """Return how many runs are lost before one fits, and the memory times time that all of them reserve."""
-    need, lost, reserved_byte_s = job.runs[0], 0, 0.0
-    most = max(need.bytes, need.room_bytes or 0)
-    allocated = max(LEAST_BYTES, allocated_bytes)
-    while allocated < need.bytes:
-        lost += 1
-        reserved_byte_s += allocated * job.duration_s * LOST_AFTER
-        allocated = allocated * DIED_FACTOR if need.room_bytes is None else min(allocated * DIED_FACTOR, most)
-    return lost, (reserved_byte_s + allocated * job.duration_s) * job.devices
+    need = job.runs[0]
+    lost, taken = first_try.tried(need.bytes, max(LEAST_BYTES, allocated_bytes), need.room_bytes)
+    return lost, taken * job.duration_s * job.devices
 
 
 def _mean_and_2sd(peaks: Sequence[int]) -> float:

@@ -11,6 +11,8 @@ The rule, with its sources:
 - A peak that is only a lower bound counts as that of a single run: its source misses up to 600 MiB of a GPU.
 - A run that filled its allocation and ended well shows that the allocation is enough. It asks for no more: with a
   margin each run would fill its larger cap again, and the number would grow up to the whole device.
+- Where the peaks vary, a job that runs again after a lack of memory may ask for less at first
+  (:mod:`gpuqueue.learning.first_try`).
 - A run that died for lack of memory asks for twice what it had, unless a run peaked at as much. After an
   out-of-memory error, x 1.5 lost twice as many tries as x 2 in the simulation.
 
@@ -21,10 +23,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.learning.past_run import PastRun, Proof
 from gpuqueue.text.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from gpuqueue.learning import first_try
+else:
+    first_try = later("gpuqueue.learning.first_try")
 
 #: The number of trusted peaks that count, the first ones.
 LAST = 20
@@ -44,7 +53,8 @@ LEAST_BYTES = 64 * MIB
 class Learned:
     """What runs teach: the bytes to ask for, and the evidence.
 
-    ``need_bytes`` follows from the runs alone. ``seen_bytes`` is the least that makes sense: the largest peak and the
+    ``need_bytes`` follows from the runs alone. ``first_bytes`` is what a job asks for at first if it runs again after a
+    lack of memory; None if that is no less. ``seen_bytes`` is the least that makes sense: the largest peak and the
     largest allocation that was not enough or just enough. ``room_bytes`` is what the largest device of the runs can
     give, None if unknown.
 
@@ -64,11 +74,17 @@ class Learned:
     died_bytes: int | None = None
     capped_bytes: int | None = None
     least_bytes: int | None = None
+    first_bytes: int | None = None
 
     @property
     def mem_bytes(self) -> int:
         """Return the need within the largest device of the runs, in a size that is short to write."""
         return self.within(self.room_bytes)
+
+    def first_within(self, room_bytes: int | None) -> int:
+        """Return what to ask for at first for a job that runs again after a lack of memory, at most *room_bytes*."""
+        size_bytes = self.within(room_bytes)
+        return size_bytes if self.first_bytes is None else min(size_bytes, self.first_bytes)
 
     def within(self, room_bytes: int | None) -> int:
         """Return the need, at most *room_bytes*, in a size that is short to write. What was seen is never cut."""
@@ -80,11 +96,14 @@ class Learned:
         return rounded_up(self.seen_bytes)
 
 
-def learned(runs: Sequence[PastRun], headroom_bytes: int = 0, *, is_moved: bool = False) -> Learned | None:
+def learned(
+    runs: Sequence[PastRun], headroom_bytes: int = 0, *, is_moved: bool = False, are_alike: bool = False
+) -> Learned | None:
     """Return what *runs* teach; None without runs. The runs that are most like the job come first, then the newest.
 
     *headroom_bytes* of a device are for no job. *is_moved* says that the peaks are computed from those of other
-    arguments, so that none of them was seen.
+    arguments, so that none of them was seen. *are_alike* says that no run is more like the job than another one: then
+    the job may ask for less than the largest at first.
     """
     counted = _first(runs)
     if not counted:
@@ -113,16 +132,30 @@ def learned(runs: Sequence[PastRun], headroom_bytes: int = 0, *, is_moved: bool 
         died_bytes=died or None,
         capped_bytes=bounds[Proof.CAPPED] or None,
         least_bytes=max(at_least, default=None),
+        first_bytes=_first_bytes(counted, max(rooms, default=None)) if are_alike and seen <= high else None,
     )
+
+
+def _first_bytes(counted: Sequence[PastRun], room_bytes: int | None) -> int | None:
+    """Return the first request by the runs that show what is enough. One that filled its allocation had enough."""
+    needs = [
+        first_try.Need(run.bytes, run.bytes if run.proof is Proof.CAPPED else rounded_up(_enough(run.bytes)))
+        for run in counted
+        if run.proof in {Proof.PEAK, Proof.CAPPED}
+    ]
+    return first_try.first_request(needs, room_bytes)
 
 
 def with_margin(peaks: Sequence[int]) -> int:
     """Return the bytes that are enough after the trusted *peaks*; 0 without one."""
     if not peaks:
         return 0
-    high_bytes = max(peaks)
-    enough_bytes = math.ceil(high_bytes * SEVERAL_FACTOR) + SEVERAL_MORE_BYTES
-    return enough_bytes if len(peaks) >= SEVERAL else max(enough_bytes, math.ceil(high_bytes * FEW_FACTOR))
+    enough_bytes = _enough(max(peaks))
+    return enough_bytes if len(peaks) >= SEVERAL else max(enough_bytes, math.ceil(max(peaks) * FEW_FACTOR))
+
+
+def _enough(peak_bytes: int) -> int:
+    return math.ceil(peak_bytes * SEVERAL_FACTOR) + SEVERAL_MORE_BYTES
 
 
 def rounded_up(size_bytes: int) -> int:

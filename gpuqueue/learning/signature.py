@@ -100,11 +100,15 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The runs with a signature, the most exact first. Those of a ``line`` are moved along it to the job's value."""
+    """The runs with a signature, the most exact first. Those of a ``line`` are moved along it to the job's value.
+
+    ``is_mixed`` says that some of them have a more exact signature.
+    """
 
     signature: Signature
     runs: Sequence[PastRun]
     line: Line | None = None
+    is_mixed: bool = False
 
 
 def lesson_for(wanted: Wanted, runs: Sequence[PastRun], headroom_bytes: int = 0) -> Lesson | None:
@@ -115,7 +119,8 @@ def lesson_for(wanted: Wanted, runs: Sequence[PastRun], headroom_bytes: int = 0)
     used = evidence(wanted, runs, lambda run: run.proof in _NEEDS, last_resorts={Signature.LINE, Signature.SCRIPT})
     if used is None:
         return None
-    result = learned(used.runs, headroom_bytes, is_moved=used.line is not None)
+    are_alike = not used.is_mixed and used.signature is not Signature.SCRIPT
+    result = learned(used.runs, headroom_bytes, is_moved=used.line is not None, are_alike=are_alike)
     return None if result is None else Lesson(signature=used.signature, learned=result, line=used.line)
 
 
@@ -136,7 +141,7 @@ def evidence(
         known = {id(run) for run in used}
         more = [run for run in level.runs if id(run) not in known]
         if more:
-            coarsest = Level(level.signature, [*used, *more], level.line)
+            coarsest = Level(level.signature, [*used, *more], level.line, is_mixed=bool(used))
             used = [*used, *more]
     return coarsest
 

@@ -13,8 +13,10 @@ class MemRule(str, Enum):
 
     #: What the first run of the job was allocated.
     ASKED = "asked"
-    #: What the history teaches: see :mod:`gpuqueue.learning.rule`.
+    #: What ``--mem auto`` asks for: see :mod:`gpuqueue.learning.rule`.
     LEARNED = "learned"
+    #: The same for a job that must not run again: room for the largest peak.
+    ENOUGH = "enough"
     #: The largest peak of earlier runs.
     LARGEST = "largest"
     #: The mean of the peaks and twice their standard deviation.
@@ -23,6 +25,17 @@ class MemRule(str, Enum):
     LAST = "last*1.2"
     #: The 90th percentile of the peaks x 1.15.
     P90 = "p90*1.15"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class FirstRequest(str, Enum):
+    """For which of the peaks a learned request has room."""
+
+    ALL = "all"
+    #: See :mod:`gpuqueue.learning.first_try`.
+    TWO_THIRDS = "two_thirds"
 
     def __str__(self) -> str:
         return self.value
@@ -63,7 +76,7 @@ class ReplayFigures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayGroup:
-    """The figures of one rule, or of the jobs for which the learned number came from one signature."""
+    """The figures of one rule, or of the jobs whose learned number came in one way."""
 
     key: str
     figures: ReplayFigures
@@ -76,7 +89,7 @@ class LearningReport:
     ``jobs`` is the number of jobs read: those that succeeded, reached their time limit or lacked memory. ``unclear``
     counts those of them without a trusted peak, and ``first`` those with one and without an earlier one of the same
     program. The others are repeat jobs, over which each rule was replayed. ``is_cut`` says whether the period has older
-    jobs that were not read.
+    jobs that were not read. ``first_requests`` are the learned numbers by :class:`FirstRequest`.
     """
 
     since: datetime
@@ -87,6 +100,7 @@ class LearningReport:
     is_cut: bool
     rules: tuple[ReplayGroup, ...]
     signatures: tuple[ReplayGroup, ...]
+    first_requests: tuple[ReplayGroup, ...] = ()
 
     DERIVED = ("repeats",)
 

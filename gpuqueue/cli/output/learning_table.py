@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from gpuqueue.cli.output.render import Column, hanging, table_of
-from gpuqueue.model.learning_report import LearningReport, MemRule, ReplayFigures
+from gpuqueue.model.learning_report import FirstRequest, LearningReport, MemRule, ReplayFigures
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.text.units import GIB
 from gpuqueue.words import values
@@ -13,15 +13,18 @@ from gpuqueue.words import values
 #: The words of a line, and its figures.
 _Line: TypeAlias = tuple[str, ReplayFigures]
 
-#: Rule -> its words in the table.
+#: Rule -> its words in the table. Another rule has those of its key.
 RULES = {
-    MemRule.ASKED: "what was asked",
-    MemRule.LEARNED: "learned",
-    MemRule.LARGEST: "largest so far",
-    MemRule.MEAN_2SD: "mean + 2 sd",
-    MemRule.LAST: "last x 1.2",
-    MemRule.P90: "90th percentile x 1.15",
+    MemRule.ASKED.value: "what was asked",
+    MemRule.LEARNED.value: "learned",
+    MemRule.ENOUGH.value: "learned, without retries",
+    MemRule.LARGEST.value: "largest so far",
+    MemRule.MEAN_2SD.value: "mean + 2 sd",
+    MemRule.LAST.value: "last x 1.2",
+    MemRule.P90.value: "90th percentile x 1.15",
 }
+#: What a learned request has room for -> its words in the table.
+FIRST_REQUESTS = {FirstRequest.ALL: "the largest peak", FirstRequest.TWO_THIRDS: "two thirds of the peaks"}
 #: What the figures mean.
 NOTES = (
     "FITTED: the peak was within the first allocation. UNUSED: memory reserved and not used, and in % of the peaks.",
@@ -55,11 +58,14 @@ def learning_table(report: LearningReport, width: int | None) -> str:
 
     *width* is that of the terminal in columns; None means a pipe, and nothing is omitted.
     """
-    rules = [(RULES[MemRule(group.key)], group.figures) for group in report.rules]
+    rules = [(RULES.get(group.key, group.key), group.figures) for group in report.rules]
     tables = [_table("RULE", rules, width)]
     if len(report.signatures) > 1:
         signatures = [(Signature(group.key).words, group.figures) for group in report.signatures]
         tables.append(_table("LEARNED FROM RUNS", signatures, width))
+    if len(report.first_requests) > 1:
+        first = [(FIRST_REQUESTS[FirstRequest(group.key)], group.figures) for group in report.first_requests]
+        tables.append(_table("LEARNED WITH ROOM FOR", first, width))
     notes = [row for note in [counted(report), *NOTES] for row in hanging(note, width)]
     return "\n\n".join([*tables, "\n".join(notes)])
 
