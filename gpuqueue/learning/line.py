@@ -75,8 +75,8 @@ def line_of(
             lines.append((line, runs))
     if not lines:
         return None
-    line, runs = min(lines, key=lambda pair: (-pair[0].values, pair[0].error))
-    return line, [moved for run, value in runs if (moved := _moved(line, run, value)) is not None]
+    best, alike_runs = min(lines, key=lambda pair: (-pair[0].values, pair[0].error))
+    return best, [moved for run, value in alike_runs if (moved := _moved(best, run, value)) is not None]
 
 
 def number_of(text: str) -> float | None:

@@ -24,7 +24,6 @@ from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.learning_report import FirstRequest, LearningReport, MemRule, ReplayFigures, ReplayGroup
 from gpuqueue.model.mem_source import Signature
 
-
 #: Takes the run of a job and the runs that a submit would have read, newest first. Returns the bytes to ask for.
 Rule: TypeAlias = Callable[[PastRun, Sequence[PastRun]], float]
 
@@ -58,7 +57,7 @@ class _Repeat:
     allocations: Mapping[str, int]
 
 
-def replay(  # noqa: PLR0913 - by name
+def replay(
     jobs: Iterable[PastJob],
     *,
     since: datetime,
@@ -84,9 +83,7 @@ def replay(  # noqa: PLR0913 - by name
         unclear=len(jobs) - known,
         first=known - len(repeats),
         is_cut=is_cut,
-        rules=tuple(
-            ReplayGroup(key=key, figures=_figures(repeats, key)) for key in (*map(str, MemRule), *others)
-        ),
+        rules=tuple(ReplayGroup(key=key, figures=_figures(repeats, key)) for key in (*map(str, MemRule), *others)),
         signatures=tuple(
             ReplayGroup(key=word.value, figures=_figures(some, MemRule.LEARNED.value))
             for word, some in by_signature.items()

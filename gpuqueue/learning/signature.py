@@ -348,7 +348,7 @@ def expected_utilisation(wanted: Wanted, runs: Sequence[PastRun]) -> float | Non
 
     *runs* are those of the same program, newest first. None if none of them was alone and measured.
     """
-    others = {Signature.MOVING, Signature.LINE, Signature.SCRIPT}  # what never moved the peak may change the utilisation
+    others = {Signature.MOVING, Signature.LINE, Signature.SCRIPT}  # what kept the peak may change it
     used = evidence(wanted, runs, lambda run: run.utilisation is not None, last_resorts=others)
     found = [run.utilisation for run in used.runs if run.utilisation is not None][:LAST] if used is not None else []
     return _rounded(found) if found else None

@@ -40,10 +40,10 @@ def enough(gib: float) -> int:
 
 @pytest.mark.parametrize(
     ("need", "request_", "room", "lost", "taken"),
-    [(5, 5, None, 0, 5), (9, 5, None, 1, 2.5 + 10), (9, 2, None, 3, 1 + 2 + 4 + 16), (9, 5, 9.5, 1, 2.5 + 9.5)],
+    [(5, 5, None, 0, 5), (9, 5, None, 1, 2.5 + 10), (9, 2, None, 3, 1 + 2 + 4 + 16), (9, 6, 10, 1, 3 + 10)],
 )
 def test_a_lost_run_has_half_of_its_time_and_the_next_one_twice_as_much(
-    need: int, request_: int, room: float | None, lost: int, taken: float
+    need: int, request_: int, room: int | None, lost: int, taken: float
 ) -> None:
     """Up to the device: that is what a lack of memory costs."""
     assert (lost, taken) == tried(need, request_, room)

@@ -42,7 +42,7 @@ def lesson(words: str, *runs: PastRun, **changes: Any) -> Lesson:
 
 
 def test_a_larger_batch_asks_for_its_peak_on_the_line_and_the_usual_margin() -> None:
-    """Regression: after batches of 16, 32 and 64, one of 128 asked 4.6G and died at 6.2G; a small one asked the same."""
+    """Regression: after batches of 16, 32 and 64, one of 128 asked 4.6G and died at 6.2G; one of 4 asked 4.6G."""
     runs = of_batches(64, 32, 16)
     large, small = (lesson(f"--batch-size {batch}", *runs) for batch in (128, 4))
 
