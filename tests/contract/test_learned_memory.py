@@ -145,6 +145,24 @@ def test_one_run_gives_three_tenths_more(learner: Learner) -> None:
     assert ("6.5G", "learned 1 arguments", "asking 6.5G: the last run peaked at 5G") == learner.asked(mem="auto")
 
 
+def test_a_batch_size_asks_for_its_place_on_the_line_of_earlier_ones(learner: Learner) -> None:
+    for batch in (16, 32, 64):
+        learner.ran("--batch-size", str(batch), peak=1.2 + batch * 40 / 1024)
+    line = "asking 7.1G: 3 runs with batch-size 16 to 64 peaked at 1.2G + 40M x batch-size, 6.2G for 128"
+    assert ("7.1G", "learned 3 line", line) == learner.asked("--batch-size", "128", mem="auto")
+
+
+def test_a_job_that_runs_again_may_ask_for_less_at_first(learner: Learner) -> None:
+    for peak in (5, 5, 5, 10, 5, 5, 5, 5, 10, 5, 5, 5):
+        learner.ran(peak=peak)
+    reason = "the last 12 runs peaked at 5G to 10G"
+    less = f"asking 5.8G: {reason}; two thirds of them fit, and a job that does not runs again with twice as much"
+    assert ("5.8G", "learned 12 arguments", less) == learner.asked(mem="auto")
+    for changes in ({"mem_retries": 0}, {"requeue": False}):
+        assert ("11.3G", "learned 12 arguments", f"asking 11.3G: {reason}") == learner.asked(mem="auto", **changes)
+    assert f"asking 6G, but {reason}: the job may die, 11.3G would do" == learner.asked(mem="6G")[2]
+
+
 def test_an_explicit_request_stays_and_a_line_says_what_would_do(learner: Learner) -> None:
     for _ in range(3):
         learner.ran(peak=5.1)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from factories import ADA, BOB, make_spec
 
+from gpuqueue.codec.wire import to_plain
 from gpuqueue.estimate.past import Past, Script, Whose, past_of
 from gpuqueue.learning.past_run import Proof
 from gpuqueue.learning.rule import rounded_up
@@ -96,6 +97,18 @@ def test_other_arguments_count_where_no_run_has_the_same() -> None:
     assert math.ceil(2 * GIB * 1.3) == exact.need_bytes
     assert (Signature.SCRIPT, [False] * 3) == (past.lesson.signature, [run.same_args for run in past.runs])
     assert math.ceil(6 * GIB * 1.1) + 256 * MIB == past.need_bytes
+
+
+def test_a_number_that_moves_the_peak_has_its_line() -> None:
+    """The estimate has the line, and lists the runs with what they needed themselves."""
+    runs = [a_record(sampled(size * GIB), args=("--batch", str(4 * size))) for size in (1, 2, 4)]
+    past = output(*runs, args=("--batch", "32"))
+
+    assert [GIB, 2 * GIB, 4 * GIB] == [run.bytes for run in past.runs]
+    assert math.ceil(8 * GIB * 1.1) + 256 * MIB == past.need_bytes
+    assert {"argument": "batch", "value": 32, "predicted_bytes": 8 * GIB, "is_far": False}.items() <= to_plain(past)[
+        "lesson"
+    ]["line"].items()
 
 
 @pytest.mark.parametrize(
