@@ -23,7 +23,7 @@ from gpuqueue.console import print_message
 from gpuqueue.console import run as run_command
 from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import Device, names_gpus
+from gpuqueue.model.device import Device, DeviceKind, names_gpus
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_bytes, parse_bytes, parse_duration
@@ -74,6 +74,10 @@ def run(spec: str | None, wanted: str, *, plain: bool, no_gpu: str | None, paren
     settings = Settings.load()
     backend = chosen(settings, spec)
     device = find(backend, wanted)
+    if device.kind is DeviceKind.GPU:
+        from workers.measure.context import with_context  # noqa: PLC0415 - only for a GPU
+
+        device = with_context(settings, backend, device)
     worker = Worker(settings, backend, device if no_gpu is None else replace(device, no_gpu=no_gpu), SystemClock())
     if plain:
         from workers import threaded as host  # noqa: PLC0415 - only where asked for

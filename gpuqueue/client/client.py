@@ -142,7 +142,7 @@ class Client:
         """Estimates the memory of a script: ``client.estimate("train.py")``."""
         from gpuqueue.client.estimate import Estimator  # noqa: PLC0415 - lazy import for startup time
 
-        return Estimator(self.account, self.history, self.settings.headroom_bytes)
+        return Estimator(self.account, self.history, self.devices, self.settings.headroom_bytes)
 
     @property
     def account(self) -> Account:

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.client import estimates
-from gpuqueue.errors import BadRequest, HistoryUnreachable
+from gpuqueue.errors import BadRequest, HistoryUnreachable, Unreachable
 from gpuqueue.model import validation
+from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job_spec import Account
 from gpuqueue.system.command_line import command_of, working_directory
 from gpuqueue.system.environment import travelling
 from gpuqueue.system.git_checkout import CheckoutReader
 
 if TYPE_CHECKING:
+    from gpuqueue.client.devices import Devices
     from gpuqueue.client.history import History
-    from gpuqueue.estimate.dry_run import Estimate, Request
+    from gpuqueue.estimate.dry_run import DryRun, Estimate, Request
     from gpuqueue.estimate.past import Past, Script
 
 #: The largest number of jobs to read: the account's own, and those of all users. A search of all users' commands
@@ -32,8 +34,8 @@ MOST_STEPS, MOST_BATCHES = 1000, 20
 class Estimator:
     """Estimates what a script needs, from the history and from a dry run."""
 
-    def __init__(self, account: Account, history: History, headroom_bytes: int = 0) -> None:
-        self._account, self._history, self._headroom_bytes = account, history, headroom_bytes
+    def __init__(self, account: Account, history: History, devices: Devices, headroom_bytes: int = 0) -> None:
+        self._account, self._history, self._devices, self._headroom_bytes = account, history, devices, headroom_bytes
 
     def __call__(  # noqa: PLR0913 - one argument for each option
         self,
@@ -78,7 +80,19 @@ class Estimator:
         answered = not sizes and found.past is not None and found.past.suffices
         if dry_run is False or (dry_run is None and answered):
             return found
-        return _with_dry_runs(found, request, sizes, batch_option)
+        return _with_dry_runs(found, request, sizes, batch_option, self._measured())
+
+    def _measured(self) -> tuple[int, str] | None:
+        """Return the largest measured CUDA context of the GPUs, in bytes, with the model of that device.
+
+        None if that of one of them was not measured, because the job may run there, or if no GPU is known.
+        """
+        try:
+            gpus = [status.device for status in self._devices.list() if status.device.kind is DeviceKind.GPU]
+        except Unreachable:
+            return None
+        known = [(gpu.context_bytes, gpu.name) for gpu in gpus if gpu.context_bytes is not None]
+        return max(known, default=None) if len(known) == len(gpus) else None
 
     def _of_history(self, request: Request, *, needed: bool) -> Estimate:
         """Return an estimate with the figures of the history, or with a note on why there are none."""
@@ -153,15 +167,26 @@ def _nothing_yet(request: Request) -> Estimate:
     return Estimate(script=request.script, args=request.args)
 
 
-def _with_dry_runs(estimate: Estimate, request: Request, sizes: Sequence[int], batch_option: str) -> Estimate:
-    """Return *estimate* with the dry run *request*, and one more for each batch size of *sizes*."""
+def _with_dry_runs(
+    estimate: Estimate, request: Request, sizes: Sequence[int], batch_option: str, measured: tuple[int, str] | None
+) -> Estimate:
+    """Return *estimate* with the dry run *request*, and one more for each batch size of *sizes*.
+
+    *measured* is a CUDA context in bytes and the model of the device on which it was measured.
+    """
     from gpuqueue.estimate.dry_run import Batch, dry_run  # noqa: PLC0415 - lazy import for startup time
     from gpuqueue.learning.rule import rounded_up  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.model.framework_memory import cuda_bytes  # noqa: PLC0415 - as above
 
-    counted = dry_run(request)
+    context_bytes, model = measured or (None, None)
+
+    def counted_of(one: Request) -> DryRun:
+        return replace(dry_run(one), cuda_bytes=cuda_bytes(context_bytes), cuda_measured_on=model)
+
+    counted = counted_of(request)
     estimates.remember(Path(request.cwd, request.script), request.args, rounded_up(counted.need_bytes))
     batches = tuple(
-        Batch(size=size, dry_run=dry_run(replace(request, args=(*request.args, batch_option, str(size)))))
+        Batch(size=size, dry_run=counted_of(replace(request, args=(*request.args, batch_option, str(size)))))
         for size in sizes
     )
     return replace(estimate, dry_run=counted, batches=batches)

@@ -4,9 +4,8 @@ The script runs in its own Python and its own session, so that all processes tha
 goes to a file, and its temporary files to a directory that is removed. It runs in its usual working directory, which
 it may need. Files that it writes there in its first steps stay.
 
-An allowance of 10 % stands for what a dry run cannot count: fragmentation of the caching allocator, and the workspaces
-of cuDNN and cuBLAS. The CUDA context and the libraries' kernels take 250 to 600 MiB of a device before the first
-tensor. The estimate adds 500 MiB, as docs/howto/estimate-memory.md says.
+A dry run counts what torch's allocator would take. What to ask for that is in
+:mod:`gpuqueue.model.framework_memory`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ from gpuqueue.estimate.past import Past
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.learning.rule import rounded_up
-from gpuqueue.text.units import KIB, MIB, format_bytes, format_duration
+from gpuqueue.model.framework_memory import CUDA_BYTES, allowance_bytes, request_bytes
+from gpuqueue.text.units import KIB, format_bytes, format_duration
 
 if TYPE_CHECKING:
     import subprocess
@@ -46,8 +46,6 @@ GONE_S = 3.0
 RAM_SHARE = 0.8
 #: Number of last output lines that are shown if a script failed without a traceback.
 TAIL = 12
-ALLOWANCE = 0.10
-CONTEXT_BYTES = 500 * MIB
 
 #: The limits of a dry run, printed below each in two lines.
 LIMITS = (
@@ -234,7 +232,8 @@ class DryRun:
 
     ``steps`` counts optimizer steps. ``forwards`` counts forward passes of the model, which matter for a script
     without an optimizer. ``ended`` is ``enough``, ``finished`` (the script ended earlier) or ``timed_out`` (after at
-    least one step).
+    least one step). ``cuda_bytes`` is what CUDA takes beside torch's allocator, and ``cuda_measured_on`` the model of
+    device on which that was measured, None if it was not.
     """
 
     ended: str
@@ -246,6 +245,8 @@ class DryRun:
     took_s: float
     parts: tuple[Part, ...]
     peak_bytes: int
+    cuda_bytes: int = CUDA_BYTES
+    cuda_measured_on: str | None = None
 
     DERIVED = ("allowance_bytes", "need_bytes")
 
@@ -269,13 +270,13 @@ class DryRun:
 
     @property
     def need_bytes(self) -> int:
-        """The bytes that the driver would show: the peak, the allowance and the CUDA context."""
-        return self.peak_bytes + self.allowance_bytes + CONTEXT_BYTES
+        """The bytes that the driver would show: the peak, the allowance and CUDA's own."""
+        return request_bytes(self.peak_bytes, self.cuda_bytes)
 
     @property
     def allowance_bytes(self) -> int:
         """The allowance for fragmentation and workspaces, in bytes."""
-        return math.ceil(self.peak_bytes * ALLOWANCE)
+        return allowance_bytes(self.peak_bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -128,7 +128,9 @@ class Device:
     """One device of one host. ``uuid`` identifies it; ``index`` is for display only.
 
     ``mig_parent`` is the UUID of the card that a MIG instance belongs to, None for other devices. ``no_gpu`` is why no
-    GPU was found, of a CPU that is served for that reason; None if it was asked for.
+    GPU was found, of a CPU served for that reason; None if it was asked for. ``context_bytes`` is what a process
+    with a CUDA context and nothing else takes of such a device; None if it was not measured. ``unlisted`` is whether
+    the driver did not list that process, so that no peak of a run is known.
     """
 
     uuid: str
@@ -139,6 +141,8 @@ class Device:
     pci_bus: str | None = None
     mig_parent: str | None = None
     no_gpu: str | None = None
+    context_bytes: int | None = None
+    unlisted: bool = False
 
     @classmethod
     def unidentified(cls, card: int, host: str) -> Device:

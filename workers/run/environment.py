@@ -8,6 +8,7 @@ set are never overridden. Those of torch also depend on its version, which is fo
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.framework_memory import CUDA_BYTES, allocator_bytes
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import Visible
 from gpuqueue.model.run import RunDevice
@@ -49,12 +51,11 @@ ASK_TORCH_LIMIT_S = ASK_S + 2
 MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's default path; its existence is checked
 #: The variables of a client of MPS where the site has not turned MPS on.
 NO_MPS: Mapping[str, str] = MappingProxyType({})
-#: Memory of a CUDA context, per process and outside every framework's allocator. It is 250 to 600 MiB, depending on the
-#: card and the CUDA version; the largest value keeps the total below the job's request.
-CONTEXT_BYTES = 600 * MIB
 #: The first torch version that reads the key below. Older versions fail on an unknown key.
 TORCH_READS_FRACTION = (2, 10)
 FRACTION_KEY = "per_process_memory_fraction"
+#: A cap that is a share of the device is rounded up to one of so many parts, so that it is never below the bytes.
+_SHARES = 10**6
 #: The variables in which torch reads the key. torch prefers the last; the first is set if the submitter set neither.
 ALLOC_CONFS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 #: The variable for the hook inside the job.
@@ -151,13 +152,15 @@ def environment(  # noqa: PLR0913 - one for each fact about the run and its host
     as_submitters: bool = False,
     mps: Mapping[str, str] = NO_MPS,
     threads: int | None = None,
+    cuda: int = CUDA_BYTES,
 ) -> dict[str, str]:
     """Return the environment of a run of *spec* on *devices*; *cap* is whether this site caps jobs.
 
     *as_submitters*: jobs run as their submitters. Then no program of a job is started to learn its torch version, for
     it would run as the worker, and no job looks for a daemon of MPS where any account can start one. *mps*: the
     variables of a client of MPS, if the site has turned MPS on. *threads*: how many threads a numerical library starts
-    in one process (:func:`threads_of`).
+    in one process (:func:`threads_of`). *cuda*: the bytes that CUDA takes on these devices beside a framework's
+    allocator.
 
     The devices are pinned by UUID, because CUDA and the driver may number the cards differently, or by index if *spec*
     says so. A program sees them as 0, 1, … in this order. On the CPU the list is empty, so that the job cannot use a
@@ -177,7 +180,7 @@ def environment(  # noqa: PLR0913 - one for each fact about the run and its host
     }
     # Unbuffered, so that `logs -f` shows a line when it is printed and stderr does not overtake stdout.
     env = {"PYTHONUNBUFFERED": "1", **(_of_this_host() if spec.snapshot is not None else {}), **spec.env}
-    changes = _gpu_changes(spec, devices, cap=cap and spec.cap, as_submitters=as_submitters, mps=mps)
+    changes = _gpu_changes(spec, devices, cap=cap and spec.cap, as_submitters=as_submitters, mps=mps, cuda=cuda)
     if changes and as_submitters and MPS_PIPES not in spec.env:
         changes = {MPS_PIPES: NO_PIPES, **changes}
     changes = {**changes, **_thread_counts(spec, threads)}
@@ -221,7 +224,7 @@ def _of_this_host() -> dict[str, str]:
 
 
 def _gpu_changes(
-    spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool, as_submitters: bool, mps: Mapping[str, str]
+    spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool, as_submitters: bool, mps: Mapping[str, str], cuda: int
 ) -> dict[str, str]:
     """Return the variables that install the hook in a GPU job's Python, cap its frameworks and connect it to MPS.
 
@@ -241,6 +244,7 @@ def _gpu_changes(
         torch=torch,
         devices=len(gpus),
         mps=bool(mps) or MPS_PIPES in spec.env or (not as_submitters and MPS_CONTROL.exists()),
+        cuda=cuda,
     )
     client = {name: value for name, value in mps.items() if name not in spec.env}
     return {**_hook(spec.env), **client, **caps}
@@ -276,11 +280,6 @@ def _torch_of(spec: JobSpec) -> Version | None:
     return torch_version_of(python, spec.env) if python is not None else None
 
 
-def allocator_bytes(mem_bytes: int) -> int:
-    """Return the part of *mem_bytes* for a framework's allocator: without the CUDA context, but at least half."""
-    return max(mem_bytes - CONTEXT_BYTES, mem_bytes // 2)
-
-
 def cap_environment(
     mem_bytes: int,
     total_bytes: int | None,
@@ -290,6 +289,7 @@ def cap_environment(
     torch: tuple[int, int] | None = None,
     devices: int = 1,
     mps: bool = False,
+    cuda: int = CUDA_BYTES,
 ) -> dict[str, str]:
     """Return the variables that cap a job.
 
@@ -302,16 +302,18 @@ def cap_environment(
         torch: The version of torch that the job will import, None if it is unknown.
         devices: The number of the job's devices.
         mps: Whether the devices are shared through NVIDIA's MPS.
+        cuda: The bytes that CUDA takes beside a framework's allocator.
 
     """
     if not on:
         return {}
-    caps = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "CUPY_GPU_MEMORY_LIMIT": str(allocator_bytes(mem_bytes))}
+    allowed_bytes = allocator_bytes(mem_bytes, cuda)
+    caps = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "CUPY_GPU_MEMORY_LIMIT": str(allowed_bytes)}
     if mps:
         limits = [f"{index}={mem_bytes // MIB}M" for index in range(devices)]
         caps["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)  # the driver counts CUDA contexts in this limit
     if total_bytes is not None:
-        share = f"{min(1.0, allocator_bytes(mem_bytes) / total_bytes):.4f}"
+        share = f"{min(1.0, math.ceil(allowed_bytes / total_bytes * _SHARES) / _SHARES):.6f}"
         if "XLA_CLIENT_MEM_FRACTION" not in env:  # the variable's new name; JAX refuses to run with both
             caps["XLA_PYTHON_CLIENT_MEM_FRACTION"] = share
         caps |= _torch(share, torch, env)

@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,11 @@ from gpuqueue.clock import Clock
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.framework_memory import cuda_bytes
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import JobSpec
+from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
@@ -33,7 +36,9 @@ from workers.warm.pool import WarmPool
 
 if TYPE_CHECKING:
     from workers.devices import mps
+    from workers.measure import context
 else:
+    context = later("workers.measure.context")
     mps = later("workers.devices.mps")
 
 log = logging.getLogger(__name__)
@@ -95,6 +100,11 @@ class Spawn:
             held = run.held
             deliveries.add(self._settings, deliveries.Delivery(job_id=held.job_id, token=held.token, keep=spec.keep))
 
+    def _context_bytes(self, devices: Sequence[RunDevice]) -> int | None:
+        """Return the context of the GPUs among *devices*, in bytes; None if it is not known, or if there are none."""
+        models = {device.name for device in devices if device.kind is DeviceKind.GPU}
+        return context.known_bytes(self._settings, models) if models else None
+
     def _write_spec(self, run: LiveRun, spec: JobSpec, start_before: float) -> Mapping[str, str]:
         """Write the shim's spec and its first heartbeat, and return the run's environment."""
         held, directory, settings = run.held, run.directory, self._settings
@@ -114,6 +124,7 @@ class Spawn:
             as_submitters=launcher is not None,
             mps=mps.client_environment(settings) if settings.mps else NO_MPS,
             threads=self.limits(spec).get("threads"),
+            cuda=cuda_bytes(self._context_bytes(held.devices)),
         )
         # Written with the spec. A worker that adopts the run before the first heartbeat would otherwise count the
         # run's time from the adoption.

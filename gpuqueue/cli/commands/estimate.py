@@ -14,19 +14,13 @@ from gpuqueue.cli.options.json_option import json_option, print_json
 from gpuqueue.cli.output import render
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, DryRunFailed, GpuQueueError
-from gpuqueue.estimate.dry_run import (
-    ALLOWANCE,
-    CONTEXT_BYTES,
-    LIMITS,
-    Batch,
-    DryRun,
-    Estimate,
-)
+from gpuqueue.estimate.dry_run import LIMITS, Batch, DryRun, Estimate
 from gpuqueue.estimate.past import Past, Whose
 from gpuqueue.learning.advice import reason
 from gpuqueue.learning.past_run import Proof
 from gpuqueue.learning.rule import rounded_up
 from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.framework_memory import ALLOWANCE
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes, format_duration
 from gpuqueue.words import values
@@ -209,7 +203,7 @@ def _of_dry_run(found: Estimate, run: DryRun) -> list[str]:
     rows += [
         ("peak counted", "", format_bytes(run.peak_bytes), ""),
         (f"{ALLOWANCE:.0%}".replace("%", " %") + " for what it cannot see", "", format_bytes(run.allowance_bytes), ""),
-        ("CUDA context", "", format_bytes(CONTEXT_BYTES), ""),
+        ("CUDA context and kernels", "", format_bytes(run.cuda_bytes), _measured_on(run)),
         ("needs", "", format_bytes(run.need_bytes), ""),
     ]
     return [
@@ -223,6 +217,10 @@ def _of_dry_run(found: Estimate, run: DryRun) -> list[str]:
 def _name(part: str, run: DryRun) -> str:
     optimizers = f" ({', '.join(map(plain, run.optimizers))})" if part == "optimizer_states" and run.optimizers else ""
     return _PARTS.get(part, part) + optimizers
+
+
+def _measured_on(run: DryRun) -> str:
+    return "not measured" if run.cuda_measured_on is None else f"measured on {plain(run.cuda_measured_on)}"
 
 
 def _ratio(part: str, run: DryRun) -> str:
@@ -239,10 +237,10 @@ def _formula(run: DryRun) -> list[str]:
         return []
     fixed = f"{_number(run.fixed_bytes / parameters)} x {format_bytes(parameters)} parameters"
     rest = f"{format_bytes(run.variable_bytes)} activations, data and buffers"
-    context, need = format_bytes(CONTEXT_BYTES), format_bytes(run.need_bytes)
+    context, need = format_bytes(run.cuda_bytes), format_bytes(run.need_bytes)
     return [
         "",
-        f"formula: ({fixed} + {rest}) x {1 + ALLOWANCE:.1f} + {context} CUDA context = {need}",
+        f"formula: ({fixed} + {rest}) x {1 + ALLOWANCE:.1f} + {context} CUDA context and kernels = {need}",
         "At the peak: gradients and optimizer states count as parameters; activations and data grow with the batch.",
     ]
 

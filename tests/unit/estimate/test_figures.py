@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.estimate import dry_run
-from gpuqueue.estimate.dry_run import CONTEXT_BYTES, DryRun, Estimate, Part
+from gpuqueue.estimate.dry_run import DryRun, Estimate, Part
 from gpuqueue.estimate.past import Past, PastRun, Whose
 from gpuqueue.learning import past_run
 from gpuqueue.learning.past_run import Proof
 from gpuqueue.learning.rule import learned, rounded_up
 from gpuqueue.learning.signature import Lesson
 from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.framework_memory import CUDA_BYTES
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.text.units import GIB, KIB, MIB
 
@@ -49,7 +50,7 @@ def a_past(proof: Proof, size_bytes: int) -> Past:
 
 def test_a_dry_run_needs_its_peak_a_tenth_more_and_the_context() -> None:
     """The need of a dry run is its peak, a tenth more, and the CUDA context."""
-    assert 110 * MIB + CONTEXT_BYTES == a_dry_run().need_bytes
+    assert 110 * MIB + CUDA_BYTES == a_dry_run().need_bytes
 
 
 def test_the_fixed_part_and_the_rest_are_the_peak() -> None:

@@ -15,7 +15,7 @@ from site_of_one import Site
 from gpuqueue.model.device import PeakSource
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind, Run
-from gpuqueue.text.units import GIB
+from gpuqueue.text.units import GIB, MIB
 
 SUPPORT = Path(__file__).parents[3] / "support"
 
@@ -81,16 +81,16 @@ def log_of(run: Run) -> str:
 
 @pytest.mark.full
 def test_a_job_on_a_gpu_is_capped_and_out_of_memory_is_reported(gpu_site: Site, tmp_path: Path) -> None:
-    """The cap fits the card and the torch version, and the ending comes from the job's own report."""
+    """The cap fits the card, its measured context and the torch version, and the ending is that of the job's report."""
     run = ran(gpu_site, tmp_path)
 
-    assert "0.2256 per_process_memory_fraction:0.2256\n" == log_of(run)
+    share = "0.233724"  # 6 GiB less 300 MiB of context and 100 MiB of kernels
+    assert f"{share} per_process_memory_fraction:{share}\n" == log_of(run)
     assert run.ending is not None
     assert (EndingKind.OUT_OF_MEMORY, 1) == (run.ending.kind, run.ending.exit_code)
     (device,) = run.devices
-    gib, source = 4, PeakSource.TORCH
-    assert (gib * GIB, source) == (device.peak.bytes, device.peak.source)
-    assert run.ending.detail.startswith(f"asked 6G, peak {gib}G")
+    assert (4 * GIB + 300 * MIB, PeakSource.TORCH) == (device.peak.bytes, device.peak.source)
+    assert run.ending.detail.startswith("asked 6G, peak 4.3G")
     place = Path(str(run.log_path)).parent
     kept = {"log", "log.times", "user"}
     until(lambda: {entry.name for entry in place.iterdir()} <= kept, what="the run directory is settled")

@@ -84,7 +84,7 @@ def test_a_job_on_a_gpu_is_capped_unless_it_or_the_site_says_no() -> None:
 
     The Python hook stays in either case, because it reports memory figures.
     """
-    assert "0.2256" == on_gpu()["GPUQUEUE_TORCH_FRACTION"]
+    assert "0.225586" == on_gpu()["GPUQUEUE_TORCH_FRACTION"]
     for free in (on_gpu(cap=False), on_gpu(wanted=False)):
         assert str(INSIDE) == free["PYTHONPATH"]
         assert {"PYTHONPATH"} == set(json.loads(free["GPUQUEUE_CHANGED"]))
@@ -104,7 +104,7 @@ def test_a_job_that_has_its_cards_for_itself_may_take_what_the_smaller_gives() -
     env = environment(1, "1.a", whole, cards, Path("/r"))
 
     assert str(23 * GIB) == env["GPUQUEUE_MEM_BYTES"]
-    assert "0.9339" == env["GPUQUEUE_TORCH_FRACTION"]
+    assert "0.933920" == env["GPUQUEUE_TORCH_FRACTION"]
     assert str(23 * GIB - 600 * MIB) == env["CUPY_GPU_MEMORY_LIMIT"]
 
 
@@ -123,7 +123,7 @@ def test_of_two_cards_the_smaller_one_makes_the_share() -> None:
 
     env = environment(1, "1.a", make_spec(mem_bytes=6 * GIB), cards, Path("/r"))
 
-    assert "0.2256" == env["GPUQUEUE_TORCH_FRACTION"]
+    assert "0.225586" == env["GPUQUEUE_TORCH_FRACTION"]
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from gpuqueue.model.framework_memory import allocator_bytes
 from gpuqueue.text.units import GIB, MIB
-from workers.run.environment import allocator_bytes, cap_environment
+from workers.run.environment import cap_environment
 
 TOTAL = 24 * GIB
 #: (6 GiB - 600 MiB) / 24 GiB
-SHARE = "0.2256"
+SHARE = "0.225586"
 
 
 def test_each_framework_gets_its_own_variable() -> None:
@@ -106,5 +107,5 @@ def test_a_small_job_keeps_at_least_half(mem: int, left: int) -> None:
 
 def test_a_share_is_never_above_one_and_unknown_without_a_total() -> None:
     """The fraction is at most 1. Without a known total only the limit in bytes is set."""
-    assert "1.0000" == cap_environment(99 * GIB, TOTAL, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"]
+    assert "1.000000" == cap_environment(99 * GIB, TOTAL, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"]
     assert {"TF_FORCE_GPU_ALLOW_GROWTH", "CUPY_GPU_MEMORY_LIMIT"} == set(cap_environment(GIB, None, {}, torch=(2, 13)))

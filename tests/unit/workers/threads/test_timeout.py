@@ -64,7 +64,7 @@ def test_a_job_whose_python_does_not_answer_gets_its_environment(dead: Path, mon
 
     env = environment.environment(1, "1.a", spec, (card,), Path("/r"))
 
-    assert ("0.2256", False) == (env["GPUQUEUE_TORCH_FRACTION"], "PYTORCH_ALLOC_CONF" in env)
+    assert ("0.225586", False) == (env["GPUQUEUE_TORCH_FRACTION"], "PYTORCH_ALLOC_CONF" in env)
 
 
 def test_a_warm_job_whose_python_does_not_answer_starts_cold(dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
