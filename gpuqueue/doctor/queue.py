@@ -18,7 +18,7 @@ from gpuqueue.system.process import is_locked
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.units import format_duration
 from gpuqueue.version import VERSION
-from gpuqueue.words.values import REPAIR_OR_CPU, without_gpu
+from gpuqueue.words.values import PID_HOST, REPAIR_OR_CPU, without_gpu, without_processes
 
 #: Delay of the history above which the recorder counts as missing, in seconds. Above BEHIND_S it counts as slow.
 LOST_S = 600.0
@@ -71,6 +71,9 @@ def devices(site: Site) -> Iterator[Finding]:
         lacking = without_gpu(each.status)
         if lacking is not None:
             yield warning(lacking, REPAIR_OR_CPU, about=each.name)
+        blind = without_processes(each.status)
+        if blind is not None:
+            yield warning(blind, PID_HOST, about=each.name)
     for each in drained:
         yield from (_drained(site, each, drain) for drain in each.status.drains)
     hosts = {each.status.host: each.status.refusals for each in queue.devices}

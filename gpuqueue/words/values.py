@@ -67,6 +67,8 @@ def device_label(device: Device | RunDevice) -> str:
     return str(device.index) if device.index is not None else plain(device.uuid)
 
 
+#: What a person does about :func:`without_processes`.
+PID_HOST = "in a container: docker run --pid=host, or pid: host in compose"
 #: What a person does about :func:`without_gpu`.
 REPAIR_OR_CPU = (
     "repair the driver; on a machine without a GPU: gpuqueue down, then gpuqueue up --devices cpu, or for good "
@@ -82,6 +84,14 @@ def without_gpu(status: DeviceStatus) -> str | None:
     if status.lost_gpus:
         return f"{none}; it has served GPUs before, so jobs without --device wait for one"
     return f"{none}; jobs run on the CPU"
+
+
+def without_processes(status: DeviceStatus) -> str | None:
+    """Return that the driver does not list the processes of the host on this device; None if it does."""
+    if not status.device.unlisted:
+        return None
+    where = f"{plain(status.host)} device {device_label(status.device)}"
+    return f"{where}: the driver does not list the processes of this host, so runs have no peak"
 
 
 def missing_devices(job: Job, served: Container[str]) -> str | None:

@@ -103,6 +103,7 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, labels: Label
         *refusal_lines(found),
         *environment_lines(found),
         *filter(None, map(values.without_gpu, found)),
+        *(f"{blind} ({values.PID_HOST})" for blind in map(values.without_processes, found) if blind is not None),
     )
     return "\n".join((table, *(each for line in lines for each in hanging(line, width))))
 

@@ -136,6 +136,18 @@ def test_a_reason_that_the_table_cuts_is_below_it_once_for_each_host() -> None:
     assert [] == [*closed_lines(found, 10.0, device_table(found, 10.0, 240))]
 
 
+def test_a_device_whose_driver_lists_no_process_says_so() -> None:
+    """A line below the table of `up`, `gpus` and `status`, with what to do."""
+    status = make_status(device=make_device("GPU-blind", unlisted=True))
+    settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/nowhere"})
+
+    (line,) = (
+        row for row in device_rows((CARD, status), settings, lambda _: {}).splitlines() if "does not list" in row
+    )
+
+    assert line.startswith("nodeA device 0: the driver does not list the processes of this host, so runs have no peak")
+
+
 @pytest.mark.parametrize(
     ("lost", "jobs"),
     [(True, "it has served GPUs before, so jobs without --device wait for one"), (False, "jobs run on the CPU")],
