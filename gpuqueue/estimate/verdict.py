@@ -34,6 +34,8 @@ def asked_and_used(record: Record) -> str | None:
     used = format_bytes(peak)
     if not spec.placement.whole:
         asked, used = format_apart(spec.mem_bytes, peak)
+    if run.gap is not None:
+        return f"asked {asked}{each}, used at least {used}: {run.gap.words}"
     return f"asked {asked}{each}, used {used} at most: {_advice(record, run, run.ending, peak)}"
 
 

@@ -38,6 +38,8 @@ class Proof(str, Enum):
     PEAK = "peak"
     #: The run needed at least this much: the source of its peak misses a part, or the run was a probe that ended early.
     AT_LEAST = "at_least"
+    #: The run needed at least this much, and its memory was not measured for a time. It says nothing of a smaller need.
+    PARTIAL = "partial"
     #: The run filled its allocation and ended well: the allocation was enough, and the need may be below or above.
     CAPPED = "capped"
     #: The run ended for lack of memory: the allocation was not enough.
@@ -117,11 +119,12 @@ def proof_of(
 
     *ended_well* means success or the time limit: other runs may have ended before their peak. *is_cut* means that the
     run is a probe that was ended early, so its peak is a lower bound. *note_kinds* are the kinds of its notes: a run
-    whose processes were ended shows a lower bound too, and one that hides a failure shows nothing.
+    whose processes were ended shows a lower bound too, so does one that was not measured for a time, and one that hides
+    a failure shows nothing.
     """
     had = most = 0
     is_known = is_sure = True
-    is_capped = False
+    is_capped = is_partial = False
     for each in devices:
         peak = each.peak_bytes or 0
         had, most = max(had, each.lease_bytes, peak), max(most, peak)
@@ -132,16 +135,17 @@ def proof_of(
         return Proof.DIED, had
     if note_kinds:  # few runs have any, so most submits import no module for them
         is_cut = is_cut or runs.NoteKind.ENDED_PROCESSES in note_kinds
+        is_partial = runs.NoteKind.PEAK_IN_PART in note_kinds
         ended_well = ended_well and runs.NoteKind.HIDDEN_FAILURE not in note_kinds
     if not ended_well or not is_known:
         return None
-    if not most and (is_cut or not is_sure):
+    if not most and (is_cut or is_partial or not is_sure):
         return None  # it was cut, or looked at, before it used its device
-    if is_cut:
-        return Proof.AT_LEAST, most
-    if is_capped:
+    if is_capped and not is_cut:
         return Proof.CAPPED, had
-    return (Proof.PEAK if is_sure else Proof.AT_LEAST), most
+    if is_partial:
+        return Proof.PARTIAL, most
+    return (Proof.PEAK if is_sure and not is_cut else Proof.AT_LEAST), most
 
 
 def next_request(mem_bytes: int, *, died: int, mem_retries: int) -> int | None:

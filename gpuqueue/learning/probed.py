@@ -45,7 +45,11 @@ def probed(run: Run, progress: Progress | None, headroom_bytes: int = 0) -> Prob
     is_whole = run.is_complete
     is_cut = ending is not None and ending.kind is EndingKind.TIMED_OUT
     devices = on_devices(run)
-    proved = proof_of(devices, ended_well=is_whole or is_cut, out_of_memory=False, is_cut=is_cut) if devices else None
+    if not devices:
+        return Probed(is_whole=is_whole)
+    proved = proof_of(
+        devices, ended_well=is_whole or is_cut, out_of_memory=False, is_cut=is_cut, note_kinds=run.note_kinds
+    )
     if proved is None:
         return Probed(is_whole=is_whole)
     peaks = [each.peak_bytes for each in devices if each.peak_bytes is not None]

@@ -9,6 +9,7 @@ The rule, with its sources:
 - From one run on: the same, and at least the largest peak x 1.3, since one or two runs say little about how peaks vary.
   So a further run never raises the number as long as its peak is no larger.
 - A peak that is only a lower bound counts as that of a single run: its source misses up to 600 MiB of a GPU.
+- So does a peak with a gap, of which a part was not measured. It never counts alone.
 - A run that filled its allocation and ended well shows that the allocation is enough. It asks for no more: with a
   margin each run would fill its larger cap again, and the number would grow up to the whole device.
 - Where the peaks vary, a job that runs again after a lack of memory may ask for less at first
@@ -109,7 +110,9 @@ def learned(
     if not counted:
         return None
     peaks = [run.bytes for run in counted if run.proof is Proof.PEAK]
-    at_least = [run.bytes for run in counted if run.proof is Proof.AT_LEAST]
+    if all(run.proof is Proof.PARTIAL for run in counted):
+        return None
+    at_least = [run.bytes for run in counted if run.proof in {Proof.AT_LEAST, Proof.PARTIAL}]
     high = max(peaks, default=0)
     bounds = {proof: _largest(counted, proof) for proof in (Proof.CAPPED, Proof.DIED)}
     died = bounds[Proof.DIED] if bounds[Proof.DIED] >= high else 0  # a larger peak has shown more

@@ -16,7 +16,7 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import signal_name
 from gpuqueue.model.notification import Delivery
 from gpuqueue.model.placement import Shape
-from gpuqueue.text.units import format_bytes
+from gpuqueue.text.units import format_bytes, format_duration
 
 #: An exit code above this one is that and the number of a signal, by the custom of shells.
 BY_SIGNAL = 128
@@ -174,6 +174,8 @@ class NoteKind(str, Enum):
     LEFT_SHARED_MEMORY = "left_shared_memory"
     #: They were removed, as the site wants it (setting ``remove_shared_memory``).
     REMOVED_SHARED_MEMORY = "removed_shared_memory"
+    #: Its memory was not measured for a time, so its peak is a lower bound.
+    PEAK_IN_PART = "peak_in_part"
 
     def __str__(self) -> str:
         return self.value
@@ -185,8 +187,8 @@ class RunNote:
 
     ``kind`` is a :class:`NoteKind`, as text: that of a newer version must not make the end of a run unreadable.
     ``items`` are what it names, in the words of the job: command lines, files, or an error. ``count`` is how many there
-    are, which may be more. ``size_bytes`` is their size, and ``owner`` the account that they belong to, if they are
-    files.
+    are, which may be more, and for ``peak_in_part`` the seconds without a sample. ``size_bytes`` is their size, and
+    ``owner`` the account that they belong to, if they are files.
     """
 
     kind: str
@@ -257,6 +259,10 @@ def _of_removed_shared_memory(note: RunNote) -> str:
     return f"removed {_shared(note)}, which the run had left{_named(note)}"
 
 
+def _of_peak_in_part(note: RunNote) -> str:
+    return f"its memory was not measured for {format_duration(note.count)}: its peak may be higher"
+
+
 def _shared(note: RunNote) -> str:
     return f"{format_bytes(note.size_bytes or 0)} of {note.owner} in /dev/shm"
 
@@ -269,6 +275,7 @@ _SENTENCES: Mapping[str, Callable[[RunNote], str]] = MappingProxyType(
         NoteKind.UUID_AS_NUMBER.value: _of_uuid_as_number,
         NoteKind.LEFT_SHARED_MEMORY.value: _of_left_shared_memory,
         NoteKind.REMOVED_SHARED_MEMORY.value: _of_removed_shared_memory,
+        NoteKind.PEAK_IN_PART.value: _of_peak_in_part,
     }
 )
 #: The kinds that say that a run which exited with 0 has not done all its work.
@@ -351,6 +358,11 @@ class Run:
         """Whether the program did all its work, as far as is known: it exited with 0, and no note says otherwise."""
         exited_well = self.ending is not None and self.ending.kind is EndingKind.EXITED and self.ending.exit_code == 0
         return exited_well and not self.note_kinds & _INCOMPLETE
+
+    @property
+    def gap(self) -> RunNote | None:
+        """The note that its peak is a lower bound, because its memory was not measured for a time; None without it."""
+        return next((note for note in self.notes if note.kind == NoteKind.PEAK_IN_PART), None)
 
     @property
     def note_kinds(self) -> frozenset[str]:

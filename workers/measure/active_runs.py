@@ -133,6 +133,8 @@ class LiveRun:
                 shared=bool(reading.processes.keys() - share.pids - meter.pids),
                 device_bytes=reading.used_bytes,
                 pids=share.pids,
+                listed=bool(reading.processes) or device.kind is not DeviceKind.GPU,
+                alone=held.keys() <= {self.held.job_id},
             )
 
     def _has_ended(self, process: ExternalProcess, device: Device) -> bool:

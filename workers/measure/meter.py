@@ -9,10 +9,17 @@ from typing import Any
 
 from gpuqueue.model.device import Activity, Health, Timeline, Utilisation
 from gpuqueue.text.json_fields import Fields
+from gpuqueue.text.units import MIB
 from workers.measure.idle import Unused
 
 #: Time between two samples of a run that is no longer young, in seconds.
 INTERVAL_S = 1.0
+#: From so many seconds without a figure on, the run may have used more than its largest sample shows. After a run was
+#: adopted, less is enough: the samples that its last worker had not written down are lost as well.
+GAP_S, ADOPTED_GAP_S = 5.0, 1.5
+#: From so many bytes on, memory that appears on a device that lists no process is that of a process all the same. A
+#: context takes more.
+UNLISTED_BYTES = 64 * MIB
 #: Most pids that a meter stores. At the end of the run the driver is asked for the peak of each.
 MOST_PIDS = 64
 #: The percentile that is kept beside the mean.
@@ -39,6 +46,12 @@ class Meter:
         #: The device's used bytes right before the run started, and the largest increase since then.
         self.before_bytes: int | None = None
         self.delta_bytes: int | None = None
+        #: Whether memory appeared on the device while it listed no process, so that a figure of 0 bytes says nothing.
+        self.unlisted = False
+        #: The longest time without a figure, in seconds; 0 if none was too long.
+        self.gap_s = 0.0
+        #: The time of the last figure, and how long after it the next one may come.
+        self._figure_s, self._least_gap_s = 0.0, GAP_S
         #: For the watchdog: its score, whether the job was warned of its excess, and whether it was asked to end.
         self.excess = 0
         self.warned = False
@@ -53,7 +66,15 @@ class Meter:
         self._trace = Trace() if points is None else Trace(points)
 
     def note(
-        self, used_bytes: int | None, *, at_s: float, shared: bool, device_bytes: int, pids: Collection[int] = ()
+        self,
+        used_bytes: int | None,
+        *,
+        at_s: float,
+        shared: bool,
+        device_bytes: int,
+        pids: Collection[int] = (),
+        listed: bool = True,
+        alone: bool = True,
     ) -> None:
         """Take one sample.
 
@@ -63,6 +84,8 @@ class Meter:
             shared: Whether other processes were on the device.
             device_bytes: Bytes in use on the device, by all processes.
             pids: The run's processes on the device.
+            listed: Whether the device lists any process.
+            alone: Whether no other run of this host is on the device.
 
         """
         self._first_s = at_s if self._first_s is None else self._first_s
@@ -70,16 +93,26 @@ class Meter:
         self.shared = bool(self.shared) or shared
         self.pids.update(list(pids)[: MOST_PIDS - len(self.pids)])
         if self.before_bytes is not None:
-            self.delta_bytes = max(self.delta_bytes or 0, device_bytes - self.before_bytes)
+            more_bytes = device_bytes - self.before_bytes
+            self.unlisted = self.unlisted or (not listed and more_bytes >= UNLISTED_BYTES)
+            if alone:
+                self.delta_bytes = max(self.delta_bytes or 0, more_bytes)
         if used_bytes is None:
             self.na_samples += 1
             return
+        self.gap_s = self.gap_until_s(at_s)
+        self._figure_s, self._least_gap_s = at_s, GAP_S
         self.samples += 1
         self.observed_bytes = used_bytes
         self.peak_bytes = max(self.peak_bytes or 0, used_bytes)
         self._trace.note(at_s, used_bytes)
         if used_bytes and self._first_memory_s is None:
             self._first_memory_s = at_s
+
+    def gap_until_s(self, now_s: float) -> float:
+        """Return the longest time without a figure until *now_s*, in seconds; 0 if none was too long."""
+        gap_s = now_s - self._figure_s
+        return max(self.gap_s, gap_s) if gap_s >= self._least_gap_s else self.gap_s
 
     @property
     def interval_s(self) -> float | None:
@@ -132,6 +165,9 @@ class Meter:
             "pids": sorted(self.pids),
             "before_bytes": self.before_bytes,
             "delta_bytes": self.delta_bytes,
+            "unlisted": self.unlisted,
+            "gap_s": self.gap_s,
+            "figure_s": self._figure_s,
             "first_s": self._first_s,
             "last_s": self._last_s,
             "first_memory_s": self._first_memory_s,
@@ -161,6 +197,9 @@ class Meter:
         meter.before_bytes = fields.whole_or_none("before_bytes")
         meter.delta_bytes = fields.whole_or_none("delta_bytes")
         meter.warned = fields.flag("warned")
+        if "figure_s" in fields:
+            meter.unlisted, meter.gap_s = fields.flag("unlisted"), fields.number("gap_s")
+            meter._figure_s, meter._least_gap_s = fields.number("figure_s"), ADOPTED_GAP_S
         meter._first_s, meter._last_s = fields.number_or_none("first_s"), fields.number_or_none("last_s")
         meter._first_memory_s = fields.number_or_none("first_memory_s")
         meter._temperature_max_c = fields.number_or_none("temperature_max_c")

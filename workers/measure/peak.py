@@ -11,11 +11,12 @@ Each measurement can be too low but not too high, and each misses something else
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
-from gpuqueue.model.run import RunDevice
+from gpuqueue.model.run import NoteKind, RunDevice, RunNote
 from workers.measure.active_runs import LiveRun
 from workers.measure.meter import Meter
 from workers.measure.monitor import DeviceMonitor
@@ -59,6 +60,28 @@ def measured_devices(
     return tuple(devices)
 
 
+def gap_note(
+    run: LiveRun, devices: Sequence[RunDevice], report: InsideReport | None, duration_s: float | None
+) -> RunNote | None:
+    """Return a note if the peak of an ended run on one of its *devices* may be higher than what was measured, or None.
+
+    The peak is whole in spite of a time without samples if it is the driver's own maximum of the only process, or if
+    torch in the only process has reported the maximum of its allocator.
+    """
+    gaps_s = []
+    for position, device in enumerate(devices):
+        meter = run.meters.get(device.uuid)
+        if meter is None or device.peak.bytes is None or device.kind is DeviceKind.CPU:
+            continue
+        if _exact(device.peak.source, meter):
+            continue
+        if len(meter.pids) == 1 and report is not None and report.reserved(device.uuid, position) is not None:
+            continue
+        gaps_s.append(meter.gap_s if duration_s is None else meter.gap_until_s(duration_s))
+    gap_s = max(gaps_s, default=0.0)
+    return RunNote(kind=NoteKind.PEAK_IN_PART.value, count=math.ceil(gap_s)) if gap_s else None
+
+
 def peak_of(
     meter: Meter,
     sampled_from: PeakSource,
@@ -85,7 +108,7 @@ def peak_of(
         figures.append((max(accounted.values()), PeakSource.NVML_ACCOUNTING))
     if torch_bytes:
         figures.append((torch_bytes, PeakSource.TORCH))
-    if meter.delta_bytes is not None and meter.na_samples and not meter.shared:
+    if meter.delta_bytes is not None and (meter.na_samples or meter.unlisted) and not meter.shared:
         figures.append((max(0, meter.delta_bytes), PeakSource.DEVICE_DELTA))
     if not figures:
         return Peak.unknown(na_samples=meter.na_samples)
@@ -103,10 +126,10 @@ def peak_of(
 def _sampled(meter: Meter) -> int | None:
     """Return the largest sample, or None if the samples are not conclusive.
 
-    Samples of 0 bytes are not conclusive if there are few, because a short run may have allocated its memory later, or
-    if the driver reported no figure for other samples.
+    Samples of 0 bytes are not conclusive if there are few, because a short run may have allocated its memory later, if
+    the driver reported no figure for other samples, or if it lists no process and memory appeared there.
     """
-    nothing = meter.peak_bytes == 0 and (meter.samples < ENOUGH_SAMPLES or meter.na_samples > 0)
+    nothing = meter.peak_bytes == 0 and (meter.samples < ENOUGH_SAMPLES or meter.na_samples > 0 or meter.unlisted)
     return None if nothing else meter.peak_bytes
 
 

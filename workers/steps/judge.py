@@ -22,7 +22,7 @@ from workers.measure.active_runs import LiveRun
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
 from workers.measure.neighbours import Snapshot
-from workers.measure.peak import measured_devices
+from workers.measure.peak import gap_note, measured_devices
 from workers.run.directory import Exit
 from workers.run.memory_texts import lacks_host_memory
 from workers.run.verdict import (
@@ -85,7 +85,8 @@ class Judge:
         log_tail = b"\n".join(logs)
         found = self._judged(run, end, logs)
         for note in found.notes:
-            if note.words.encode() not in log_tail:  # an earlier worker may have ended before its report
+            is_new = note.words.encode() not in log_tail  # an earlier worker may have ended before its report
+            if is_new and note.kind != NoteKind.PEAK_IN_PART:
                 run.write_to_log(note.words)
         hides = any(note.kind == NoteKind.HIDDEN_FAILURE for note in found.notes)
         ending = Ending.from_status(1) if hides else found.ending  # such a success does not show that the devices work
@@ -121,13 +122,13 @@ class Judge:
                 peak_bytes=peak_bytes,
                 snapshot=full,
             )
-            hidden = hidden_failure(ending, report, logs)
+            more = (hidden_failure(ending, report, logs), gap_note(run, devices, report, end.duration_s))
             return Conclusion(
                 ending=ending,
                 devices=devices,
                 duration_s=end.duration_s,
                 shortage=shortage,
-                notes=(*end.notes, *([] if hidden is None else [hidden]), *hints(ending, log_tail)),
+                notes=(*end.notes, *(note for note in more if note is not None), *hints(ending, log_tail)),
             )
         except Exception:
             log.exception("%s: its peaks and its cause of failure could not be determined", run)

@@ -44,6 +44,7 @@ _ON = {DeviceKind.GPU: "", DeviceKind.SIMULATED: ", on simulated devices: the re
 _SHOWS = {
     Proof.PEAK: "",
     Proof.AT_LEAST: "at least ",
+    Proof.PARTIAL: "at least ",
     Proof.CAPPED: "at most ",
     Proof.DIED: "more than ",
 }

@@ -303,7 +303,8 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
     for device in run.devices:
         label = device_label(device) if device.name else "?"
         allocated = f"{label} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
-        peak = f"peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})"
+        least = "at least " if run.gap is not None and device.peak.bytes is not None else ""
+        peak = f"peak {least}{format_bytes(device.peak.bytes)} ({_evidence(device.peak)})"
         lines.append(f"  device     {allocated}, {'its peak is reported at the end' if goes_on else peak}")
         seen = (*activity_lines(device.activity), memory_line(device, run.duration_s, width and width - _LABEL))
         lines += [f"             {words}" for words in seen if words]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpuqueue.learning.past_run import OnDevice, PastRun, Proof, proof_of
 from gpuqueue.learning.rule import LAST, LEAST_BYTES, SEVERAL, Learned, learned, rounded_down, rounded_up
 from gpuqueue.model.device import DeviceKind, PeakSource
+from gpuqueue.model.run import NoteKind
 from gpuqueue.text.units import GIB, MIB, format_bytes, parse_bytes
 
 SIZES = st.integers(1, 80 * GIB)
@@ -62,7 +63,11 @@ def test_a_run_that_held_nothing_leaves_a_size_to_ask_for(proof: Proof) -> None:
     assert 256 * MIB == must(learned([a_run(0, proof)])).mem_bytes
 
 
-@given(st.integers(-GIB, GIB), st.sampled_from(Proof))
+#: The kinds of runs that teach something alone.
+ALONE = sorted(set(Proof) - {Proof.PARTIAL})
+
+
+@given(st.integers(-GIB, GIB), st.sampled_from(ALONE))
 def test_no_size_is_too_small_to_ask_for(room: int, proof: Proof) -> None:
     """Neither a small peak nor a device that is nearly full gives less than the smallest size."""
     found = must(learned([a_run(1, proof, room_bytes=room)]))
@@ -83,7 +88,7 @@ def test_it_is_never_below_a_peak_that_counts(sizes: list[int]) -> None:
 @given(st.lists(st.builds(a_run, SIZES, st.sampled_from(Proof), st.none() | SIZES), min_size=1, max_size=LAST))
 def test_it_is_never_below_what_was_seen(runs: list[PastRun]) -> None:
     """No kind of run gives a number that is below its figure, whatever the size of its device."""
-    found = must(learned(runs))
+    found = must(learned([*runs, a_run(1, Proof.AT_LEAST)]))
     assert min(found.need_bytes, found.mem_bytes) >= max(run.bytes for run in runs)
 
 
@@ -209,10 +214,14 @@ SURE = OnDevice(lease_bytes=8 * GIB, peak_bytes=5 * GIB, source=PeakSource.NVML_
 
 
 def proof(
-    *devices: OnDevice, ended_well: bool = True, out_of_memory: bool = False, is_cut: bool = False
+    *devices: OnDevice,
+    ended_well: bool = True,
+    out_of_memory: bool = False,
+    is_cut: bool = False,
+    note_kinds: tuple[str, ...] = (),
 ) -> tuple[Proof, int] | None:
     """Return what a run proves."""
-    return proof_of(devices, ended_well=ended_well, out_of_memory=out_of_memory, is_cut=is_cut)
+    return proof_of(devices, ended_well=ended_well, out_of_memory=out_of_memory, is_cut=is_cut, note_kinds=note_kinds)
 
 
 def test_the_fullest_device_counts() -> None:
@@ -243,6 +252,27 @@ def test_a_look_before_the_first_use_of_a_device_proves_nothing() -> None:
     assert (Proof.PEAK, 0) == proof(replace(SURE, peak_bytes=0))
     assert proof(replace(SURE, peak_bytes=0, samples=9)) is None
     assert proof(replace(SURE, peak_bytes=0), is_cut=True) is None
+
+
+def test_a_run_that_was_not_measured_for_a_time_is_a_lower_bound() -> None:
+    """It shows no smaller need, also if it was cut. What it filled was enough; what was not enough was not."""
+    notes = (NoteKind.PEAK_IN_PART.value,)
+    assert (Proof.PARTIAL, 5 * GIB) == proof(SURE, note_kinds=notes)
+    assert (Proof.PARTIAL, 5 * GIB) == proof(SURE, is_cut=True, note_kinds=notes)
+    assert (Proof.CAPPED, 8 * GIB) == proof(replace(SURE, peak_bytes=8 * GIB), note_kinds=notes)
+    assert (Proof.DIED, 8 * GIB) == proof(SURE, out_of_memory=True, note_kinds=notes)
+    assert proof(replace(SURE, peak_bytes=0), note_kinds=notes) is None
+
+
+def test_a_peak_with_a_gap_teaches_nothing_downward() -> None:
+    """Alone it teaches nothing. Beside other runs it counts as at least that."""
+    gap = PastRun(proof=Proof.PARTIAL, bytes=5 * GIB, kind=DeviceKind.GPU)
+    assert learned([gap, gap]) is None
+    small, large = replace(gap, proof=Proof.PEAK, bytes=GIB), replace(gap, proof=Proof.PEAK, bytes=9 * GIB)
+    more, most = learned([gap, small]), learned([gap, large])
+    assert more is not None
+    assert more.need_bytes >= 5 * GIB
+    assert most == replace(learned([large]), runs=2, least_bytes=5 * GIB)
 
 
 def test_one_unsure_device_makes_the_run_a_lower_bound() -> None:

@@ -64,6 +64,10 @@ def test_a_peak_without_a_source_cannot_be_written_down() -> None:
             ),
         ),
         (
+            RunNote(kind="peak_in_part", count=6),
+            "its memory was not measured for 6.0s: its peak may be higher",
+        ),
+        (
             RunNote(kind="hidden_failure", items=("ValueError: bad",)),
             (
                 "exit 0, but a program in it failed: ValueError: bad; `set -eo pipefail` at the start of a bash script "

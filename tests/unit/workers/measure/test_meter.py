@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gpuqueue.model.device import Activity, Health, Peak, PeakSource, Utilisation
+from gpuqueue.text.units import MIB
 from workers.measure.meter import Meter
 from workers.measure.peak import ENOUGH_SAMPLES, peak_of
 
@@ -31,6 +32,49 @@ def test_the_peak_is_the_largest_sample_with_its_evidence() -> None:
     expected = Peak(bytes=9, source=NVML, samples=3, na_samples=1, interval_s=1.0, shared=True)
     assert expected == peak_of(meter, NVML)
     assert 4 == meter.observed_bytes
+
+
+@pytest.mark.parametrize(
+    ("at_s", "end_s", "gap_s"),
+    [
+        ((0.1, 1.0, 2.0), 3.0, 0.0),
+        ((0.1, 1.0, 8.0, 9.0), 10.0, 7.0),
+        ((8.0, 9.0), 10.0, 8.0),
+        ((0.1, 1.0), 10.0, 9.0),
+    ],
+)
+def test_a_time_without_a_figure_is_a_gap(at_s: tuple[float, ...], end_s: float, gap_s: float) -> None:
+    """The longest of at least five seconds counts: before the first figure, between two, or after the last."""
+    meter = Meter()
+    for second in at_s:
+        meter.note(1, at_s=second, shared=False, device_bytes=0)
+        meter.note(None, at_s=second + 0.5, shared=False, device_bytes=0)  # no figure
+    assert gap_s == pytest.approx(meter.gap_until_s(end_s))
+
+
+def test_the_time_until_another_worker_measures_is_a_gap() -> None:
+    """What the last worker had not written down is lost, so a shorter time is a gap after a run was adopted."""
+    meter = meter_of(1, 2)
+    adopted = Meter.from_plain(json.loads(json.dumps(meter.to_plain())))
+    for figures, expected_s in ((meter, 0.0), (adopted, 2.0)):
+        figures.note(1, at_s=3.0, shared=False, device_bytes=0)
+        figures.note(1, at_s=4.9, shared=False, device_bytes=0)  # only the first time is shorter
+        assert expected_s == figures.gap_until_s(5.0)
+
+
+def test_no_figure_of_a_device_that_lists_no_process_is_not_zero() -> None:
+    """In a container with pids of its own, memory appears on the device, and the driver lists no process."""
+    meter = Meter()
+    meter.before_bytes = 0
+    for second in range(2 * ENOUGH_SAMPLES):
+        meter.note(0, at_s=float(second), shared=False, device_bytes=1400 * MIB, listed=False)
+    assert (1400 * MIB, PeakSource.DEVICE_DELTA) == (peak_of(meter, NVML).bytes, peak_of(meter, NVML).source)
+
+    beside = Meter()
+    beside.before_bytes = 0
+    for second in range(2 * ENOUGH_SAMPLES):
+        beside.note(0, at_s=float(second), shared=False, device_bytes=1400 * MIB, listed=False, alone=False)
+    assert peak_of(beside, NVML).bytes is None
 
 
 def test_unreported_memory_is_unknown_and_not_zero() -> None:

@@ -16,9 +16,10 @@ from workers.devices.select import choose
 from workers.devices.simulated import SimulatedBackend
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.monitor import MOMENT_S, DeviceMonitor
-from workers.measure.peak import measured_devices
+from workers.measure.peak import gap_note, measured_devices
 from workers.measure.sampler import FIRST_S, Sampler
 from workers.run.directory import Held, RunDir
+from workers.run.verdict import InsideReport
 
 
 def monitor_of(spec: str, place: Path, runs: LiveRuns, clock: SystemClock | None = None) -> DeviceMonitor:
@@ -70,6 +71,36 @@ def test_memory_on_a_device_that_was_not_given_is_part_of_the_peak(tmp_path: Pat
     reported = measured_devices(run, None, None, monitor_of("cpu", tmp_path, LiveRuns()))
 
     assert [("dev-a", 5), ("dev-b", 7)] == [(device.uuid, device.peak.bytes) for device in reported]
+
+
+@pytest.mark.parametrize(
+    ("kind", "report", "accounted", "count"),
+    [
+        (DeviceKind.GPU, None, False, 7),
+        (DeviceKind.GPU, None, True, None),
+        (DeviceKind.GPU, InsideReport(reserved_on={"dev-0": 1}), False, None),
+        (DeviceKind.SIMULATED, None, False, 7),
+        (DeviceKind.CPU, None, False, None),
+    ],
+)
+def test_a_run_that_was_not_measured_for_a_time_has_a_note(
+    tmp_path: Path,
+    kind: DeviceKind,
+    report: InsideReport | None,
+    accounted: bool,  # noqa: FBT001
+    count: int | None,
+) -> None:
+    """It has none if the driver or torch has the maximum of its only process, or without device memory."""
+    source = PeakSource.NVML_ACCOUNTING if accounted else PeakSource.NVML_SAMPLED
+    device = RunDevice(uuid="dev-0", lease_bytes=9, kind=kind, peak=Peak(bytes=5, source=source))
+    held = Held(job_id=1, token="1.a", devices=(device,))
+    run = LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=0.0)
+    for at_s in (0.0, 1.0, 7.5):
+        run.meter("dev-0").note(5, at_s=at_s, shared=False, device_bytes=5, pids=(7,))
+
+    note = gap_note(run, (device,), report, 8.0)
+
+    assert count == (None if note is None else note.count)
 
 
 def test_of_a_device_that_nobody_knew_no_peak_is_made_up(tmp_path: Path) -> None:
