@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuqueue.learning.past_run import ENOUGH_SAMPLES
-from gpuqueue.learning.rule import DIED_FACTOR, rounded_up, with_margin
+from gpuqueue.learning.rule import DIED_FACTOR, is_worth_less, rounded_up, with_margin
 from gpuqueue.model.device import PeakSource
 from gpuqueue.model.run import EndingKind
 from gpuqueue.text.units import format_apart, format_bytes
@@ -55,13 +55,23 @@ def _not_enough(record: Record, run: Run, each: str) -> str:
     for refusal in (mem_source.NO_LARGER_DEVICE, mem_source.LIMITED):
         if refusal in noted:
             return f"{asked}, and {refusal}"
-    wanted_bytes = rounded_up(DIED_FACTOR * max(had, *(device.peak.bytes or 0 for device in run.devices)))
+    return f"{asked}: {_next_try(record, run, had)}"
+
+
+def _next_try(record: Record, run: Run, had: int) -> str:
+    """Return what to ask for after *run*, which had *had* bytes on each device. No more than its devices have."""
+    placement = record.job.spec.placement
+    seen_bytes = max(had, *(device.peak.bytes or 0 for device in run.devices))
+    enough_bytes = rounded_up(DIED_FACTOR * seen_bytes)
     if record.advice is not None and record.advice.mem_bytes > had:
-        wanted_bytes = record.advice.mem_bytes
-    sizes = [device.total_bytes for device in run.devices if device.total_bytes is not None]
-    if len(spec.placement.devices) == spec.gpus and sizes and wanted_bytes > min(sizes):
-        return f"{asked}: name a larger device than {format_bytes(min(sizes))}"
-    return f"{asked}: try {format_bytes(wanted_bytes)}"
+        enough_bytes = record.advice.mem_bytes
+    room_bytes = min((device.total_bytes for device in run.devices if device.total_bytes is not None), default=None)
+    if room_bytes is None or enough_bytes <= room_bytes:
+        return f"try {format_bytes(enough_bytes)}"
+    larger = "name a larger device" if len(placement.devices) == record.job.spec.gpus else "it needs a larger device"
+    if seen_bytes < room_bytes:
+        return f"try what its device of {format_bytes(room_bytes)} gives at most, or {larger}"
+    return f"{larger} than {format_bytes(room_bytes)}"
 
 
 def _advice(record: Record, run: Run, ending: Ending, peak_bytes: int) -> str:
@@ -77,7 +87,7 @@ def _advice(record: Record, run: Run, ending: Ending, peak_bytes: int) -> str:
         return "sampled too rarely for advice"
     if spec.placement.whole:
         return f"{format_bytes(enough)} would do, if other jobs may share the device{why}"
-    return f"{format_bytes(enough)} would do{why}" if enough < spec.mem_bytes else "as it should be"
+    return f"{format_bytes(enough)} would do{why}" if is_worth_less(spec.mem_bytes, enough) else "as it should be"
 
 
 def _is_seen_well(run: Run) -> bool:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuqueue.learning.rule import SEVERAL, Learned
+from gpuqueue.learning.rule import SEVERAL, Learned, is_worth_less
 from gpuqueue.learning.signature import Lesson
 from gpuqueue.model.mem_source import Signature
 from gpuqueue.text.sanitize import plain, short
-from gpuqueue.text.units import GIB, format_bytes
+from gpuqueue.text.units import format_bytes
 
 if TYPE_CHECKING:
     from gpuqueue.learning.line import Line
 
-#: A smaller request is suggested if it saves this share of it and this many bytes: less is not worth a line.
-WORTH_FACTOR, WORTH_BYTES = 1.25, GIB // 2
 #: What follows a number that no device can give.
 NO_DEVICE = "no device that the job may use gives enough"
 #: What follows the runs if a job asks for less than the largest peak at first.
@@ -39,8 +37,7 @@ def suggestion(asked_bytes: int, lesson: Lesson, room_bytes: int | None = None) 
     if asked_bytes < max(found.high_bytes or 0, found.least_bytes or 0):
         advice = f"{would_do} would do" if is_there else f"and {NO_DEVICE}"
         return f"asking {asked}, but {_used(lesson)}: the job may die, {advice}"
-    is_large = asked_bytes >= WORTH_FACTOR * would_do_bytes and asked_bytes - would_do_bytes >= WORTH_BYTES
-    if is_large and found.peaks >= SEVERAL:
+    if is_worth_less(asked_bytes, would_do_bytes) and found.peaks >= SEVERAL:
         return f"{_peaked(lesson)}: {would_do} would do; asking {asked}"
     return None
 

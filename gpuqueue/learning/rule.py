@@ -45,6 +45,8 @@ SEVERAL_FACTOR, SEVERAL_MORE_BYTES = 1.1, 256 * MIB
 FEW_FACTOR = 1.3
 #: What a run gets after it died for lack of memory.
 DIED_FACTOR = 2
+#: A smaller request is advised if it saves this share of it and this many bytes: less is not worth a line.
+WORTH_FACTOR, WORTH_BYTES = 1.25, 256 * MIB
 #: The smallest size that is learned or advised. A run may show that a program held no device memory, and the queue
 #: refuses a request for none.
 LEAST_BYTES = 64 * MIB
@@ -176,6 +178,11 @@ def rounded_down(size_bytes: int) -> int:
     if size_bytes < GIB:
         return size_bytes // (64 * MIB) * 64 * MIB
     return math.ceil(size_bytes * 10 // GIB / 10 * GIB)
+
+
+def is_worth_less(mem_bytes: int, enough_bytes: int) -> bool:
+    """Return whether to advise *enough_bytes* in place of the request *mem_bytes*."""
+    return mem_bytes >= WORTH_FACTOR * enough_bytes and mem_bytes - enough_bytes >= WORTH_BYTES
 
 
 def _first(runs: Sequence[PastRun]) -> Sequence[PastRun]:

@@ -180,8 +180,14 @@ def _of_past(past: Past) -> list[str]:
         "",
         render.table(("JOB", "ENDED", "NEED", "ARGUMENTS"), rows, right=(0, 2)) + more,
         "",
-        f"needs {format_bytes(past.need_bytes)}: {reason(past.lesson)}",
+        f"needs {_need(past)}: {reason(past.lesson)}",
     ]
+
+
+def _need(past: Past) -> str:
+    """Return the need. What ran out of memory has shown only that it needs more."""
+    died_bytes = past.lesson.learned.died_bytes
+    return format_bytes(past.need_bytes) if died_bytes is None else f"more than {format_bytes(died_bytes)}"
 
 
 def _of_dry_run(found: Estimate, run: DryRun) -> list[str]:

@@ -12,8 +12,8 @@ from gpuqueue.estimate.verdict import asked_and_used
 from gpuqueue.model.device import Peak, PeakSource
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.placement import Placement
-from gpuqueue.model.run import Ending, EndingKind, MemAdvice, Note, Record, Run, RunDevice
-from gpuqueue.text.units import GIB, MIB
+from gpuqueue.model.run import Ending, EndingKind, MemAdvice, Note, NoteKind, Record, Run, RunDevice, RunNote
+from gpuqueue.text.units import GIB, MIB, format_bytes
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc)
 WELL = Ending.from_status(0)
@@ -150,7 +150,10 @@ def test_more_than_the_named_device_has_is_not_advised() -> None:
     named = replace(short.job.spec, placement=Placement(devices=(run.devices[0].uuid,)))
     short = replace(short, job=replace(short.job, spec=named), runs=(run,))
 
-    assert "asked 7G and it was not enough: name a larger device than 8G" == asked_and_used(short)
+    assert (
+        "asked 7G and it was not enough: try what its device of 8G gives at most, or name a larger device"
+        == asked_and_used(short)
+    )
 
 
 ADVICE = MemAdvice(mem_bytes=640 * MIB, runs=3, reason="3 runs took 307M")
@@ -185,6 +188,39 @@ ADVICE = MemAdvice(mem_bytes=640 * MIB, runs=3, reason="3 runs took 307M")
 def test_the_advice_is_that_of_mem_auto(found: Record, words: str) -> None:
     """Regression: `show` advised 448M by one run where ``--mem auto`` asked for 640M by three."""
     assert words == asked_and_used(replace(found, advice=ADVICE))
+
+
+def test_a_peak_with_a_gap_advises_nothing() -> None:
+    """It is at least what was measured: `show` once advised 1.9G after a gap in which the run used 3.4G."""
+    whole = replace(record(1400 * MIB, asked_bytes=4 * GIB), advice=ADVICE)
+    gap = RunNote(kind=NoteKind.PEAK_IN_PART.value, count=6)
+    found = replace(whole, runs=(replace(whole.runs[0], notes=(gap,)),))
+
+    assert f"asked 4G, used at least 1.4G: {gap.words}" == asked_and_used(found)
+
+
+def test_show_advises_as_little_as_submit() -> None:
+    """What saves less than a fifth or 256 MiB is not worth a line: `submit` is silent about it, too."""
+    assert "asked 832M, used 307M at most: as it should be" == asked_and_used(record(307 * MIB, asked_bytes=832 * MIB))
+    assert "asked 1G, used 307M at most: 640M would do" == asked_and_used(record(307 * MIB, asked_bytes=GIB))
+
+
+@pytest.mark.parametrize(
+    ("asked_bytes", "peak_bytes", "words"),
+    [
+        (17 * GIB, None, "try what its device of 24G gives at most, or it needs a larger device"),
+        (12 * GIB, 17 * GIB, "try what its device of 24G gives at most, or it needs a larger device"),
+        (24 * GIB, None, "it needs a larger device than 24G"),
+    ],
+)
+def test_no_more_than_the_device_has_is_advised(asked_bytes: int, peak_bytes: int | None, words: str) -> None:
+    """Where twice as much is more than the device has, what it has comes first. The next run asks for no more, too."""
+    short = record(peak_bytes, asked_bytes=asked_bytes, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1))
+    run = short.runs[0]
+    run = replace(run, devices=tuple(replace(each, total_bytes=24 * GIB) for each in run.devices))
+
+    expected = f"asked {format_bytes(asked_bytes)} and it was not enough: {words}"
+    assert expected == asked_and_used(replace(short, runs=(run,)))
 
 
 def test_a_run_that_used_nothing_is_not_advised_to_ask_for_nothing() -> None:

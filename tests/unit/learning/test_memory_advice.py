@@ -33,7 +33,8 @@ TWELVE = [5.1, 5.3, *[5.2] * 10]
         ("4G", [5.1], "asking 4G, but the last run peaked at 5.1G: the job may die, 6.7G would do"),
         ("12G", [5.1, 5.2], None),
         ("6.5G", [5.1] * 3, None),
-        ("700M", [0.1] * 3, None),
+        ("700M", [0.1] * 3, "the last 3 runs peaked at 102.4M: 384M would do; asking 700M"),
+        ("576M", [0.1] * 3, None),
         ("5.5G", [5.1] * 3, None),
     ],
 )
