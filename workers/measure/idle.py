@@ -8,8 +8,8 @@ from typing import Any
 from gpuqueue.text.json_fields import Fields
 
 #: Longest time between two samples of one time without use, in seconds. In a longer gap the run may have used the
-#: device: its worker was not running, or the driver did not report the use.
-MOST_GAP_S = 60.0
+#: device: its worker was not running.
+MAX_GAP_S = 10.0
 #: How long before an action its last warning comes, in seconds, or half of the grace if that is shorter.
 LAST_WARNING_S = 300.0
 
@@ -17,8 +17,8 @@ LAST_WARNING_S = 300.0
 class Unused:
     """The time for which a run has not used one device: from the first of its latest samples without use.
 
-    A sample with unknown use counts for nothing. While samples are unknown for longer than MOST_GAP_S, the time is
-    unknown too.
+    A sample with unknown use ends the time, and so does a gap between two samples of more than MAX_GAP_S: the run may
+    have used the device.
     """
 
     def __init__(self, since_s: float | None = None, last_s: float | None = None) -> None:
@@ -27,9 +27,7 @@ class Unused:
 
     def note(self, busy: float | None, at_s: float) -> None:
         """Take one sample: *busy*, the share of time in which the device worked for the run, at *at_s* seconds."""
-        if busy is None:
-            return
-        if busy > 0:
+        if busy is None or busy > 0:
             self._since_s = None
         elif self._since_s is None or self._is_over(at_s):
             self._since_s = at_s
@@ -40,7 +38,7 @@ class Unused:
         return None if self._is_over(now_s) else self._since_s
 
     def _is_over(self, now_s: float) -> bool:
-        return self._last_s is None or now_s - self._last_s > MOST_GAP_S
+        return self._last_s is None or now_s - self._last_s > MAX_GAP_S
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as plain values."""

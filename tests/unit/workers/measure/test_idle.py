@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpuqueue.text.json_fields import Fields
-from workers.measure.idle import LAST_WARNING_S, MOST_GAP_S, Stage, Unused, stage_of
+from workers.measure.idle import LAST_WARNING_S, MAX_GAP_S, Stage, Unused, stage_of
 
 HOUR_S = 3600.0
 
@@ -26,14 +26,14 @@ def unused_of(*samples: tuple[float, float | None]) -> Unused:
         (((10, 0.0), (20, 0.5)), None),
         ((), None),
         (((10, None), (20, None)), None),
-        (((10, 0.0), (20, None), (30, 0.0)), 10),
-        (((10, 0.0), (20, None), (30, None)), 10),
+        (((10, 0.0), (20, None), (30, 0.0)), 30),
+        (((10, 0.0), (20, 0.0), (30, None)), None),
     ],
 )
 def test_the_time_without_use_begins_after_the_last_use(
     samples: tuple[tuple[float, float | None], ...], since_s: float | None
 ) -> None:
-    """The time begins with the first sample after the last use. A single unknown sample neither begins nor ends it."""
+    """The time begins with the first sample after the last use, or after the last sample whose use is unknown."""
     assert since_s == unused_of(*samples).since_s(30.0)
 
 
@@ -41,12 +41,12 @@ def test_what_is_unknown_for_long_is_no_time_without_use() -> None:
     """A gap without known samples ends the time, because the run may have used the device in it."""
     last_s = 20.0
     unused = unused_of((10, 0.0), (last_s, 0.0))
-    assert 10 == unused.since_s(last_s + MOST_GAP_S)
-    assert unused.since_s(last_s + MOST_GAP_S + 1) is None
+    assert 10 == unused.since_s(last_s + MAX_GAP_S)
+    assert unused.since_s(last_s + MAX_GAP_S + 1) is None
 
-    unused.note(0.0, last_s + MOST_GAP_S + 1)
+    unused.note(0.0, last_s + MAX_GAP_S + 1)
 
-    assert last_s + MOST_GAP_S + 1 == unused.since_s(last_s + MOST_GAP_S + 2)
+    assert last_s + MAX_GAP_S + 1 == unused.since_s(last_s + MAX_GAP_S + 2)
 
 
 def test_another_worker_continues_the_time_without_use() -> None:
