@@ -102,6 +102,8 @@ Before={host_unit}.service
 {checks}RuntimeDirectory={launcher_run}
 RuntimeDirectoryPreserve=yes
 ExecStart={programs}/gpuqueue-worker launcher --account {runner} --group {group} --runs {runs}{pam}
+# The driver's own maximum of each process: off after each start of the driver. A call may hang, so nothing waits.
+ExecStartPost=-/bin/sh -c 'timeout 60 nvidia-smi -am 1 >/dev/null 2>&1 &'
 Restart=always
 # For control groups of the runs here, where gpuqueue-runs cannot have them.
 Delegate=yes

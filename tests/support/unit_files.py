@@ -15,6 +15,7 @@ UNITS = "/etc/systemd/system"
 KNOWN = {"User", "Environment", "ExecStart", "RuntimeDirectory"}
 #: Keys that need systemd: what it does with the process later, and its sandbox.
 LATER = {
+    "ExecStartPost",
     "RuntimeDirectoryPreserve",
     "Restart",
     "RestartSec",

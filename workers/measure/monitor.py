@@ -34,7 +34,9 @@ from workers.run.environment import TOKEN
 
 if TYPE_CHECKING:
     from workers.devices import mps
+    from workers.measure import context
 else:
+    context = later("workers.measure.context")
     mps = later("workers.devices.mps")
 
 log = logging.getLogger(__name__)
@@ -133,6 +135,10 @@ class DeviceMonitor:
         except DeviceTrouble as trouble:
             log.warning("no utilisation of %s by process: %s", device.uuid, trouble)
             return None
+
+    def context_bytes(self, model: str | None) -> int:
+        """Return what a CUDA context takes of a device of this *model*; 0 if it was not measured."""
+        return context.known_bytes(self._settings, [model]) or 0
 
     def accounted(self, uuid: str, pids: Collection[int]) -> Mapping[int, int]:
         """Return the driver's own peak of each process of *pids* on the device *uuid*, in bytes. Usually empty."""

@@ -5,7 +5,7 @@ Each measurement can be too low but not too high, and each misses something else
 - samples of the memory that the driver reports for all processes of the run miss spikes between two samples;
 - the driver's accounting (where an administrator has enabled it) has the exact maximum of one process; for several
   processes the largest maximum is a lower bound, because the maxima need not occur at the same time;
-- the memory reserved by torch's allocator lacks the memory of CUDA itself and of every other library;
+- the memory reserved by torch's allocator, and the context where it was measured, lack kernels and other libraries;
 - the increase of the device's used memory counts only if no other process was on the device.
 """
 
@@ -47,6 +47,8 @@ def measured_devices(
             torch_bytes = report.reserved(device.uuid, position) if report is not None else None
             if torch_bytes is not None and torch_bytes > (device.total_bytes or torch_bytes):
                 torch_bytes = None  # the job writes the report, so its figures may be wrong
+            elif torch_bytes:
+                torch_bytes += monitor.context_bytes(device.name)
             accounted = monitor.accounted(device.uuid, meter.pids)
             peak = peak_of(meter, device.kind.peak_source, accounted=accounted, torch_bytes=torch_bytes)
         devices.append(replace(device, peak=peak, activity=meter.activity(), timeline=meter.timeline()))
@@ -97,7 +99,7 @@ def peak_of(
         sampled_from: The source of the samples.
         kernel_bytes: The kernel's maximum, for host memory.
         accounted: The driver's maximum in bytes by pid, from its accounting.
-        torch_bytes: The most that torch's allocators reserved, as the run's processes reported.
+        torch_bytes: The most that torch's allocators reserved, as the run's processes reported, and a CUDA context.
 
     """
     figures: list[tuple[int, PeakSource]] = []

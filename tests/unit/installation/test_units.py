@@ -105,6 +105,15 @@ def test_only_the_launcher_is_root() -> None:
     assert "--account gpuqueue-workers --group lab" in services["gpuqueue-launcher"]["ExecStart"][0]
 
 
+def test_the_launcher_turns_the_accounting_of_the_driver_on() -> None:
+    """Only root may. A machine without nvidia-smi, or a call that hangs, keeps no launcher from starting."""
+    services = {name: service_of(text) for name, text in unit_texts(SITE).items()}
+    has_it = {name: service["ExecStartPost"] for name, service in services.items() if "ExecStartPost" in service}
+
+    expected = "-/bin/sh -c 'timeout 60 nvidia-smi -am 1 >/dev/null 2>&1 &'"
+    assert {"gpuqueue-launcher": [expected]} == has_it
+
+
 @pytest.mark.parametrize(
     ("name", "most"), [("gpuqueue-store", 3.0), ("gpuqueue-serve", 3.0), ("gpuqueue", 3.9), ("gpuqueue-notify", 1.5)]
 )

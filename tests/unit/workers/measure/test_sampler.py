@@ -73,6 +73,22 @@ def test_memory_on_a_device_that_was_not_given_is_part_of_the_peak(tmp_path: Pat
     assert [("dev-a", 5), ("dev-b", 7)] == [(device.uuid, device.peak.bytes) for device in reported]
 
 
+def test_the_maximum_of_torch_and_a_measured_context_are_the_peak(tmp_path: Path) -> None:
+    """A spike between two samples is in torch's own maximum, which has no context."""
+    device = RunDevice(uuid="dev-0", lease_bytes=9, kind=DeviceKind.GPU, name="Card")
+    held = Held(job_id=1, token="1.a", devices=(device,))
+    run = LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=0.0)
+    run.meter("dev-0").note(900, at_s=0.0, shared=False, device_bytes=900, pids=(7,))
+    contexts = tmp_path / "state" / "devices" / "contexts.json"
+    contexts.parent.mkdir(parents=True)
+    contexts.write_text('{"driver": "1", "contexts": {"Card": 300}}')
+
+    report, monitor = InsideReport(reserved_on={"dev-0": 700}), monitor_of("cpu", tmp_path, LiveRuns())
+    (reported,) = measured_devices(run, None, report, monitor)
+
+    assert (1000, PeakSource.TORCH) == (reported.peak.bytes, reported.peak.source)
+
+
 @pytest.mark.parametrize(
     ("kind", "report", "accounted", "count"),
     [
