@@ -45,8 +45,8 @@ class JobRequest:
             ``"HOST:INDEX"``, a UUID or a prefix of one. By default the site's setting, else a GPU if one is known.
         device_type: Only devices of this model, or of one of these models, by words of the name: ``"A100"``.
         exclusive: Whether the job is alone on each of its devices. Without ``mem`` it gets all of their memory.
-        preference: ``"spread"`` (the device with the most free memory), ``"pack"`` (the device with the least memory
-            that is enough) or ``"least-busy"`` (the device that its jobs are expected to use least). By default the
+        preference: ``"spread"`` (the device with the largest share of its memory free), ``"pack"`` (the device with
+            the least free memory that is enough) or ``"least-busy"`` (the device that its jobs are expected to use least). By default the
             site's setting.
         time_limit: Seconds, or a duration such as ``"2h"``. The job is ended when its time is over.
         signal: Signal sent to the job's first process before its time limit: ``"USR1@120"`` is 120 seconds before.

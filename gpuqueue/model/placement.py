@@ -33,7 +33,7 @@ _UUID = pattern(r"[A-Za-z0-9_.@+/-]{1,128}")
 class Preference(str, Enum):
     """The choice among the devices that fit a job for one device."""
 
-    #: The device with the most free memory.
+    #: The device with the largest share of its memory free; of about equal shares the smallest device.
     SPREAD = "spread"
     #: The device with the least free memory that is still enough.
     PACK = "pack"

@@ -114,7 +114,7 @@ def _preference(name: str, help_text: str) -> Option:
 #: Help texts of options that ``submit`` and ``edit`` have.
 DEVICE = "gpu, cpu, any; or devices by INDEX, HOST:INDEX or UUID (or its start), separated by commas."
 DEVICE_TYPE = "Only devices with these words in their name: A100. Repeatable: any of these"
-spread = _preference("spread", "Prefer the device with the most free memory.")
+spread = _preference("spread", "Prefer the device with the largest share of its memory free.")
 pack = _preference("pack", "Prefer the device with the least sufficient memory.")
 least_busy = _preference("least-busy", "Prefer the device that its jobs use least.")
 DEVICE_OPTION = field("device", f"{DEVICE} Default: gpu; cpu if the queue knows no GPU.")

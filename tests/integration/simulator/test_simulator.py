@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -261,15 +262,29 @@ def test_jobs_are_placed_as_the_site_says(run: Any, seed: int) -> None:
     """Jobs spread or pack as the site's setting says, whichever worker is woken first. The result used to be random."""
     site = Site.parse("2x24G,48G", slots=8)
     small = [job(number, number, 4, 1000) for number in range(3)]
-    large = job(3, 10, 44, 60)
+    large = job(3, 10, 46, 60)
 
     spread = run([*small, large], site, seed=seed)
     packed = run([*small, large], site, Knobs(placement=Preference.PACK), seed=seed)
 
-    assert [(2,), (2,), (2,)] == [each.cards for each in spread[:3]], "with 40 free it still had the most"
-    assert spread[3].start_s == pytest.approx(1000, abs=2)
+    assert [(2,), {0, 1}] == [spread[2].cards, {card for each in spread[:2] for card in each.cards}]
+    assert spread[3].start_s == pytest.approx(1002, abs=2)
     assert [first for first, *_ in (each.cards for each in packed[:3])] in ([0] * 3, [1] * 3), "one card is filled"
     assert (packed[3].cards, packed[3].start_s) == ((2,), 10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_small_jobs_leave_the_largest_card_to_a_job_that_needs_it(run: Any, seed: int) -> None:
+    """On a T4, an L40 and an H200, two small jobs go to the smaller cards, and more of them fill all cards by share."""
+    site = Site.parse("15G,45G,140G", slots=8)
+    small = [job(number, number, 4, 1000) for number in range(12)]
+
+    few = run([*small[:2], job(2, 10, 139, 60)], site, seed=seed)
+    many = run(small, site, seed=seed)
+
+    assert [(0,), (1,), (2,)] == [each.cards for each in few]
+    assert few[2].start_s == 10
+    assert {0: 2, 1: 3, 2: 7} == Counter(card for each in many for card in each.cards)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,11 +7,13 @@ local LEAVE_MS, MOST_LEFT, better_device, leave_to
 do
 LEAVE_MS, MOST_LEFT = 200, 8 -- jobs left in one claim, at most: each costs three calls
 local MOST_LEASES = 32 -- at most so many other devices have their leases read, this host first
-local TIE = 1 / 64 -- of this device's memory; a smaller gain is not worth a wait
+local TIE = 1 / 64 -- of a device's memory; a smaller gain is not worth a wait
 
 local UNKNOWN = 50 -- percent: a run of unknown utilisation counts as this; same figure as in gpuqueue.model.placement
 local STEP = 10 -- percent; a smaller gain is not worth a wait
-local STEP_BYTES = 2 ^ 44 -- a step of utilisation counts more than the memory of any device
+local ABOUT = 8 -- shares that are equal to an eighth count as equal for devices of different sizes
+local MIB = 2 ^ 20
+local SIZE_UNIT, SHARE_UNIT, STEP_UNIT = 2 ^ 7, 2 ^ 31, 2 ^ 36 -- of rank_of: each counts more than all before it
 
 -- Return the utilisation that the runs with these leases (from HGETALL) are expected to have together, in steps.
 local function busy_steps(leases)
@@ -20,9 +22,16 @@ local function busy_steps(leases)
   return math.floor(sum / STEP + 0.5)
 end
 
+-- Return the rank of a device in the order s (spread): by the share of its memory that is free, headroom apart. Of
+-- about equal shares the smaller device is better, so that small jobs leave the largest one to jobs that need it.
+local function rank_of(available, total, usable)
+  local share = math.max(0, math.min(1, available / math.max(1, usable)))
+  return math.floor(share * ABOUT + 0.5) * SHARE_UNIT - math.floor(total / MIB) * SIZE_UNIT + math.floor(share / TIE)
+end
+
 -- Return the device of the site that should have this job in place of `here`, in the order s (spread), p (pack) or l
 -- (least busy, then spread); nil if none is better by more than TIE or a STEP. here: {host, device, kind, available,
--- total, leases}
+-- total, usable, leases}
 function better_device(here, mem, asks, order, now)
   -- Return the site's other devices of this kind that take jobs now: {name, host, pool, record, room, available}.
   local function others(host, device, kind, now)
@@ -37,7 +46,7 @@ function better_device(here, mem, asks, order, now)
         local total, headroom, external, seen, slots, pool, its = parse_record(records[i + 1])
         if total and records[i] ~= device and its == kind and tonumber(slots) > 0 and math.abs(now - seen) < SEEN_MS then
           here[#here + 1] = {name = records[i], host = hosts[h], pool = pool, record = records[i + 1],
-            room = total - headroom - external}
+            room = total - headroom - external, total = total, usable = total - headroom}
         end
       end
       table.sort(here, function(a, b) return a.name < b.name end)
@@ -69,14 +78,15 @@ function better_device(here, mem, asks, order, now)
   end
 
   local busy = order == 'l' and busy_steps(here.leases) or 0
-  local tie, best, most = here.total * TIE, nil, nil
+  local rank = rank_of(here.available, here.total, here.usable)
+  local tie, best, most = order == 'p' and here.total * TIE or 0, nil, nil
   for _, other in ipairs(others(here.host, here.device, here.kind, now)) do
     -- an upper bound of what it is worth, before its leases are read
-    local worth = order == 'p' or busy > 0 or other.room > here.available + tie
+    local worth = order == 'p' or busy > 0 or rank_of(other.room, other.total, other.usable) > rank
     if worth and other.room >= mem and belongs(asks.pool, asks.wanted_kind, asks.want, other.host, other.name, other.pool, here.kind) then
       local bytes = available_on(other)
-      local gain = order == 'p' and here.available - bytes or bytes - here.available
-      if order == 'l' and bytes >= mem then gain = gain + (busy - busy_steps(other.leases)) * STEP_BYTES end
+      local gain = order == 'p' and here.available - bytes or rank_of(bytes, other.total, other.usable) - rank
+      if order == 'l' and bytes >= mem then gain = gain + (busy - busy_steps(other.leases)) * STEP_UNIT end
       if bytes >= mem and gain > tie and (not most or gain > most) then best, most = other.name, gain end
     end
   end

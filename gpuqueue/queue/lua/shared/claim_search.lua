@@ -9,7 +9,8 @@ local function leave_elsewhere(id, shape) -- to a better device
   end
   local order = asks.want.order or meta().order
   if asks.want.alone or order == '' then return false end
-  local this = {host = host, device = device, kind = kind, available = available, total = total, leases = leases_here}
+  local this = {host = host, device = device, kind = kind, available = available, total = total,
+    usable = capacity + external_bytes, leases = leases_here}
   local better = better_device(this, asks.mem, asks, order, now)
   return better ~= nil and leave_to(better, id, now)
 end
