@@ -106,6 +106,8 @@ class Claimer:
                 log.warning("%s takes no new job: %s", offer.device.uuid, offer.trouble)
             self._logged = offer.trouble
             return None
+        if len(self._runs) >= offer.slots:  # the store learns with the next heartbeat that the slots have changed
+            return None
         return self._queue.runs.seek(
             offer, worker=self._worker, lease_s=self._settings.lease_s, nonce=nonce, gpus_here=self._gpus_here
         )

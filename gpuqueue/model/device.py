@@ -274,8 +274,12 @@ HARDWARE_SLOWDOWN = "hardware slowdown"
 SOFTWARE_THERMAL = "software thermal slowdown"
 HARDWARE_THERMAL = "hardware thermal slowdown"
 POWER_BRAKE = "power brake"
-#: From this temperature on, in °C, a device takes no new job, even if its own limit is higher.
-SOFT_LIMIT_C = 80.0
+#: From this temperature on, in °C, a device whose own limit is unknown takes no new job, if the site sets no limit.
+DEFAULT_LIMIT_C = 80.0
+#: Compute modes in which nothing may run on a device, and in which one process at a time may.
+PROHIBITED, EXCLUSIVE_PROCESS = "prohibited", "exclusive_process"
+#: How far below a device's own limit new jobs are refused, in °C, if the site sets no limit.
+LIMIT_MARGIN_C = 5.0
 #: The beginnings of what :func:`trouble_of` says of heat.
 _HOT, _THROTTLED = "it is hot", "it is too hot to run at full speed"
 
@@ -300,13 +304,21 @@ class Health:
     compute_mode: str | None = None
 
 
-def trouble_of(health: Health, *, soft_limit_c: float = SOFT_LIMIT_C) -> str | None:
-    """Return why a device should take no new job now, or None if nothing is known against it."""
-    if health.compute_mode == "prohibited":
+def trouble_of(health: Health, limit_c: float | None = None) -> str | None:
+    """Return why a device should take no new job now, or None if nothing is known against it.
+
+    *limit_c* is the temperature in °C from which on the site gives it none. By default it is a little below the limit
+    of the device.
+    """
+    if health.compute_mode == PROHIBITED:
         return "its compute mode is prohibited: nothing may run on it until nvidia-smi -c DEFAULT allows it again"
-    hot_c = soft_limit_c if health.limit_c is None else min(soft_limit_c, health.limit_c)
+    own_c = health.limit_c
+    if limit_c is None:
+        hot_c = DEFAULT_LIMIT_C if own_c is None else own_c - LIMIT_MARGIN_C
+    else:
+        hot_c = limit_c if own_c is None else min(limit_c, own_c)
     if health.temperature_c is not None and health.temperature_c >= hot_c:
-        whose = "its own limit" if hot_c == health.limit_c else "the limit for new jobs"
+        whose = "its own limit" if hot_c == own_c else "the limit for new jobs"
         return f"{_HOT}: {health.temperature_c:.0f} °C, and {whose} is {hot_c:.0f} °C"
     heat = [word for word in health.throttled or () if word in (SOFTWARE_THERMAL, HARDWARE_THERMAL)]
     return f"{_THROTTLED}: {', '.join(heat)}" if heat else None

@@ -264,6 +264,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "external_half_life_s": _or_none(parse_duration),
     "slots": _COUNT,
     "slots_on": _slots_on,
+    "temperature_limit_c": _whole(30, 120, "no temperature: give a whole number of °C from 30 to 120"),
     "default_mem_bytes": parse_bytes,
     "learn_memory": _one_of(LearnMemory, f"unknown here: write {', '.join(LearnMemory)}"),
     "mem_retries": _whole(0, 100, "no whole number from 0 to 100"),

@@ -87,6 +87,8 @@ class Settings:
     slots: int = 8
     #: Like ``slots``, for devices of some models, such as ``T4=2, 1g.5gb=1``; the first that fits a device counts.
     slots_on: str = ""
+    #: Temperature in °C from which on a device takes no new job. None: a little below the device's own limit.
+    temperature_limit_c: int | None = None
     #: Memory that a job asks for when ``submit`` is given no ``--mem``; None makes ``--mem`` required.
     default_mem_bytes: int | None = None
     #: Whether a job without ``--mem`` asks for what its earlier runs needed.
@@ -119,7 +121,7 @@ class Settings:
     limits: str = ""
     #: Limits and defaults for the requests of a pool's jobs, such as ``big: max_time=2d default_time=4h``.
     pool_limits: str = ""
-    #: Default placement of a job on one device: where the most memory is free, the least that is enough, or
+    #: Default placement of a job on one device: where the largest share of the memory is free, the least is, or
     #: where the running jobs are expected to use the device least.
     placement: Preference = Preference.SPREAD
     #: What CUDA_VISIBLE_DEVICES holds in a job: ``uuid``, or ``index`` for programs that read numbers.

@@ -66,7 +66,7 @@ def read_values(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, s
 
 def key_of(name: str) -> str:
     """Return the key of the field *name* in the settings file: the name without its unit."""
-    return name.removesuffix("_bytes").removesuffix("_s")
+    return name.removesuffix("_bytes").removesuffix("_s").removesuffix("_c")
 
 
 def variable_of(name: str) -> str:

@@ -16,10 +16,12 @@ from typing import Any
 import pynvml
 
 from gpuqueue.model.device import (
+    EXCLUSIVE_PROCESS,
     HARDWARE_SLOWDOWN,
     HARDWARE_THERMAL,
     MIG_STEP,
     POWER_BRAKE,
+    PROHIBITED,
     SOFTWARE_THERMAL,
     Device,
     DeviceKind,
@@ -39,7 +41,7 @@ _UNCORRECTED, _SINCE_THE_DRIVER_STARTED = 1, 0
 #: Throttle reasons by bit. The other bits (idle, clocks set by a user, the normal power cap) are not alarming.
 _THROTTLED = {0x8: HARDWARE_SLOWDOWN, 0x20: SOFTWARE_THERMAL, 0x40: HARDWARE_THERMAL, 0x80: POWER_BRAKE}
 #: Compute modes. Mode 1 (exclusive to a thread) is obsolete and stricter than mode 3, so it is mapped to mode 3.
-_MODES = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
+_MODES = {0: "default", 1: EXCLUSIVE_PROCESS, 2: PROHIBITED, 3: EXCLUSIVE_PROCESS}
 #: The union member that holds a field's value, by the value's type.
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 #: From this value on, a threshold field is a temperature in degrees Celsius. Smaller values are distances from T.Limit,

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuqueue.model.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Health, cards_in, memory_errors_in_words, trouble_of
+from gpuqueue.model.device import (
+    EXCLUSIVE_PROCESS,
+    HARDWARE_SLOWDOWN,
+    POWER_BRAKE,
+    PROHIBITED,
+    Health,
+    cards_in,
+    memory_errors_in_words,
+    trouble_of,
+)
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.text.units import format_bytes
 from workers.devices.mps import obstacle
@@ -36,7 +45,7 @@ def devices(host: Host) -> Iterator[Finding]:
 def health(host: Host) -> Iterator[Finding]:
     """Check whether a device is hot, is slowed down, or has memory errors."""
     known_devices = [each for each in host.devices().seen if each.health is not None]
-    found = [finding for each in known_devices for finding in _unwell(each, each.health or Health())]
+    found = [finding for each in known_devices for finding in _unwell(host, each, each.health or Health())]
     yield from found
     known = [
         each.health.temperature_c for each in known_devices if each.health and each.health.temperature_c is not None
@@ -45,9 +54,9 @@ def health(host: Host) -> Iterator[Finding]:
         yield ok(f"at most {max(known):.0f} °C, nothing slows a device down")
 
 
-def _unwell(each: Seen, health: Health) -> Iterator[Finding]:
-    trouble = trouble_of(health)
-    if trouble is not None and health.compute_mode != "prohibited":
+def _unwell(host: Host, each: Seen, health: Health) -> Iterator[Finding]:
+    trouble = trouble_of(health, host.settings.temperature_limit_c)
+    if trouble is not None and health.compute_mode != PROHIBITED:
         yield warning(trouble, "it takes no new job until it has cooled down: fans, dust, air", about=each.name)
     slowed = [word for word in health.throttled or () if word in {HARDWARE_SLOWDOWN, POWER_BRAKE}]
     if slowed:
@@ -64,13 +73,13 @@ def compute_mode(host: Host) -> Iterator[Finding]:
     for each in host.gpus:
         mode = None if each.health is None else each.health.compute_mode
         allow = f"sudo nvidia-smi -i {each.device.index} -c DEFAULT"
-        if mode == "prohibited":
+        if mode == PROHIBITED:
             bad = True
             yield problem("its compute mode is prohibited: nothing may run on it", allow, about=each.name)
-        elif mode == "exclusive_process" and host.settings.slots > 1 and not host.settings.mps:
+        elif mode == EXCLUSIVE_PROCESS and host.settings.slots_for(each.device) > 1 and not host.settings.mps:
             bad = True
-            seen = "its compute mode lets in one process at a time: a second job on it would fail"
-            yield warning(seen, f"{allow}, or GPUQUEUE_SLOTS=1", about=each.name)
+            seen = "its compute mode lets in one process at a time: it takes one job at a time"
+            yield note(seen, f"{allow}, if jobs may share it", about=each.name)
     if host.gpus and not bad:
         yield ok("several processes may use a device")
 

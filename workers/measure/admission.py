@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import Device, Health, trouble_of
+from gpuqueue.model.device import EXCLUSIVE_PROCESS, Device, Health, trouble_of
 from gpuqueue.queue.lease import Offer
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.machine_id import machine_id
@@ -68,7 +68,7 @@ class AdmissionCheck:
             host=self._settings.host,
             headroom_bytes=min(self._settings.headroom_bytes, self.device.total_bytes),
             external_bytes=None if sample is None else sample.external_bytes,
-            slots=self._settings.slots_for(self.device) if trouble is None else 0,
+            slots=self._slots(health) if trouble is None else 0,
             pool=self._settings.pool,
             observed={} if sample is None else sample.observed,
             external_processes=() if sample is None else sample.external_processes,
@@ -77,9 +77,17 @@ class AdmissionCheck:
             health=health or Health(),
         )
 
+    def _slots(self, health: Health | None) -> int:
+        """Return how many jobs the device may run at a time: one if its compute mode lets in one process.
+
+        With MPS this process is the server of all jobs.
+        """
+        is_for_one = health is not None and health.compute_mode == EXCLUSIVE_PROCESS and not self._settings.mps
+        return 1 if is_for_one else self._settings.slots_for(self.device)
+
     def _trouble(self, health: Health) -> str | None:
         """Return why the device should take no new job now, or None. The reason holds for ``COOL_DOWN_S``."""
-        trouble = trouble_of(health)
+        trouble = trouble_of(health, self._settings.temperature_limit_c)
         now_s = self._clock.monotonic_s()
         if trouble is not None:
             self._unwell, self._unwell_until_s = trouble, now_s + COOL_DOWN_S
@@ -115,7 +123,7 @@ class AdmissionCheck:
             return True
         try:
             self._monitor.sample(device)
-            return trouble_of(self._monitor.health(device)) is not None
+            return trouble_of(self._monitor.health(device), self._settings.temperature_limit_c) is not None
         except DeviceTrouble:
             return True
 

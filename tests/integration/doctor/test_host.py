@@ -188,8 +188,7 @@ def test_each_fault_of_a_card_is_reported(fake: FakeGpus, doctor: Doctor) -> Non
 def test_modes_of_a_card_are_reported(fake: FakeGpus, doctor: Doctor) -> None:
     """A mode in which jobs fail is reported with the command that changes it; a card with MIG instances gets a note.
 
-    In exclusive mode a second job on the card fails although its memory fits. With one slot per device this is no
-    warning.
+    A card in exclusive mode takes one job at a time, which is a note, and nothing with one slot for each device.
     """
     fake.state.gpus[0].compute_mode, fake.state.gpus[1].compute_mode = EXCLUSIVE, PROHIBITED
     found = doctor()
@@ -198,10 +197,10 @@ def test_modes_of_a_card_are_reported(fake: FakeGpus, doctor: Doctor) -> None:
     fake.state.gpus[0].mig = 1
     divided = doctor()
 
-    assert Grade.WARNING is the(found, "compute mode", "device 0").grade
+    assert Grade.NOTE is the(found, "compute mode", "device 0").grade
     assert Grade.PROBLEM is the(found, "compute mode", "device 1").grade
     assert "sudo nvidia-smi -i 1 -c DEFAULT" == the(found, "compute mode", "device 1").remedy
-    assert "compute mode" not in checks(one_slot, Grade.WARNING)
+    assert "compute mode" not in checks(one_slot, Grade.NOTE)
     assert (Grade.NOTE, True) == (the(divided, "mig", "card 1").grade, "2 parts" in the(divided, "mig", "card 1").seen)
     assert Grade.WARNING is the(divided, "mig", "card 0").grade
 

@@ -23,7 +23,8 @@ from gpuqueue.model.device import (
     [
         Health(),
         Health(temperature_c=79.0),
-        Health(temperature_c=79.0, limit_c=83.0, throttled=(), compute_mode="default"),
+        Health(temperature_c=77.0, limit_c=83.0, throttled=(), compute_mode="default"),
+        Health(temperature_c=87.0, limit_c=93.0),
         Health(limit_c=60.0),
         Health(throttled=(POWER_BRAKE, HARDWARE_SLOWDOWN)),
         Health(compute_mode="exclusive_process"),
@@ -39,8 +40,8 @@ def test_a_device_that_is_well_or_unknown_takes_jobs(health: Health) -> None:
     ("health", "words"),
     [
         (Health(temperature_c=80.0), "it is hot: 80 °C, and the limit for new jobs is 80 °C"),
-        (Health(temperature_c=81.0, limit_c=83.0), "it is hot: 81 °C, and the limit for new jobs is 80 °C"),
-        (Health(temperature_c=75.0, limit_c=70.0), "it is hot: 75 °C, and its own limit is 70 °C"),
+        (Health(temperature_c=81.0, limit_c=83.0), "it is hot: 81 °C, and the limit for new jobs is 78 °C"),
+        (Health(temperature_c=88.0, limit_c=93.0), "it is hot: 88 °C, and the limit for new jobs is 88 °C"),
         (Health(throttled=(SOFTWARE_THERMAL,)), "it is too hot to run at full speed: software thermal slowdown"),
         (
             Health(temperature_c=60.0, throttled=(HARDWARE_SLOWDOWN, HARDWARE_THERMAL)),
@@ -51,15 +52,17 @@ def test_a_device_that_is_well_or_unknown_takes_jobs(health: Health) -> None:
 def test_a_hot_device_takes_no_job_and_says_why(health: Health, words: str) -> None:
     """A hot device takes no job.
 
-    It is hot from the lower of the two temperature limits on, or when the driver slows it down because of heat.
+    It is hot from a little below its own limit on, or when the driver slows it down because of heat.
     """
     assert words == trouble_of(health)
 
 
 def test_the_limit_for_new_jobs_can_be_set() -> None:
-    """The soft limit can be changed. The device's own limit still holds."""
-    assert trouble_of(Health(temperature_c=85.0), soft_limit_c=90.0) is None
-    assert "own limit is 83 °C" in (trouble_of(Health(temperature_c=85.0, limit_c=83.0), soft_limit_c=90.0) or "")
+    """The site sets the limit, lower or higher than the default. The device's own limit still holds."""
+    words = "it is hot: 71 °C, and the limit for new jobs is 70 °C"
+    assert words == trouble_of(Health(temperature_c=71.0, limit_c=83.0), 70)
+    assert trouble_of(Health(temperature_c=85.0), 90) is None
+    assert "own limit is 83 °C" in (trouble_of(Health(temperature_c=85.0, limit_c=83.0), 90) or "")
 
 
 def test_a_prohibited_device_takes_no_job() -> None:

@@ -130,7 +130,7 @@ def test_a_hot_card_is_trouble_until_it_cools(fake: FakeGpus, start: Start) -> N
     backend = start("auto")
     device = backend.devices()[0]
     fake.state.gpus[0].temperature = 84
-    assert "it is hot: 84 °C, and the limit for new jobs is 80 °C" == trouble_of(backend.health(device))
+    assert "it is hot: 84 °C, and the limit for new jobs is 78 °C" == trouble_of(backend.health(device))
     fake.state.gpus[0].temperature, fake.state.gpus[0].compute_mode = 60, 2
     assert "prohibited" in (trouble_of(backend.health(device)) or "")
     fake.state.gpus[0].compute_mode = 0

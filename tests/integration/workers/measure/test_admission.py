@@ -39,6 +39,8 @@ from workers.shim import tree
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
 
 RESERVED = GIB // 2
+#: A compute mode of NVML, which lets in one process.
+EXCLUSIVE = 3
 
 
 class Later(SystemClock):
@@ -363,3 +365,24 @@ def test_a_job_that_uses_memory_allocated_by_another_worker_is_ended(
     host.fake.hold(1, os.getpid(), GIB)
     assert [False, True] == [sample(), sample()]
     assert pair.directory.held() is not None
+
+
+def test_a_card_in_exclusive_process_mode_takes_one_job_at_a_time(host: Host) -> None:
+    """A second process could not use the card. Through MPS all jobs are one process of the card."""
+    host.fake.state.gpus[0].compute_mode = EXCLUSIVE
+    with_mps = replace(host.settings, mps=True)
+    beside = AdmissionCheck(with_mps, host.monitors[0], host.devices[0], host.clock)
+    health = host.monitors[0].health(host.devices[0])
+
+    assert [1, host.settings.slots] == [check.offer().slots for check in host.checks]
+    assert host.settings.slots == beside._slots(health)
+
+
+def test_the_site_sets_the_temperature_from_which_a_card_takes_no_job(host: Host) -> None:
+    """Without the setting it is a little below the card's own limit of 83 °C."""
+    host.fake.state.gpus[0].temperature = 75
+    settings = replace(host.settings, temperature_limit_c=70)
+    strict = AdmissionCheck(settings, host.monitors[0], host.devices[0], host.clock)
+
+    assert host.checks[0].offer().trouble is None
+    assert "it is hot: 75 °C, and the limit for new jobs is 70 °C" == strict.offer().trouble
