@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
 from gpuqueue.text.sanitize import brief
+
+if TYPE_CHECKING:
+    from gpuqueue.model import xids
+else:  # few devices have such errors
+    xids = later("gpuqueue.model.xids")
 
 #: The end of a ``--devices`` that serves the CPU in addition to other devices.
 BESIDE = ",cpu"
@@ -280,8 +288,26 @@ DEFAULT_LIMIT_C = 80.0
 PROHIBITED, EXCLUSIVE_PROCESS = "prohibited", "exclusive_process"
 #: How far below a device's own limit new jobs are refused, in °C, if the site sets no limit.
 LIMIT_MARGIN_C = 5.0
+_RETIREMENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "pending": "a row of memory is retired at the next reset",
+        "failed": "a row of memory could not be retired, and the card should be replaced",
+    }
+)
 #: The beginnings of what :func:`trouble_of` says of heat.
 _HOT, _THROTTLED = "it is hot", "it is too hot to run at full speed"
+
+
+#: What becomes of a row of memory with errors: it is retired at the next reset, or it cannot be.
+PENDING, FAILED = "pending", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An error that the driver reported of a device, by its number in NVIDIA's list, and when the worker read it."""
+
+    code: int
+    at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -291,7 +317,10 @@ class Health:
     ``limit_c`` is the device's own limit, above which it throttles. ``utilisation`` is a share of time from 0 to 1, and
     ``memory_utilisation`` the share of time in which its memory was read or written. ``power_w`` is the power that the
     device draws, in watts. ``throttled`` names the reasons for which the device throttles now. ``ecc_uncorrected``
-    counts the memory errors since the driver started. ``compute_mode`` is default, prohibited or exclusive_process.
+    counts the memory errors since the driver started. ``retired_rows`` counts the rows of memory (pages, on older
+    cards) that the device has retired since it was made, and ``retirement`` is PENDING or FAILED for a further one.
+    ``xids`` are the last errors of the driver since the worker started, oldest first. ``compute_mode`` is default,
+    prohibited or exclusive_process.
     """
 
     temperature_c: float | None = None
@@ -302,16 +331,25 @@ class Health:
     throttled: tuple[str, ...] | None = None
     ecc_uncorrected: int | None = None
     compute_mode: str | None = None
+    retired_rows: int | None = None
+    retirement: str | None = None
+    xids: tuple[Xid, ...] | None = None
 
 
-def trouble_of(health: Health, limit_c: float | None = None) -> str | None:
+def trouble_of(health: Health, limit_c: float | None = None, *, without_errors: bool = False) -> str | None:
     """Return why a device should take no new job now, or None if nothing is known against it.
 
     *limit_c* is the temperature in °C from which on the site gives it none. By default it is a little below the limit
-    of the device.
+    of the device. *without_errors* is whether the site gives jobs only to devices without memory errors.
     """
     if health.compute_mode == PROHIBITED:
         return "its compute mode is prohibited: nothing may run on it until nvidia-smi -c DEFAULT allows it again"
+    trouble = xids.trouble_after(health.xids) if health.xids else None
+    if trouble is not None:
+        return trouble
+    if without_errors and (health.ecc_uncorrected or health.retirement):
+        errors = memory_errors_in_words(health.ecc_uncorrected, None, health.retirement)
+        return f"its memory has errors, and the site closes such devices: {errors}"
     own_c = health.limit_c
     if limit_c is None:
         hot_c = DEFAULT_LIMIT_C if own_c is None else own_c - LIMIT_MARGIN_C
@@ -324,10 +362,16 @@ def trouble_of(health: Health, limit_c: float | None = None) -> str | None:
     return f"{_THROTTLED}: {', '.join(heat)}" if heat else None
 
 
-def memory_errors_in_words(errors: int) -> str:
-    """Return a phrase about the number of memory *errors* in :class:`Health`."""
+def memory_errors_in_words(errors: int | None, retired_rows: int | None, retirement: str | None) -> str:
+    """Return a phrase about these figures of :class:`Health`, empty if there is nothing to say."""
     counted = "1 memory error" if errors == 1 else f"{errors} memory errors"
-    return f"{counted} that could not be corrected, since the driver started"
+    rows = "1 row" if retired_rows == 1 else f"{retired_rows} rows"
+    phrases = (
+        f"{counted} that could not be corrected, since the driver started" if errors else "",
+        f"{rows} of memory retired" if retired_rows else "",
+        _RETIREMENTS.get(retirement or "", ""),
+    )
+    return "; ".join(filter(None, phrases))
 
 
 def is_heat(trouble: str | None) -> bool:

@@ -46,8 +46,8 @@ class JobRequest:
         device_type: Only devices of this model, or of one of these models, by words of the name: ``"A100"``.
         exclusive: Whether the job is alone on each of its devices. Without ``mem`` it gets all of their memory.
         preference: ``"spread"`` (the device with the largest share of its memory free), ``"pack"`` (the device with
-            the least free memory that is enough) or ``"least-busy"`` (the device that its jobs are expected to use least). By default the
-            site's setting.
+            the least free memory that is enough) or ``"least-busy"`` (the device that its jobs are expected to use
+            least). By default the site's setting.
         time_limit: Seconds, or a duration such as ``"2h"``. The job is ended when its time is over.
         signal: Signal sent to the job's first process before its time limit: ``"USR1@120"`` is 120 seconds before.
         name: The job's name. By default the name of the script.

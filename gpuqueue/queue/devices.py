@@ -15,7 +15,7 @@ from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import BadRequest, HostTaken, Refused, Unreadable
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import Device
+from gpuqueue.model.device import Device, Xid
 from gpuqueue.model.job import JobState
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
@@ -69,7 +69,7 @@ class Devices:
         clock_ahead_s = round(time.time() - self._store.now_ms() / 1000, 3)
         more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s, "near": dict(near or {})}
         more |= {"address": address, "environments": None if environments is None else list(environments)}
-        more |= {"limits_jobs": limits_jobs}
+        more |= {"limits_jobs": limits_jobs, "only": offer.only}
         self._store.client.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, **more}))
         self._seen.pop(offer.device.uuid, None)  # a store that needs the announcement has no entry in SEEN either
 
@@ -231,6 +231,9 @@ class Devices:
             "power_w": _rounded(health.power_w),
             "driver_bytes": offer.driver_bytes,
             "memory_errors": health.ecc_uncorrected,
+            "retired_rows": health.retired_rows,
+            "retirement": health.retirement,
+            "xids": [[xid.code, xid.at.isoformat()] for xid in health.xids or ()] or None,
         }
         known = {name: figure for name, figure in load.items() if figure is not None}
         seen = json.dumps({"trouble": offer.trouble, "blind": blind, "external_processes": external_processes, **known})
@@ -320,8 +323,12 @@ def device_status(
             power_w=sample.power_w,
             driver_bytes=sample.driver_bytes,
             memory_errors=sample.memory_errors,
+            retired_rows=sample.retired_rows,
+            retirement=sample.retirement,
+            xids=sample.xids,
             environments=plain.texts("environments") if plain.has("environments") else None,
             limits_jobs=plain.flag_or_none("limits_jobs"),
+            only=plain.text_or_none("only"),
             lost_gpus=more[-1:] == ["cpu-lost"],
         )
 
@@ -381,6 +388,9 @@ class _Sample(NamedTuple):
     power_w: float | None = None
     driver_bytes: int | None = None
     memory_errors: int | None = None
+    retired_rows: int | None = None
+    retirement: str | None = None
+    xids: tuple[Xid, ...] = ()
 
 
 def _last_sample(text: str | None) -> _Sample:
@@ -397,9 +407,18 @@ def _last_sample(text: str | None) -> _Sample:
             power_w=sample.number_or_none("power_w"),
             driver_bytes=sample.whole_or_none("driver_bytes"),
             memory_errors=sample.whole_or_none("memory_errors"),
+            retired_rows=sample.whole_or_none("retired_rows"),
+            retirement=sample.text_or_none("retirement"),
+            xids=tuple(map(_xid, sample.each("xids"))),
         )
     except Unreadable:
         return _Sample()
+
+
+def _xid(plain: object) -> Xid:
+    with readable_reply("an Xid error"):
+        code, at = cast("tuple[int, str]", plain)
+        return Xid(int(code), datetime.fromisoformat(at))
 
 
 def _external(plain: object) -> ExternalProcess:

@@ -9,7 +9,7 @@ from datetime import datetime
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Member
-from gpuqueue.model.device import Device, Health
+from gpuqueue.model.device import Device, Health, Xid
 from gpuqueue.model.job import WaitReason
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import RunDevice
@@ -105,6 +105,8 @@ class Offer:
     machine: str = ""
     #: What else the driver reports about the device now.
     health: Health = NOT_REPORTED
+    #: The setting that leaves out some GPUs of the host, such as ``gpu:0,2``; None: there is none.
+    only: str | None = None
 
     @property
     def counted_bytes(self) -> int:
@@ -290,10 +292,18 @@ class DeviceStatus:
     driver_bytes: int | None = None
     #: Memory errors that could not be corrected, since the driver started; None if it does not report them.
     memory_errors: int | None = None
+    #: Rows of its memory (pages, on older cards) that were retired; None if it does not report them.
+    retired_rows: int | None = None
+    #: What becomes of a further one: ``pending`` until the next reset, or ``failed``.
+    retirement: str | None = None
+    #: The last Xid errors that its driver reported since its worker started, oldest first.
+    xids: tuple[Xid, ...] = ()
     #: Names of the Python environments of its host; None: an older worker.
     environments: tuple[str, ...] | None = None
     #: Whether its host can limit processors and host memory of jobs; None: an older worker.
     limits_jobs: bool | None = None
+    #: As in :class:`Offer`, when its worker started.
+    only: str | None = None
     #: Whether it is a CPU whose host has served GPUs and finds none now: jobs that ask for no device kind wait.
     lost_gpus: bool = False
 

@@ -79,6 +79,17 @@ class IdleAction(str, Enum):
     __str__ = str.__str__
 
 
+class OnMemoryErrors(str, Enum):
+    """What happens to a device with memory errors that could not be corrected, besides that they are shown."""
+
+    #: Nothing.
+    SHOW = "show"
+    #: It takes no new job until its driver reports none.
+    CLOSE = "close"
+
+    __str__ = str.__str__
+
+
 class OnWrongDevice(str, Enum):
     """What happens to a run that uses a device that it was not given, besides the messages."""
 
@@ -265,6 +276,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "slots": _COUNT,
     "slots_on": _slots_on,
     "temperature_limit_c": _whole(30, 120, "no temperature: give a whole number of °C from 30 to 120"),
+    "on_memory_errors": _one_of(OnMemoryErrors, "neither show nor close"),
     "default_mem_bytes": parse_bytes,
     "learn_memory": _one_of(LearnMemory, f"unknown here: write {', '.join(LearnMemory)}"),
     "mem_retries": _whole(0, 100, "no whole number from 0 to 100"),

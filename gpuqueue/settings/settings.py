@@ -18,7 +18,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, DeviceFilter
 from gpuqueue.model.placement import Preference, Visible
 from gpuqueue.settings import sources
-from gpuqueue.settings.parsers import IdleAction, LearnMemory, OnPartition, OnWrongDevice, RunAs
+from gpuqueue.settings.parsers import IdleAction, LearnMemory, OnMemoryErrors, OnPartition, OnWrongDevice, RunAs
 from gpuqueue.version import VERSION
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class Settings:
     slots_on: str = ""
     #: Temperature in °C from which on a device takes no new job. None: a little below the device's own limit.
     temperature_limit_c: int | None = None
+    #: What happens to a device with memory errors that could not be corrected, besides that they are shown.
+    on_memory_errors: OnMemoryErrors = OnMemoryErrors.SHOW
     #: Memory that a job asks for when ``submit`` is given no ``--mem``; None makes ``--mem`` required.
     default_mem_bytes: int | None = None
     #: Whether a job without ``--mem`` asks for what its earlier runs needed.

@@ -8,18 +8,23 @@ field of the health None.
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+from datetime import datetime, timezone
 from typing import Any
 
 import pynvml
 
 from gpuqueue.model.device import (
     EXCLUSIVE_PROCESS,
+    FAILED,
     HARDWARE_SLOWDOWN,
     HARDWARE_THERMAL,
     MIG_STEP,
+    PENDING,
     POWER_BRAKE,
     PROHIBITED,
     SOFTWARE_THERMAL,
@@ -28,6 +33,7 @@ from gpuqueue.model.device import (
     Health,
     Reading,
     Utilisation,
+    Xid,
 )
 from workers.devices.nvml_calls import NO_DRIVER, UNSUPPORTED, Refusal, Session, text
 
@@ -57,6 +63,16 @@ _LIST_TRIES = 5
 _SAMPLES = 3
 #: Errors that mean that no process used the GPU: no entry was found, or pynvml got an empty list at its first call.
 _NOBODY = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
+#: The type of the event that reports an Xid error.
+_XID = 0x8
+#: How many Xid errors of a card are kept, and how many are read at once.
+_MAX_XIDS, _MAX_READ = 8, 64
+#: The number of an instance in an event that concerns the whole card.
+_WHOLE_CARD = 0xFFFFFFFF
+#: The causes for which older cards retire pages of memory: several corrected errors, and one that could not be.
+_RETIRED_FOR = (0, 1)
+#: Time between two readings of the retired memory of a card, in seconds.
+_RETIRED_S = 60.0
 #: The largest valid figure. Some drivers give garbage instead of a figure that they do not have.
 _MAX_PERCENT = 100
 
@@ -68,6 +84,8 @@ class NvmlBackend:
         self._session = Session()
         #: The time of the newest utilisation by process that was read, by UUID, in microseconds on the driver's clock.
         self._read_us: dict[str, int] = {}
+        #: What reports the Xid errors of each device, and its retired memory, by UUID.
+        self._errors: dict[str, _Errors] = {}
 
     @classmethod
     def probe(cls) -> NvmlBackend | None:
@@ -116,8 +134,13 @@ class NvmlBackend:
 
     def health(self, device: Device) -> Health:
         """Return the current health of *device*. Values that a MIG instance lacks are those of its card."""
+        handle = self._session.handle(device.uuid)
         parent = None if device.mig_parent is None else self._session.handle(device.mig_parent)
-        return health_of(self._session, self._session.handle(device.uuid), parent)
+        errors = self._errors.setdefault(device.uuid, _Errors(self._session))
+        xids = errors.xids(handle, parent)  # first: a card that is lost after an error answers nothing else
+        retired_rows, retirement = errors.retired(handle if parent is None else parent)
+        health = health_of(self._session, handle, parent)
+        return replace(health, xids=xids, retired_rows=retired_rows, retirement=retirement)
 
     def utilisations(self, device: Device) -> Mapping[int, Utilisation] | None:
         """Return the utilisation of *device* by each process since the last call; None for a MIG instance."""
@@ -171,6 +194,82 @@ class NvmlBackend:
             pci_bus=bus,
             mig_parent=parent,
         )
+
+
+class _Errors:
+    """The errors of one device: its Xid errors since the first call, and the memory that its card has retired.
+
+    A driver or card that does not support one of these calls is asked for it once for each session.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        #: The session in which the events were registered, and the set that has them, None if they are unsupported.
+        self._events: tuple[int, Any] = (0, None)
+        self._xids: tuple[Xid, ...] = ()
+        #: The session of the last reading of the retired memory, when it is due again, and its result.
+        self._retired: tuple[int, float, tuple[int | None, str | None]] = (0, 0.0, (None, None))
+
+    def xids(self, handle: Any, parent: Any) -> tuple[Xid, ...] | None:
+        """Return the last Xid errors, oldest first; None if they are not reported. *parent* is a MIG instance's card.
+
+        No call waits: events that the driver has noted since the last call are read, and no others.
+        """
+        if self._events[0] != self._session.number:
+            events = self._session.maybe(_registered, handle if parent is None else parent)
+            self._events = self._session.number, events
+        if self._events[1] is None:
+            return self._xids or None
+        own = None if parent is None else self._session.maybe("nvmlDeviceGetGpuInstanceId", handle)
+        for _ in range(_MAX_READ):
+            event = self._session.maybe(self._next_event)
+            if event is None:
+                break
+            is_ours = own is None or event.gpuInstanceId in {own, _WHOLE_CARD}
+            if event.eventType == _XID and is_ours:
+                xid = Xid(int(event.eventData), datetime.now(timezone.utc))
+                self._xids = (*self._xids, xid)[-_MAX_XIDS:]
+        return self._xids
+
+    def _next_event(self) -> Any:
+        """Return the next event, None if the session of the set is over. The set must not be used after it."""
+        session, events = self._events
+        return pynvml.nvmlEventSetWait_v2(events, 0) if session == self._session.number else None
+
+    def retired(self, card: Any) -> tuple[int | None, str | None]:
+        """Return how many rows of memory, or pages, the card has retired, and what becomes of a further one."""
+        session, due_s, known = self._retired
+        now_s = time.monotonic()
+        if session != self._session.number or now_s >= due_s:
+            known = _retired_rows(self._session, card)
+            due_s = now_s + _RETIRED_S if known[0] is not None else math.inf
+            self._retired = self._session.number, due_s, known
+        return known
+
+
+def _registered(handle: Any) -> Any:
+    """Return a new set of events that gets the Xid errors of *handle* from now on; None if the card reports none."""
+    if not pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _XID:
+        return None
+    events = pynvml.nvmlEventSetCreate()
+    try:
+        pynvml.nvmlDeviceRegisterEvents(handle, _XID, events)
+    except pynvml.NVMLError:
+        pynvml.nvmlEventSetFree(events)
+        raise
+    return events
+
+
+def _retired_rows(session: Session, card: Any) -> tuple[int | None, str | None]:
+    """Return the retired rows of memory of a card, or pages of an older one, and what becomes of a further one."""
+    rows = session.maybe("nvmlDeviceGetRemappedRows", card)
+    if rows is not None:
+        corrected, uncorrected, is_pending, has_failed = rows
+        return corrected + uncorrected, FAILED if has_failed else PENDING if is_pending else None
+    pages = [session.maybe("nvmlDeviceGetRetiredPages", card, cause) for cause in _RETIRED_FOR]
+    known = [len(list(of_cause)) for of_cause in pages if of_cause is not None]
+    is_pending = bool(known) and session.maybe("nvmlDeviceGetRetiredPagesPendingStatus", card)
+    return sum(known) if known else None, PENDING if is_pending else None
 
 
 def health_of(session: Session, handle: Any, parent: Any = None) -> Health:

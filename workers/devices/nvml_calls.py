@@ -91,6 +91,8 @@ class Session:
     def __init__(self) -> None:
         self.memory_v2 = True
         self._lock = threading.Lock()
+        #: The number of sessions so far. What was made in one is gone in the next.
+        self.number = 0
         self._opened_by: int | None = None
         self._opened_at_s = 0.0
         #: Whether a new session is needed, and whether one GPU needs one, which waits until no call is being made.
@@ -117,6 +119,7 @@ class Session:
         self._opened_by = None
         _resp(pynvml.nvmlInit)
         self._handles = {}
+        self.number += 1
         # The driver may have been upgraded since the last session.
         self.memory_v2 = True
         self._stale = self._stale_for_one = False
@@ -144,13 +147,19 @@ class Session:
                 self._note(refusal)
                 raise
 
-    def maybe(self, name: str, *args: object, forgive: Container[int] | None = None, empty: Container[int] = ()) -> Any:
+    def maybe(
+        self,
+        name: str | Callable[..., object],
+        *args: object,
+        forgive: Container[int] | None = None,
+        empty: Container[int] = (),
+    ) -> Any:
         """Return the answer of the NVML call *name*, None if pynvml, the driver or the card does not support it.
 
         *forgive* lists the errors that give None. By default these are all errors except those that mean that the GPU
         or the session is lost. *empty* lists the errors that mean an empty list, which gives ().
         """
-        call = getattr(pynvml, name, None)
+        call = getattr(pynvml, name, None) if isinstance(name, str) else name
         with self._during_call():
             if call is None:  # this pynvml is too old for the call
                 return None

@@ -11,6 +11,7 @@ from gpuqueue.model.device import (
     PROHIBITED,
     Health,
     cards_in,
+    is_heat,
     memory_errors_in_words,
     trouble_of,
 )
@@ -56,15 +57,18 @@ def health(host: Host) -> Iterator[Finding]:
 
 def _unwell(host: Host, each: Seen, health: Health) -> Iterator[Finding]:
     trouble = trouble_of(health, host.settings.temperature_limit_c)
-    if trouble is not None and health.compute_mode != PROHIBITED:
+    if trouble is not None and is_heat(trouble):
         yield warning(trouble, "it takes no new job until it has cooled down: fans, dust, air", about=each.name)
     slowed = [word for word in health.throttled or () if word in {HARDWARE_SLOWDOWN, POWER_BRAKE}]
     if slowed:
         remedy = "nvidia-smi -q -d PERFORMANCE; power supply and cabling are the usual cause"
         yield warning(f"something slows it down: {', '.join(slowed)}", remedy, about=each.name)
-    if health.ecc_uncorrected:
+    errors = memory_errors_in_words(health.ecc_uncorrected, health.retired_rows, health.retirement)
+    if health.ecc_uncorrected or health.retirement:
         remedy = "nvidia-smi -q -d ECC,ROW_REMAPPER; reset the card when nothing runs on it"
-        yield warning(memory_errors_in_words(health.ecc_uncorrected), remedy, about=each.name)
+        yield warning(errors, remedy, about=each.name)
+    elif errors:
+        yield note(errors, about=each.name)
 
 
 def compute_mode(host: Host) -> Iterator[Finding]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuqueue.errors import Unreachable, Unreadable
-from gpuqueue.model.device import Device, DeviceKind, Health, Utilisation
+from gpuqueue.model import xids
+from gpuqueue.model.device import Device, DeviceKind, Health, Utilisation, Xid
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.lease import ExternalProcess
@@ -156,6 +157,13 @@ class LiveRun:
         with self._noting:
             self.meter(device.uuid).note_health(health)
             self.meter(device.uuid).note_use(own, at_s - self.since_s)
+
+    def note_xid(self, device: Device, xid: Xid) -> None:
+        """Report an Xid error of *device* to the job's owner."""
+        beside = "" if len(self.held.devices) == 1 else f" of its device {device.index}"
+        words = f"the driver reported {xids.in_words(xid)}{beside}; a job beside it may have caused it"
+        self.notes.append(words)
+        self.write_to_log(words)
 
     def unused_s(self, now_s: float) -> float | None:
         """Return for how many seconds the run has used none of its devices, at *now_s* on the host's clock.

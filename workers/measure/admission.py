@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import EXCLUSIVE_PROCESS, Device, Health, trouble_of
+from gpuqueue.model.device import EXCLUSIVE_PROCESS, Device, Health, cards_in, trouble_of
 from gpuqueue.queue.lease import Offer
+from gpuqueue.settings.parsers import OnMemoryErrors
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.text.units import format_bytes
@@ -75,6 +76,7 @@ class AdmissionCheck:
             trouble=trouble,
             machine=self._machine,
             health=health or Health(),
+            only=self._settings.devices if cards_in(self._settings.devices) is not None else None,
         )
 
     def _slots(self, health: Health | None) -> int:
@@ -87,11 +89,15 @@ class AdmissionCheck:
 
     def _trouble(self, health: Health) -> str | None:
         """Return why the device should take no new job now, or None. The reason holds for ``COOL_DOWN_S``."""
-        trouble = trouble_of(health, self._settings.temperature_limit_c)
+        trouble = self._trouble_in(health)
         now_s = self._clock.monotonic_s()
         if trouble is not None:
             self._unwell, self._unwell_until_s = trouble, now_s + COOL_DOWN_S
         return self._unwell if now_s < self._unwell_until_s else None
+
+    def _trouble_in(self, health: Health) -> str | None:
+        closes = self._settings.on_memory_errors is OnMemoryErrors.CLOSE
+        return trouble_of(health, self._settings.temperature_limit_c, without_errors=closes)
 
     def _held(self, sample: Sample) -> str | None:
         """Return which processes still hold memory of the device although they were killed, or None.
@@ -123,7 +129,7 @@ class AdmissionCheck:
             return True
         try:
             self._monitor.sample(device)
-            return trouble_of(self._monitor.health(device), self._settings.temperature_limit_c) is not None
+            return self._trouble_in(self._monitor.health(device)) is not None
         except DeviceTrouble:
             return True
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation
+from gpuqueue.model import xids
+from gpuqueue.model.device import Device, DeviceKind, Health, Reading, Utilisation, Xid
 from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity, boot_id, start_time
@@ -115,9 +116,20 @@ class DeviceMonitor:
         with latest.lock:
             now_s = self._clock.monotonic_s()
             if latest.health is None or now_s - latest.health[0] >= max_age_s:
+                before = latest.health[1].xids if latest.health is not None else None
                 latest.health = now_s, self._backend.health(device)
+                self._note_xids(device, before or (), latest.health[1].xids or ())
                 self._note_health(device, latest.health[1], latest.sample)
             return latest.health[1]
+
+    def _note_xids(self, device: Device, before: Collection[Xid], now: Iterable[Xid]) -> None:
+        """Report the Xid errors that are new since *before* to the worker's runs on *device*."""
+        for xid in now:
+            if xid not in before:
+                log.warning("the driver reported %s of %s", xids.in_words(xid), device.uuid)
+                for run in self._runs.all():
+                    if run.has(device.uuid) and run.shim is not None:
+                        run.note_xid(device, xid)
 
     def _note_health(self, device: Device, health: Health, sample: Sample | None) -> None:
         """Record *health* for the worker's runs on *device*, and how much the device worked for each of them."""

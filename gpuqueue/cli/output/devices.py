@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.render import hanging, table_of, terminal_width
 from gpuqueue.cli.output.silent_hosts import silent_lines
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import memory_errors_in_words
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import cells, plain, short
 from gpuqueue.text.units import format_bytes, format_duration
 from gpuqueue.words import values
+
+if TYPE_CHECKING:
+    from gpuqueue.model import xids
+else:  # few devices have such errors
+    xids = later("gpuqueue.model.xids")
 
 #: Begins the condition of a device whose worker gives it no job now.
 CLOSED = "closed: "
@@ -99,7 +105,8 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, labels: Label
         *drain_lines(found),
         *reserved_lines(found, called),
         *silent_lines(found, settings),
-        *memory_error_lines(found),
+        *error_lines(found),
+        *left_out_lines(found),
         *refusal_lines(found),
         *environment_lines(found),
         *filter(None, map(values.without_gpu, found)),
@@ -136,12 +143,22 @@ def environment_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             yield f"environments of {plain(host)}: {', '.join(map(plain, names))}"
 
 
-def memory_error_lines(found: Iterable[DeviceStatus]) -> Iterator[str]:
-    """Yield a line for each device with memory errors that could not be corrected."""
+def error_lines(found: Iterable[DeviceStatus]) -> Iterator[str]:
+    """Yield a line for each device with memory errors, and one for the last Xid error of each device."""
     for each in found:
-        if each.memory_errors:
-            where = f"{plain(each.host)} device {values.device_label(each.device)}"
-            yield f"{where}: {memory_errors_in_words(each.memory_errors)}"
+        where = f"{plain(each.host)} device {values.device_label(each.device)}"
+        errors = memory_errors_in_words(each.memory_errors, each.retired_rows, each.retirement)
+        if errors:
+            yield f"{where}: {errors}"
+        if each.xids:
+            earlier = f", and {len(each.xids) - 1} before" if len(each.xids) > 1 else ""
+            yield f"{where}: {xids.in_words(each.xids[-1])}, at {values.when(each.xids[-1].at)}{earlier}"
+
+
+def left_out_lines(found: Iterable[DeviceStatus]) -> Iterator[str]:
+    """Yield a line for each host that serves only some of its GPUs. Its workers never ask the driver for the others."""
+    for host, only in {each.host: each.only for each in found if each.only is not None}.items():
+        yield f"{plain(host)} serves only {plain(only)}: gpuqueue doctor lists its other GPUs, and whether they answer"
 
 
 def refusal_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:

@@ -88,6 +88,12 @@ _SAMPLED: tuple[_Figure, ...] = (
         "Memory errors that could not be corrected, since the driver started.",
         lambda device: device.memory_errors,
     ),
+    ("retired_rows", "Rows or pages of memory that the device has retired.", lambda device: device.retired_rows),
+    (
+        "last_xid",
+        "Number of the last Xid error that the driver reported since the worker started.",
+        lambda device: device.xids[-1].code if device.xids else None,
+    ),
     ("hot", "1 if the device takes no new job because it is too hot.", lambda device: float(is_heat(device.trouble))),
     ("in_trouble", "1 if its worker gives it no new job: heat, or no answer.", lambda device: bool(device.trouble)),
 )

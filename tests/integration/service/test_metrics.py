@@ -6,6 +6,7 @@ import http.client
 import ssl
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from service_fixtures import ServedSite, mine, serving
 from gpuqueue.model.access_token import TokenRequest
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
-from gpuqueue.model.device import Health
+from gpuqueue.model.device import Health, Xid
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_spec import Account
 from gpuqueue.model.run import Ending
@@ -78,7 +79,8 @@ def test_jobs_are_counted_by_state_and_by_reason(site: ServedSite) -> None:
 def test_devices_and_hosts_have_their_figures(site: ServedSite) -> None:
     """Memory in bytes, utilisation as a share, heat, drains, and the silence of hosts. What is unknown is left out."""
     hot, cold = make_device("GPU-hot", index=1), make_device("GPU-cold", index=2)
-    health = Health(utilisation=0.25, temperature_c=91.0, power_w=310.0, ecc_uncorrected=2)
+    errors = Xid(13, datetime.now(timezone.utc)), Xid(31, datetime.now(timezone.utc))
+    health = Health(utilisation=0.25, temperature_c=91.0, power_w=310.0, ecc_uncorrected=2, retired_rows=5, xids=errors)
     serve(
         site.queue,
         make_offer("GPU-hot", device=hot, host="nodeB", trouble="it is hot: 91 °C", health=health, headroom_bytes=GIB),
@@ -97,9 +99,14 @@ def test_devices_and_hosts_have_their_figures(site: ServedSite) -> None:
         value("memory_headroom_bytes", "GPU-hot"),
         value("memory_external_bytes", "GPU-cold"),
     )
-    assert (0.25, 91, 310, 2) == tuple(
-        value(name, "GPU-hot") for name in ("utilisation_ratio", "temperature_celsius", "power_watts", "memory_errors")
+    assert (0.25, 91, 310, 2, 5, 31) == tuple(
+        value(name, "GPU-hot")
+        for name in (
+            *("utilisation_ratio", "temperature_celsius", "power_watts", "memory_errors", "retired_rows", "last_xid"),
+        )
     )
+    assert "GPU-cold" not in {each["uuid"] for each in found.labels("gpuqueue_device_last_xid")}
+    assert [errors, ()] == [each.xids for each in site.queue.devices.all("nodeB")]
     assert [(1, 1, 0), (0, 0, 1)] == [
         tuple(value(name, uuid) for name in ("hot", "in_trouble", "drained")) for uuid in ("GPU-hot", "GPU-cold")
     ]

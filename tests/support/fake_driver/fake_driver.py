@@ -41,6 +41,7 @@ VERSION_MISMATCH, UNKNOWN = 18, 999
 # Calls that a GPU may not support (``gpus[0].unsupported``) or a driver may not have (``missing``).
 TEMPERATURE, TEMPERATURE_V, THRESHOLD, FIELDS, POWER, UTILISATION, REASONS = (1 << bit for bit in range(7))
 ECC, MODE, MARGIN, TOPOLOGY, MPS_LIST, GRAPHICS_LIST, BY_PROCESS = (1 << bit for bit in range(7, 14))
+EVENTS, ROWS, PAGES = (1 << bit for bit in range(14, 17))
 _OF_THE_CARD = TEMPERATURE | TEMPERATURE_V | THRESHOLD | FIELDS | POWER | UTILISATION | REASONS | MODE | MARGIN
 
 _MAX_GPUS, _MAX_ENTRIES, _MAX_ACCOUNTS, _MAX_CHANGES = 16, 512, 1024, 4096
@@ -78,6 +79,10 @@ class _Gpu(ctypes.Structure):
         ("accounting", ctypes.c_uint64),
         ("persistence", ctypes.c_uint64),
         ("capability", ctypes.c_uint64),
+        ("rows", ctypes.c_uint32),
+        ("retirement", ctypes.c_uint32),
+        ("xid_count", ctypes.c_uint32),
+        ("xids", ctypes.c_uint32 * 15),
     )
 
 
@@ -272,6 +277,13 @@ class FakeGpus:
             entry.gpu, entry.pid, entry.flags, entry.bytes, entry.start = gpu, pid, flags, size_bytes, 0
             self._keep_account(gpu, pid, size_bytes)
             self._keep_change(gpu, pid, size_bytes)
+
+    def report_xid(self, gpu: int, code: int) -> None:
+        """Let the driver report the Xid error *code* of GPU *gpu*, to every set of events that has registered it."""
+        with self.locked():
+            card = self.state.gpus[gpu]
+            card.xids[card.xid_count] = code
+            card.xid_count += 1
 
     def use(self, gpu: int, pid: int, percent: int, *, memory: int = 0, encoder: int = 0) -> None:
         """Set how much of GPU *gpu* the process *pid*, which holds memory there, uses from now on, in percent.

@@ -2,11 +2,11 @@
 #include "fake_state.h"
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-       DRIVER_NOT_LOADED = 9, FUNCTION_NOT_FOUND = 13 };
+       DRIVER_NOT_LOADED = 9, TIMEOUT = 10, FUNCTION_NOT_FOUND = 13 };
 /* The calls that can be unsupported or missing, with the bits of fake_driver.py. */
 enum { TEMPERATURE = 1, TEMPERATURE_V = 2, THRESHOLD = 4, FIELDS = 8, POWER = 16, UTILISATION = 32, REASONS = 64,
        ECC = 128, MODE = 256, MARGIN = 512, TOPOLOGY = 1024, MPS_LIST = 2048, GRAPHICS_LIST = 4096,
-       BY_PROCESS = 8192 };
+       BY_PROCESS = 8192, EVENTS = 1 << 14, ROWS = 1 << 15, PAGES = 1 << 16 };
 
 typedef struct { uint64_t total, free, used; } Memory;
 typedef struct { uint32_t version; uint64_t total, reserved, free, used; } MemoryV2;
@@ -200,6 +200,49 @@ int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int type, int counter, uint64_t *out) 
     int error = type == 1 && counter == 0 ? asked(gpu, ECC) : INVALID_ARGUMENT;
     if (!error) *out = gpu->ecc;
     return error;
+}
+/* A set has the errors that are reported after its card was registered. */
+typedef struct { Gpu *gpu; uint32_t read; } EventSet;
+typedef struct { Gpu *gpu; unsigned long long type, content; unsigned gpu_instance, compute_instance; } Event;
+int nvmlEventSetCreate(EventSet **out) {
+    if (ready()) return ready();
+    if (state->missing & EVENTS) return FUNCTION_NOT_FOUND;
+    return *out = calloc(1, sizeof **out), OK;
+}
+int nvmlEventSetFree(EventSet *set) { return free(set), OK; }
+int nvmlDeviceGetSupportedEventTypes(Gpu *gpu, unsigned long long *out) {
+    int error = asked(gpu, EVENTS);
+    return error ? error : (*out = 8, OK);
+}
+int nvmlDeviceRegisterEvents(Gpu *gpu, unsigned long long types, EventSet *set) {
+    int error = types == 8 ? asked(gpu, EVENTS) : INVALID_ARGUMENT;
+    return error ? error : (*set = (EventSet){gpu, gpu->xid_count}, OK);
+}
+int nvmlEventSetWait_v2(EventSet *set, Event *out, unsigned timeout_ms) {
+    (void)timeout_ms;
+    int error = on(set->gpu);
+    if (error) return error;
+    if (set->read >= set->gpu->xid_count) return TIMEOUT;
+    *out = (Event){set->gpu, 8, set->gpu->xids[set->read++], ~0u, ~0u};
+    return OK;
+}
+int nvmlDeviceGetRemappedRows(Gpu *gpu, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+    int error = asked(gpu, ROWS);
+    if (error) return error;
+    *corrected = 0, *uncorrected = gpu->rows, *pending = gpu->retirement & 1, *failed = gpu->retirement >> 1;
+    return OK;
+}
+/* Older cards have pages in place of rows: here all for one cause. */
+int nvmlDeviceGetRetiredPages(Gpu *gpu, unsigned cause, unsigned *count, unsigned long long *out) {
+    unsigned room = out ? *count : 0, pages = cause ? gpu->rows : 0;
+    int error = asked(gpu, PAGES);
+    if (error) return error;
+    for (unsigned i = 0; i < pages && i < room; i++) out[i] = i;
+    *count = pages;
+    return pages > room ? INSUFFICIENT_SIZE : OK;
+}
+int nvmlDeviceGetRetiredPagesPendingStatus(Gpu *gpu, unsigned *out) {
+    return number(asked(gpu, PAGES), out, gpu->retirement & 1);
 }
 int nvmlDeviceGetComputeMode(Gpu *gpu, unsigned *out) { return number(asked(gpu, MODE), out, gpu->compute_mode); }
 int nvmlDeviceGetCudaComputeCapability(Gpu *gpu, int *major, int *minor) {

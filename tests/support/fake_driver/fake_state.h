@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum { COMPUTE = 1, GRAPHICS = 2, NOT_AVAILABLE = 4, ALWAYS_ALIVE = 8, MPS = 16 };
-enum { MAX_GPUS = 16, MAX_ENTRIES = 512, MAX_ACCOUNTS = 1024, MAX_CHANGES = 4096 };
+enum { MAX_GPUS = 16, MAX_ENTRIES = 512, MAX_ACCOUNTS = 1024, MAX_CHANGES = 4096, MAX_XIDS = 15 };
 enum { NOBODY = 1 }; /* the start time of a free entry: no process is as old as the kernel */
 
 typedef struct {
@@ -33,6 +33,8 @@ typedef struct {
     uint64_t accounting; /* whether the driver reports the accounts below; it always keeps them */
     uint64_t persistence;
     uint64_t capability; /* for CUDA: 10 major + minor */
+    uint32_t rows, retirement; /* retired rows of memory; 1: one is pending, 2: one failed */
+    uint32_t xid_count, xids[MAX_XIDS]; /* the errors of the driver so far */
 } Gpu;
 typedef struct {
     uint32_t gpu, pid, flags;

@@ -31,6 +31,8 @@ WELL = Health(
     throttled=(),
     ecc_uncorrected=0,
     compute_mode="default",
+    retired_rows=0,
+    xids=(),
 )
 
 _ROOT = Path(__file__).parents[3]

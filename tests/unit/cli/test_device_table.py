@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 from factories import make_device, make_status
@@ -13,10 +14,11 @@ from gpuqueue.cli.output.devices import (
     device_rows,
     device_table,
     environment_lines,
-    memory_error_lines,
+    error_lines,
+    left_out_lines,
 )
 from gpuqueue.cli.output.render import model_of
-from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.device import DeviceKind, Xid
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.lease import DeviceReservation, DeviceStatus
 from gpuqueue.settings.settings import Settings
@@ -114,10 +116,29 @@ def test_each_host_with_environments_has_a_line() -> None:
 
 def test_memory_errors_have_a_line() -> None:
     """A device whose driver reports no error, or nothing about errors, has no line."""
-    found = (replace(CARD, memory_errors=3), replace(CARD, memory_errors=0), CARD)
+    found = (replace(CARD, memory_errors=3, retired_rows=1), replace(CARD, memory_errors=0, retired_rows=0), CARD)
 
-    words = "3 memory errors that could not be corrected, since the driver started"
-    assert [f"trainer-17 device {CARD.device.index}: {words}"] == [*memory_error_lines(found)]
+    words = "3 memory errors that could not be corrected, since the driver started; 1 row of memory retired"
+    assert [f"trainer-17 device {CARD.device.index}: {words}"] == [*error_lines(found)]
+
+
+def test_the_last_xid_error_has_a_line() -> None:
+    """A number that is not in the table of meanings is shown alone."""
+    at = datetime(2026, 11, 30, 12, 0, tzinfo=timezone.utc)
+    first, second = (
+        *error_lines([replace(CARD, xids=(Xid(13, at), Xid(31, at))), replace(CARD, xids=(Xid(999, at),))]),
+    )
+
+    assert "Xid 31, a program used memory that it does not have, at " in first
+    assert first.endswith(", and 1 before")
+    assert "Xid 999, at " in second
+
+
+def test_a_host_that_leaves_out_gpus_has_a_line() -> None:
+    found = (replace(CARD, only="gpu:0,2"), replace(CARD, only="gpu:0,2"), replace(CARD, host="b"))
+
+    words = "trainer-17 serves only gpu:0,2: gpuqueue doctor lists its other GPUs, and whether they answer"
+    assert [words] == [*left_out_lines(found)]
 
 
 HOT = "it is too hot to run at full speed: hardware thermal slowdown, software thermal slowdown"

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
 from fake_driver.fake_driver import (
     ECC,
+    EVENTS,
     FIELDS,
     GPU_IS_LOST,
     MARGIN,
     MODE,
+    PAGES,
     POWER,
     REASONS,
+    ROWS,
     TEMPERATURE,
     TEMPERATURE_V,
     THRESHOLD,
@@ -26,7 +30,7 @@ from fake_driver.fake_driver import (
 )
 from fake_driver.far_backend import WELL, FarBackend
 
-from gpuqueue.model.device import Health, trouble_of
+from gpuqueue.model.device import Health, Xid, memory_errors_in_words, trouble_of
 from workers.devices.backend import DeviceTrouble
 from workers.worker import distances_from
 
@@ -61,6 +65,7 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
     gpu.temperature, gpu.gpu_max = 71, 90
     gpu.utilisation, gpu.ecc, gpu.compute_mode = 97, 2, 3
     gpu.memory_utilisation = 34
+    gpu.rows, gpu.retirement = 2, 1
     gpu.power_mw = 312_400
     gpu.reasons = 0x1 | 0x2 | 0x4 | 0x8 | 0x20 | 0x40 | 0x80
     backend = start("auto")
@@ -75,6 +80,9 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
         throttled=("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake"),
         ecc_uncorrected=2,
         compute_mode="exclusive_process",
+        retired_rows=2,
+        retirement="pending",
+        xids=(),
     ) == backend.health(second)
 
 
@@ -92,6 +100,9 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
         (REASONS, ["throttled"]),
         (ECC, ["ecc_uncorrected"]),
         (MODE, ["compute_mode"]),
+        (ROWS, []),
+        (ROWS | PAGES, ["retired_rows"]),
+        (EVENTS, ["xids"]),
     ],
 )
 def test_an_unreported_value_is_none(
@@ -135,6 +146,44 @@ def test_a_hot_card_is_trouble_until_it_cools(fake: FakeGpus, start: Start) -> N
     assert "prohibited" in (trouble_of(backend.health(device)) or "")
     fake.state.gpus[0].compute_mode = 0
     assert trouble_of(backend.health(device)) is None
+
+
+@pytest.mark.parametrize("mode", ["rows", "pages"])
+def test_memory_that_was_retired_is_reported(fake: FakeGpus, start: Start, mode: str) -> None:
+    """Newer cards report rows, older ones pages."""
+    gpu = fake.state.gpus[0]
+    gpu.unsupported = ROWS if mode == "pages" else 0
+    gpu.rows, gpu.retirement = 3, 1
+    backend = start("auto")
+
+    health = backend.health(backend.devices()[0])
+
+    assert (3, "pending") == (health.retired_rows, health.retirement)
+    words = "3 rows of memory retired; a row of memory is retired at the next reset"
+    assert words == memory_errors_in_words(0, health.retired_rows, health.retirement)
+    assert trouble_of(health) is None
+    assert "a row of memory is retired at the next reset" in (trouble_of(health, without_errors=True) or "")
+
+
+def test_an_xid_error_is_read_once_and_closes_the_card_that_needs_a_reset(fake: FakeGpus, start: Start) -> None:
+    """Errors before the worker started are those of the past. Other cards go on."""
+    fake.report_xid(0, 31)
+    backend = start("auto")
+    first, second = backend.devices()
+    assert () == backend.health(first).xids
+    fake.report_xid(0, 31)
+    fake.report_xid(0, 95)
+
+    health = backend.health(first)
+
+    assert [31, 95] == [xid.code for xid in health.xids or ()]
+    assert health.xids == backend.health(first).xids
+    assert "Xid 95, a memory error that may have damaged other programs: reset the GPU" in (trouble_of(health) or "")
+    assert () == backend.health(second).xids
+
+
+def test_an_xid_error_that_a_program_causes_closes_no_card() -> None:
+    assert trouble_of(Health(xids=(Xid(31, datetime.now(timezone.utc)), Xid(8, datetime.now(timezone.utc))))) is None
 
 
 def test_a_lost_gpu_has_no_health_and_no_distance(fake: FakeGpus, start: Start) -> None:

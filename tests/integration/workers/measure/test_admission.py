@@ -23,6 +23,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive
+from gpuqueue.settings.parsers import OnMemoryErrors
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import GIB, MIB
@@ -386,3 +387,35 @@ def test_the_site_sets_the_temperature_from_which_a_card_takes_no_job(host: Host
 
     assert host.checks[0].offer().trouble is None
     assert "it is hot: 75 °C, and the limit for new jobs is 70 °C" == strict.offer().trouble
+
+
+def test_an_xid_error_is_noted_on_the_jobs_of_the_card(host: Host, shim: Callable[[LiveRun], int]) -> None:
+    """Each error once, and only on the jobs that run on the card. One that needs a reset closes the card."""
+    runs = [host.run(1, 4, 0), host.run(2, 4, 1)]
+    for run, known in zip(runs, host.runs, strict=True):
+        known.add(run)
+        shim(run)
+    for monitor, device in zip(host.monitors, host.devices, strict=True):
+        monitor.health(device)
+    host.fake.report_xid(0, 31)
+    for _ in range(2):
+        host.monitors[0].health(host.devices[0])
+        host.monitors[1].health(host.devices[1])
+
+    noted = (
+        "the driver reported Xid 31, a program used memory that it does not have; a job beside it may have caused it"
+    )
+    assert [[noted], []] == [list(run.notes) for run in runs]
+    assert host.checks[0].offer().trouble is None
+    host.fake.report_xid(0, 79)
+    host.monitors[0].health(host.devices[0])
+    assert "Xid 79, the GPU has fallen off the bus: reset the GPU" in (host.checks[0].offer().trouble or "")
+
+
+def test_the_site_closes_cards_with_memory_errors(host: Host) -> None:
+    host.fake.state.gpus[0].ecc = 1
+    settings = replace(host.settings, on_memory_errors=OnMemoryErrors.CLOSE)
+    strict = AdmissionCheck(settings, host.monitors[0], host.devices[0], host.clock)
+
+    assert host.checks[0].offer().trouble is None
+    assert "the site closes such devices: 1 memory error that could not be corrected" in (strict.offer().trouble or "")
