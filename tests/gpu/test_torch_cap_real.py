@@ -52,9 +52,9 @@ def submit(site: Site, place: Path, *options: str) -> int:
 def test_torch_gives_a_job_no_more_than_it_asked_for(torch_site: Site, tmp_path: Path) -> None:
     """A job over its cap fails with torch's own OutOfMemoryError, and the history has the figures.
 
-    The card has room for it.
+    The card has room for it, and the job does not run again with more.
     """
-    job = submit(torch_site, tmp_path)
+    job = submit(torch_site, tmp_path, "--mem-retries", "0")
 
     record = torch_site.until_recorded(job, timeout_s=100)
 
@@ -68,6 +68,18 @@ def test_torch_gives_a_job_no_more_than_it_asked_for(torch_site: Site, tmp_path:
     log = torch_site.cli("logs", str(job)).stdout
     assert "OutOfMemoryError" in log
     assert "gpuqueue: ended" not in log  # the watchdog was not needed
+
+
+def test_a_job_over_its_cap_runs_again_with_more(torch_site: Site, tmp_path: Path) -> None:
+    """The first run dies of its cap, and a later one has enough."""
+    job = submit(torch_site, tmp_path)
+
+    record = torch_site.until_recorded(job, timeout_s=200)
+
+    assert JobState.SUCCEEDED is record.job.state, torch_site.cli("logs", str(job)).stdout
+    endings = [run.ending.kind for run in record.runs if run.ending is not None]
+    assert len(endings) > 1
+    assert {EndingKind.OUT_OF_MEMORY} == set(endings[:-1])
 
 
 def test_torch_takes_what_it_likes_without_a_cap(torch_site: Site, tmp_path: Path) -> None:
