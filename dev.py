@@ -8,6 +8,7 @@ python3 dev.py lint         only lint, types, layers and the links of the docume
 python3 dev.py docs         bring the reference pages up to the code, and build the site of docs/ into build/site
 python3 dev.py unit         only the tests that need no process, socket or file
 python3 dev.py dist         build the wheel and the source archive into dist/, and check them
+python3 dev.py gpu          a plan of ten minutes on a real card, with a report to send; exit code 3: no GPU answers
 python3 dev.py version      print the version of the package
 python3 dev.py pythons      only unit and Celery tests, on every other Python from 3.10 to 3.13 that is installed
 """
@@ -68,6 +69,7 @@ def main(words: list[str]) -> int:
         "unit": unit,
         "pythons": pythons,
         "dist": dist,
+        "gpu": gpu,
         "version": version,
     }
     verb = verbs.get(" ".join(words))
@@ -240,6 +242,12 @@ def pythons() -> int:
         tests = ("tests/unit", "tests/integration/workers/test_celery.py")
         codes.append(code or run(python, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider", *IN_PARALLEL))
     return worst(*codes)
+
+
+def gpu() -> int:
+    """Run the plan for a real card, whose report is in build/gpu-report.txt. 3: no NVIDIA GPU answers."""
+    set_up("test")
+    return subprocess.run([BIN / "python", "tests/gpu/plan.py"], cwd=ROOT, check=False).returncode
 
 
 def dist() -> int:
