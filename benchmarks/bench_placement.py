@@ -24,7 +24,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 
-#: The values in the store: '' for the first worker that asks, s for the device with the most free memory.
+#: The values in the store: '' for the first worker that asks, s for the largest free share of a device.
 WAYS = {"first": "", "spread": "s"}
 JOBS, QUICK_JOBS = 40, 8
 

@@ -57,7 +57,7 @@ from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
 from gpuqueue.settings.parsers import READERS
 from gpuqueue.settings.settings import Settings
-from gpuqueue.settings.sources import PREFIX
+from gpuqueue.settings.sources import PREFIX, key_of
 from gpuqueue.simulator.shapes import EXAMPLE
 from gpuqueue.simulator.trace import COLUMNS as TRACE_COLUMNS
 from gpuqueue.system.environment import LEFT_OUT, OURS, OURS_THAT_TRAVEL
@@ -211,12 +211,12 @@ def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyP
     settings = Settings.load({"GPUQUEUE_CONFIG": "/dev/null"})
     expected = {}
     for name in READERS:
-        key = name.removesuffix("_bytes").removesuffix("_s")
+        key = key_of(name)
         expected[PREFIX + key.upper()] = (key, getattr(settings, name))
 
     described = {}
     for variable, key, default, *_ in rows((REFERENCE / "settings.md").read_text()):
-        name = next((each for each in READERS if each.removesuffix("_bytes").removesuffix("_s") == key.strip("`")), "")
+        name = next((each for each in READERS if key_of(each) == key.strip("`")), "")
         text = default.strip("`").replace("STATE_DIR", str(settings.state_dir)).replace("~", "/home/ada")
         own_name = socket.gethostname()
         special: dict[str, Any] = {"none": None, "empty": "", "this machine's host name": own_name}

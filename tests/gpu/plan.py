@@ -57,7 +57,7 @@ class Plan:
 
     # ---- the report ------------------------------------------------------------------------------------------------
 
-    def say(self, words: str) -> None:
+    def report(self, words: str) -> None:
         """Write a line to the report and to the terminal."""
         line = f"{time.monotonic() - self._began_s:6.1f} s  {words}"
         print(line, flush=True)
@@ -66,7 +66,7 @@ class Plan:
     def expect(self, is_so: bool, words: str) -> None:  # noqa: FBT001 - reads as a sentence
         """Write whether a result is as expected."""
         self.differences += not is_so
-        self.say(f"{'as expected' if is_so else 'DIFFERS'}: {words}")
+        self.report(f"{'as expected' if is_so else 'DIFFERS'}: {words}")
 
     # ---- the queue -------------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class Plan:
             program, env=self.environ, cwd=HERE, capture_output=True, text=True, timeout=COMMAND_S, check=False
         )
         if done.returncode and words[0] not in {"wait", "estimate"}:
-            self.say(f"gpuqueue {' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}")
+            self.report(f"gpuqueue {' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
     def submit(self, mem: str, *steps: str, program: Path = JOB, python: str = sys.executable) -> str:
@@ -104,17 +104,17 @@ class Plan:
 
     def facts(self) -> None:
         """Report the card, its driver and its modes."""
-        self.say(f"{self.device}")
-        self.say(f"{self.backend.health(self.device)}")
+        self.report(f"{self.device}")
+        self.report(f"{self.backend.health(self.device)}")
         reading = self.backend.reading(self.device)
-        self.say(f"free {format_bytes(reading.free_bytes)}, processes {dict(reading.processes)}")
+        self.report(f"free {format_bytes(reading.free_bytes)}, processes {dict(reading.processes)}")
 
     def tests(self) -> None:
         """Run the tests of a real card."""
         command = [sys.executable, "-m", "pytest", "-m", "gpu", str(HERE), "-rPs", "-q", "-p", "no:cacheprovider"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
         for line in done.stdout.splitlines()[-60:]:
-            self.say(line[:200])
+            self.report(line[:200])
         self.expect(done.returncode in {0, 5}, f"the tests marked gpu ended with {done.returncode}")
 
     def peaks(self) -> None:
@@ -170,7 +170,7 @@ class Plan:
             job_id = self.submit("2G", name, program=FRAMEWORKS, python=self._torch)
             run = self.ended(job_id)
             self.expect(run["kind"] == "out_of_memory", f"{name} without memory: {run['kind']}, {run['detail']}")
-            self.say(f"its last line: {self.command('logs', job_id).strip().rpartition(chr(10))[2][:300]}")
+            self.report(f"its last line: {self.command('logs', job_id).strip().rpartition(chr(10))[2][:300]}")
 
     def estimate(self) -> None:
         """Check that the memory that ``estimate`` names is enough at the first run."""
@@ -223,7 +223,7 @@ class Plan:
         """Return whether a framework is there, and report if not."""
         done = subprocess.run([self._torch, "-c", f"import {module}"], capture_output=True, timeout=100, check=False)
         if done.returncode:
-            self.say(f"left out: {self._torch} has no {module}")
+            self.report(f"left out: {self._torch} has no {module}")
         return not done.returncode
 
     def until(self, is_so: Callable[[], object]) -> bool:
@@ -273,14 +273,14 @@ def main() -> int:
         plan.command("up")
         try:
             for step in args.steps or STEPS:
-                plan.say(f"--- {step}")
+                plan.report(f"--- {step}")
                 try:
                     STEPS[step](plan)
                 except Exception as error:  # noqa: BLE001 - one step that fails leaves the others
                     plan.expect(False, f"the step failed: {error!r}")
         finally:
             plan.command("down", "--cancel-jobs")
-        plan.say(f"{plan.differences} results differ")
+        plan.report(f"{plan.differences} results differ")
     print(f"the report is in {args.report}")
     return int(plan.differences > 0)
 
