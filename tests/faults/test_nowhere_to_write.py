@@ -49,9 +49,9 @@ def test_one_line_says_what_is_wrong_and_what_to_do(state_dir: Path, command: tu
     assert line.endswith(". Set GPUQUEUE_STATE_DIR to one that you may write to")
 
 
-@pytest.mark.parametrize("words", ["submit --mem 1M -- true", "queue", "gpus", "logs 1", "top", "history", "stats"])
+@pytest.mark.parametrize("words", ["submit --mem 1M -- true", "queue", "gpus", "logs 1", "top"])
 def test_a_command_that_only_reads_says_that_there_is_no_queue_yet(state_dir: Path, words: str) -> None:
-    """Commands that only use the store or the history report that there is none yet, and how to start it.
+    """Commands that only use the store report that there is none yet, and how to start it.
 
     A submit writes no file, so a read-only home directory is no reason to refuse it.
     """
@@ -60,6 +60,15 @@ def test_a_command_that_only_reads_says_that_there_is_no_queue_yet(state_dir: Pa
     assert (4, "") == (done.returncode, done.stdout)
     (line,) = done.stderr.splitlines()
     assert f"there is no queue in {state_dir} yet: start one with gpuqueue up" in line
+
+
+@pytest.mark.parametrize("command", ["history", "stats"])
+def test_the_commands_of_the_history_say_so_too(tmp_path: Path, command: str) -> None:
+    """A person who has never started a queue need not know what a history database is."""
+    done = run(tmp_path / "state", "gpuqueue", command)
+
+    assert (4, "") == (done.returncode, done.stdout)
+    assert f"there is no queue in {tmp_path / 'state'} yet: start one with gpuqueue up" in done.stderr
 
 
 def test_a_machine_that_has_nothing_yet_has_no_jobs_without_a_worker(state_dir: Path) -> None:
