@@ -252,7 +252,7 @@ def killed() -> None:
     help="Login shells of people who may run jobs. Default: those of /etc/shells, less the restricted ones.",
 )
 @click.option("--check", is_flag=True, help="Only check that nobody but root can change this installation.")
-def launcher(*, check: bool, run_memory: str | None, **words: str | float | None) -> None:
+def launcher(*, check: bool, run_memory: str | None, **words: str | float | bool | None) -> None:
     """Start jobs as their submitters, on behalf of this machine's workers. Needs root."""
     if check:
         _check_installation()

@@ -22,7 +22,7 @@ def device_labels(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, 
     return labels
 
 
-def _newest(connection: sa.Connection, uuid: str) -> sa.Row[Any, Any, Any] | None:
+def _newest(connection: sa.Connection, uuid: str) -> sa.Row[Any, Any, Any, Any] | None:
     """Return index, kind and host of a device by its newest run that reported them, and when that was claimed."""
     newest = (
         sa.select(run_devices.c.host_index, run_devices.c.kind, runs.c.host, runs.c.claimed_at)
