@@ -140,7 +140,7 @@ def test_without_history_the_parts_of_a_dry_run_are_shown(site: Site, script: Pa
     assert formula_value(formula) == pytest.approx(parse_bytes(formula.rpartition(" = ")[2]), rel=0.01)
     assert ["needs", formula.rpartition(" = ")[2]] in [line.split() for line in reported.splitlines()]
     assert "10 % are added for fragmentation" in reported
-    assert reported.endswith("ask for  --mem 512M\n")
+    assert reported.endswith("ask for  --mem 640M\n")
 
 
 @pytest.mark.full
