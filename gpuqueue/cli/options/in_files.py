@@ -192,7 +192,10 @@ def _in_script(text: str, name: str, report: Callable[[str], object]) -> Iterato
 
 def _in_tables(cwd: str, script: str | None, name: str | None, report: Callable[[str], object]) -> Iterator[Part]:
     """Yield the options in the files of the project, the user and the site, the nearest ones first."""
-    directory = os.path.abspath(cwd or ".")  # noqa: PTH100 - a str is wanted
+    try:
+        directory = os.path.abspath(cwd or ".")  # noqa: PTH100 - a str is wanted
+    except FileNotFoundError:  # the submit refuses a current directory that is gone
+        return
     own = os.path.dirname(settings_file(os.environ))  # noqa: PTH120 - as above
     for folder in dict.fromkeys(filter(None, (_nearest(directory), str(own), SITE))):
         path = f"{folder}/{NAME}"

@@ -150,8 +150,8 @@ def test_a_database_without_tables_is_reported_with_the_command(empty_url: str) 
         # The check creates no file, although opening a SQLite database normally does.
         (
             "sqlite:///{}/no/history.db",
-            "is not there",
-            "gpuqueue up, or gpuqueue db upgrade; or correct GPUQUEUE_STATE",
+            "there is no queue in",
+            "start one with gpuqueue up; if yours is elsewhere, correct GPUQUEUE_STATE_DIR",
         ),
         # An overwrite, or a wrong path in the settings.
         ("sqlite:///{}/text", "file is not a database", "gpuqueue down --leave-jobs"),

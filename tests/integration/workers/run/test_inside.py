@@ -208,7 +208,7 @@ def test_an_older_torch_is_capped_when_cuda_starts(tmp_path: Path, stand_in: Pat
     capped = Ran(tmp_path / "capped", sys.executable, "-c", job, path=stand_in)
     free = Ran(tmp_path / "free", sys.executable, "-c", job, path=stand_in, cap=False)
 
-    assert ("{0: 0.2256} True\n", "{} True\n") == (capped.log, free.log)
+    assert ("{0: 0.225586} True\n", "{} True\n") == (capped.log, free.log)
 
 
 @pytest.mark.full
@@ -228,7 +228,7 @@ def test_the_real_torch_bears_it(tmp_path: Path) -> None:
     ours = Ran(tmp_path / "ours", sys.executable, "-c", job)
 
     assert "0.0 per_process_memory_fraction:0.25 0\n" == ran.log
-    assert "0.0 per_process_memory_fraction:0.2256 1\n" == ours.log
+    assert "0.0 per_process_memory_fraction:0.225586 1\n" == ours.log
     assert (None, None) == (ran.report, ours.report)
 
 

@@ -516,7 +516,7 @@ def test_the_cap_and_the_report_work_in_a_warm_job(
 
     assert "warm" == warm.start
     assert (cold.log, "exit 0") == (warm.log, warm.ending)
-    assert "{0: 0.2256} GPU-0\n" == warm.log
+    assert "{0: 0.225586} GPU-0\n" == warm.log
     report = read_reports(runs.place)
     assert report is not None
     assert 2 == len((runs.place / "reports").read_text().splitlines())
