@@ -2,8 +2,8 @@
 
 It is measured once for each model of card and each version of the driver, when the first worker of such a card starts
 and nothing runs there. The result is written down in the state directory. There is no figure if the driver does not
-list the process, for example in a container with pids of its own, or if it does not answer in time. MPS has its
-contexts in its server, so a site with MPS measures none.
+answer in time, or does not list the process, for example in a container with pids of its own: then it is tried again
+at the next start. MPS has its contexts in its server, so a site with MPS measures none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ VERSION_S = 5.0
 def with_context(settings: Settings, backend: DeviceBackend, device: Device) -> Device:
     """Return *device* with what a context takes there, and whether the driver lists the process that has it.
 
-    It is measured now if that was never tried. If it cannot be tried, the device is unchanged.
+    It is measured now if nothing is written down. If it cannot be measured, the device is unchanged.
     """
     if device.kind is not DeviceKind.GPU or device.is_unidentified or settings.mps:
         return device
@@ -58,10 +58,13 @@ def with_context(settings: Settings, backend: DeviceBackend, device: Device) -> 
             if device.name not in sizes:
                 if any(unsettled(settings.runs_dir)) or backend.reading(device).processes:
                     return device  # a run is to be adopted soon, and a full card has no room for a context
-                sizes[device.name] = _measured(backend, device)
+                size = _measured(backend, device)
+                if size is None:  # asked again at each start: a container may have the pids of the host next time
+                    return replace(device, context_bytes=None, unlisted=True)
+                sizes[device.name] = size
                 path.write_text(json.dumps(known), encoding="utf-8")
             size = sizes[device.name]
-            return replace(device, context_bytes=_size(size), unlisted=size is None)
+            return replace(device, context_bytes=_size(size), unlisted=False)
     except (DeviceTrouble, OSError) as trouble:
         log.warning("the context of %s is not measured: %s", device.name, trouble)
         return device
@@ -118,7 +121,7 @@ def _driver_version() -> str | None:
 def _measured(backend: DeviceBackend, device: Device) -> int | None:
     """Return what the driver reports for a process with a context on *device*.
 
-    None if it reports no figure, and 0 if the process has no context in time, so that it is not tried again.
+    None if it does not list the process, and 0 if that has no context in time, which is not tried again.
 
     Raises:
         DeviceTrouble: the device does not answer, or lets no process have a context.

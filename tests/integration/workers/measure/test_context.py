@@ -78,22 +78,23 @@ def test_the_largest_context_of_a_run_counts(fake: FakeGpus, backend: FarBackend
     assert 500 * MIB == known_bytes(settings, [first.name, second.name])
 
 
-def test_a_process_that_the_driver_does_not_list_is_tried_once(
+def test_a_process_that_the_driver_does_not_list_is_asked_for_again(
     backend: FarBackend, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver that does not list the process, as in a container with pids of its own, is not asked again."""
-    device, readings = backend.devices()[0], []
-    reading = backend.reading
+    """A worker in a container asks at each start, until the container has the pids of its host.
 
-    def without_processes(listed: object) -> object:
-        readings.append(listed)
-        return replace(reading(device), processes={})
+    The state directory outlives the container: a device that was written down as not listed stayed so after the remedy.
+    """
+    device, reading = backend.devices()[0], backend.reading
+    with monkeypatch.context() as in_container:
+        in_container.setattr(backend, "reading", lambda _: replace(reading(device), processes={}))
+        assert with_context(settings, backend, device).unlisted
+        assert known_bytes(settings, [device.name]) is None
 
-    monkeypatch.setattr(backend, "reading", without_processes)
-    unlisted = replace(device, unlisted=True)
-    assert [unlisted, unlisted] == [with_context(settings, backend, device) for _ in range(2)]
-    assert 2 == len(readings)  # before and during the one try
-    assert known_bytes(settings, [device.name]) is None
+    found = with_context(settings, backend, device)
+
+    assert not found.unlisted
+    assert found.context_bytes == known_bytes(settings, [device.name]) is not None
 
 
 def test_a_driver_that_makes_no_context_in_time_is_tried_once(
