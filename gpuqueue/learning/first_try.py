@@ -56,10 +56,10 @@ def tried(need_bytes: int, request_bytes: int, room_bytes: int | None) -> tuple[
     The first one has *request_bytes*, which is above 0, and each next one twice as much, up to *room_bytes*.
     """
     lost, taken = 0, 0.0
-    most = None if room_bytes is None else max(need_bytes, room_bytes)
+    limit_bytes = None if room_bytes is None else max(need_bytes, room_bytes)
     while request_bytes < need_bytes:
         lost, taken = lost + 1, taken + LOST_AFTER * request_bytes
-        request_bytes = request_bytes * TIMES if most is None else min(request_bytes * TIMES, most)
+        request_bytes = request_bytes * TIMES if limit_bytes is None else min(request_bytes * TIMES, limit_bytes)
     return lost, taken + request_bytes
 
 

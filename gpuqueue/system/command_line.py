@@ -28,8 +28,10 @@ FAR_PYTHON = "python3"
 MAX_SCRIPT_BYTES = 256 * 1024
 #: How text from Windows may begin.
 BYTE_ORDER_MARK, UTF_16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
+#: How a line begins that sbatch reads.
+SBATCH = "#SBATCH"
 #: What is looked for in a script that a job starts. All else about it is imported only if it is there.
-_MARKS = (b"#SBATCH", b"\r", BYTE_ORDER_MARK, *UTF_16)
+_MARKS = (SBATCH.encode(), b"\r", BYTE_ORDER_MARK, *UTF_16)
 #: Programs that run a script of their language, and programs that start another one behind their own options.
 SHELLS = frozenset({"ash", "bash", "csh", "dash", "ksh", "mksh", "sh", "tcsh", "zsh"})
 _STARTERS = frozenset({"env", "ionice", "nice", "nohup", "setsid", "stdbuf", "time", "timeout"})

@@ -11,10 +11,8 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from gpuqueue.system.command_line import SBATCH
 from gpuqueue.text.sanitize import brief
-
-#: How a line begins that sbatch reads.
-SBATCH = "#SBATCH"
 
 
 class Counterpart(NamedTuple):

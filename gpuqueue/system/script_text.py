@@ -15,8 +15,7 @@ from gpuqueue.model import slurm_variables
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.system import slurm_script
-from gpuqueue.system.command_line import BYTE_ORDER_MARK, SHELLS, UTF_16, StartedFile, first_line_of
-from gpuqueue.system.sbatch_lines import SBATCH
+from gpuqueue.system.command_line import BYTE_ORDER_MARK, SBATCH, SHELLS, UTF_16, StartedFile, first_line_of
 from gpuqueue.text.sanitize import plain
 
 

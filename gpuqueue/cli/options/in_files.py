@@ -20,7 +20,7 @@ import click
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.settings.sources import settings_file, toml_of
-from gpuqueue.system.command_line import BYTE_ORDER_MARK, first_part
+from gpuqueue.system.command_line import BYTE_ORDER_MARK, SBATCH, first_part
 from gpuqueue.text.sanitize import brief, plain
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ else:  # for a script with #SBATCH lines
 
 #: How a line of a script begins whose words are options.
 MARK = "#GPUQ"
-#: How those begin that sbatch reads.
-SBATCH = "#SBATCH"
 #: The name of the files with options, and the directory of the site's.
 NAME, SITE = "gpuqueue.toml", "/etc/gpuqueue"
 #: The account whose files everybody trusts.
@@ -48,20 +46,16 @@ ADD_UP, TYPED_ONLY = frozenset({"env", "tags"}), frozenset({"--help", "--dry-run
 _ONE_OF = (frozenset({"spread", "pack", "least_busy"}), frozenset({"snapshot", "no_snapshot"}))
 
 
+#: Returns an error with the option that is meant, if it is about one that does not exist.
+Explained = Callable[[click.UsageError], click.UsageError]
+
+
 class Part(NamedTuple):
     """Options of one place: their words, and the options that are turned off there."""
 
     place: str
     words: Sequence[str]
     off: Sequence[str] = ()
-
-
-class Explaining(click.Command):
-    """A command that can say which option was meant."""
-
-    def with_meant_option(self, error: click.UsageError) -> click.UsageError:
-        """Return *error* with the option that is meant, if it is about one that does not exist."""
-        raise NotImplementedError
 
 
 class NotTyped(NamedTuple):
@@ -71,8 +65,10 @@ class NotTyped(NamedTuple):
     places: Mapping[str, str]
 
 
-def not_typed(ctx: click.Context, command: Explaining, report: Callable[[str], object]) -> NotTyped:
+def not_typed(ctx: click.Context, explained: Explained, report: Callable[[str], object]) -> NotTyped:
     """Return the options in files for a command line that *ctx* has parsed. Call *report* with remarks.
+
+    *explained* adds to an error which option was meant.
 
     Raises:
         BadRequest: a file cannot be read, or has options that do not exist.
@@ -81,49 +77,49 @@ def not_typed(ctx: click.Context, command: Explaining, report: Callable[[str], o
     script, cwd, name = (ctx.params.get(key) for key in ("script", "cwd", "name"))
     text = "" if script is None else _text_of(os.path.join(cwd or "", script))  # noqa: PTH118 - a str is wanted
     shown = plain(os.path.basename(script or ""))  # noqa: PTH119 - as above
-    found = [*_in_script(text, shown, report)]
+    parts = [*_in_script(text, shown, report)]
     slurms = sbatch_lines.read(text) if SBATCH in text else None
     if slurms is not None:
-        found += _of_slurm(slurms, shown, report, anyway=bool(ctx.params.get("anyway")))
-    lines = [(part, _values(ctx, command, part)) for part in found]
+        parts += _of_slurm(slurms, shown, report, anyway=bool(ctx.params.get("anyway")))
+    lines = [(part, _values(ctx, explained, part)) for part in parts]
     names = [name, *(values.get("name", [None])[-1] for _, values in lines)]
     name = next(filter(None, names), None)
-    tables = [(part, _values(ctx, command, part)) for part in _in_tables(cwd or "", script, name, report)]
+    tables = [(part, _values(ctx, explained, part)) for part in _in_tables(cwd or "", script, name, report)]
     if not lines and not tables and slurms is None:
         return NotTyped((), {})
-    params = {param.name: param for param in command.get_params(ctx) if isinstance(param, click.Option)}
+    params = {param.name: param for param in ctx.command.get_params(ctx) if isinstance(param, click.Option)}
     typed = {key for key in params if ctx.get_parameter_source(str(key)) is click.core.ParameterSource.COMMANDLINE}
     decided = typed - ADD_UP
     words: list[str] = []
     places: dict[str, str] = {}
     for part, values in (*lines, *tables):
-        new: list[str] = []
+        own: list[str] = []
         off = {key for key, param in params.items() if set(part.off) & set(param.opts)}
         for key, value in values.items():
             if key not in decided and not any(key in group and group & decided for group in _ONE_OF):
                 option = max(params[key].opts, key=len)
-                new += [option] if value is True else [f"{option}={each}" for each in value]
+                own += [option] if value is True else [f"{option}={text}" for text in value]
                 places[option[2:]] = ", ".join(filter(None, (places.get(option[2:]), part.place)))
-        words[:0] = new
+        words[:0] = own
         decided |= (values.keys() | off) - ADD_UP
     if slurms is not None:
         words.append(f"--env={slurm_variables.MARK}={json.dumps(slurms.variables)}")
     return NotTyped(words, places)
 
 
-def _values(ctx: click.Context, command: Explaining, part: Part) -> Mapping[str, Any]:
+def _values(ctx: click.Context, explained: Explained, part: Part) -> Mapping[str, Any]:
     """Return the values of the options of *part*, by parameter: True for a flag, else a list of texts.
 
     Raises:
         BadRequest: an option does not exist, or a word is no option.
 
     """
-    parser = command.make_parser(ctx)
+    parser = ctx.command.make_parser(ctx)
     try:
         values, more, _ = parser.parse_args(list(part.words))
         script = values.pop("script", None)
     except click.UsageError as error:
-        raise BadRequest(f"{part.place}: {command.with_meant_option(error).format_message()}") from None
+        raise BadRequest(f"{part.place}: {explained(error).format_message()}") from None
     strange = [word for word in (script, *more) if isinstance(word, str)]
     if strange:
         raise BadRequest(f"{part.place}: {brief(strange[0])} is no option: only options can stand here")
@@ -171,7 +167,7 @@ def _in_script(text: str, name: str, report: Callable[[str], object]) -> Iterato
     if MARK not in text:
         return
     has_begun = False
-    found: dict[str, Part] = {}
+    by_place: dict[str, Part] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if line.startswith(MARK) and line[len(MARK) :][:1] in {"", " ", "\t", "\r"}:
             place = f"{name} line {number}"
@@ -179,12 +175,12 @@ def _in_script(text: str, name: str, report: Callable[[str], object]) -> Iterato
                 report(f"{place}: {MARK} lines count only above the first command, and this one is below it")
                 continue
             try:
-                found[place] = Part(place, shlex.split(line[len(MARK) :], comments=True))
+                by_place[place] = Part(place, shlex.split(line[len(MARK) :], comments=True))
             except ValueError as error:
                 raise BadRequest(f"{place}: {str(error).lower()}: close the quotation") from None
         elif line.strip() and not line.lstrip().startswith("#"):
             has_begun = True
-    yield from reversed(found.values())  # of two lines the second one counts, as of two typed options
+    yield from reversed(by_place.values())  # of two lines the second one counts, as of two typed options
 
 
 # ---- gpuqueue.toml ---------------------------------------------------------------------------------------------------
@@ -199,11 +195,11 @@ def _in_tables(cwd: str, script: str | None, name: str | None, report: Callable[
     own = os.path.dirname(settings_file(os.environ))  # noqa: PTH120 - as above
     for folder in dict.fromkeys(filter(None, (_nearest(directory), str(own), SITE))):
         path = f"{folder}/{NAME}"
-        seen = _stat(path)
-        if seen is None:
+        status = _stat(path)
+        if status is None:
             continue
         starts = os.path.join(directory, script) if script else None  # noqa: PTH118 - as above
-        trouble = _distrust(seen, starts)
+        trouble = _distrust(status, starts)
         if trouble is not None:
             report(f"{path} is not read: {trouble}")
             continue
@@ -226,18 +222,18 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _distrust(seen: os.stat_result, script: str | None) -> str | None:
+def _distrust(status: os.stat_result, script: str | None) -> str | None:
     """Return why a file is not read, None if its options may start programs as the caller.
 
     An account that can write it can run programs as the caller, by ``env`` and ``python``.
     """
     owner = None if script is None else _stat(script)
     trusted = {ROOT, os.geteuid(), *(() if owner is None else (owner.st_uid,))}
-    if seen.st_uid not in trusted:
+    if status.st_uid not in trusted:
         return "it belongs to neither you nor the owner of the script. Copy it, or type its options"
-    if seen.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         return "everybody can write it. Mend that with chmod o-w"
-    return None if stat.S_ISREG(seen.st_mode) else "it is no file"
+    return None if stat.S_ISREG(status.st_mode) else "it is no file"
 
 
 def _matching(path: str, folder: str, script: str | None, name: str | None) -> Iterator[Part]:

@@ -243,7 +243,7 @@ def report_found(job: Job) -> None:
 CLOSE = 0.75
 
 
-class WithRest(in_files.Explaining):
+class WithRest(click.Command):
     """A command that passes all words after ``--`` to the job."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -339,7 +339,7 @@ class Submitting(WithRest):
         left = super().parse_args(ctx, list(args))
         if ctx.resilient_parsing:
             return left
-        options = in_files.not_typed(ctx, self, note)
+        options = in_files.not_typed(ctx, self.with_meant_option, note)
         if options.words:
             ctx.params.clear()
             try:
@@ -569,10 +569,10 @@ def request_for(client: Client, rest: tuple[str, ...] | None, options: dict[str,
         return request
     from gpuqueue.model.slurm_variables import MARK  # noqa: PLC0415 - only for limits that were not typed
 
-    if not any(str(each).startswith(f"{MARK}=") for each in request.env or ()):
+    if not any(str(variable).startswith(f"{MARK}=") for variable in request.env or ()):
         return request
     hosts = client.devices.list()
-    if not hosts or any(each.limits_jobs is not False for each in hosts):
+    if not hosts or any(host.limits_jobs is not False for host in hosts):
         return request
     names = " and ".join(f"--{name} of {place}" for name, place in limits.items())
     note(f"no host here limits processors and host memory: {names} sets no limit")
