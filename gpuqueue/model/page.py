@@ -169,6 +169,7 @@ class DeviceView:
     ``trouble`` is why it takes no jobs now, ``drained`` why it is drained, ``reserved_for`` the job that it is reserved
     for. ``silent_s`` is how long its worker has been silent, None if it is not. ``beside_bytes`` is what jobs on one
     device can be allocated beside the job that it is reserved for, ``reserved_until`` when that job must have ended.
+    ``errors`` are phrases about its memory errors and its last Xid error.
     """
 
     uuid: str
@@ -199,6 +200,7 @@ class DeviceView:
     reserved_until: datetime | None = None
     silent_s: float | None = None
     refusals: str | None = None
+    errors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

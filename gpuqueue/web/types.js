@@ -98,6 +98,7 @@
  * @property {string | null} reserved_until
  * @property {number | null} silent_s
  * @property {string | null} refusals
+ * @property {string[]} errors
  */
 
 /** @typedef {{at: string, devices: DeviceView[], counts: Record<string, number>, history_away: boolean}} Overview */

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import Activity, Device, DeviceFilter, DeviceKind
+from gpuqueue.model.device import Activity, Device, DeviceFilter, DeviceKind, memory_errors_in_words
 from gpuqueue.model.job import Job, WaitReason
 from gpuqueue.model.job_spec import ASKED, Checkout, JobSpec
 from gpuqueue.model.placement import Placement
@@ -19,10 +19,11 @@ from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from gpuqueue.model import mem_source
+    from gpuqueue.model import mem_source, xids
     from gpuqueue.queue.lease import DeviceStatus
 else:
     mem_source = later("gpuqueue.model.mem_source")
+    xids = later("gpuqueue.model.xids")  # few devices have such errors
 
 #: Reasons of a job that waits for a point in time.
 _OF_ITS_TIME = {WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE}
@@ -92,6 +93,16 @@ def without_processes(status: DeviceStatus) -> str | None:
         return None
     where = f"{plain(status.host)} device {device_label(status.device)}"
     return f"{where}: the driver does not list the processes of this host, so runs have no peak"
+
+
+def device_errors(status: DeviceStatus) -> Iterator[str]:
+    """Yield a phrase about the memory errors of a device, if there are any, and one about its last Xid error."""
+    errors = memory_errors_in_words(status.memory_errors, status.retired_rows, status.retirement)
+    if errors:
+        yield errors
+    if status.xids:
+        earlier = f", and {len(status.xids) - 1} before" if len(status.xids) > 1 else ""
+        yield f"{xids.in_words(status.xids[-1])}, at {when(status.xids[-1].at)}{earlier}"
 
 
 def missing_devices(job: Job, served: Container[str]) -> str | None:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.render import hanging, table_of, terminal_width
 from gpuqueue.cli.output.silent_hosts import silent_lines
-from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import memory_errors_in_words
 from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import cells, plain, short
 from gpuqueue.text.units import format_bytes, format_duration
 from gpuqueue.words import values
-
-if TYPE_CHECKING:
-    from gpuqueue.model import xids
-else:  # few devices have such errors
-    xids = later("gpuqueue.model.xids")
 
 #: Begins the condition of a device whose worker gives it no job now.
 CLOSED = "closed: "
@@ -144,15 +137,10 @@ def environment_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
 
 
 def error_lines(found: Iterable[DeviceStatus]) -> Iterator[str]:
-    """Yield a line for each device with memory errors, and one for the last Xid error of each device."""
+    """Yield a line for the memory errors of each device, and one for its last Xid error."""
     for each in found:
-        where = f"{plain(each.host)} device {values.device_label(each.device)}"
-        errors = memory_errors_in_words(each.memory_errors, each.retired_rows, each.retirement)
-        if errors:
-            yield f"{where}: {errors}"
-        if each.xids:
-            earlier = f", and {len(each.xids) - 1} before" if len(each.xids) > 1 else ""
-            yield f"{where}: {xids.in_words(each.xids[-1])}, at {values.when(each.xids[-1].at)}{earlier}"
+        for errors in values.device_errors(each):
+            yield f"{plain(each.host)} device {values.device_label(each.device)}: {errors}"
 
 
 def left_out_lines(found: Iterable[DeviceStatus]) -> Iterator[str]:

@@ -200,21 +200,21 @@ def as_text(snapshot: Snapshot, heartbeat_s: float, user: str | None, width: int
         table = table_of(DEVICE_COLUMNS if width is None else device_columns(rows), rows, width)
         closed = closed_lines(snapshot.devices, heartbeat_s, table)
         parts += [table, LEGEND, *(each for line in closed for each in hanging(line, width))]
-        parts += external_lines(snapshot, width)
+        parts += device_notes(snapshot, width)
     if snapshot.jobs:
         parts += ["", queue_table.table_of(job_lines(snapshot, Order.ID), width)]
     return "\n".join(parts)
 
 
-def external_lines(snapshot: Snapshot, width: int | None = None) -> list[str]:
-    """Return each external process, with its user and its age, in lines of *width* columns; None: one line for each."""
-    found = devices.external_process_lines(snapshot.devices, snapshot.at)
-    return [each for line in found for each in hanging(line, width)]
+def device_notes(snapshot: Snapshot, width: int | None = None) -> list[str]:
+    """Return each device's errors and external processes, in lines of *width* columns; None: one line for each."""
+    lines = (*devices.error_lines(snapshot.devices), *devices.external_process_lines(snapshot.devices, snapshot.at))
+    return [each for line in lines for each in hanging(line, width)]
 
 
 def legend(snapshot: Snapshot, width: int) -> str:
-    """Return the legend of the bars, and a line for each external process, cut to *width* columns."""
-    return "\n".join((LEGEND, *(short(line, width) for line in external_lines(snapshot))))
+    """Return the legend of the bars, and a line for each error and external process, cut to *width* columns."""
+    return "\n".join((LEGEND, *(short(line, width) for line in device_notes(snapshot))))
 
 
 def _waiting(job: Job) -> int:

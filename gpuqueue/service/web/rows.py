@@ -11,6 +11,7 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.page import DeviceRun, DeviceView, ExternalUse, Members, QueueRow
 from gpuqueue.model.run import Listing
 from gpuqueue.queue.lease import DeviceStatus, ExternalProcess, Holding
+from gpuqueue.words.values import device_errors
 
 #: Most commands of external processes that a row names.
 _MOST_COMMANDS = 3
@@ -119,6 +120,7 @@ def device_view(
         **_reserved(status, rows),
         silent_s=status.seen_s_ago if silent else None,
         refusals=status.refusals.why if status.refusals and status.refusals.are_many else None,
+        errors=tuple(device_errors(status)),
     )
 
 

@@ -36,10 +36,11 @@ function Runs({ device, now }) {
 
 /** @param {{device: import("../types.js").DeviceView, now: number}} props */
 function State({ device, now }) {
-  const { silent_s: silent, trouble, drained, reserved_for: reserved, runs, free_at: freeAt } = device;
+  const { silent_s: silent, trouble, drained, errors, reserved_for: reserved, runs, free_at: freeAt } = device;
   const words = [];
   if (silent !== null) words.push(html`<span class="bad-text">no heartbeat for ${duration(silent)}</span>`);
   if (trouble) words.push(html`<span class="bad-text">${trouble}</span>`);
+  words.push(...errors.map((each) => html`<span class="warn-text">${each}</span>`));
   if (drained) words.push(html`<span class="warn-text">drained: <bdi>${drained}</bdi></span>`);
   if ((device.temperature_c ?? 0) >= HOT_C) words.push(html`<span class="warn-text">hot</span>`);
   if (reserved) words.push(html`<span>reserved for job <a href=${jobLink(reserved)}>${reserved}</a></span>`);

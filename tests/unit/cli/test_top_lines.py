@@ -20,8 +20,8 @@ from gpuqueue.cli.top.lines import (
     Snapshot,
     as_text,
     bar,
+    device_notes,
     device_rows,
-    external_lines,
     head_line,
     job_lines,
     memory_parts,
@@ -29,6 +29,7 @@ from gpuqueue.cli.top.lines import (
     priority_beside,
 )
 from gpuqueue.model.array import Array, Indexes, Member, Tally
+from gpuqueue.model.device import Xid
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.progress import Progress
@@ -242,10 +243,10 @@ def test_external_processes_are_listed_with_owner_and_age() -> None:
     assert [
         "external process on nodeA device 0: 3G  eve, pid 77, for 2d 01:00:00  jupyter",
         "external process on nodeA device 0: unknown  somebody, pid 78  cannot be seen",
-    ] == external_lines(snapshot)
-    assert all(len(line) <= 44 for line in external_lines(snapshot, 44))
-    assert all(line in as_text(snapshot, 10.0, None).splitlines() for line in external_lines(snapshot))
-    assert external_lines(snapshot, 44)[:3] == [
+    ] == device_notes(snapshot)
+    assert all(len(line) <= 44 for line in device_notes(snapshot, 44))
+    assert all(line in as_text(snapshot, 10.0, None).splitlines() for line in device_notes(snapshot))
+    assert device_notes(snapshot, 44)[:3] == [
         "external process on nodeA device 0: 3G",
         "  eve, pid 77, for 2d 01:00:00  jupyter",
         "external process on nodeA device 0:",
@@ -259,7 +260,16 @@ def test_a_job_on_a_device_that_it_was_not_given_is_no_external_process() -> Non
 
     assert [
         "job 12, which was given another device, on nodeA device 0: 3G  eve, pid 77  python train.py"
-    ] == external_lines(snapshot)
+    ] == device_notes(snapshot)
+
+
+def test_a_device_with_an_xid_error_has_a_line_below_the_table() -> None:
+    """An error after which the device goes on with jobs is seen without ``gpuqueue gpus``."""
+    snapshot = Snapshot(at=NOW, devices=(make_status(xids=(Xid(13, NOW),)),), jobs=())
+
+    (line,) = device_notes(snapshot)
+    assert line.startswith("nodeA device 0: Xid 13, an error in a program's computation, at ")
+    assert line in as_text(snapshot, 10.0, None).splitlines()
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from factories import make_status
 
+from gpuqueue.model.device import Xid
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.page import ExternalUse, Members, QueueRow, RowSort
@@ -142,3 +143,13 @@ def test_a_job_on_a_device_that_it_was_not_given_is_apart_from_its_user() -> Non
         ExternalUse(user="ada", processes=2, held_bytes=6, job_id=7),
         ExternalUse(user="ada", processes=1, held_bytes=3),
     )
+
+
+def test_a_device_says_which_errors_its_driver_reported() -> None:
+    """The page shows the phrases as they are."""
+    status = make_status(memory_errors=1, xids=(Xid(13, AT),))
+
+    counted, xid = device_view(status, {}, AT, silent_after_s=9).errors
+
+    assert counted == "1 memory error that could not be corrected, since the driver started"
+    assert xid.startswith("Xid 13, an error in a program's computation, at ")
