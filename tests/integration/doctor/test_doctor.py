@@ -117,7 +117,7 @@ def test_an_empty_site_is_reported_and_not_changed(home: Home) -> None:
 
     assert 1 == done.returncode
     assert "no store answers at" in done.stdout
-    assert "→ gpuqueue up" in done.stdout
+    assert "→ start one with gpuqueue up" in done.stdout
     assert not home.state.exists()
     assert {"store answers": "problem", "history answers": "problem", "queue opened": "unknown"} == home.bad()
 
