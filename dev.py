@@ -36,6 +36,8 @@ BIN = VENV / "bin"
 MIN_PYTHON = (3, 10)
 #: Prints nothing if .venv is whole: its making may have been stopped, or another Python may have made it.
 IS_WHOLE = f"import pip, sys; sys.exit(sys.version_info < {MIN_PYTHON})"
+#: The packages of integrations/. They are installed with what the tests need.
+PLUGINS = tuple(sorted(path.parent for path in ROOT.glob("integrations/*/pyproject.toml")))
 #: What is installed in .venv: a line for each set of extras, with the digest of what decides it.
 INSTALLED = VENV / "installed.txt"
 #: The demo's own state: it never touches a queue that you use.
@@ -301,13 +303,15 @@ def set_up(*extras: str) -> None:
             print("this Python cannot make environments: on Debian and Ubuntu, apt install python3-venv")
             sys.exit(1)
     decisive = ("pyproject.toml", "hatch_build.py", "gpuqueue/version.py")
-    digest = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in decisive)).hexdigest()
+    files = (*(ROOT / name for name in decisive), *(plugin / "pyproject.toml" for plugin in PLUGINS))
+    digest = hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest()
     line = f"{','.join(extras)} {digest}"
     known = INSTALLED.read_text().splitlines() if INSTALLED.exists() else []
     if line in known:
         return
     # Python compiles a module at its first import. Most modules of torch are never imported, so pip compiles none.
-    code = install(python, "--no-compile", "-e", f"{ROOT}[{','.join(extras)}]")
+    plugins = [word for plugin in PLUGINS for word in ("-e", f"{plugin}[test]")] if "test" in extras else []
+    code = install(python, "--no-compile", *plugins, "-e", f"{ROOT}[{','.join(extras)}]")
     if code:
         sys.exit(code)
     valid = [other for other in known if other.endswith(digest)]

@@ -24,8 +24,10 @@ def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.VENV, module.BIN, module.INSTALLED = tmp_path, tmp_path / "bin", tmp_path / "installed.txt"
-    module.installs = []
-    module.install = lambda python, *words: module.installs.append((Path(python), words[-1])) or 0
+    module.PLUGINS, module.installs, module.plugins = (), [], []
+    module.install = lambda python, *words: (
+        module.installs.append((Path(python), words[-1])) or module.plugins.append(words[1:-2]) or 0
+    )
     return module
 
 
@@ -51,6 +53,27 @@ def test_what_is_installed_is_not_installed_again(dev: Any, tmp_path: Path, monk
         dev.set_up(*extras)
 
     assert [f"{ROOT}[test]", f"{ROOT}[examples]"] == [wanted for _, wanted in dev.installs]
+
+
+def test_plug_ins_are_installed_with_what_the_tests_need(
+    dev: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new need of one of them is installed too. The demo needs none of them."""
+    monkeypatch.setattr(dev, "IS_WHOLE", "")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    needs = tmp_path / "one" / "pyproject.toml"
+    needs.parent.mkdir()
+    needs.write_text("[project]\n")
+    dev.PLUGINS = (needs.parent,)
+
+    dev.set_up("examples")
+    dev.set_up("docs", "test")
+    needs.write_text("[project]\ndependencies = ['numpy']\n")
+    dev.set_up("docs", "test")
+
+    with_one = ("-e", f"{needs.parent}[test]")
+    assert [(), with_one, with_one] == dev.plugins
 
 
 def test_an_old_python_is_named(dev: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ PHRASES = {
 ALLOWED = {"foreign_keys", "ForeignKeyConstraint", "get_foreign_keys", "stand_in"}
 #: Texts with a retired word that has another meaning.
 ALLOWED_TEXT = re.compile(r"foreign[ _]keys?\b|PRAGMA foreign|log\.tell\(", re.IGNORECASE)
-PYTHON = sorted({*ROOT.glob("gpuqueue/**/*.py"), *ROOT.glob("workers/**/*.py")})
+PYTHON = sorted(path for part in ("gpuqueue", "workers", "integrations") for path in ROOT.glob(f"{part}/**/*.py"))
 HELPERS = sorted({*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("tests/support/**/*.py"), *ROOT.glob("docs/**/*.py")})
 LUA = sorted(ROOT.glob("gpuqueue/**/*.lua"))
 PAGES = sorted({*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"})
@@ -114,7 +114,8 @@ def test_no_retired_word_is_used(folder: str) -> None:
 
 def test_no_test_has_a_retired_word_in_its_name() -> None:
     """The names of the tests use the words of the glossary too."""
-    tests = {name for path in ROOT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    files = (*ROOT.glob("tests/**/*.py"), *ROOT.glob("integrations/*/tests/**/*.py"))
+    tests = {name for path in files for name in re.findall(r"def (test_\w+)", path.read_text())}
 
     assert {} == {name: word for name in tests for word in words(name) if retired(word, RETIRED)}
 
