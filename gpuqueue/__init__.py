@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpuqueue.client import Client
-    from gpuqueue.errors import GpuQueueError
+    from gpuqueue.errors import GpuQueueError, NoResult
+    from gpuqueue.executor.calls import Call
+    from gpuqueue.executor.executor import Executor
+    from gpuqueue.executor.task import task
     from gpuqueue.model.device import Device, DeviceFilter, Peak, PeakSource
     from gpuqueue.model.job import Job, JobState
     from gpuqueue.model.job_request import JobRequest
@@ -28,35 +31,42 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _HOMES = {
+    "Call": "gpuqueue.executor.calls",
     "Client": "gpuqueue.client",
     "Device": "gpuqueue.model.device",
     "DeviceFilter": "gpuqueue.model.device",
     "Ending": "gpuqueue.model.run",
     "EndingKind": "gpuqueue.model.run",
+    "Executor": "gpuqueue.executor.executor",
     "GpuQueueError": "gpuqueue.errors",
     "Job": "gpuqueue.model.job",
     "JobRequest": "gpuqueue.model.job_request",
     "JobSpec": "gpuqueue.model.job_spec",
     "JobState": "gpuqueue.model.job",
+    "NoResult": "gpuqueue.errors",
     "Priority": "gpuqueue.model.job_spec",
     "Peak": "gpuqueue.model.device",
     "PeakSource": "gpuqueue.model.device",
     "Record": "gpuqueue.model.run",
     "Run": "gpuqueue.model.run",
     "Settings": "gpuqueue.settings.settings",
+    "task": "gpuqueue.executor.task",
 }
 
 __all__ = [
+    "Call",
     "Client",
     "Device",
     "DeviceFilter",
     "Ending",
     "EndingKind",
+    "Executor",
     "GpuQueueError",
     "Job",
     "JobRequest",
     "JobSpec",
     "JobState",
+    "NoResult",
     "Peak",
     "PeakSource",
     "Priority",
@@ -64,6 +74,7 @@ __all__ = [
     "Run",
     "Settings",
     "__version__",
+    "task",
 ]
 
 

@@ -21,6 +21,7 @@
     ├── Unreadable             stored data is damaged or of a newer version      exit 1
     ├── DryRunFailed           a dry run failed, so there is no estimate         exit 1
     ├── DryRunTimeout          a dry run made no step in the given time          exit 124
+    ├── NoResult               the job of a Python call ended without its result exit 1
     └── WaitTimeout            the job has not ended in the given time           exit 124
 
 Each message is one line. It says what is wrong and what to do next.
@@ -149,6 +150,15 @@ class WaitTimeout(GpuQueueError):
     """The job has not ended within the given time, and continues."""
 
     exit_code = 124
+
+
+class NoResult(GpuQueueError):
+    """The job of a Python call ended without a result of the call, or its result cannot be loaded."""
+
+    def __init__(self, what: str, job: str) -> None:
+        super().__init__(what)
+        #: The name of the job: ``"17"``, or ``"17_2"`` for a member of an array.
+        self.job = job
 
 
 def install_extra(name: str) -> str:

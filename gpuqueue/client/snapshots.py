@@ -12,7 +12,7 @@ from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.files.blob_store import blob_store_of, limits_of
 from gpuqueue.files.limits import DIFF_BYTES, IGNORE_FILE
 from gpuqueue.files.take import IgnoredFiles, Snapshot, take_snapshot
-from gpuqueue.model.code_snapshot import CodeSnapshot
+from gpuqueue.model.code_snapshot import CodeSnapshot, CodeWith
 from gpuqueue.model.file_patterns import from_directory
 from gpuqueue.settings.sources import embedded_socket
 from gpuqueue.system.cache_directory import cache_directory
@@ -64,9 +64,15 @@ def taken(request: JobRequest, spec: JobSpec, limits: Limits) -> Snapshot:
         Refused: the snapshot is too large, or a file in it must not travel.
 
     """
-    root = None if request.snapshot in {None, True} else Path(str(request.snapshot))
+    given = request.snapshot
+    code = given if isinstance(given, CodeWith) else CodeWith({}, None if given in {None, True} else str(given))
     snapshot = take_snapshot(
-        Path(spec.cwd), root=root, limits=limits, allowed=request.snapshot_allow, cache=cache_directory()
+        Path(spec.cwd),
+        root=None if code.directory is None else Path(code.directory),
+        limits=limits,
+        allowed=request.snapshot_allow,
+        cache=cache_directory(),
+        added=code.files,
     )
     if spec.script is not None:
         _check_script(spec.script, spec.cwd, snapshot)

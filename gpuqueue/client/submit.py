@@ -203,6 +203,7 @@ def _command(request: JobRequest, directory: Path, travel: Travel) -> tuple[tupl
         python=validation.path_or_none("python", request.python),
         travel=travel,
         is_named=request.environment is not None,
+        added=getattr(request.snapshot, "files", ()),
     )
 
 

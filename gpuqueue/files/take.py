@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import shlex
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import field
 from pathlib import Path
 
 from gpuqueue.errors import BadRequest
@@ -66,9 +68,9 @@ class Snapshot:
     """A snapshot that was taken, whose files are still on this machine.
 
     ``cwd`` is the job's working directory relative to ``root``, with slashes, "." for the root itself. ``text`` is the
-    manifest's text and ``address`` its SHA-256. ``excluded``, ``ignored`` and ``notes`` are for the user to
-    read. ``diff`` is how the snapshot differs from the commit that git has checked out, None without one. ``cache`` is
-    the directory of the hash cache.
+    manifest's text and ``address`` its SHA-256. ``excluded``, ``ignored`` and ``notes`` are for the user to read.
+    ``added`` are the contents that are not on the disk, by their SHA-256. ``diff`` is how the snapshot differs from the
+    commit that git has checked out, None without one. ``cache`` is the directory of the hash cache.
     """
 
     root: Path
@@ -83,6 +85,7 @@ class Snapshot:
     ignored: IgnoredFiles = IgnoredFiles()
     diff: bytes | None = None
     cache: Path | None = None
+    added: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def diff_sha256(self) -> str | None:
@@ -106,7 +109,7 @@ class Snapshot:
 
         """
         if sha256 not in self.sources:
-            yield self.diff or b""
+            yield self.added.get(sha256, self.diff or b"")
             return
         try:
             yield from read_again(self.root, self.sources[sha256], sha256)
@@ -123,13 +126,15 @@ def take_snapshot(
     allowed: Sequence[str] = (),
     allow_option: str = ALLOW_OPTION,
     cache: Path | None = None,
+    added: Mapping[str, bytes] | None = None,
 ) -> Snapshot:
     """Take a snapshot for a job that works in *directory*.
 
     Takes the directory *root*; without it, the git work tree that holds *directory*, or else *directory* itself. If git
     ignores every file of *root*, the rules for directories without git apply. Files that look like secrets are refused
     unless a pattern in *allowed* names them; *allow_option* is how a user adds one. *cache* is the directory of the
-    hash cache; without it, every file is read.
+    hash cache; without it, every file is read. *added* are further files, not on the disk: their contents by their
+    paths from *directory*. They replace files with these paths.
 
     Raises:
         BadRequest: a directory does not exist.
@@ -155,20 +160,35 @@ def take_snapshot(
         finally:
             hashes.save()
     cwd = directory.relative_to(root).as_posix()
+    manifest = packed.manifest
+    if added:
+        manifest = _with_added(manifest, {posixpath.normpath(f"{cwd}/{path}"): each for path, each in added.items()})
+        size_limits.check([(each.path, each.size_bytes or 0) for each in manifest.entries], limits)
+        text = manifest.text()
+        address = address_of(text)
     return Snapshot(
         root=root,
         cwd=cwd,
-        manifest=packed.manifest,
+        manifest=manifest,
         text=text,
         address=address,
         sources=packed.sources,
+        added={hashlib.sha256(each).hexdigest(): each for each in (added or {}).values()},
         in_git=work_tree is not None,
         excluded=selection.excluded,
-        notes=(*selection.notes, *packed.notes, *_note_on_empty_cwd(cwd, packed.manifest), *note),
+        notes=(*selection.notes, *packed.notes, *_note_on_empty_cwd(cwd, manifest), *note),
         ignored=ignored,
         diff=diff,
         cache=cache,
     )
+
+
+def _with_added(manifest: Manifest, added: Mapping[str, bytes]) -> Manifest:
+    """Return *manifest* with the *added* files, contents by path."""
+    entries = {each.path: each for each in manifest.entries}
+    for path, content in added.items():
+        entries[path] = Entry(path=path, sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    return Manifest(tuple(entries[path] for path in sorted(entries)))
 
 
 def _placed(directory: Path, root: Path | None) -> tuple[Path, Path, Path | None]:

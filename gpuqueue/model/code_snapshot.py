@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from gpuqueue.errors import BadRequest
@@ -55,6 +56,17 @@ class CodeSnapshot:
         names, _, directory = text.partition(":")
         address, plus, diff = names.partition("+")
         return cls(address, directory, diff if plus else None)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeWith:
+    """The code of a directory (None: as without one), and *files* that are added: their content by their path.
+
+    A path is relative to the working directory of the job.
+    """
+
+    files: Mapping[str, bytes]
+    directory: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuqueue.model.array import Array
+    from gpuqueue.model.code_snapshot import CodeWith
     from gpuqueue.model.dependencies import Dependency
     from gpuqueue.model.device import DeviceFilter
     from gpuqueue.model.job_spec import EarlySignal, Priority
@@ -91,8 +92,8 @@ class JobRequest:
             job, ``%A`` that of the array, ``%a`` the index of the member, ``%x`` the name, ``%u`` the account.
         error: The same for standard error, which then goes into a file of its own.
         snapshot: Whether the code travels with the job, which then runs in a copy of its own: True for the git work
-            tree of *cwd* (*cwd* itself without git), or a directory that holds *cwd*. By default only to a service on
-            another machine.
+            tree of *cwd* (*cwd* itself without git), or a directory that holds *cwd*, or a CodeWith, which adds files.
+            By default only to a service on another machine.
         snapshot_allow: Patterns of files that look like secrets and may travel all the same.
         keep: Patterns, as in ``.gitignore``, of files in the job's copy of its code to keep longer than the copy:
             ``["results/**"]``. Only if the code travels.
@@ -149,7 +150,7 @@ class JobRequest:
     separate_stderr: bool = False
     output: str | None = None
     error: str | None = None
-    snapshot: bool | str | os.PathLike[str] | None = None
+    snapshot: bool | str | os.PathLike[str] | CodeWith | None = None
     snapshot_allow: Sequence[str] = ()
     keep: Sequence[str] = ()
     probe: str | None = None

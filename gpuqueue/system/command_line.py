@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -117,11 +117,12 @@ def command_of(
     python: str | None,
     travel: Travel = STAYS,
     is_named: bool = False,
+    added: Collection[str] = (),
 ) -> tuple[tuple[str, ...], str | None, str | None]:
     """Return the command line, the script if *command* names one, and the Python that runs the script, if any.
 
     *travel* says where the command will run. The interpreter of another machine cannot be checked here, nor that of an
-    environment, which the host knows by its name (*is_named*).
+    environment, which the host knows by its name (*is_named*), nor a script that is *added* to the copy of the code.
 
     Raises:
         BadRequest: the script or the interpreter does not exist, or the script cannot be run.
@@ -133,6 +134,8 @@ def command_of(
         chosen = python or FAR_PYTHON
     else:
         chosen = interpreter(os.environ) if python is None else _named_interpreter(python)
+    if command in added:
+        return (chosen, command, *args), command, chosen
     argv = script_command(command, args, cwd=cwd, python=chosen, travels=travel.with_code)
     return argv, command, chosen if Path(command).suffix == ".py" else None
 

@@ -1,0 +1,127 @@
+"""The thread of an executor that waits for the ends of all its jobs, and gives each future its result."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpuqueue.client import Client
+from gpuqueue.errors import GpuQueueError, NoResult, Refused, WaitTimeout
+from gpuqueue.executor.calls import InsideJob
+from gpuqueue.executor.future import Future
+from gpuqueue.executor.inside import RESULT
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.settings.settings import Settings
+
+#: How long a wait for the known jobs lasts before those that were submitted since are waited for, too, in seconds.
+ROUND_S = 1.0
+#: Each poll asks for each job, so a round is longer with more jobs: this many seconds for each.
+ROUND_FOR_EACH_S = 0.01
+#: The directory of a call in the copy of its code.
+TRAVELLING = ".gpuqueue-calls"
+#: The last bytes of a log that are shown with the end of a job.
+LOG_BYTES = 2048
+
+
+class Watcher:
+    """Waits in a thread, with a client of its own, while there are futures without a result.
+
+    The thread does not keep the program from ending: the jobs go on without it.
+    """
+
+    def __init__(self, settings: Settings, *, keeps: bool) -> None:
+        self._settings, self._keeps = settings, keeps
+        self._lock = threading.Lock()
+        self._open: dict[str, Future] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, futures: Sequence[Future]) -> None:
+        """Wait for *futures*, too."""
+        with self._lock:
+            self._open |= {each.job: each for each in futures}
+            if self._open and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="gpuqueue-executor", daemon=True)
+                self._thread.start()
+
+    def open(self) -> list[Future]:
+        """Return the futures that have no result yet."""
+        with self._lock:
+            return [*self._open.values()]
+
+    def join(self) -> None:
+        """Wait until no future is open."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        with Client(self._settings) as client:
+            while futures := self._left():
+                names = {each.job: each for each in futures}
+                try:
+                    for name, job in client.jobs.ends([*names], timeout_s=max(ROUND_S, ROUND_FOR_EACH_S * len(names))):
+                        self._ended(client, names[str(name)], job)
+                except WaitTimeout:
+                    continue
+                except Exception as error:  # noqa: BLE001 - who waits for a result must hear of it
+                    for each in futures:
+                        self._give_up(each, error)
+
+    def _left(self) -> list[Future]:
+        """Return the open futures; if there are none, the thread ends, and the next future starts another."""
+        with self._lock:
+            if not self._open:
+                self._thread = None
+            return [*self._open.values()]
+
+    def _give_up(self, future: Future, error: Exception) -> None:
+        if not future.done():
+            future.set_exception(error)
+        with self._lock:
+            self._open.pop(future.job, None)
+
+    def _ended(self, client: Client, future: Future, job: Job) -> None:
+        """Give *future* what its *job* has left."""
+        submission = future.submission
+        try:
+            if job.state is JobState.CANCELLED:
+                future.set_cancelled()
+            elif not future.done():
+                if submission.about.travels:
+                    _fetch(client, future)
+                if not future.settle():
+                    future.set_exception(_no_result(client, job))
+        except Exception as error:  # noqa: BLE001 - as in _run
+            self._give_up(future, error)
+        with self._lock:
+            self._open.pop(future.job, None)
+            is_last = not any(each.submission is submission for each in self._open.values())
+        if is_last and not self._keeps:
+            submission.remove()
+
+
+def _fetch(client: Client, future: Future) -> None:
+    """Bring the result of a call whose code has travelled to its place here, if the job has left one."""
+    submission, number = future.submission, future.number
+    into = submission.folder / f"fetched-{number}"
+    with suppress(Refused):  # no file matches
+        client.files.fetch(future.job, [f"{TRAVELLING}/*{RESULT}"], to=into, replace=True)
+        for each in Path(into).rglob(f"*{RESULT}"):
+            each.replace(submission.result(number))
+    shutil.rmtree(into, ignore_errors=True)
+
+
+def _no_result(client: Client, job: Job) -> NoResult:
+    """Return the error for a *job* that ended without a result: how it ended, and the end of its log."""
+    record = client.jobs.recorded(job)
+    run = record.last_run
+    how = str(job.state) if run is None or run.ending is None else str(run.ending)
+    error = NoResult(f"job {job.label} ({job.spec.name}) ended without a result: {how}", job.label)
+    with suppress(GpuQueueError):
+        log = client.logs.end(record, LOG_BYTES).decode(errors="replace")
+        if log.strip():
+            error.__cause__ = InsideJob(f"The end of its log:\n\n{log}")
+    return error
