@@ -30,7 +30,7 @@ from gpuqueue.system.environment import given_variables
 from gpuqueue.text.sanitize import name_of
 
 #: The fields of a request that the executor decides.
-_OURS = frozenset({"command", "args", "array", "sweep", "each_line", "dedupe", "given_in", "probe", "output", "error"})
+_OURS = frozenset({"command", "args", "array", "sweep", "each_line", "dedupe", "given_in", "probe"})
 #: How many of the newest jobs with a key are searched for one whose id was lost with its program.
 MOST_LOST = 1000
 #: Those that only an array has.
@@ -282,6 +282,7 @@ def _request(
         given.setdefault("python", sys.executable)
     if about.is_array:
         given["array"] = f"0-{len(about.names) - 1}"
+        given.setdefault("max_failures", 0)  # who waits for all results would wait for held members
     folder, script = str(submission.folder), inside.__file__
     if travelling is not None:
         folder, script = TRAVELLING, f"{TRAVELLING}/call.py"

@@ -28,13 +28,15 @@ def main() -> None:
     path = os.path.join(folder, str(number) + RESULT)
     if os.path.exists(path):  # of an earlier run of the job
         os.unlink(path)
-    with open(os.path.join(folder, CALLS), "rb") as file:
+    calls_path = os.path.join(folder, CALLS)
+    if not os.path.exists(calls_path):
+        sys.exit(f"gpuqueue: the call is gone ({calls_path}): its program has ended, submit it again from there")
+    with open(calls_path, "rb") as file:
         head = json.loads(file.readline())
         own = f"{sys.version_info[0]}.{sys.version_info[1]}"
         if own != head["python"]:
-            fault = f"the job ran with Python {own}, and the call was made with Python {head['python']}: use the same"
-            _write(path, {"fault": fault}, b"")
-            sys.exit(fault)
+            made = head["python"]
+            _refuse(path, f"its Python is {own}, and the call was made by {made}: name one that is {made} with python=")
         given = [os.path.abspath(each) for each in head["path"]]
         sys.path[:] = given + [each for each in sys.path if each not in given]
         file.seek(head["starts"][number], os.SEEK_CUR)
@@ -44,9 +46,17 @@ def main() -> None:
         values = [function(*args, **kwargs) for args, kwargs in calls]
         result = _dumps(values[0] if is_one else values)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "cloudpickle":
+            _refuse(path, f"its Python, {sys.executable}, has no cloudpickle: install it there")
         _write_error(path, error)
         raise
     _write(path, {"ok": True}, result)
+
+
+def _refuse(path: str, fault: str) -> None:
+    """Write why the call cannot be made here, and end the job with exit code 1."""
+    _write(path, {"fault": fault}, b"")
+    sys.exit("gpuqueue: " + fault)
 
 
 def _dumps(value: object) -> bytes:

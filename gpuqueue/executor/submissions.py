@@ -11,6 +11,7 @@ import hashlib
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -21,6 +22,10 @@ from gpuqueue.executor.calls import has_value
 from gpuqueue.executor.inside import CALLS, RESULT
 from gpuqueue.lazy.frozen import dataclass
 
+#: How the name of a directory begins that follows from no key.
+_UNNAMED = "calls-"
+#: How long a directory without a key stays whose program has not removed it, in seconds: 90 days.
+KEEP_S = 90 * 86400.0
 #: The file with the names of the calls, their functions, and the job.
 _ABOUT = "about"
 
@@ -101,13 +106,21 @@ class Submissions:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self.key is None:
-                return Submission(Path(tempfile.mkdtemp(prefix="calls-", dir=self._directory)), about)
+                self._prune()
+                return Submission(Path(tempfile.mkdtemp(prefix=_UNNAMED, dir=self._directory)), about)
             digest = hashlib.sha256(json.dumps(about.names).encode()).hexdigest()[:16]
             folder = self._directory / digest
             folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise unusable(self._directory, error) from None
         return Submission(folder, about)
+
+    def _prune(self) -> None:
+        """Remove old directories of programs that did not wait for their jobs."""
+        for folder in self._directory.glob(f"{_UNNAMED}*/"):
+            with suppress(OSError):
+                if time.time() - folder.stat().st_mtime > KEEP_S:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def known(self) -> Iterator[Submission]:
         """Yield the submissions under the key, the oldest job first and those without a job last."""

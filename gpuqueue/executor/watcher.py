@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from gpuqueue.executor.inside import RESULT
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.settings.settings import Settings
 
+_logger = logging.getLogger("gpuqueue")
 #: How long a wait for the known jobs lasts before those that were submitted since are waited for, too, in seconds.
 ROUND_S = 1.0
 #: Each poll asks for each job, so a round is longer with more jobs: this many seconds for each.
@@ -36,6 +38,7 @@ class Watcher:
         self._settings, self._keeps = settings, keeps
         self._lock = threading.Lock()
         self._open: dict[str, Future] = {}
+        self._held: set[int] = set()
         self._thread: threading.Thread | None = None
 
     def add(self, futures: Sequence[Future]) -> None:
@@ -53,8 +56,7 @@ class Watcher:
 
     def join(self) -> None:
         """Wait until no future is open."""
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        while (thread := self._thread) not in {None, threading.current_thread()}:
             thread.join()
 
     def _run(self) -> None:
@@ -62,13 +64,20 @@ class Watcher:
             while futures := self._left():
                 names = {each.job: each for each in futures}
                 try:
-                    for name, job in client.jobs.ends([*names], timeout_s=max(ROUND_S, ROUND_FOR_EACH_S * len(names))):
+                    round_s = max(ROUND_S, ROUND_FOR_EACH_S * len(names))
+                    for name, job in client.jobs.ends([*names], timeout_s=round_s, held=self._report_held):
                         self._ended(client, names[str(name)], job)
                 except WaitTimeout:
                     continue
                 except Exception as error:  # noqa: BLE001 - who waits for a result must hear of it
                     for each in futures:
                         self._give_up(each, error)
+
+    def _report_held(self, job: Job) -> None:
+        """Log once that *job* is held: a program that waits for it waits for a person."""
+        if job.id not in self._held:
+            self._held.add(job.id)
+            _logger.warning("job %s is held: gpuqueue why %s", job.label, job.label)
 
     def _left(self) -> list[Future]:
         """Return the open futures; if there are none, the thread ends, and the next future starts another."""

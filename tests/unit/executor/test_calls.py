@@ -1,0 +1,160 @@
+"""Calls as bytes, run by the real program of a job, without a queue."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import called
+import pytest
+
+from gpuqueue.errors import BadRequest, GpuQueueError, NoResult
+from gpuqueue.executor import calls as wire
+from gpuqueue.executor import inside
+from gpuqueue.executor.calls import Call, InsideJob
+
+
+def run(folder: Path, number: int = 0, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a call of the file in *folder*, as its job does."""
+    environ = {**os.environ, inside.FOLDER: str(folder), "GPUQUEUE_ARRAY_INDEX": str(number), **variables}
+    command = [sys.executable, *words, inside.__file__, "name"]
+    return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def write(folder: Path, *calls: Call, path: list[str] | None = None) -> None:
+    """Write *calls* into *folder*."""
+    pickled = [wire.pickled(each) for each in calls]
+    (folder / inside.CALLS).write_bytes(wire.packed(pickled, sys.path if path is None else path))
+
+
+def outcome(folder: Path, number: int = 0) -> Future[Any]:
+    """Return a future with the result in *folder*."""
+    future: Future[Any] = Future()
+    assert wire.settle(future, folder / f"{number}{inside.RESULT}", "17")
+    return future
+
+
+def test_a_call_comes_back_with_its_value(tmp_path: Path) -> None:
+    """Each number is a call of its own: a function of a module, a closure, a partial, and one with keywords."""
+    step = 5
+    calls = [
+        Call(called.square, (4,)),
+        Call(lambda number: number + step, (1,)),
+        Call(functools.partial(called.divide, below=4), (2,)),
+        Call(called.divide, (), {"above": 1, "below": 2}),
+    ]
+    write(tmp_path, *calls)
+    done = [run(tmp_path, number) for number in range(len(calls))]
+
+    assert [0] * 4 == [each.returncode for each in done], done
+    assert [16, 6, 0.5, 0.5] == [outcome(tmp_path, number).result() for number in range(4)]
+    assert wire.has_value(tmp_path / f"0{inside.RESULT}")
+    assert ["called.square", "called.divide"] == [calls[0].name, calls[2].name]
+
+
+def test_several_calls_of_one_member_return_a_list(tmp_path: Path) -> None:
+    """A chunk of a map is one pickle, whose value has the value of each call."""
+    pickled = wire.pickled(Call(called.square), [(1,), (2,)])
+    (tmp_path / inside.CALLS).write_bytes(wire.packed([pickled], sys.path))
+
+    assert 0 == run(tmp_path).returncode
+    assert [1, 4] == outcome(tmp_path).result()
+
+
+def test_an_exception_comes_back_with_its_traceback(tmp_path: Path) -> None:
+    """The exception is raised again, its cause shows the frames of the user's code, and the job fails."""
+    write(tmp_path, Call(called.divide, (1, 0)))
+    done = run(tmp_path)
+
+    assert 1 == done.returncode
+    assert "ZeroDivisionError" in done.stderr
+    error = outcome(tmp_path).exception()
+    assert isinstance(error, ZeroDivisionError)
+    assert isinstance(error.__cause__, InsideJob)
+    assert "called.py" in str(error.__cause__)
+    assert inside.__file__ not in str(error.__cause__)
+    assert not wire.has_value(tmp_path / f"0{inside.RESULT}")
+
+
+def test_what_cannot_be_pickled_is_said(tmp_path: Path) -> None:
+    """A result and an exception that cannot be pickled come back as errors that say so, with the traceback."""
+    write(tmp_path, Call(called.unpicklable, (), {"raises": False}), Call(called.unpicklable, (), {"raises": True}))
+    assert [1, 1] == [run(tmp_path, number).returncode for number in range(2)]
+
+    assert "cannot pickle 'generator' object" in str(outcome(tmp_path, 0).exception())
+    error = outcome(tmp_path, 1).exception()
+    assert isinstance(error, NoResult)
+    assert "job 17 has no result: called.Unpicklable: 1 and 2" == str(error)
+    assert "raise Unpicklable(1, 2)" in str(error.__cause__)
+
+    with pytest.raises(
+        BadRequest, match=r"the call of called\.square cannot be sent to a job, since it cannot be pick"
+    ):
+        wire.pickled(Call(called.square, ((each for each in ()),)))
+
+
+def test_an_earlier_result_is_not_taken_for_that_of_this_run(tmp_path: Path) -> None:
+    """A job that runs again and crashes leaves no result, although its first run has left one."""
+    write(tmp_path, Call(called.end, (3,)))
+    (tmp_path / f"0{inside.RESULT}").write_bytes(b'{"fault": "old"}\n')
+    future: Future[Any] = Future()
+
+    assert 3 == run(tmp_path).returncode
+    assert not wire.settle(future, tmp_path / f"0{inside.RESULT}", "17")
+
+
+def test_another_python_is_refused(tmp_path: Path) -> None:
+    """Code of one version of Python does not run in another one: the job says which there are, and does not try."""
+    write(tmp_path, Call(called.square, (4,)))
+    head, _, body = (tmp_path / inside.CALLS).read_bytes().partition(b"\n")
+    changed = json.dumps({**json.loads(head), "python": "3.2"}).encode()
+    (tmp_path / inside.CALLS).write_bytes(b"\n".join((changed, body)))
+
+    fault = f"its Python is {wire.PYTHON}, and the call was made by 3.2"
+    assert fault in run(tmp_path).stderr
+    with pytest.raises(NoResult, match=fault):
+        outcome(tmp_path).result()
+
+
+def test_a_python_without_cloudpickle_says_so(tmp_path: Path) -> None:
+    """A function by value needs cloudpickle where it is loaded; the error names the Python."""
+    write(tmp_path, Call(lambda: 1), path=[])
+    done = run(tmp_path, 0, "-S", "-E")
+
+    assert (1, f"gpuqueue: its Python, {sys.executable}, has no cloudpickle: install it there\n") == (
+        done.returncode,
+        done.stderr,
+    )
+    assert "has no cloudpickle" in str(outcome(tmp_path).exception())
+
+
+def test_a_call_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    """``gpuqueue retry`` of a job whose program has taken the result says what to do."""
+    done = run(tmp_path)
+    assert 1 == done.returncode
+    assert done.stderr.startswith("gpuqueue: the call is gone (")
+
+
+def test_the_modules_of_the_caller_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job on this machine has all entries. One elsewhere has those below the directory that travels, from there."""
+    (tmp_path / "src").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path / "src"), "/opt/other", sys.prefix])
+
+    here = wire.module_path(str(tmp_path), travels=False, is_far=False)
+    assert [str(tmp_path), str(tmp_path / "src"), "/opt/other", sys.prefix] == here
+    assert [".", "src"] == wire.module_path(str(tmp_path), travels=True, is_far=True)
+    assert [".", "src", "/opt/other", sys.prefix] == wire.module_path(str(tmp_path), travels=True, is_far=False)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without cloudpickle the error has the command that installs it."""
+    monkeypatch.setattr(wire, "find_spec", lambda _: None)
+    with pytest.raises(GpuQueueError, match=r"pip install 'gpuqueue-server\[python\]'"):
+        wire.check_installed()
