@@ -41,7 +41,7 @@ class Executor(concurrent.futures.Executor):
     """Runs calls as jobs of the queue. It needs cloudpickle, the extra ``python``.
 
     Args:
-        client: By default one with the settings of this process.
+        client: The queue is that of its settings. By default that of the settings of this process.
         key: Names the calls of this executor: each has the number of its submission, or its own key. A program that
             starts again with the same key finds the jobs that wait or run and the values of those that succeeded. Only
             the other calls are submitted, among them those that failed or were cancelled.
@@ -62,7 +62,7 @@ class Executor(concurrent.futures.Executor):
         check_options(options)
         if key is not None:
             name_of("key", key)
-        self._client, self._own_client = client or Client(), client is None
+        self._client = Client(None if client is None else client.settings)  # a lock of our own guards this one
         self._options = options
         place = self._client.settings.state_dir / "calls" if directory is None else Path(directory).absolute()
         self._submissions = Submissions(place, key)
@@ -132,8 +132,7 @@ class Executor(concurrent.futures.Executor):
                     each.cancel()
         if wait:
             self._watcher.join()
-            if self._own_client:
-                self._client.close()
+            self._client.close()
 
     def _begun(self, calls: Sequence[Call], options: Mapping[str, Any], pickled: Sequence[bytes]) -> list[Future]:
         """Return the futures of *calls*: those under the key that are known, and those of a new submission."""
@@ -218,9 +217,9 @@ class Executor(concurrent.futures.Executor):
         if found is None:
             return None
         submission, number = found
-        future = self._future(submission, number)
+        future = self._watcher.find(submission.about.label(number)) or self._future(submission, number)
         if wire.has_value(submission.result(number)):
-            return future if future.settle() else None
+            return future if future.done() or future.settle() else None
         job = self._job(submission, number)
         is_there = job is not None and (not job.state.is_end or _is_to_fetch(submission, job))
         return future if is_there else None
@@ -288,7 +287,7 @@ def _request(
         folder, script = TRAVELLING, f"{TRAVELLING}/call.py"
         content = {script: Path(inside.__file__).read_bytes(), f"{TRAVELLING}/{inside.CALLS}": travelling}
         wish = given.get("snapshot")
-        root = None if wish in {None, True} else os.fspath(wish)
+        root = None if wish is None or wish is True else os.fspath(wish)
         given["snapshot"] = CodeWith(content, root)
         given["keep"] = (*given.get("keep", ()), f"/{TRAVELLING}/*{inside.RESULT}")
     env = {**given_variables(given.pop("env", None)), inside.FOLDER: folder}

@@ -22,7 +22,8 @@ RESULT = ".result"
 
 def main() -> None:
     """Run the call of this job and write its result. An exception ends the job with exit code 1."""
-    sys.path.pop(0)  # the directory of this file
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [each for each in sys.path if each != here]
     folder = os.path.abspath(os.environ[FOLDER])
     number = int(os.environ.get("GPUQUEUE_ARRAY_INDEX", "0"))
     path = os.path.join(folder, str(number) + RESULT)

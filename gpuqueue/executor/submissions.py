@@ -95,6 +95,7 @@ class Submissions:
 
     def __init__(self, directory: Path, key: str | None) -> None:
         self._directory, self.key = directory if key is None else directory / key, key
+        _prune(directory)
 
     def new(self, about: About) -> Submission:
         """Return a submission with a directory of its own.
@@ -106,7 +107,6 @@ class Submissions:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self.key is None:
-                self._prune()
                 return Submission(Path(tempfile.mkdtemp(prefix=_UNNAMED, dir=self._directory)), about)
             digest = hashlib.sha256(json.dumps(about.names).encode()).hexdigest()[:16]
             folder = self._directory / digest
@@ -114,13 +114,6 @@ class Submissions:
         except OSError as error:
             raise unusable(self._directory, error) from None
         return Submission(folder, about)
-
-    def _prune(self) -> None:
-        """Remove old directories of programs that did not wait for their jobs."""
-        for folder in self._directory.glob(f"{_UNNAMED}*/"):
-            with suppress(OSError):
-                if time.time() - folder.stat().st_mtime > KEEP_S:
-                    shutil.rmtree(folder, ignore_errors=True)
 
     def known(self) -> Iterator[Submission]:
         """Yield the submissions under the key, the oldest job first and those without a job last."""
@@ -159,6 +152,14 @@ class KeptCalls:
                 f"choose another key, or remove {found[0].folder.parent}"
             )
         return found
+
+
+def _prune(directory: Path) -> None:
+    """Remove old directories of programs that did not wait for their jobs."""
+    for folder in directory.glob(f"{_UNNAMED}*/"):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > KEEP_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(folder: Path) -> Submission | None:

@@ -54,6 +54,10 @@ class Watcher:
         with self._lock:
             return [*self._open.values()]
 
+    def find(self, job: str) -> Future | None:
+        """Return the open future of *job*, if there is one."""
+        return self._open.get(job)
+
     def join(self) -> None:
         """Wait until no future is open."""
         while (thread := self._thread) not in {None, threading.current_thread()}:

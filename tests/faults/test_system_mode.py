@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import signal
 import subprocess
@@ -46,6 +47,17 @@ for more, headers in (({"account": {"name": "alice", "uid": int(sys.argv[1]), "h
     answer = link.getresponse()
     found = json.loads(answer.read())
     print(answer.status, found.get("id"), (found.get("spec") or {}).get("account", {}).get("name"))
+"""
+#: Runs a function in jobs: in the directory of the submitter, and in a copy of a directory.
+FUNCTIONS = """
+import os, pwd
+import gpuqueue
+def who(number):
+    return number, pwd.getpwuid(os.getuid()).pw_name, os.getcwd()
+if __name__ == "__main__":
+    for options in ({}, {"snapshot": True, "cwd": os.path.dirname(__file__)}):
+        with gpuqueue.Executor(mem="64M", **options) as executor:
+            print([*executor.map(who, [1, 2])])
 """
 #: Prints all that the service says of a job.
 ASK = """
@@ -509,3 +521,17 @@ def _uninstalled(team: Team) -> None:
     purged = machine.gpuqueue("uninstall", "--yes", "--purge")
     assert 0 == purged.returncode, purged.stderr
     assert team.before == _traces(machine)
+
+
+def test_functions_run_as_their_submitter(team: Team) -> None:
+    """Calls of an executor run as alice in her closed home, and in a copy of her code; she gets the results."""
+    program = "/home/alice/functions/who.py"
+    team.machine.root("install", "-d", "-o", "alice", "/home/alice/functions")
+    team.machine.write(program, FUNCTIONS, owner="alice")
+    done = team.machine.person("alice", f"{BIN}/python", program)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    first, second = map(ast.literal_eval, done.stdout.splitlines())
+    assert [(number, "alice", "/home/alice") for number in (1, 2)] == first
+    assert [(1, "alice"), (2, "alice")] == [each[:2] for each in second]
+    assert all(each[2].endswith("/code/tree") for each in second)

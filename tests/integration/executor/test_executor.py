@@ -235,6 +235,7 @@ def test_a_program_that_was_killed_while_it_submitted_finds_its_job(running: Sit
         else:  # it has failed, so it is submitted again, once
             assert 1.0 == found.result(PATIENCE_S)
             assert int(future.job) < int(found.job)
+        assert found.done()
         with pytest.raises(BadRequest, match=f"call 0 of key {key} was one of called.divide, and now is one of "):
             Executor(client=running.client, directory=tmp_path, key=key).submit(called.square, 1)
 

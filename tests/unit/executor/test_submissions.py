@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,14 @@ def test_a_directory_without_a_key_is_its_own_and_private(tmp_path: Path) -> Non
     assert [] == [*submissions.known()]
     one.remove()
     assert [two.folder] == [*(tmp_path / "calls").iterdir()]
+
+
+def test_what_no_program_waited_for_is_removed_at_last(tmp_path: Path) -> None:
+    """A directory without a key is removed after 90 days by the next program. Those of keys stay."""
+    old, young = (Submissions(tmp_path, None).new(about("0")).folder for _ in range(2))
+    kept = submitted(Submissions(tmp_path, "sweep"), 5, "0").folder
+    for folder in (old, kept):
+        os.utime(folder, (0, 0))
+
+    Submissions(tmp_path, "other")
+    assert [False, True, True] == [each.exists() for each in (old, young, kept)]
