@@ -186,9 +186,9 @@ class Executor(concurrent.futures.Executor):
 
     def _travel(self, options: Mapping[str, Any]) -> tuple[bool, bool]:
         """Return whether the code travels with a job, and whether it travels to another machine."""
-        url, wish = self._client.service, options.get("snapshot")
+        url, requested = self._client.service, options.get("snapshot")
         is_far = url is not None and not url.startswith("unix:")
-        travels = is_far and self._client.settings.snapshot if wish is None else wish is not False
+        travels = is_far and self._client.settings.snapshot if requested is None else requested is not False
         return travels, is_far and travels
 
     def _future(self, submission: Submission, number: int) -> Future:
@@ -286,8 +286,8 @@ def _request(
     if travelling is not None:
         folder, script = TRAVELLING, f"{TRAVELLING}/call.py"
         content = {script: Path(inside.__file__).read_bytes(), f"{TRAVELLING}/{inside.CALLS}": travelling}
-        wish = given.get("snapshot")
-        root = None if wish is None or wish is True else os.fspath(wish)
+        requested = given.get("snapshot")
+        root = None if requested is None or requested is True else os.fspath(requested)
         given["snapshot"] = CodeWith(content, root)
         given["keep"] = (*given.get("keep", ()), f"/{TRAVELLING}/*{inside.RESULT}")
     env = {**given_variables(given.pop("env", None)), inside.FOLDER: folder}

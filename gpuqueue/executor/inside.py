@@ -63,7 +63,7 @@ def _refuse(path: str, fault: str) -> None:
 def _dumps(value: object) -> bytes:
     """Pickle *value*, by cloudpickle if it is there: by value what is defined in the caller's main program."""
     try:
-        from cloudpickle import dumps  # noqa: PLC0415 - whoever sends no function by value needs none
+        from cloudpickle import dumps  # noqa: PLC0415 - a function of a module needs none
     except ImportError:
         from pickle import dumps  # noqa: PLC0415 - as above
     pickled: bytes = dumps(value, protocol=pickle.HIGHEST_PROTOCOL)

@@ -146,12 +146,11 @@ def test_a_shutdown_waits_or_does_not(running: Site, tmp_path: Path) -> None:
 
 def test_a_task_runs_here_or_in_a_job(running: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tasks of a process share an executor, and each has its own options."""
-    made = Executor(client=running.client, directory=tmp_path / "calls")
-    monkeypatch.setattr(tasks, "_executor", lambda: made)
-
-    future = called.triple.submit(5)
-    assert [3, 6] == [*called.triple.map([1, 2], timeout=PATIENCE_S)]
-    assert 15 == future.result(PATIENCE_S)
+    with Executor(client=running.client, directory=tmp_path / "calls") as made:
+        monkeypatch.setattr(tasks, "_executor", lambda: made)
+        future = called.triple.submit(5)
+        assert [3, 6] == [*called.triple.map([1, 2], timeout=PATIENCE_S)]
+        assert 15 == future.result(PATIENCE_S)
     assert "tripled" == running.client.jobs.get(future.job).spec.name
 
 
@@ -187,26 +186,21 @@ def test_a_killed_program_finds_its_calls_by_key(running: Site, tmp_path: Path) 
     program = tmp_path / "sweep.py"
     program.write_text(PROGRAM)
     command = [sys.executable, str(program)]
-    first = subprocess.Popen(command, env=running.environ, stdout=subprocess.PIPE, text=True)
-    assert first.stdout is not None
-    names = first.stdout.readline().split()
-    until(
-        lambda: running.client.jobs.get(names[1]).state is JobState.FAILED and (tmp_path / "calls").read_text() != "",
-        what="a failed call",
-        timeout_s=PATIENCE_S,
-    )
-    until(lambda: running.client.jobs.get(names[2]).state is JobState.RUNNING, what="call 2", timeout_s=PATIENCE_S)
-    until(lambda: running.client.jobs.get(names[3]).state.is_end, what="call 3", timeout_s=PATIENCE_S)
-    first.send_signal(signal.SIGKILL)
-    assert -signal.SIGKILL == first.wait()
+    with subprocess.Popen(command, env=running.environ, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        names = first.stdout.readline().split()
+        for name, state in zip(names, ("succeeded", "failed", "running", "succeeded"), strict=True):
+            until(lambda name=name, state=state: running.client.jobs.get(name).state == state, timeout_s=PATIENCE_S)
+        first.kill()
+    assert -signal.SIGKILL == first.returncode
 
     (tmp_path / "mended").touch()
-    second = subprocess.Popen(command, env=running.environ, stdout=subprocess.PIPE, text=True)
-    assert second.stdout is not None
-    again = second.stdout.readline().split()
-    (tmp_path / "go").touch()
-    assert "['0', '10', '20', '30']" == second.stdout.readline().strip()
-    assert 0 == second.wait()
+    with subprocess.Popen(command, env=running.environ, stdout=subprocess.PIPE, text=True) as second:
+        assert second.stdout is not None
+        again = second.stdout.readline().split()
+        (tmp_path / "go").touch()
+        assert "['0', '10', '20', '30']" == second.stdout.readline().strip()
+    assert 0 == second.returncode
     assert [names[0], *names[2:]] == [again[0], *again[2:]]
     assert names[1] != again[1]
     third = subprocess.run(command, env=running.environ, capture_output=True, text=True, check=True)
@@ -214,30 +208,46 @@ def test_a_killed_program_finds_its_calls_by_key(running: Site, tmp_path: Path) 
     assert ["0", "1", "1", "2", "3"] == sorted((tmp_path / "calls").read_text().split())
 
 
-def test_a_program_that_was_killed_while_it_submitted_finds_its_job(running: Site, tmp_path: Path) -> None:
-    """The id was not written yet: a job that waits is found by its dedupe key, an ended one in the history."""
-    for begin in ({"begin": "2h"}, {}):
-        key = "waits" if begin else "ended"
-        with Executor(client=running.client, directory=tmp_path, key=key, mem="1M", snapshot=False, **begin) as made:
-            (future,) = made.submit_array([Call(called.divide, (1, 1 if begin else 0))])
-            if not begin:
-                assert future.exception(PATIENCE_S) is not None
-                until(lambda job=future.job: running.client.history.has(int(job)), what="the history has it")
-            made.shutdown(wait=False)
-        (path,) = (tmp_path / key).glob("*/about")
+def keyed(site: Site, directory: Path, **options: str) -> Executor:
+    """Return an executor with a key."""
+    return Executor(client=site.client, directory=directory, key="once", mem="1M", **options)
+
+
+def forget_jobs(directory: Path) -> None:
+    """Leave the submissions in *directory* as a program does that is killed before it knows the ids of its jobs."""
+    for path in directory.glob("*/about"):
         path.write_text(json.dumps({**json.loads(path.read_text()), "job": None}))
 
-        again = Executor(client=running.client, directory=tmp_path, key=key, mem="1M", **begin)
-        (found,) = again.submit_array([Call(called.divide, (1, 1))])
-        if begin:
-            assert future.job == found.job
-            assert found.cancel()
-        else:  # it has failed, so it is submitted again, once
-            assert 1.0 == found.result(PATIENCE_S)
-            assert int(future.job) < int(found.job)
-        assert found.done()
-        with pytest.raises(BadRequest, match=f"call 0 of key {key} was one of called.divide, and now is one of "):
-            Executor(client=running.client, directory=tmp_path, key=key).submit(called.square, 1)
+
+def test_a_program_that_was_killed_while_it_submitted_finds_its_job(running: Site, tmp_path: Path) -> None:
+    """The id was not written yet: the job that waits is found by its dedupe key. Another function is refused."""
+    with keyed(running, tmp_path, begin="2h") as first, keyed(running, tmp_path, begin="2h") as second:
+        future = first.submit(called.square, 3)
+        forget_jobs(tmp_path / "once")
+
+        found = second.submit(called.square, 3)
+        assert future.job == found.job
+        assert found.cancel()
+        with (
+            keyed(running, tmp_path) as third,
+            pytest.raises(BadRequest, match=r"of called\.square, and now is one of called\.divide"),
+        ):
+            third.submit(called.divide, 1, 2)
+
+
+def test_an_ended_job_whose_id_was_lost_is_submitted_again_if_it_failed(running: Site, tmp_path: Path) -> None:
+    """The history has it. A value is there without the id."""
+    with keyed(running, tmp_path) as first:
+        failed, value = first.submit(called.divide, 1, 0), first.submit(called.square, 3)
+        assert isinstance(failed.exception(PATIENCE_S), ZeroDivisionError)
+        until(lambda: running.client.history.has(int(failed.job)), what="the history has it")
+    forget_jobs(tmp_path / "once")
+
+    with keyed(running, tmp_path) as second:
+        again, there = second.submit(called.divide, 1, 1), second.submit(called.square, 3)
+        assert 1.0 == again.result(PATIENCE_S)
+        assert int(failed.job) < int(again.job)
+        assert (value.job, 9) == (there.job, there.result(0))
 
 
 def test_calls_travel_to_a_service_on_another_machine(running: Site, tmp_path: Path) -> None:
