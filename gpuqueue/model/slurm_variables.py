@@ -1,7 +1,8 @@
 """The variables of Slurm that a job has whose script is one for ``sbatch``. Standard library only.
 
 The worker sets them, and the launcher of a host whose jobs are signed makes sure that it sets nothing else. The job
-asks for them by the variable :data:`MARK`, in which it has those that its ``#SBATCH`` lines decide.
+asks for them by the variable :data:`MARK`, in which it has those that its ``#SBATCH`` lines decide. The program
+``srun`` on its PATH is that of ``workers/inside/slurm``.
 """
 
 from __future__ import annotations
@@ -29,46 +30,22 @@ ALWAYS: Mapping[str, str] = {
 }
 #: The directory of the job, and its host.
 DIRECTORY, HOSTS = "SLURM_SUBMIT_DIR", ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME")
-#: How often the job began before.
-RESTARTS = "SLURM_RESTART_COUNT"
-#: ``srun`` as a function that bash passes on: it starts the program, once.
-SRUN = "BASH_FUNC_srun%%"
-_SRUN = r"""() {
-  local option value
-  while [[ ${1-} == -* ]]; do
-    option=$1 value=
-    shift
-    case $option in
-      --) break ;;
-      --*=*) value=${option#*=} option=${option%%=*} ;;
-      --unbuffered|--label|--exclusive|--overlap|--pty|--exact|--overcommit|--quiet|--verbose) ;;
-      --kill-on-bad-exit|-[uloQvKE]) ;;
-      -[A-Za-z]?*) value=${option:2} option=${option:0:2} ;;
-      *) value=${1-}; [[ $# -eq 0 ]] || shift ;;
-    esac
-    case $option in
-      -n|-N|--ntasks|--nodes|--ntasks-per-node)
-        if [[ $value != 1 && $value != 1-1 ]]; then
-          echo "srun: $option $value: gpuqueue starts a program once: torchrun starts a process for each GPU" >&2
-          return 1
-        fi ;;
-    esac
-  done
-  command "$@"
-}"""
+#: How often the job began before, and the number of its GPUs.
+RESTARTS, GPUS = "SLURM_RESTART_COUNT", "SLURM_GPUS_ON_NODE"
 #: Variables that the lines of a script decide.
 OF_LINES = re.compile(r"SLURM_[A-Z_]{1,40}")
 
 
 def names(env: Mapping[str, str]) -> set[str]:
     """Return the variables of Slurm that a job with the environment *env* may have, with its MARK."""
-    return {*slurm_variables(env, directory="", host=""), *SAME, RESTARTS}
+    return {*slurm_variables(env, directory="", host=""), *SAME, RESTARTS, GPUS}
 
 
 def slurm_variables(env: Mapping[str, str], *, directory: str, host: str) -> dict[str, str]:
     """Return the variables of Slurm for a run with the environment *env* in *directory* on *host*; none without a MARK.
 
-    A variable of the lines of the script does not replace one of the run.
+    A variable of the lines of the script replaces none of the run but the directory: with ``--chdir`` of sbatch the job
+    does not run in that of its submit.
     """
     if MARK not in env:
         return {}
@@ -78,7 +55,7 @@ def slurm_variables(env: Mapping[str, str], *, directory: str, host: str) -> dic
         lines = {}
     items = lines.items() if isinstance(lines, dict) else ()
     of_lines = {name: value for name, value in items if isinstance(value, str) and OF_LINES.fullmatch(name)}
-    attempt = env.get("GPUQUEUE_ATTEMPT", "")
+    attempt, devices = env.get("GPUQUEUE_ATTEMPT", ""), env.get("CUDA_VISIBLE_DEVICES", "")
     again = (
         {RESTARTS: str(int(attempt[:9]) - 1)}
         if attempt.isascii() and attempt.isdigit() and int(attempt[:9]) > 1
@@ -89,7 +66,7 @@ def slurm_variables(env: Mapping[str, str], *, directory: str, host: str) -> dic
         **ALWAYS,
         **{name: env[ours] for name, ours in SAME.items() if ours in env},
         **again,
-        DIRECTORY: directory,
+        **({GPUS: str(devices.count(",") + 1)} if devices else {}),
+        DIRECTORY: of_lines.get(DIRECTORY, directory),
         **dict.fromkeys(HOSTS, host),
-        SRUN: _SRUN,
     }

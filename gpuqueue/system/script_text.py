@@ -37,7 +37,7 @@ def check(
             plain(started.path),
             text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace").replace("\r\n", "\n"),
             reader=reader if reader in SHELLS else None,
-            known={*spec.env, *(slurm_variables.names(spec.env) if is_read else ())},
+            known={*spec.env, *(("srun", *slurm_variables.names(spec.env)) if is_read else ())},
             is_read=is_read,
         )
         faults.append(fault)

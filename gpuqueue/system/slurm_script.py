@@ -40,8 +40,8 @@ def judged(
 ) -> tuple[str | None, list[str]]:
     """Return why the script *name* is refused, or None, and remarks about it.
 
-    *reader* is the shell that reads it, None if another program does. *known* are the variables that the job has.
-    *is_read* says whether the lines for sbatch have been read as options, so that bash has a function ``srun``.
+    *reader* is the shell that reads it, None if another program does. *known* are the variables that the job has, and
+    ``srun`` if it is on its PATH. *is_read* says whether the lines for sbatch have been read as options.
     """
     lines = [number for number, *_ in requested(text)]
     if not lines:
@@ -53,7 +53,7 @@ def judged(
     sure: dict[str, list[int]] = {}
     others: dict[str, list[int]] = {}
     for number, what, is_sure in _uses(text) if reader is not None else ():
-        if what not in known and not (what == "srun" and is_read and reader == "bash"):
+        if what not in known:
             (sure if is_sure and what in _REMEDIES else others).setdefault(what, []).append(number)
     faults = []
     for what, remedy in _REMEDIES.items():
@@ -65,6 +65,9 @@ def judged(
     perhaps = others.pop("srun", None)
     if perhaps is not None:
         remarks.append(f"warning: {name} may start srun, which only Slurm has ({_numbers(perhaps)})")
+    requeues = others.pop(_REQUEUE, None)
+    if requeues is not None:
+        remarks.append(f"warning: {name} calls {_REQUEUE}, which only Slurm has ({_numbers(requeues)}): write exit 75")
     if others:
         remarks.append(f"warning: {name}: gpuqueue does not set {', '.join(map(_variable, others, others.values()))}")
     return "; ".join(faults) or None, remarks
@@ -98,6 +101,8 @@ _GIVES = re.compile(
 _READS = re.compile(r"\$\{?#?(SLURM_[A-Z0-9_]+)|(?:\(\(|\w\[|\blet\s)[^)\]]{0,80}?\b(SLURM_[A-Z0-9_]+)")
 _SRUN = r"\s*(?:(?:\w+=\S*|exec|time|nohup|timeout\s+\S+)\s+)*(?:[\w./-]*/)?srun(?=[ \t]+[^\s;&|)#])"
 _STARTS, _MAY_START = re.compile(_SRUN), re.compile(rf"""(?:^|[;&|()`"{{]|\b(?:then|do|else|if)\s){_SRUN}""")
+#: A job queues itself again, mostly in a trap, and so in quotation marks.
+_REQUEUE, _REQUEUES = "scontrol requeue", re.compile(r"^[^#]*\bscontrol\s+requeue\b")
 #: What is no code: text in single quotes, an escaped character, a comment, an expansion with a default.
 _NO_CODE = re.compile(r"""("(?:[^"\\]|\\.)*")|\$'(?:[^'\\]|\\.)*'|'[^']*'|\\.|(?:^|(?<=[\s;]))\#.*""")
 _DEFAULT = re.compile(r"\\\$|\$\{\w+:?[-+=][^}]{0,200}\}")
@@ -123,6 +128,8 @@ def _uses(text: str) -> Iterator[tuple[int, str, bool]]:
             uses.append(("srun", True))
         elif _MAY_START.search(code):
             uses.append(("srun", False))
+        if _REQUEUES.search(line):
+            uses.append((_REQUEUE, False))
         yield from ((number, what, is_sure) for what, is_sure in uses if what not in given)
 
 

@@ -16,12 +16,14 @@ import time
 from functools import partial
 from typing import NamedTuple
 
+from gpuqueue.model.slurm_variables import MARK
 from workers.launcher import code_directory
 from workers.launcher.account import Refused, Rules, permitted
 from workers.launcher.cgroup import Limits, RunGroup
 from workers.launcher.pinned_code import pinned
 from workers.launcher.session import Session
 from workers.launcher.ticket import PATH
+from workers.run.signed_environment import with_srun
 from workers.shim import code
 from workers.shim.host_memory import adjust_oom_score
 from workers.shim.not_started import TOO_LATE, why
@@ -251,6 +253,8 @@ def environment(sent: dict[str, str], cwd: str, account: pwd.struct_passwd, sess
     """
     runtime = f"/run/user/{account.pw_uid}"
     env = {"PATH": PATH, **(session.environment if session is not None else {}), **sent}
+    if MARK in sent:
+        env.update(with_srun(env, env["PATH"]))
     env["PWD"] = cwd  # a shell believes any other name of the directory, such as a link of the workers
     env.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell or "/bin/sh")
     env.pop("XDG_RUNTIME_DIR", None)

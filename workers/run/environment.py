@@ -27,7 +27,7 @@ from gpuqueue.model.run import RunDevice
 from gpuqueue.model.slurm_variables import MARK, slurm_variables
 from gpuqueue.system.environment import CHANGED
 from gpuqueue.text.units import MIB
-from workers.run.signed_environment import INSIDE, MAX_THREADS, MPS_PIPES, NO_PIPES, THREADS, with_hook
+from workers.run.signed_environment import INSIDE, MAX_THREADS, MPS_PIPES, NO_PIPES, THREADS, with_hook, with_srun
 from workers.threads import TIMEOUT, in_time
 
 #: How long an interpreter may take to name its version of torch, in seconds. The usual time is 0.1 s, and longer on a
@@ -186,9 +186,11 @@ def environment(  # noqa: PLR0913 - one for each fact about the run and its host
     changes = {**changes, **_thread_counts(spec, threads)}
     if MARK in spec.env:
         changes |= slurm_variables({**env, **ours}, directory=spec.cwd, host=os.uname().nodename)
+        if not as_submitters:  # else the launcher adds it
+            changes |= with_srun(env, env.get("PATH", os.defpath))
     if changes:
         # If the job submits jobs, they must not inherit these values (see gpuqueue.system.environment).
-        ours[CHANGED] = json.dumps({name: [spec.env.get(name), value] for name, value in changes.items()})
+        ours[CHANGED] = json.dumps({name: [env.get(name), value] for name, value in changes.items()})
     return {**env, **changes, **ours}
 
 

@@ -1,10 +1,8 @@
-"""Tests of the variables of Slurm in a job whose script is one for ``sbatch``, and of its function ``srun``."""
+"""Tests of the variables of Slurm in a job whose script is one for ``sbatch``."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 
 import pytest
 
@@ -44,32 +42,16 @@ def test_the_lines_of_the_script_add_theirs_and_replace_none_of_the_run() -> Non
     assert not {"LD_PRELOAD", "SLURM_X"} & found.keys()
 
 
+def test_only_the_lines_know_the_directory_of_the_submit() -> None:
+    """With ``--chdir`` the job runs elsewhere."""
+    assert variables(**{MARK: '{"SLURM_SUBMIT_DIR": "/home/ann"}'})["SLURM_SUBMIT_DIR"] == "/home/ann"
+
+
+@pytest.mark.parametrize(("devices", "count"), [("", None), ("GPU-a", "1"), ("0,1,2", "3")])
+def test_the_number_of_gpus_is_that_of_the_devices(devices: str, count: str | None) -> None:
+    assert variables(CUDA_VISIBLE_DEVICES=devices).get("SLURM_GPUS_ON_NODE") == count
+
+
 @pytest.mark.parametrize("mark", ["", "[", "[]", "3", "null", "[" * 100_000])
 def test_a_mark_that_cannot_be_read_decides_nothing(mark: str) -> None:
     assert variables(**{MARK: mark})["SLURM_JOB_ID"] == "7"
-
-
-def srun(line: str) -> subprocess.CompletedProcess[str]:
-    bash = shutil.which("bash")
-    assert bash is not None
-    return subprocess.run(
-        [bash, "-c", line], env={"PATH": "/usr/bin:/bin", **variables()}, capture_output=True, text=True, check=False
-    )
-
-
-@pytest.mark.parametrize(
-    "options",
-    ["", "-n1 -u", "--ntasks=1 --gres=gpu:1 -c 4", "--ntasks 1 --cpu-bind=none --kill-on-bad-exit", "-N 1 -l --"],
-)
-def test_srun_starts_a_program_once(options: str) -> None:
-    done = srun(f"srun {options} printf '%s|' a 'b c' --n=4; (exit 3); srun false")
-
-    assert (done.stdout, done.stderr, done.returncode) == ("a|b c|--n=4|", "", 1)
-
-
-@pytest.mark.parametrize("options", ["-n 4", "-n4", "--ntasks=2", "--nodes 2", "--ntasks-per-node=8"])
-def test_srun_refuses_several_tasks(options: str) -> None:
-    done = srun(f"srun {options} echo hello")
-
-    assert (done.stdout, done.returncode) == ("", 1)
-    assert "gpuqueue starts a program once: torchrun" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from itertools import count
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from bounded import until
 from factories import make_spec
+from installed_copy import site_packages
 from one_shim import RUN_TOKEN, Shim
 from signed_runs import KEY, fields_of, member_of, signed
 from submitters import Launcher, People
@@ -124,6 +126,53 @@ def test_a_tampered_job_is_refused(
     assert f"job 7 differs from what the service has signed: {says}" in refused(
         start(signed(hers("true")), change=change)
     )
+
+
+SBATCH = {"GPUQUEUE_SBATCH": '{"SLURM_CPUS_PER_TASK": "4"}'}
+
+
+def test_a_script_for_sbatch_starts_the_srun_of_root(
+    start: Callable[..., Shim], hers: Callable[..., JobSpec], people: People
+) -> None:
+    """It is that of the installation, first on the PATH of her job, and she cannot change it."""
+    words = (
+        "srun id -un; echo $SLURM_JOB_ID $SLURM_CPUS_PER_TASK $SLURM_SUBMIT_DIR; bash -lc 'command -v srun'; "
+        "for file in $(command -v srun) $BASH_ENV; do echo evil >> $file || echo kept; done; exec srun sh -c 'exit 3'"
+    )
+    env = {"PATH": PATH, **SBATCH}
+    run = start(signed(hers("/bin/bash", "-c", words, env=env)))
+
+    assert 3 == run.ended().ending.exit_code, run.ended()
+    alice, program = people.alice, site_packages(people.installation) / "workers/inside/slurm/bin/srun"
+    lines = [line for line in run.log().splitlines() if "Permission denied" not in line]
+    assert [alice.pw_name, f"7 4 {alice.pw_dir}", str(program), "kept", "kept"] == lines
+    assert (0, 0) == (program.stat().st_uid, program.stat().st_mode & 0o022)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLURM_JOB_ID", "8"),
+        ("SLURM_CPUS_PER_TASK", "$(id)"),
+        ("SLURM_SUBMIT_DIR", "/tmp"),
+        ("SLURM_JOB_NAME", "of the worker"),
+        ("BASH_ENV", "/tmp/evil"),
+        ("BASH_FUNC_srun%%", "() { id; }"),
+        ("GPUQUEUE_SBATCH", '{"SLURM_CPUS_PER_TASK": "5"}'),
+    ],
+)
+def test_a_forged_variable_of_slurm_is_refused(
+    start: Callable[..., Shim], hers: Callable[..., JobSpec], name: str, value: str
+) -> None:
+    """A worker that was taken over says that it has set the variable itself, as it does with the true ones."""
+
+    def forged(fields: dict[str, Any]) -> dict[str, Any]:
+        changed = json.loads(fields["env"]["GPUQUEUE_CHANGED"])
+        changed[name] = [None, value]
+        return {**fields, "env": {**fields["env"], name: value, "GPUQUEUE_CHANGED": json.dumps(changed)}}
+
+    spec = signed(hers("/bin/true", env={"PATH": PATH, **SBATCH}))
+    assert "job 7 differs from what the service has signed: its environment" in refused(start(spec, change=forged))
 
 
 def test_a_member_of_a_signed_array_starts_with_its_values(

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from gpuqueue.model.slurm_variables import MARK
 from workers.launcher import guard
 from workers.launcher.account import Refused, Rules
 from workers.launcher.become import LaunchRequest, environment
 from workers.launcher.cgroup import Limits
 from workers.launcher.main import changeable
+from workers.run.signed_environment import SLURM_BIN
 from workers.shim.launch_protocol import MOST_BYTES
 from workers.shim.shared_memory import PLACE, SharedMemory
 
@@ -125,6 +127,7 @@ def test_the_environment_is_that_of_a_login_and_what_was_sent() -> None:
     assert "XDG_RUNTIME_DIR" not in found
     assert "/home/ada/x" == found["PWD"], "a shell believes any name of its directory"
     assert "/mine" == environment({"PATH": "/mine"}, "/", ADA, None)["PATH"]
+    assert f"{SLURM_BIN}:/mine" == environment({"PATH": "/mine", MARK: "{}"}, "/", ADA, None)["PATH"]
 
 
 def test_files_that_others_can_change_are_found(tmp_path: Path) -> None:

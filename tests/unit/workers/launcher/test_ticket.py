@@ -288,10 +288,10 @@ def test_what_the_worker_says_it_has_changed_is_not_believed(changed: object) ->
 
 
 @pytest.mark.parametrize("value", [None, "8", "x$(id)"])
-@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_SUBMIT_DIR", "SLURM_JOB_NODELIST", "BASH_FUNC_srun%%"])
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_SUBMIT_DIR", "SLURM_JOB_NODELIST", "SLURM_CPUS_PER_TASK"])
 def test_a_script_for_sbatch_gets_the_variables_of_slurm_as_they_are(name: str, value: str | None) -> None:
     """A worker that was taken over can neither leave one out nor give it another value."""
-    asked = request(signed(make_spec(env={**ENV, "GPUQUEUE_SBATCH": "{}"}, cwd="/h/x")))
+    asked = request(signed(make_spec(env={**ENV, "GPUQUEUE_SBATCH": '{"SLURM_CPUS_PER_TASK": "4"}'}, cwd="/h/x")))
     assert "" == refusal(asked)
     env = {key: each for key, each in asked.env.items() if key != name}
     changed = json.loads(env["GPUQUEUE_CHANGED"])
