@@ -6,11 +6,14 @@ the job would do other work, such as several tasks, refuses the script. ``--mem`
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.array import Indexes
 from gpuqueue.system.command_line import SBATCH
 from gpuqueue.text.sanitize import brief
 
@@ -68,6 +71,8 @@ OPTIONS: Mapping[str, Counterpart] = {
     "wrap": Counterpart(otherwise="put the command after --: -- sh -c 'A && B'"),
 }
 _LONG = {counterpart.letter: name for name, counterpart in OPTIONS.items() if counterpart.letter}
+#: Words by which a file asks for several jobs that start at once.
+_COMPONENTS = ("hetjob", "packjob")
 #: Options of sbatch without a value.
 _FLAGS = {"exclusive", "hold", "no-requeue", "requeue", "test-only", "wait"}
 
@@ -81,7 +86,8 @@ def counterpart_of(option: str) -> tuple[str, Counterpart] | None:
 def requested(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield the options that sbatch reads, those in lines before the first command: the line, the option, its value.
 
-    An option has its long form, or is a letter that is unknown.
+    An option has its long form, or is a letter that is unknown. What begins the next of several components
+    (``hetjob``) is one, too.
     """
     for number, line in enumerate(text.split("\n"), 1):
         if line.startswith(SBATCH) and line[len(SBATCH) :][:1] in {"", " ", "\t"}:
@@ -103,6 +109,8 @@ def _options(line: str) -> Iterator[tuple[str, str]]:
         elif word.startswith("-") and word != "-":
             name, value = _LONG.get(word[1], word[1]), word[2:]
             given = value
+        elif word in _COMPONENTS:
+            name, given, value = word, word, ""
         else:
             continue
         if not given and name not in _FLAGS and words and not words[0].startswith("-"):
@@ -114,7 +122,8 @@ def _options(line: str) -> Iterator[tuple[str, str]]:
 
 #: What starts several tasks, or depends on their number.
 _STARTS_TASKS = re.compile(
-    r"^[^#\n]*\b(?:srun|mpirun|mpiexec|SLURM_(?:NTASKS|NPROCS|PROCID|NODEID|JOB_NODELIST))\b", re.MULTILINE
+    r"^[^#\n]*\b(?:srun\b(?!.*\s(?:-n ?|--ntasks[= ])1\s)|(?:mpirun|mpiexec|SLURM_(?:NTASKS|NPROCS|PROCID|NODEID))\b)",
+    re.MULTILINE,
 )
 #: A size of sbatch, in megabytes without a unit; a time, in minutes without one.
 _SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
@@ -127,11 +136,18 @@ _CODES = re.compile(r"%(?![jAaxu%])")
 #: Variables of Slurm that the lines decide -> the option with their value.
 _VARIABLES: Mapping[str, str] = {
     "SLURM_CPUS_PER_TASK": "cpus-per-task",
+    "SLURM_GPUS": "gpus",
+    "SLURM_GPUS_PER_NODE": "gpus-per-node",
     "SLURM_JOB_ACCOUNT": "account",
     "SLURM_JOB_NAME": "job-name",
     "SLURM_JOB_PARTITION": "partition",
     "SLURM_JOB_QOS": "qos",
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
 }
+
+
+#: No value was typed.
+NONE_TYPED: Mapping[str, str] = {}
 
 
 class SbatchLines(NamedTuple):
@@ -146,27 +162,36 @@ class SbatchLines(NamedTuple):
     faults: Sequence[str]
 
 
-def read(text: str) -> SbatchLines | None:
-    """Return what the ``#SBATCH`` lines in *text* ask for, None if it has none."""
+def read(text: str, typed: Mapping[str, str] = NONE_TYPED) -> SbatchLines | None:
+    """Return what the ``#SBATCH`` lines in *text* ask for, None if it has none.
+
+    *typed* are values that somebody has typed in place of those of the lines, by the option of sbatch.
+    """
     lines = list(requested(text))
     if not lines:
         return None
-    values = {option: value for _, option, value in lines}
+    values = {**{option: value for _, option, value in lines}, **typed}
     words: list[tuple[int, Sequence[str]]] = []
     unused: dict[str, str] = {}
     faults: list[str] = []
     for number, option, value in lines:
-        typed = f"--{option}" if len(option) > 1 else f"-{option}"
-        fault = _fault(option, value, text)
+        shown = option if option in _COMPONENTS else f"--{option}" if len(option) > 1 else f"-{option}"
+        fault = None if option in typed else _fault(option, value, text)
         if fault is not None:
-            faults.append(f"line {number} asks for {typed}={brief(value)}: {fault}")
+            faults.append(f"line {number} asks for {shown}{f'={brief(value)}' if value else ''}: {fault}")
             continue
         ours = _READ.get(option, _other)(value, values)
         if isinstance(ours, str):
-            unused[typed] = ours or _counterpart(option)
+            unused[shown] = ours or _counterpart(option)
         elif ours:
             words.append((number, ours))
     variables = {name: values[option] for name, option in _VARIABLES.items() if values.get(option)}
+    if "cpus-per-task" in values or "cpus-per-gpu" in values:
+        variables.update(dict.fromkeys(("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"), str(_cpus(values))))
+    with contextlib.suppress(BadRequest):  # the submit refuses it
+        ranges = Indexes.parse(values.get("array", "").partition("%")[0]).ranges
+        for name, end in (("SLURM_ARRAY_TASK_MIN", min), ("SLURM_ARRAY_TASK_MAX", max)):
+            variables.update({name: str(end(map(end, ranges)))} if ranges else {})
     return SbatchLines(words, variables, unused, faults)
 
 
@@ -180,12 +205,14 @@ def _counterpart(option: str) -> str:
 
 def _fault(option: str, value: str, text: str) -> str | None:
     """Return why a script with this *option* cannot run as its author meant, None if it can."""
-    if option == "nodes" and value not in {"", "1", "1-1"}:
+    if option in _COMPONENTS or (option == "nodes" and value.partition("-")[0] not in {"", "1"}):
         return "a job runs on one host"
+    if option == "dependency":
+        return "no job here has this id: type --after ID, or --dedupe KEY in place of singleton"
     if (
         option in {"ntasks", "ntasks-per-node", "ntasks-per-gpu"}
         and value not in {"", "1"}
-        and _STARTS_TASKS.search(text)
+        and _STARTS_TASKS.search(text.replace("\\\n", " "))
     ):
         return _ONE_COMMAND
     return None
@@ -224,6 +251,17 @@ def _times(value: str | None) -> int:
     return int(value) if value is not None and value.isascii() and value.isdigit() else 1
 
 
+def _tasks(values: Mapping[str, str]) -> int:
+    """Return for how many tasks sbatch would give processors, memory and GPUs. The job is one, and has those of all."""
+    return _times(values.get("ntasks") or values.get("ntasks-per-node"))
+
+
+def _cpus(values: Mapping[str, str]) -> int:
+    if "cpus-per-gpu" in values:
+        return _times(values["cpus-per-gpu"]) * _gpus(values)
+    return _times(values.get("cpus-per-task")) * _tasks(values)
+
+
 def _time(value: str, _values: Mapping[str, str]) -> Sequence[str] | str:
     if value.upper() in {"UNLIMITED", "INFINITE", "0"}:
         return ()
@@ -247,6 +285,8 @@ def _signal(value: str, values: Mapping[str, str]) -> Sequence[str] | str:
 
 def _file(option: str) -> _Reader:
     def read_file(value: str, values: Mapping[str, str]) -> Sequence[str] | str:
+        if option == "--error" and value == values.get("output"):
+            return ()  # the log has both
         is_array = "array" in values
         is_one = is_array and not re.search("%[aj]", value)
         is_other = bool(_CODES.search(value)) or (not is_array and "%a" in value) or value == "/dev/null"
@@ -259,29 +299,43 @@ def _exported(value: str, _values: Mapping[str, str]) -> Sequence[str] | str:
     return [f"--env={part}" for part in value.split(",") if "=" in part] or (() if value.upper() == "ALL" else "")
 
 
-def _in_gpus(option: str, value: str) -> list[str]:
-    """Return the options for a number of GPUs and their type, such as ``a100:2``, ``a100``, ``2`` or ``gpu:a100:2``."""
-    typed = []
-    for part in value.replace("gres/", "").split(","):
-        kind, _, count = part.partition("(")[0].removeprefix("gpu").removeprefix(":").rpartition(":")
+def _kinds(option: str, value: str) -> Iterator[tuple[str, int]]:
+    """Yield each kind of GPU, empty if any will do, and their number: of ``a100:2``, ``2``, or ``gpu:a100:2``."""
+    for part in value.split(","):
+        named = part.removeprefix("gres/").partition("(")[0]
+        if option == "gres" and named[:3] != "gpu":
+            continue
+        kind, _, count = named.removeprefix("gpu").removeprefix(":").rpartition(":")
         if not (count.isascii() and count.isdigit()):
             kind, count = count, "1"
-        typed += [f"{option} {count}"] if count.lstrip("0") not in {"", "1"} else []
-        typed += [f"--device-type {shlex.quote(kind)}"] if kind else []
-    return typed
+        yield kind, int(count)
 
 
-def _in_gres(option: str, value: str) -> list[str]:
-    """Return the options for ``gpu:a100:2``; other resources have none."""
-    return _in_gpus(option, ",".join(part for part in value.split(",") if part.removeprefix("gres/")[:3] == "gpu"))
+#: Options of sbatch that say how many GPUs a job has.
+_OF_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
 
 
-def _gres(value: str, _values: Mapping[str, str]) -> Sequence[str] | str:
-    return _split(_in_gres("--gpus", value)) if "gpu" in value else "a job shares a card by --mem"
+def _gpus(values: Mapping[str, str]) -> int:
+    """Return how many GPUs the lines ask for, 1 if they do not say."""
+    for option in _OF_GPUS:
+        count = sum(count for _, count in _kinds(option, values.get(option, "0")))
+        if count:
+            return count * (_tasks(values) if option == "gpus-per-task" else 1)
+    return 1
 
 
-def _split(typed: Sequence[str]) -> Sequence[str]:
-    return [word for words in typed for word in shlex.split(words)]
+def _of_gpus(option: str) -> _Reader:
+    def read_gpus(value: str, values: Mapping[str, str]) -> Sequence[str] | str:
+        kinds = [kind for kind, _ in _kinds(option, value)]
+        if not kinds:
+            return "a job shares a card by --mem"
+        count = _gpus(values)
+        return [
+            *(("--gpus", str(count)) if count > 1 else ()),
+            *(word for kind in kinds if kind for word in ("--device-type", kind)),
+        ]
+
+    return read_gpus
 
 
 #: Options of sbatch that are read.
@@ -289,18 +343,16 @@ _READ: Mapping[str, _Reader] = {
     "array": _same("--array"),
     "begin": _begin,
     "chdir": _same("--cwd"),
-    "cpus-per-gpu": lambda value, values: [f"--cpus={_times(value) * _times(values.get('gpus'))}"],
-    "cpus-per-task": _same("--cpus"),
+    **dict.fromkeys(("cpus-per-gpu", "cpus-per-task"), lambda _, values: [f"--cpus={_cpus(values)}"]),
     "error": _file("--error"),
     "exclusive": _flag("--exclusive"),
     "export": _exported,
-    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), lambda value, _: _split(_in_gpus("--gpus", value))),
-    "gres": _gres,
+    **{option: _of_gpus(option) for option in _OF_GPUS},
     "hold": _flag("--hold"),
     "job-name": _same("--name"),
     "mem": lambda value, _: _size(value),
-    "mem-per-cpu": lambda value, values: _size(value, _times(values.get("cpus-per-task"))),
-    "mem-per-gpu": lambda value, values: _size(value, _times(values.get("gpus"))),
+    "mem-per-cpu": lambda value, values: _size(value, _cpus(values)),
+    "mem-per-gpu": lambda value, values: _size(value, _gpus(values)),
     "no-requeue": _flag("--no-requeue"),
     **dict.fromkeys(("nodes", "requeue"), _nothing),
     "ntasks": lambda value, _: () if value in {"", "1"} else "the script is started once, as in Slurm",

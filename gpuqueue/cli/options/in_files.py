@@ -46,6 +46,17 @@ ADD_UP, TYPED_ONLY = frozenset({"env", "tags"}), frozenset({"--help", "--dry-run
 _ONE_OF = (frozenset({"spread", "pack", "least_busy"}), frozenset({"snapshot", "no_snapshot"}))
 
 
+#: Parameters whose typed value also decides variables of Slurm, and what other ``#SBATCH`` lines mean -> their options.
+_SLURMS = {
+    "after": "dependency",
+    "array": "array",
+    "sweep": "array",
+    "each_line": "array",
+    "cpus": "cpus-per-task",
+    "gpus": "gpus",
+    "name": "job-name",
+    "time_limit": "time",
+}
 #: Returns an error with the option that is meant, if it is about one that does not exist.
 Explained = Callable[[click.UsageError], click.UsageError]
 
@@ -78,7 +89,9 @@ def not_typed(ctx: click.Context, explained: Explained, report: Callable[[str], 
     text = "" if script is None else _text_of(os.path.join(cwd or "", script))  # noqa: PTH118 - a str is wanted
     shown = plain(os.path.basename(script or ""))  # noqa: PTH119 - as above
     parts = [*_in_script(text, shown, report)]
-    slurms = sbatch_lines.read(text) if SBATCH in text else None
+    slurms = None
+    if SBATCH in text:
+        slurms = sbatch_lines.read(text, {_SLURMS[key]: str(ctx.params[key]) for key in _typed(ctx) & _SLURMS.keys()})
     if slurms is not None:
         parts += _of_slurm(slurms, shown, report, anyway=bool(ctx.params.get("anyway")))
     lines = [(part, _values(ctx, explained, part)) for part in parts]
@@ -88,8 +101,7 @@ def not_typed(ctx: click.Context, explained: Explained, report: Callable[[str], 
     if not lines and not tables and slurms is None:
         return NotTyped((), {})
     params = {param.name: param for param in ctx.command.get_params(ctx) if isinstance(param, click.Option)}
-    typed = {key for key in params if ctx.get_parameter_source(str(key)) is click.core.ParameterSource.COMMANDLINE}
-    decided = typed - ADD_UP
+    decided = _typed(ctx) - ADD_UP
     words: list[str] = []
     places: dict[str, str] = {}
     for part, values in (*lines, *tables):
@@ -103,8 +115,17 @@ def not_typed(ctx: click.Context, explained: Explained, report: Callable[[str], 
         words[:0] = own
         decided |= (values.keys() | off) - ADD_UP
     if slurms is not None:
-        words.append(f"--env={slurm_variables.MARK}={json.dumps(slurms.variables)}")
+        here = {slurm_variables.DIRECTORY: os.getcwd()} if "cwd" in places else {}  # noqa: PTH109 - a str is wanted
+        variables = {**slurms.variables, "SLURM_JOB_NAME": name or os.path.basename(script or ""), **here}  # noqa: PTH119 - as above
+        words.append(f"--env={slurm_variables.MARK}={json.dumps(variables)}")
     return NotTyped(words, places)
+
+
+def _typed(ctx: click.Context) -> set[str]:
+    """Return the parameters that somebody has typed."""
+    typed = click.core.ParameterSource.COMMANDLINE
+    names = [str(param.name) for param in ctx.command.get_params(ctx)]
+    return {name for name in names if ctx.get_parameter_source(name) is typed}
 
 
 def _values(ctx: click.Context, explained: Explained, part: Part) -> Mapping[str, Any]:

@@ -349,6 +349,8 @@ class Submitting(WithRest):
                 place = options.places.get(name) or ", ".join(dict.fromkeys(options.places.values()))
                 raise BadRequest(f"{place}: {error.format_message()}") from None
             ctx.params["given_in"] = options.places
+            if "cwd" in options.places and ctx.params["script"] is not None:  # it is where it was typed
+                ctx.params["script"] = os.path.abspath(ctx.params["script"])  # noqa: PTH100 - a str is wanted
         return left
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

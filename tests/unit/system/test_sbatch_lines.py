@@ -61,7 +61,40 @@ def test_an_option_means_what_it_means_to_sbatch(line: str, options: list[str]) 
 def test_memory_for_each_processor_and_gpu_is_multiplied() -> None:
     assert words("--mem-per-cpu=4G", "--cpus-per-task=8") == ["--cpu-mem=32G", "--cpus=8"]
     assert words("--mem-per-gpu=40G --gpus=2") == ["--cpu-mem=80G", "--gpus", "2"]
+    assert words("--mem-per-gpu=40G --gres=gpu:a100:2 ") == ["--cpu-mem=80G", "--gpus", "2", "--device-type", "a100"]
     assert words("--cpus-per-gpu=6 --gpus=2") == ["--cpus=12", "--gpus", "2"]
+
+
+def test_a_job_of_several_tasks_has_the_processors_memory_and_gpus_of_all() -> None:
+    """``-n 8`` is how many ask for eight processors."""
+    found = read("#!/bin/bash\n#SBATCH -n 4 -c 2 --mem-per-cpu=1G --gpus-per-task=1\ntorchrun train.py\n")
+
+    assert found is not None
+    assert [word for _, part in found.words for word in part] == ["--cpus=8", "--cpu-mem=8G", "--gpus", "4"]
+    assert (found.faults, list(found.unused)) == ([], ["--ntasks"])
+
+
+def test_steps_of_one_task_each_do_not_refuse_a_script() -> None:
+    found = read("#!/bin/bash\n#SBATCH --ntasks=3\nsrun \\\n  --exclusive -n1 a &\nsrun --ntasks=1 -c 2 b\nwait\n")
+
+    assert found is not None
+    assert found.faults == []
+
+
+def test_typed_values_replace_those_of_the_lines() -> None:
+    text = "#!/bin/bash\n#SBATCH -d afterok:1 -a 0-9 -c 4 --signal=USR1@60\ntrue\n"
+
+    found = read(text, {"dependency": "7", "array": "2-5:2", "time": "1h", "cpus-per-task": "8"})
+
+    assert found is not None
+    assert (found.faults, list(found.unused)) == ([], ["--dependency"])
+    assert ["--signal=USR1@60"] in [words for _, words in found.words]
+    assert found.variables == {
+        "SLURM_CPUS_PER_TASK": "8",
+        **dict.fromkeys(("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"), "8"),
+        "SLURM_ARRAY_TASK_MIN": "2",
+        "SLURM_ARRAY_TASK_MAX": "4",
+    }
 
 
 def test_only_lines_of_sbatch_above_the_first_command_count() -> None:
@@ -87,7 +120,6 @@ def test_only_lines_of_sbatch_above_the_first_command_count() -> None:
         ("--signal=USR1@120", "--signal"),
         ("--ntasks=8", "--ntasks"),
         ("--hint=nomultithread", "--hint"),
-        ("--dependency=afterok:123", "--dependency"),
         ("--time=soon", "--time"),
     ],
 )
@@ -105,6 +137,9 @@ def test_what_has_no_meaning_here_is_named(line: str, option: str) -> None:
         ("--nodes=2", "python train.py", "line 2 asks for --nodes='2': a job runs on one host"),
         ("-n 4", "srun python train.py", "line 2 asks for --ntasks='4': gpuqueue starts the command once"),
         ("--ntasks-per-node=4", "mpirun ./solve", "torchrun starts a process for each GPU"),
+        ("-n 2", "srun \\\n --exclusive -n 2 python train.py", "line 2 asks for --ntasks='2'"),
+        ("--dependency=afterok:123", "true", "line 2 asks for --dependency='afterok:123': no job here has this id"),
+        ("hetjob", "true", "line 2 asks for hetjob: a job runs on one host"),
     ],
 )
 def test_what_would_do_other_work_refuses_the_script(line: str, script: str, words: str) -> None:
@@ -123,6 +158,8 @@ def test_the_lines_decide_variables_of_slurm() -> None:
         "SLURM_JOB_PARTITION": "gpu",
         "SLURM_JOB_ACCOUNT": "lab",
         "SLURM_CPUS_PER_TASK": "4",
+        "SLURM_CPUS_ON_NODE": "4",
+        "SLURM_JOB_CPUS_PER_NODE": "4",
     }
 
 
