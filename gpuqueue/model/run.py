@@ -168,6 +168,8 @@ class NoteKind(str, Enum):
     HIDDEN_FAILURE = "hidden_failure"
     #: The run failed, and its log says that a port was in use already.
     PORT_TAKEN = "port_taken"
+    #: The run failed, and its log says that a command for loading an environment is not there.
+    NOT_ACTIVATED = "not_activated"
     #: The run failed, and its log says that it read the UUID of a device as a number.
     UUID_AS_NUMBER = "uuid_as_number"
     #: The run has left files in /dev/shm that no process uses.
@@ -243,6 +245,13 @@ def _of_port_taken(_note: RunNote) -> str:
     )
 
 
+def _of_not_activated(_note: RunNote) -> str:
+    return (
+        "a line with `module` or `conda activate` found no such command, so its environment was not loaded; activate "
+        "it in your shell and submit without that line: the job has your environment (docs/howto/conda-and-uv.md)"
+    )
+
+
 def _of_uuid_as_number(_note: RunNote) -> str:
     return (
         "it reads numbers from CUDA_VISIBLE_DEVICES, which has the UUIDs of its devices; submit it with --visible index"
@@ -272,6 +281,7 @@ _SENTENCES: Mapping[str, Callable[[RunNote], str]] = MappingProxyType(
         NoteKind.ENDED_PROCESSES.value: _of_ended_processes,
         NoteKind.HIDDEN_FAILURE.value: _of_hidden_failure,
         NoteKind.PORT_TAKEN.value: _of_port_taken,
+        NoteKind.NOT_ACTIVATED.value: _of_not_activated,
         NoteKind.UUID_AS_NUMBER.value: _of_uuid_as_number,
         NoteKind.LEFT_SHARED_MEMORY.value: _of_left_shared_memory,
         NoteKind.REMOVED_SHARED_MEMORY.value: _of_removed_shared_memory,

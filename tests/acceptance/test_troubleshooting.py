@@ -49,6 +49,8 @@ def output() -> tuple[tuple[str, ...], ...]:
     """Return the tokens of all texts that the code can print."""
     files = [path for room in ("gpuqueue", "workers") for path in (ROOT / room).rglob("*.py")]
     ours = {text for path in files for text in strings(ast.parse(path.read_text()))}
+    programs = (ROOT / "workers" / "inside" / "slurm" / "bin").iterdir()
+    ours |= {text for path in programs for text in re.findall(r"'([^'\n]+)'", path.read_text())}
     return tuple(map(tokens, ours | {os.strerror(number) for number in errno.errorcode}))
 
 

@@ -93,11 +93,18 @@ _HOST_FAILED = tuple(os.strerror(code) for code in (EAGAIN, EIO, EMFILE, ENFILE,
 #: How the shim's reasons for a failure begin before it knows the job's command. These reasons name nothing of the job.
 _NOT_YET_THE_JOBS = ("cannot prepare the process", "cannot make a control group", "cannot make a process")
 #: Texts in the log of a run that failed -> the note with a remedy. The first are those of a program that cannot listen
-#: on a port, because another process does: of the C library and of accelerate. A MIG instance has no number, so no
-#: option would help.
+#: on a port, because another process does: of the C library and of accelerate. The second are those of bash, of dash,
+#: of zsh and of conda. A MIG instance has no number, so no option would help.
 _HINTS = {
     NoteKind.PORT_TAKEN: re.compile(
         rb"EADDRINUSE|address already in use|another process is utilizing it", re.IGNORECASE
+    ),
+    NoteKind.NOT_ACTIVATED: re.compile(
+        rb": (?:module|ml|(?:micro)?mamba|conda|activate): (?:command )?not found"
+        rb"|command not found: (?:module|ml|(?:micro)?mamba|conda)$"
+        rb"|\bactivate: No such file or directory|/conda\.sh: No such file or directory"
+        rb"|Run '(?:conda|mamba) init'|configured to use '(?:conda|mamba) activate'",
+        re.MULTILINE,
     ),
     NoteKind.UUID_AS_NUMBER: re.compile(rb"invalid literal for int\(\) with base \d+: b?[\"'][\s\[]*(?:GPU|sim)-"),
 }

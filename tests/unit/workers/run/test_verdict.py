@@ -298,6 +298,34 @@ def test_a_run_whose_port_another_process_had_gets_one_hint(ending: Ending, log:
 
 
 @pytest.mark.parametrize(
+    ("log", "helps"),
+    [
+        (b"/home/ann/job.sh: line 5: module: command not found", True),
+        (b"job.sh: 5: module: not found", True),
+        (b"job.sh: line 5: ml: command not found", True),
+        (b"job.sh:5: command not found: conda", True),
+        (b"/var/lib/job.sh: line 4: conda: command not found", True),
+        (b"CondaError: Run 'conda init' before 'conda activate'", True),
+        (b"Your shell has not been properly configured to use 'conda activate'.", True),
+        (b"job.sh: line 3: activate: No such file or directory", True),
+        (b"job.sh: line 3: /opt/conda/bin/activate: No such file or directory", True),
+        (b"job.sh: line 3: /opt/conda/etc/profile.d/conda.sh: No such file or directory", True),
+        (b"job.sh: 3: .: activate: not found", True),
+        (b"job.sh: line 5: html: command not found", False),
+        (b"ModuleNotFoundError: No module named 'torch'", False),
+        (b"the module: not found in the registry", False),
+    ],
+)
+def test_a_run_whose_environment_was_not_loaded_gets_one_hint(log: bytes, *, helps: bool) -> None:
+    """Job files of a cluster load modules, and activate environments of conda."""
+    notes = [note.words for note in hints(FAILED, log + b"\n" + log + b"\n")]
+
+    assert helps is bool(notes)
+    assert not notes or [True] == ["the job has your environment" in words for words in notes]
+    assert [] == list(hints(Ending.from_status(0), log))
+
+
+@pytest.mark.parametrize(
     ("ending", "literal", "helps"),
     [
         (FAILED, b"'GPU-5a1c'", True),
