@@ -87,8 +87,10 @@ def skip_without_parts() -> None:
 
 def test_the_wheel_holds_what_an_installed_copy_needs(wheel: Path) -> None:
     """The wheel has the scripts, the migrations and both packages, and no tests."""
-    names = set(zipfile.ZipFile(wheel).namelist())
+    files = {file.filename: file.external_attr >> 16 for file in zipfile.ZipFile(wheel).infolist()}
+    names = set(files)
 
+    assert all(files[f"workers/inside/slurm/bin/{program}"] & 0o111 for program in ("srun", "scontrol"))
     for needed in (
         "gpuqueue/queue/lua/acts/claim.lua",
         "gpuqueue/migrations/env.py",

@@ -12,9 +12,11 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job_spec import JobSpec
 from gpuqueue.model.placement import Placement, Visible
 from gpuqueue.model.run import RunDevice
+from gpuqueue.model.slurm_variables import MARK
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.units import GIB, MIB
 from workers.run.environment import INSIDE, environment, threads_of
+from workers.run.signed_environment import SLURM_BIN
 
 
 def device(uuid: str, kind: DeviceKind, index: int | None = None) -> RunDevice:
@@ -44,6 +46,20 @@ def test_a_job_can_have_its_devices_by_index() -> None:
     env = environment(7, "1.abc", make_spec(visible=Visible.INDEX), devices, Path("/run"))
 
     assert "3,0" == env["CUDA_VISIBLE_DEVICES"]
+
+
+def test_a_script_for_sbatch_finds_srun_and_submits_jobs_without_it() -> None:
+    """The launcher of a host whose jobs run as their submitters adds it. A job that has no PATH gets a usable one."""
+    spec = make_spec(env={MARK: "{}", "PATH": "/bin"})
+
+    found = environment(7, "1.a", spec, (), Path("/run"))
+    by_launcher = environment(7, "1.a", spec, (), Path("/run"), as_submitters=True)
+    without = environment(7, "1.a", make_spec(env={MARK: "{}"}), (), Path("/run"))
+
+    assert (f"{SLURM_BIN}:/bin", "/bin") == (found["PATH"], by_launcher["PATH"])
+    assert (True, False) == ("BASH_ENV" in found, "BASH_ENV" in by_launcher)
+    assert f"{SLURM_BIN}:{os.defpath}" == without["PATH"]
+    assert {"PATH": "/bin", "PYTHONUNBUFFERED": "1"} == travelling(found)
 
 
 @pytest.mark.parametrize("uuid", ["MIG-b", "GPU-unknown"])
