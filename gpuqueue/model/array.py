@@ -9,8 +9,10 @@ id. Users write the member as ``A_k``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest
@@ -119,7 +121,7 @@ class Array:
     """The request of an array: its indexes, its concurrency limit ``at_once`` and the axes of its sweep.
 
     After ``max_failures`` failed members without a success the rest is held. None: as the site says; 0: never. The last
-    axis varies fastest.
+    axis varies fastest. Axes that are linked change together.
     """
 
     indexes: Indexes
@@ -132,7 +134,8 @@ class Array:
 
         Raises:
             BadRequest: there is no index, an index occurs twice or out of order, the text of the indexes is too long,
-                the concurrency limit or the number of failures is out of range, or two axes have the same name.
+                the concurrency limit or the number of failures is out of range, two axes have the same name, or the
+                first axis is linked.
 
         """
         if not self.indexes.ranges:
@@ -148,6 +151,8 @@ class Array:
         names = [axis.name.lower() for axis in self.axes]
         if len(set(names)) < len(names):
             raise BadRequest("two sweeps have the same name: give each its own (capitals make no difference)")
+        if self.axes and self.axes[0].linked:
+            raise BadRequest(f"the sweep of {self.axes[0].name} is linked to one before it, and there is none: add it")
 
     @classmethod
     def parse(cls, text: str) -> Array:
@@ -207,6 +212,22 @@ class Array:
             raise BadRequest(f"the sweeps have {count} combinations: at most {MOST_MEMBERS} go into one array")
         return cls(indexes=Indexes((range(count),)), at_once=at_once, axes=found)
 
+    @classmethod
+    def of_rows(cls, columns: Mapping[str, Sequence[str]]) -> Array:
+        """Return the array with a member for each row of *columns*: name of a parameter -> its value in each row.
+
+        Raises:
+            BadRequest: a name is invalid, or a value is empty.
+
+        """
+        rows = [*zip(*columns.values(), strict=True)]
+        values = {name: [*dict.fromkeys(each)] for name, each in columns.items()}
+        if prod(map(len, values.values())) == len(rows) and rows == [*product(*values.values())]:
+            return cls.sweep(sweeping.Axis(name, sweeping.exactly(each)) for name, each in values.items())
+        texts = enumerate((name, sweeping.exactly(each)) for name, each in columns.items())
+        axes = tuple(sweeping.Axis(name, text, linked=place > 0) for place, (name, text) in texts)
+        return cls(indexes=Indexes((range(len(rows)),)), axes=axes)
+
     def __len__(self) -> int:
         return len(self.indexes)
 
@@ -214,9 +235,13 @@ class Array:
         """Return the value of each placeholder in the member *index*: ``index`` and the name of each axis."""
         found: dict[str, str] = {}
         rest = index
+        together: list[Axis] = []
         for axis in reversed(self.axes):
-            rest, place = divmod(rest, len(axis))
-            found[axis.name] = axis.value(place)
+            together.append(axis)
+            if not axis.linked:
+                rest, place = divmod(rest, len(axis))
+                found |= {each.name: each.value(place % len(each)) for each in together}
+                together = []
         return {"index": str(index), **dict(reversed(found.items()))}
 
     def fill(self, text: str, index: int) -> str:

@@ -25,6 +25,8 @@ _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _AS_JSON = "@["
 #: How an axis is written that an earlier version would read in another way. It takes no name that begins so.
 _NEW = "@"
+#: How an axis is written that is linked to the one before it.
+_LINKED = "@+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +34,19 @@ class Axis:
     """One parameter of a sweep: its name, and its values as the user wrote them (``1e-3,1e-4`` or ``0..4``).
 
     Values that cannot be written like that, such as the lines of a file, are JSON after an @: ``@["a,b", "c"]``.
-    In an array of an earlier version ``all_commas`` separate values, also those in brackets and quotes.
+    In an array of an earlier version ``all_commas`` separate values, also those in brackets and quotes. A ``linked``
+    axis has the value at the place of the axis before it, in place of combinations with that one.
     """
 
     name: str
     text: str
     all_commas: bool = False
+    linked: bool = False
 
     AS_TEXT = (
         "A parameter of a sweep and its values, such as lr=1e-3,1e-4 or seed=0..4. After an @ in front of the name, "
-        "commas inside brackets and quotes separate nothing, and @[ begins a JSON list of the values."
+        "commas inside brackets and quotes separate nothing, and @[ begins a JSON list of the values. After @+, the "
+        "parameter changes together with the one before it."
     )
 
     def __post_init__(self) -> None:
@@ -94,11 +99,13 @@ class Axis:
             BadRequest: *text* is malformed.
 
         """
-        name, _, values = text.removeprefix(_NEW).partition("=")
-        return cls(name.strip(), values.strip(), all_commas=not text.startswith(_NEW) and _is_new(values.strip()))
+        linked = text.startswith(_LINKED)
+        name, _, values = text.removeprefix(_LINKED if linked else _NEW).partition("=")
+        all_commas = not text.startswith(_NEW) and _is_new(values.strip())
+        return cls(name.strip(), values.strip(), all_commas=all_commas, linked=linked)
 
     def __str__(self) -> str:
-        mark = _NEW if not self.all_commas and _is_new(self.text) else ""
+        mark = _LINKED if self.linked else _NEW if not self.all_commas and _is_new(self.text) else ""
         return f"{mark}{self.name}={self.text}"
 
     @property
@@ -126,6 +133,12 @@ class Axis:
 def listing(values: Iterable[str]) -> str:
     """Return the text of an axis with exactly these *values*, whatever characters they have."""
     return f"@{json.dumps([*values], ensure_ascii=False)}"
+
+
+def exactly(values: Iterable[str]) -> str:
+    """Return the text of an axis with these *values*, as :func:`joined` does if none is a range or has space around."""
+    texts = [*values]
+    return listing(texts) if any(".." in each or each != each.strip() for each in texts) else joined(texts)
 
 
 def split(text: str) -> list[str]:

@@ -73,7 +73,7 @@ export function Request({ view, path }) {
           ${snapshot ? html`<${Fact} label="Code">a copy of its own, snapshot <code>${snapshot.slice(0, 12)}</code>${spec.keep.length ? html`, keeps <code>${spec.keep.join(" ")}</code>` : null}. Its files: <code>gpuqueue fetch ${labelOf(job)}</code><//>
             ${git ? html`<${Fact} label="Changes"><${Diff} path=${path} /><//>` : null}` : null}
           ${spec.environment ? html`<${Fact} label="Python">environment <bdi>${spec.environment}</bdi><//>` : spec.interpreter ? html`<${Fact} label="Python"><code>${spec.interpreter}</code><//>` : null}
-          ${spec.array ? html`<${Fact} label="Members"><code>${spec.array.axes.map((each) => each.replace(/^@/, "")).join("  ") || spec.array.indexes}</code>${spec.array.at_once ? `, at most ${spec.array.at_once} at once` : ""}<//>` : null}
+          ${spec.array ? html`<${Fact} label="Members"><code>${spec.array.axes.map((each) => each.replace(/^@\+?/, "")).join("  ") || spec.array.indexes}</code>${spec.array.at_once ? `, at most ${spec.array.at_once} at once` : ""}<//>` : null}
         ` : html`<${Fact} label="Command"><span class="none">only ${spec.account.name} and administrators see it</span><//>`}
       </dl>
       ${view.rights.arguments ? html`<${Environment} env=${spec.env} />` : null}

@@ -13,6 +13,12 @@ from gpuqueue.model.sweep import Axis
 from gpuqueue.model.validation import sweeps
 
 
+def _column(rows: int) -> st.SearchStrategy[list[str]]:
+    """Return the values of one parameter in so many rows."""
+    value = st.sampled_from(["0", "1..3", "[1,2]", "a,b", "it's", '"', "@x", " "]) | st.text("ab {}=", min_size=1)
+    return st.lists(value, min_size=rows, max_size=rows)
+
+
 @pytest.mark.parametrize(
     ("text", "members"),
     [("0-3", [0, 1, 2, 3]), ("7", [7]), ("0-6:3", [0, 3, 6]), ("1,5,7-9", [1, 5, 7, 8, 9]), ("0-5:2", [0, 2, 4])],
@@ -200,6 +206,37 @@ def test_each_combination_comes_once(values: list[list[str]]) -> None:
     found = {tuple(sweep.values(index).items())[1:] for index in sweep.indexes}
 
     assert len(sweep) == len(found)
+
+
+@given(st.integers(1, 5).flatmap(lambda rows: st.lists(_column(rows), min_size=1, max_size=4)))
+def test_each_row_is_a_member_in_its_place(columns: list[list[str]]) -> None:
+    """Rows that are no combinations are linked axes; the text in the store, and in a signed job, has the same rows."""
+    named = {f"a{place}": column for place, column in enumerate(columns)}
+    array = Array.of_rows(named)
+
+    read = Array(indexes=array.indexes, axes=tuple(Axis.parse(str(axis)) for axis in array.axes))
+
+    assert [*zip(*columns, strict=True)] == [tuple(read.values(index).values())[1:] for index in read.indexes]
+
+
+def test_rows_that_are_all_combinations_are_a_sweep() -> None:
+    """People read lr=0.1,0.01 and not each value as often as it occurs. A range stays the text it is."""
+    all_of_them = {"lr": ["0.1", "0.1", "0.01", "0.01"], "opt": ["adam", "sgd", "adam", "sgd"]}
+    drawn = {"lr": ["0.1", "0.02", "0.1"], "opt": ["adam", "sgd", "sgd"], "data": ["0..4", "0..4", "1..4"]}
+
+    assert ["lr=0.1,0.01", "opt=adam,sgd"] == [str(axis) for axis in Array.of_rows(all_of_them).axes]
+    assert ["lr=0.1,0.02,0.1", "@+opt=adam,sgd,sgd", '@+data=@["0..4", "0..4", "1..4"]'] == [
+        str(axis) for axis in Array.of_rows(drawn).axes
+    ]
+
+
+def test_linked_axes_and_others_can_be_mixed() -> None:
+    """Linked ones change together. Too few values begin again, since a member must never be without one."""
+    array = Array(indexes=Indexes.parse("0-3"), axes=tuple(map(Axis.parse, ("a=1,2", "@+b=x,y", "c=7,8", "@+d=z"))))
+
+    assert ["1x7z", "1x8z", "2y7z", "2y8z"] == [array.fill("{a}{b}{c}{d}", index) for index in array.indexes]
+    with pytest.raises(BadRequest, match="the sweep of a is linked to one before it, and there is none"):
+        Array(indexes=Indexes.parse("0-3"), axes=(Axis.parse("@+a=1,2"),))
 
 
 @pytest.mark.parametrize(("text", "member"), [("17", None), ("17_2", Member(17, 2)), ("17_5-9", None)])
