@@ -26,12 +26,17 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function and its arguments. *key* names the call for an executor with a key; by default its number does."""
+    """A function and its arguments. *key* names the call for an executor with a key; by default its number does.
+
+    *values* are what people see of it beside the function: as of a member of a sweep. All calls of an array have values
+    of the same names.
+    """
 
     fn: Callable[..., Any]
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     key: str | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

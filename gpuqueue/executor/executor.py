@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,11 @@ from gpuqueue.executor import calls as wire
 from gpuqueue.executor import inside
 from gpuqueue.executor.calls import Call
 from gpuqueue.executor.future import Future
+from gpuqueue.executor.options import defaults
 from gpuqueue.executor.submissions import About, KeptCalls, Submission, Submissions
 from gpuqueue.executor.watcher import TRAVELLING, Watcher
+from gpuqueue.model import validation
+from gpuqueue.model.array import Array
 from gpuqueue.model.code_snapshot import CodeWith
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_request import JobRequest
@@ -29,8 +32,6 @@ from gpuqueue.system.command_line import working_directory
 from gpuqueue.system.environment import given_variables
 from gpuqueue.text.sanitize import name_of
 
-#: The fields of a request that the executor decides.
-_OURS = frozenset({"command", "args", "array", "sweep", "each_line", "dedupe", "given_in", "probe"})
 #: How many of the newest jobs with a key are searched for one whose id was lost with its program.
 MOST_LOST = 1000
 #: Those that only an array has.
@@ -170,7 +171,8 @@ class Executor(concurrent.futures.Executor):
             path = wire.module_path(cwd, travels=travels, is_far=is_far)
             content = wire.packed([pickled[place] for place in places], path)
             submission.write(content)
-            request = _request(submission, options, content if travels else None, is_far=is_far)
+            values = [calls[place].values for place in places]
+            request = _request(submission, values, options, content if travels else None, is_far=is_far)
             if self._submissions.key is not None:
                 tags = (*request.tags, self._submissions.key)
                 request = replace(request, dedupe=submission.dedupe, tags=tags)
@@ -263,25 +265,40 @@ def check_options(options: Mapping[str, Any]) -> None:
         BadRequest: one is no argument of a submit, or is decided by the executor.
 
     """
-    known = {each.name for each in fields(JobRequest)} - _OURS
+    known = defaults()
     for name in options:
         if name not in known:
             raise BadRequest(f"{name} is no option of an executor: there are {', '.join(sorted(known))}")
 
 
 def _request(
-    submission: Submission, options: Mapping[str, Any], travelling: bytes | None, *, is_far: bool
+    submission: Submission,
+    values: Sequence[Mapping[str, str]],
+    options: Mapping[str, Any],
+    travelling: bytes | None,
+    *,
+    is_far: bool,
 ) -> JobRequest:
-    """Return the request for a job with the calls of *submission*, whose content is *travelling* if the code does."""
+    """Return the request for a job with the calls of *submission*, whose content is *travelling* if the code does.
+
+    *values* are those of each call.
+    """
     about = submission.about
     given = {name: value for name, value in options.items() if about.is_array or name not in _OF_ARRAYS}
     function = about.functions[0]
     given.setdefault("name", function.rpartition(".")[2][:MAX_NAME])
     if not is_far and given.get("environment") is None:
         given.setdefault("python", sys.executable)
+    words = [function, *(f"{name}={value}" for name, value in values[0].items())]
     if about.is_array:
         given["array"] = f"0-{len(about.names) - 1}"
         given.setdefault("max_failures", 0)  # who waits for all results would wait for held members
+    if about.is_array and values[0]:
+        limits = {name: given.pop(name) for name in _OF_ARRAYS if given.get(name) is not None}
+        limits = {name: validation.count(name, value) for name, value in limits.items()}
+        array = Array.of_rows({name: [each[name] for each in values] for name in values[0]})
+        given["array"] = replace(array, **limits)
+        words[1:] = [f"{name}={{{name}}}" for name in values[0]]
     folder, script = str(submission.folder), inside.__file__
     if travelling is not None:
         folder, script = TRAVELLING, f"{TRAVELLING}/call.py"
@@ -291,4 +308,4 @@ def _request(
         given["snapshot"] = CodeWith(content, root)
         given["keep"] = (*given.get("keep", ()), f"/{TRAVELLING}/*{inside.RESULT}")
     env = {**given_variables(given.pop("env", None)), inside.FOLDER: folder}
-    return JobRequest(script, [function], env=env, **given)
+    return JobRequest(script, words, env=env, **given)
