@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import pickle
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -14,6 +16,7 @@ from dataclasses import field
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from gpuqueue.errors import BadRequest, GpuQueueError, NoResult, install_extra
@@ -76,17 +79,32 @@ def pickled(call: Call, many: Sequence[Sequence[Any]] | None = None) -> bytes:
         BadRequest: the function or an argument cannot be pickled.
 
     """
-    import cloudpickle  # noqa: PLC0415 - an extra, and slow to import
-
     calls = [(tuple(call.args), dict(call.kwargs))] if many is None else [(tuple(each), {}) for each in many]
     try:
-        found: bytes = cloudpickle.dumps((call.fn, calls, many is None), protocol=pickle.HIGHEST_PROTOCOL)
+        with io.BytesIO() as file:
+            _pickler()(file, protocol=pickle.HIGHEST_PROTOCOL).dump((call.fn, calls, many is None))
+            found = file.getvalue()
     except Exception as error:
         why = short(str(error) or type(error).__name__, 200)
         raise BadRequest(
             f"the call of {call.name} cannot be sent to a job, since it cannot be pickled: {why}"
         ) from error
     return found
+
+
+@functools.cache
+def _pickler() -> Any:
+    """Return the pickler of cloudpickle, but code has the name of its file: a traceback from a job shows its lines."""
+    from cloudpickle import Pickler  # noqa: PLC0415 - an extra, and slow to import
+
+    reduce = Pickler.dispatch_table[CodeType]
+
+    def with_file(code: CodeType) -> Any:
+        make, parts = reduce(code)
+        return make, tuple(code.co_filename if each == "<dynamic-code>" else each for each in parts)
+
+    table = ChainMap({CodeType: with_file}, Pickler.dispatch_table)
+    return type("PicklerWithFiles", (Pickler,), {"dispatch_table": table})
 
 
 def packed(calls: Sequence[bytes], path: Sequence[str]) -> bytes:

@@ -40,6 +40,19 @@ def outcome(folder: Path, number: int = 0) -> Future[Any]:
     return future
 
 
+def test_a_traceback_of_a_function_by_value_shows_its_lines(tmp_path: Path) -> None:
+    """A function of the main program, too. cloudpickle leaves the name of its file out, and so nobody saw the line."""
+
+    def fails() -> float:
+        return 1 / 0
+
+    write(tmp_path, Call(fails))
+
+    done = run(tmp_path)
+
+    assert f'File "{__file__}", line {fails.__code__.co_firstlineno + 1}, in fails\n    return 1 / 0' in done.stderr
+
+
 def test_a_call_comes_back_with_its_value(tmp_path: Path) -> None:
     """Each number is a call of its own: a function of a module, a closure, a partial, and one with keywords."""
     step = 5
