@@ -226,6 +226,7 @@ def test_a_team_works_on_one_machine(team: Team, tmp_path: Path) -> None:
     _only_signed_jobs_start(team)
     _a_worker_that_was_taken_over_reaches_little(team, hers)
     _her_code_travels(team)
+    _her_functions_run(team)
     _bob_reaches_nothing(team, hers)
     _bob_forges_no_name(team)
     _the_worker_dies(team)
@@ -337,6 +338,20 @@ def _her_code_travels(team: Team) -> None:
     ]
     refused = machine.person("bob", "ls", where)
     assert (True, "Permission denied" in refused.stderr) == (refused.returncode != 0, True)
+
+
+def _her_functions_run(team: Team) -> None:
+    """Calls of an executor run as alice in her closed home, and in a copy of her code; she gets the results."""
+    program = "/home/alice/functions/who.py"
+    team.machine.root("install", "-d", "-o", "alice", "/home/alice/functions")
+    team.machine.write(program, FUNCTIONS, owner="alice")
+    done = team.machine.person("alice", f"{BIN}/python", program)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    first, second = map(ast.literal_eval, done.stdout.splitlines())
+    assert [(number, "alice", "/home/alice") for number in (1, 2)] == first
+    assert [(1, "alice"), (2, "alice")] == [each[:2] for each in second]
+    assert all(each[2].endswith("/code/tree") for each in second)
 
 
 def _bob_reaches_nothing(team: Team, hers: int) -> None:
@@ -521,17 +536,3 @@ def _uninstalled(team: Team) -> None:
     purged = machine.gpuqueue("uninstall", "--yes", "--purge")
     assert 0 == purged.returncode, purged.stderr
     assert team.before == _traces(machine)
-
-
-def test_functions_run_as_their_submitter(team: Team) -> None:
-    """Calls of an executor run as alice in her closed home, and in a copy of her code; she gets the results."""
-    program = "/home/alice/functions/who.py"
-    team.machine.root("install", "-d", "-o", "alice", "/home/alice/functions")
-    team.machine.write(program, FUNCTIONS, owner="alice")
-    done = team.machine.person("alice", f"{BIN}/python", program)
-
-    assert (0, "") == (done.returncode, done.stderr)
-    first, second = map(ast.literal_eval, done.stdout.splitlines())
-    assert [(number, "alice", "/home/alice") for number in (1, 2)] == first
-    assert [(1, "alice"), (2, "alice")] == [each[:2] for each in second]
-    assert all(each[2].endswith("/code/tree") for each in second)
