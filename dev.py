@@ -311,7 +311,8 @@ def set_up(*extras: str) -> None:
         return
     # Python compiles a module at its first import. Most modules of torch are never imported, so pip compiles none.
     plugins = [word for plugin in PLUGINS for word in ("-e", f"{plugin}[test]")] if "test" in extras else []
-    code = install(python, "--no-compile", *plugins, "-e", f"{ROOT}[{','.join(extras)}]")
+    # This package comes first: pip looks for what a plug-in needs of it among the packages that it knows already.
+    code = install(python, "--no-compile", "-e", f"{ROOT}[{','.join(extras)}]", *plugins)
     if code:
         sys.exit(code)
     valid = [other for other in known if other.endswith(digest)]

@@ -26,7 +26,7 @@ def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     module.VENV, module.BIN, module.INSTALLED = tmp_path, tmp_path / "bin", tmp_path / "installed.txt"
     module.PLUGINS, module.installs, module.plugins = (), [], []
     module.install = lambda python, *words: (
-        module.installs.append((Path(python), words[-1])) or module.plugins.append(words[1:-2]) or 0
+        module.installs.append((Path(python), words[2])) or module.plugins.append(words[3:]) or 0
     )
     return module
 

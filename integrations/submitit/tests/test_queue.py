@@ -158,29 +158,19 @@ def test_a_preempted_job_goes_on_from_its_checkpoint(
     assert "COMPLETED" == job.state
 
 
+@pytest.mark.full
 def test_a_job_goes_on_from_its_checkpoint_after_its_time(
     executor: submitit.AutoExecutor, running_queue: Site, training: Training
 ) -> None:
     """The queue sends the signal, and starts the job again under the same id."""
-    job = executor.submit(training)
-    until(training.begun.exists, what="the training has begun")
-    os.kill(int(training.begun.read_text()), signal.SIGUSR2)  # as the queue does before the time limit
-
-    assert f"resumed after {training.begun.read_text()}" == job.result()
-    assert (2, 1) == ((known := running_queue.client.jobs.get(job.job_id)).attempt, known.requeues)
-    assert "(2 remaining timeouts)" in (job.stdout() or "")
-
-
-@pytest.mark.full
-def test_the_queue_sends_the_signal_before_the_time_limit(
-    executor: submitit.AutoExecutor, running_queue: Site, training: Training
-) -> None:
-    """A real time limit has the same result as the signal above."""
     executor.update_parameters(timeout_min=1, gpuqueue_signal_delay_s=30)
     job = executor.submit(training)
 
-    assert job.result().startswith("resumed after")
-    assert 1 == running_queue.client.jobs.get(job.job_id).requeues
+    result = job.result()
+    assert f"resumed after {training.begun.read_text()}" == result
+    known = running_queue.client.jobs.get(job.job_id)
+    assert (2, 1) == (known.attempt, known.requeues)
+    assert "(2 remaining timeouts)" in (job.stdout() or "")
 
 
 @pytest.mark.full
