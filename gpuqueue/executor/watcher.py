@@ -78,9 +78,10 @@ class Watcher:
                         self._give_up(each, error)
 
     def _report_held(self, job: Job) -> None:
-        """Log once that *job* is held: a program that waits for it waits for a person."""
-        if job.id not in self._held:
-            self._held.add(job.id)
+        """Log that *job*, or its array, is held: a program that waits for it waits for a person. Each once."""
+        whole = job.id if job.member is None else job.member.array_id
+        if whole not in self._held:
+            self._held.add(whole)
             _logger.warning("job %s is held: gpuqueue why %s", job.label, job.label)
 
     def _left(self) -> list[Future]:

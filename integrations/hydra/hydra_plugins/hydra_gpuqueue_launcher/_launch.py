@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +85,15 @@ def launch(
     values = values_of(job_overrides)
     calls = [Call(app, (config, state), values=each) for config, each in zip(configs, values, strict=True)]
     try:
-        with Client() as client:
+        with Client() as client, ctrl_c.CtrlC() as interrupt:  # no array is left whose id nobody has seen
             executor = Executor(client=client, **{"name": str(hydra.job.name), **given(options)})
-            with ctrl_c.CtrlC() as early:  # Ctrl-C must not leave an array whose id nobody has seen
-                futures = executor.submit_array(calls)
+            futures = executor.submit_array(calls)
             name, _, is_member = futures[0].job.partition("_")
             what = f"array {name} of {len(calls)} jobs" if is_member else f"job {name}"
             log.info("gpuqueue: %s, sweep output dir : %s", what, hydra.sweep.dir)
             for number, each in enumerate(job_overrides, first_number):
                 log.info("\t#%d : %s", number, " ".join(filter_overrides(each)))
-            _wait(client, executor, name, futures, early)
+            _wait(client, executor, name, futures, interrupt)
             return [_returned(*each) for each in zip(futures, configs, strict=True)]
     except GpuQueueError as error:
         raise CompactHydraException(f"gpuqueue: {error}") from error
@@ -116,8 +116,8 @@ def values_of(job_overrides: Sequence[Sequence[str]]) -> list[dict[str, str]]:
     return [{name: job.get(key) or "''" for key, name in names.items()} for job in jobs]
 
 
-def _wait(client: Client, executor: Executor, name: str, futures: Sequence[Future], early: ctrl_c.CtrlC) -> None:
-    """Wait until the array *name* has ended. Ctrl-C, an *early* one too, asks what to do with it, as ``gpuqueue run``.
+def _wait(client: Client, executor: Executor, name: str, futures: Sequence[Future], interrupt: ctrl_c.CtrlC) -> None:
+    """Wait until the array *name* has ended. Ctrl-C asks what to do with it, as it does for ``gpuqueue run``.
 
     Raises:
         SystemExit: as for ``GpuQueueLauncher.launch``.
@@ -125,11 +125,11 @@ def _wait(client: Client, executor: Executor, name: str, futures: Sequence[Futur
     """
     while True:
         try:
-            early.check()
-            wait(futures)
-            executor.shutdown()
+            interrupt.check()
+            if not wait(futures, ctrl_c.POLL_S).not_done:
+                executor.shutdown()
+                return
         except KeyboardInterrupt:
-            early.forget()
             # Where nobody can be asked nobody is left who would read the results either.
             choice = ctrl_c.Choice.CANCEL
             if ctrl_c.can_ask():
@@ -137,13 +137,13 @@ def _wait(client: Client, executor: Executor, name: str, futures: Sequence[Futur
             if choice is ctrl_c.Choice.CANCEL:
                 client.jobs.cancel(name)
                 log.info("gpuqueue: job %s is cancelled", name)
-                executor.shutdown()
+                with suppress(KeyboardInterrupt):  # the third one: do not wait for the ends of its processes
+                    executor.shutdown()
                 raise SystemExit(INTERRUPTED) from None
             if choice is ctrl_c.Choice.DETACH:
                 log.info("gpuqueue: job %s goes on: gpuqueue wait %s", name, name)
                 raise SystemExit(LEFT) from None
-        else:
-            return
+            interrupt.forget()
 
 
 def _returned(future: Future, config: DictConfig) -> JobReturn:
