@@ -30,6 +30,7 @@ from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
+from workers.measure.output import OutputWatch
 from workers.measure.sampler import Sampler
 from workers.run import process_tree
 from workers.run.directory import ENTERED
@@ -77,6 +78,7 @@ class Worker:
         self._monitor = DeviceMonitor(settings, backend, self.runs, clock)
         self._admission = AdmissionCheck(settings, self._monitor, device, clock)
         self._sampler = Sampler(self._monitor, self.runs, clock, settings.on_wrong_device)
+        self._output = OutputWatch(self.runs, clock)
         self._adoption = Adoption(
             settings, self.queue, self.runs, worker=self.name, near=distances_from(backend, device)
         )
@@ -127,6 +129,7 @@ class Worker:
             "heartbeats": self._heartbeats.loop,
             "keeper": self._heartbeats.keep,
             "sampler": self._sampler.loop,
+            "output": self._output.loop,
             "reaper": self._reaper.loop,
             "pruner": self._pruner.loop,
             "listener": self._listen,

@@ -16,11 +16,12 @@ from gpuqueue.client.run_logs import delivered_log, is_whole, own_log, time_of
 from gpuqueue.client.wait import POLL_S, HeldMessage, recorded
 from gpuqueue.errors import HistoryUnreachable, Refused, Unreachable
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job import Job, JobState
-from gpuqueue.system.logs import LOG, LOGS, STDERR, LogTail, last_bytes
+from gpuqueue.model.job import Job
+from gpuqueue.system.logs import LOG, STDERR, LogTail, last_bytes
 from gpuqueue.text.units import format_duration
 
 if TYPE_CHECKING:
+    from gpuqueue.client import progress as progresses
     from gpuqueue.client import terminal as terminals
     from gpuqueue.client.log_places import Tail
     from gpuqueue.client.terminal import JobTerminal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import Record, Run
 else:
+    progresses = later("gpuqueue.client.progress")
     terminals = later("gpuqueue.client.terminal")
     runs = later("gpuqueue.model.run")
 
@@ -137,29 +139,14 @@ class Logs:
             tail.warn(f"the log is on another host: this is what was delivered of it until {time_of(path)}")
 
     def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:
-        """Return the progress of the running jobs of *jobs* that report it in their logs, by job id.
+        """Return the progress of the running jobs of *jobs* whose output shows it, by job id.
 
         *logs* maps ids of jobs to log paths (:class:`gpuqueue.model.run.Listing`). Without it, the queue is asked
         for each path.
         """
-        from gpuqueue.model.progress import TAIL_BYTES, progress_in  # noqa: PLC0415 - lazy import for startup time
-
-        found = {}
-        for job in jobs:
-            if job.state is not JobState.RUNNING or job.host != self._connection.settings.own_host:
-                continue
-            path = self._current_log(job.id) if logs is None else _path(logs.get(job.id))
-            names = LOGS[::-1] if job.spec.separate_stderr else LOGS[:1]  # tqdm draws its bars on standard error
-            ends = (last_bytes(path.with_name(name), TAIL_BYTES) for name in names) if path is not None else ()
-            progress = next((each for each in map(progress_in, ends) if each is not None), None)
-            if progress is not None:
-                found[job.id] = progress
-        return found
-
-    def _current_log(self, job_id: int) -> Path | None:
-        record = self._connection.queue.jobs.record(job_id)
-        run = record.last_run if record is not None else None
-        return None if run is None else _path(run.log_path)
+        jobs = list(jobs)
+        found = progresses.own_progress(self._connection, jobs, logs)
+        return progresses.with_usual(self._connection, jobs, found)
 
     def follow(
         self,
@@ -299,10 +286,6 @@ def _is_gone(path: Path) -> bool:
     except OSError:  # not permitted: opening the log reports the error
         return False
     return False
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None
 
 
 def _ignored(_job: Job) -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
-from gpuqueue.clock import from_epoch_ms
-from gpuqueue.errors import HistoryUnreachable, Unreadable
+from gpuqueue.client.progress import Usual, own_progress, runs_before, usual_of, with_usual
+from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Member
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.preemption import parse_preempt
+from gpuqueue.model.progress import Progress
 from gpuqueue.queue.explanation import Explanation
 from gpuqueue.queue.lease import SILENT_HEARTBEATS
 
@@ -22,19 +23,6 @@ if TYPE_CHECKING:
     from gpuqueue.model.why_sentences import WhySentences
     from gpuqueue.queue.explanation import Preemption, Verdict
     from gpuqueue.queue.lease import DeviceStatus
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Usual:
-    """Usual duration of a running job, from earlier runs of the same user and name.
-
-    Only runs that lasted at least as long as the job has by now are counted. ``median_s`` and ``p90_s`` are durations
-    of whole runs in seconds. ``runs`` is the number of runs counted.
-    """
-
-    median_s: float
-    p90_s: float
-    runs: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +43,8 @@ class Why:
     usual: Mapping[int, Usual] = field(default_factory=dict)
     #: Number of earlier runs, for each of ``others`` that has lasted longer than all earlier runs of its name.
     outlived: Mapping[int, int] = field(default_factory=dict)
+    #: The progress of the runs that must end first, by the id of the job, where their output shows it.
+    progress: Mapping[int, Progress] = field(default_factory=dict)
     #: Wait after which devices are reserved for a job, in seconds (None: never), and reservations per host at a time.
     reserve_after_s: float | None = None
     reservations: int = 0
@@ -106,22 +96,6 @@ def named_by(explanation: Explanation) -> set[int]:
     return runs | {device.reserved_for for device in explanation.devices if device.reserved_for is not None}
 
 
-def usual_of(durations_s: Iterable[float], *, elapsed_s: float) -> Usual | None:
-    """Return the usual duration among runs of *durations_s*, for a run that has lasted *elapsed_s*.
-
-    Return None if no run lasted that long. The quantiles are nearest ranks, so each is an observed duration.
-    """
-    longer = sorted(each for each in durations_s if each >= elapsed_s)
-    if not longer:
-        return None
-    return Usual(median_s=_rank(longer, 50), p90_s=_rank(longer, 90), runs=len(longer))
-
-
-def _rank(ordered: Sequence[float], percent: int) -> float:
-    """Return the smallest value that at least *percent* of all values do not exceed."""
-    return ordered[max(1, -(-len(ordered) * percent // 100)) - 1]
-
-
 def why(connection: Connection, job: int | str) -> Why:
     """Return why a job waits: what blocks it on each device, its place in the order, when it may start.
 
@@ -141,7 +115,8 @@ def why(connection: Connection, job: int | str) -> Why:
     named = named_by(explanation) | {each.job_id for each in asked.awaits}
     named |= {status.reservation.job_id for status in devices.values() if status.reservation is not None}
     others = {each: other for each in named if (other := _seen(connection, each)) is not None}
-    usual, outlived = _usual(connection, _unlimited(explanation, others))
+    in_the_way = [others[each] for each in explanation.runs_in_the_way if each in others]
+    usual, outlived = _usual(connection, [each for each in in_the_way if each.spec.time_limit_s is None])
     settings = connection.settings
     return Why(
         job=asked,
@@ -150,6 +125,7 @@ def why(connection: Connection, job: int | str) -> Why:
         others=others,
         usual=usual,
         outlived=outlived,
+        progress=with_usual(connection, in_the_way, own_progress(connection, in_the_way)),
         reserve_after_s=settings.reserve_after_s,
         reservations=settings.reservations,
         silent_after_s=SILENT_HEARTBEATS * settings.heartbeat_s,
@@ -169,12 +145,6 @@ def _with_its_array(connection: Connection, member: Member) -> Explanation | Non
     return explanation.behind(array.tally.left.before(member.index))
 
 
-def _unlimited(explanation: Explanation, others: Mapping[int, Job]) -> list[Job]:
-    """Return the jobs whose runs block the job and have no time limit."""
-    found = [others[each] for each in explanation.runs_in_the_way if each in others]
-    return [each for each in found if each.spec.time_limit_s is None]
-
-
 def _seen(connection: Connection, job_id: int) -> Job | None:
     try:
         return connection.queue.jobs.get(job_id)
@@ -191,16 +161,10 @@ def _usual(connection: Connection, jobs: Sequence[Job]) -> tuple[dict[int, Usual
     """
     found: dict[int, Usual] = {}
     outlived: dict[int, int] = {}
-    now = from_epoch_ms(connection.queue.now_ms())
-    for job in jobs:
-        try:
-            before = connection.database.durations_s(user=job.spec.account.name, name=job.spec.name)
-        except HistoryUnreachable:
-            break
-        elapsed_s = (now - job.started_at).total_seconds() if job.started_at else 0.0
-        usual = usual_of(before, elapsed_s=elapsed_s)
+    for job, durations_s, elapsed_s in runs_before(connection, jobs):
+        usual = usual_of(durations_s, elapsed_s=elapsed_s)
         if usual is not None:
             found[job.id] = usual
-        elif before:
-            outlived[job.id] = len(before)
+        elif durations_s:
+            outlived[job.id] = len(durations_s)
     return found, outlived

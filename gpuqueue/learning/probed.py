@@ -1,7 +1,7 @@
 """What the run of a probe shows: the memory and the time to ask for. Pure.
 
 The memory follows the rule for earlier runs (:mod:`gpuqueue.learning.rule`), as ``--mem auto`` does for the next job.
-The time is that of the run, or of a whole run by the share that its last progress bar shows, and half as much again.
+The time is that of the run, or of a whole run by the share that its output shows, and half as much again.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import math
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.learning.past_run import OnDevice, PastRun, Proof, kind_of, on_devices, proof_of
 from gpuqueue.learning.rule import learned
-from gpuqueue.model.progress import Progress
+from gpuqueue.model.progress import LEAST_SHARE, Progress
 from gpuqueue.model.run import EndingKind, Run
 
 #: The time to ask for, as a multiple of the time that a whole run takes.
 TIME_FACTOR = 1.5
-#: The least share of the work from which the time of the whole is derived. The start of a program counts for too much
-#: in less.
-LEAST_SHARE = 0.01
 #: Times are rounded up to these steps, in seconds: up to an hour, up to a day, and above.
 _STEPS = ((3600, 60), (86400, 600), (math.inf, 3600))
 

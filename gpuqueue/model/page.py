@@ -120,12 +120,16 @@ class JobPlace:
     ``start_at`` is known only if no other job may take the room. ``room_at`` is when there is room at the latest, for
     it or for a job before it; each is None if a run in the way has no time limit. ``reserved``: devices are reserved
     for the job. ``never``: no device can run it as the site is now. ``words`` say this, but for the times.
+    ``runs`` are the jobs that must end first. If one has no time limit, ``about_at`` is when they have probably ended,
+    by their progress.
     """
 
     ahead: int
     words: str
     start_at: datetime | None = None
     room_at: datetime | None = None
+    about_at: datetime | None = None
+    runs: tuple[int, ...] = ()
     reserved: bool = False
     never: bool = False
 

@@ -39,12 +39,13 @@ class RelayRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunProgress:
-    """The progress of a run as its host has read it from the log: the done share, 0 to 1, and the words next to it."""
+    """The progress of a run as its worker has read it from the output: the fields of a ``Progress``."""
 
     job: int
     token: str
     share: float
-    words: str
+    counts: str = ""
+    left_s: float | None = None
 
 
 class DeliveredFile(str, Enum):

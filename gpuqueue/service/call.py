@@ -220,7 +220,14 @@ class Call:
             explanation = explanation_without_arguments(explanation)
         others = {each: self.job(job) for each, job in why.others.items() if self.sees(job)}
         devices = {each.device.uuid: each for each in self.devices(why.devices.values())}
-        return replace(why, job=self.job(why.job), explanation=explanation, others=others, devices=devices)
+        shown = {each: why.progress[each] for each in why.progress if self.reads_log_of(others.get(each))}
+        return replace(
+            why, job=self.job(why.job), explanation=explanation, others=others, devices=devices, progress=shown
+        )
+
+    def reads_log_of(self, job: Job | None) -> bool:
+        """Return whether the caller may read the log of *job*, and so see its progress."""
+        return job is not None and self.may(Action.SEE_LOGS, job.spec.account)
 
     def devices(self, devices: Iterable[DeviceStatus]) -> tuple[DeviceStatus, ...]:
         """Return *devices* as the caller may see them: why a host could not start a job names its arguments."""

@@ -1,10 +1,9 @@
 """The progress of jobs that run on other hosts.
 
-It is in the ends of their logs, which are on those hosts. The relay of a host reads it when somebody looks at the
-queue: one short request for all runs of the host, whose answer all viewers share for a second. So it costs nothing
-while nobody looks. If workers wrote it to the store instead, each heartbeat would read logs and make a write to the
-store longer, and everybody with access to the store could read it without the right to see the output. Sending the
-logs would move gigabytes for one line.
+The workers of those hosts read it from the logs, and keep it beside them. The relay of a host sends it when somebody
+looks at the queue: one short request for all runs of the host, whose answer all viewers share for a second. If workers
+wrote it to the store instead, each heartbeat would make a write to the store longer, and everybody with access to the
+store could read it without the right to see the output. Sending the logs would move gigabytes for one line.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from gpuqueue.model.progress import Progress
 from gpuqueue.model.relay import RunProgress
 from gpuqueue.service.relay_requests import ProgressRequest
 from gpuqueue.service.relays import Relays
+from gpuqueue.system.progress_file import MOST_COLUMNS
 from gpuqueue.text.sanitize import short
+from gpuqueue.text.units import MAX_S
 
 #: For how long an answer is new, and for how long it is shown if no newer one comes, in seconds.
 FRESH_S, SHOWN_S = 1.0, 10.0
 #: How long viewers wait for an answer, and for how long a host that was late is not asked again, in seconds.
 WAIT_S, LATE_S = 1.0, 10.0
-#: Longest text next to a progress bar, in columns.
-MOST_COLUMNS = 80
 #: Most hosts whose progress is kept.
 MOST_HOSTS = 1000
 
@@ -96,10 +95,12 @@ class HostProgress:
 
 
 def _checked(runs: Iterable[RunProgress]) -> Known:
-    """Return what a host says of its runs, without what cannot be. The words were read from logs there."""
+    """Return what a host says of its runs, without what cannot be. The counts were read from logs there."""
     found = {}
     for run in runs:
         attempt = run.token.partition(".")[0]
         if 0 <= run.share <= 1 and attempt.isascii() and attempt.isdecimal() and len(attempt) < 10:  # noqa: PLR2004 - digits
-            found[run.job, int(attempt)] = Progress(share=run.share, words=short(run.words, MOST_COLUMNS))
+            left_s = None if run.left_s is None else min(max(0.0, run.left_s), MAX_S)
+            counts = short(run.counts, MOST_COLUMNS)
+            found[run.job, int(attempt)] = Progress(share=run.share, counts=counts, left_s=left_s)
     return found

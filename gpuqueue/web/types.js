@@ -50,9 +50,9 @@
  * @property {boolean} left_out
  */
 
-/** @typedef {{ahead: number, words: string, start_at: string | null, room_at: string | null, reserved: boolean, never: boolean}} JobPlace */
+/** @typedef {{ahead: number, words: string, start_at: string | null, room_at: string | null, about_at: string | null, reserved: boolean, never: boolean}} JobPlace */
 
-/** @typedef {{share: number, words: string}} Progress */
+/** @typedef {{share: number, counts: string, left_s: number | null, words: string}} Progress */
 
 /**
  * @typedef {object} DeviceRun
@@ -63,6 +63,7 @@
  * @property {string | null} name
  * @property {string | null} user
  * @property {string | null} ends_at
+ * @property {string} [about_at] when it has probably ended: added by the page
  * @property {string | null} idle_since
  */
 

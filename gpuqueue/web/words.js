@@ -70,8 +70,9 @@ export const reasonOf = ({ waits, begins_at: begins }) => (waits && begins ? `${
 const SOON_S = 60;
 
 /** Where a waiting job is in line. @param {import("./types.js").JobPlace} place */
-export function placeOf({ words, start_at: start, room_at: room }) {
+export function placeOf({ words, start_at: start, room_at: room, about_at: about }) {
   if (start) return `${words}; starts by ${clock(start)}`;
+  if (about) return `${words}; room at about ${clock(about)}`;
   return room && between(new Date().toISOString(), room) > SOON_S ? `${words}; room by ${clock(room)}` : words;
 }
 

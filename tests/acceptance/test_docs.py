@@ -50,6 +50,7 @@ from gpuqueue.learning.probed import Probed
 from gpuqueue.model.finding import Finding, name_of
 from gpuqueue.model.job import TRANSITIONS, JobState, WaitReason
 from gpuqueue.model.learning_report import LearningReport
+from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import EndingKind, Record
 from gpuqueue.model.run_files import Fetched
 from gpuqueue.model.statistics import Statistics
@@ -232,6 +233,7 @@ TYPES: dict[str, Any] = {
     "A job": Record,
     "A wait": Why,
     "A device": DeviceStatus,
+    "A progress": Progress,
     "A snapshot of top": Snapshot,
     "A fetch": Fetched,
     "Statistics": Statistics,

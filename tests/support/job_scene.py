@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from factories import make_device, make_offer, make_spec, must_claim, serve
-from page_scene import EVE, HOSTILE, ME
+from page_scene import EVE, HOSTILE, ME, keep_progress
 from service_fixtures import ServedSite, serving
 
 from gpuqueue.model.array import Array
@@ -90,6 +90,7 @@ def started(site: ServedSite, job_id: int, text: bytes, *, card: int = 0, stderr
     log = site.settings.runs_dir / str(job_id) / claim.token / "log"
     log.parent.mkdir(parents=True)
     log.write_bytes(text)
+    keep_progress(log, text)
     if stderr is not None:
         log.with_name("stderr").write_bytes(stderr)
     site.queue.runs.started(job_id, claim.token, lease_s=3600, log_path=str(log), devices=use(claim))

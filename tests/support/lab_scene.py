@@ -222,11 +222,11 @@ HOUR_S = 3600.0
 RUNNING = (
     Running(
         place=1, account=MIRA, name="llama_lora.py", gib=64, share=0.93, ran_s=9.6 * HOUR_S, limit_s=24 * HOUR_S,
-        tags=("paper",), text=output("epoch 3", 2, 0.42, "41:07<56:47, 5.88s/it"),
+        tags=("paper",), text=output("epoch 3/5", 2, 0.42, "41:07<56:47, 5.88s/it"),
     ),
     Running(
         place=0, account=ADA, name="train_vit.py", gib=40, share=0.86, ran_s=3.2 * HOUR_S, limit_s=8 * HOUR_S,
-        tags=("imagenet",), text=output("epoch 55", 54, 0.61, "02:08<01:22, 4.75it/s"),
+        tags=("imagenet",), text=output("epoch 55/90", 54, 0.61, "02:08<01:22, 4.75it/s"),
     ),
     Running(
         place=4, account=TOMAS, name="segment_ct.py", gib=20, share=0.55, ran_s=2.1 * HOUR_S, limit_s=4 * HOUR_S,
@@ -234,7 +234,7 @@ RUNNING = (
     ),
     Running(
         place=2, account=TOMAS, name="unet3d.py", gib=48, share=0.71, ran_s=1.9 * HOUR_S, limit_s=6 * HOUR_S,
-        tags=("fold-3",), text=output("epoch 20", 19, 0.33, "01:58<04:01, 2.77it/s"),
+        tags=("fold-3",), text=output("epoch 20/50", 19, 0.33, "01:58<04:01, 2.77it/s"),
     ),
     Running(
         place=0, account=YUKI, name="embed_corpus.py", gib=18, share=0.74, ran_s=0.8 * HOUR_S, limit_s=2 * HOUR_S,
@@ -242,7 +242,7 @@ RUNNING = (
     ),
     Running(
         place=3, account=YUKI, name="whisper_ft.py", gib=70, share=0.9, ran_s=0.45 * HOUR_S, limit_s=6 * HOUR_S,
-        tags=("speech",), text=output("epoch 2", 1, 0.18, "02:31<11:28, 1.19it/s"),
+        tags=("speech",), text=output("epoch 2/10", 1, 0.18, "02:31<11:28, 1.19it/s"),
     ),
     Running(
         place=4, account=ADA, name="probe_batch.py", gib=6, share=0.82, ran_s=240.0, limit_s=0.5 * HOUR_S,

@@ -16,10 +16,12 @@ from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.device import Health
 from gpuqueue.model.job_spec import Account, Priority
+from gpuqueue.model.progress_reader import progress_of
 from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Claim, ExternalProcess, Offer
+from gpuqueue.system import progress_file
 from gpuqueue.system.account import current_account
 from gpuqueue.text.units import GIB
 
@@ -27,7 +29,7 @@ ME = current_account("laptop")
 EVE = Account(name="eve", uid=1003, host="laptop")
 #: A name that is markup, has the end of a script, and has terminal escapes and a right-to-left mark.
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\u202e\"'&"
-BAR = b"\repoch 3:  45%|####5     | 45/100 [00:12<00:15,  3.60it/s]"
+BAR = b"\repoch 3/4:  45%|####5     | 45/100 [00:12<00:15,  3.60it/s]"
 
 
 def offers() -> list[Offer]:
@@ -70,6 +72,14 @@ def run_job(queue: JobQueue, offer: Offer, log: Path, **fields: Any) -> Claim:
     return start_run(queue, queue.requests.submit(make_spec(**fields)).id, offer, log)
 
 
+def keep_progress(log: Path, text: bytes) -> None:
+    """Keep the progress that *text* shows beside the *log*, as a worker does. The time left is that of an hour."""
+    found = progress_of(text)
+    if found is not None:
+        left_s = None if not found.share else 3600 * (1 - found.share) / found.share
+        log.with_name(progress_file.NAME).write_text(progress_file.written(replace(found, left_s=left_s)))
+
+
 def start_run(
     queue: JobQueue, job_id: int, offer: Offer, log: Path, *, text: bytes = BAR, lease_s: int = 3600
 ) -> Claim:
@@ -80,6 +90,7 @@ def start_run(
     path = log / str(job_id) / claim.token / "log"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text)
+    keep_progress(path, text)
     device = RunDevice(uuid=uuid, lease_bytes=claim.lease_bytes)
     queue.runs.started(job_id, claim.token, lease_s=lease_s, log_path=str(path), devices=(device,))
     return claim

@@ -21,6 +21,7 @@ from gpuqueue.system.process import ProcessIdentity
 from workers.measure.idle import Stage
 from workers.measure.meter import MOST_POINTS, Meter
 from workers.measure.neighbours import Neighbours
+from workers.measure.output import RunOutput
 from workers.measure.sample import Sample
 from workers.run.directory import Held, RunDir
 from workers.shim.log import OWN_LINE
@@ -62,6 +63,7 @@ class LiveRun:
     #: Whether a warm interpreter was asked to become the run, and the shim has not yet written the result.
     warm_asked: bool = False
     neighbours: Neighbours = field(init=False)
+    _output: RunOutput = field(init=False)
     _shim: ProcessIdentity | None = None
     _root: ProcessIdentity | None = None
     #: Guards the meters. The sampler, the claimer and the heartbeats record samples in separate threads.
@@ -71,6 +73,7 @@ class LiveRun:
 
     def __post_init__(self) -> None:
         self.neighbours = Neighbours(self.held.job_id)
+        self._output = RunOutput("" if self.spec is None else self.spec.command)
         if self.spec is not None:
             self.idle_stage = Stage.IN_USE
 
@@ -182,6 +185,11 @@ class LiveRun:
         if known and len(known) == len(self.held.devices):
             self.at_once_bytes = max(self.at_once_bytes or 0, sum(known))
 
+    def read_output(self, now_s: float) -> None:
+        """Read what is new in the output of the run at *now_s* on the host's clock, and write the run's progress."""
+        with contextlib.suppress(OSError):  # a full disk: the progress is written later
+            self._output.read(self.directory, now_s - self.since_s)
+
     def close(self) -> None:
         """Close the files of the run, and release its lock if this worker holds it."""
         self.directory.close()
@@ -249,7 +257,8 @@ class LiveRun:
         """Return all figures so far as plain values, for a worker that adopts the run."""
         with self._noting:
             devices = {uuid: meter.to_plain() for uuid, meter in self.meters.items()}
-        return {"since_s": self.since_s, "at_once_bytes": self.at_once_bytes, "devices": devices}
+        kept = {} if self._output.kept is None else {"output": self._output.kept}
+        return {"since_s": self.since_s, "at_once_bytes": self.at_once_bytes, "devices": devices, **kept}
 
     def resume(self) -> None:
         """Restore the :meth:`figures` that another worker has left.
@@ -265,11 +274,12 @@ class LiveRun:
             mine = [device.uuid for device in self.held.devices if device.uuid in devices]
             meters = {uuid: Meter.from_plain(devices.plain(uuid)) for uuid in mine}
             at_once_bytes = stored.whole_or_none("at_once_bytes")
+            output = RunOutput.from_plain(stored.below("output", "the output of a run")) if "output" in stored else None
         except Unreadable as error:
             log.warning("%s: its figures so far are lost: %s", self, error)
             return
         self.since_s = min(max(0.0, since_s), self.since_s)  # never in the future of this host's clock
-        self.at_once_bytes, self.meters = at_once_bytes, meters
+        self.at_once_bytes, self.meters, self._output = at_once_bytes, meters, output or self._output
 
 
 class LiveRuns:

@@ -18,7 +18,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.probe import Probe
-from gpuqueue.model.progress import TAIL_BYTES, progress_in, steps_of
+from gpuqueue.model.progress_reader import TAIL_BYTES, steps_in
 from gpuqueue.model.run import PROBE_ENDED, EndingKind
 from gpuqueue.settings.parsers import OnWrongDevice
 from gpuqueue.system.logs import last_bytes
@@ -312,9 +312,9 @@ class Probes:
 
 def _reason(run: LiveRun, watch: ProbeWatch, now_s: float) -> str | None:
     """Return why *run* may end, or None."""
-    progress = None if watch.probe.steps is None else progress_in(last_bytes(run.directory.log, TAIL_BYTES))
+    steps = None if watch.probe.steps is None else steps_in(last_bytes(run.directory.log, TAIL_BYTES))
     peak_bytes = sum(meter.peak_bytes or 0 for meter in list(run.meters.values()))
-    return watch.reason(peak_bytes, now_s, None if progress is None else steps_of(progress))
+    return watch.reason(peak_bytes, now_s, steps)
 
 
 def _probe_of(run: LiveRun) -> Probe:

@@ -16,16 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
+from gpuqueue.codec.wire import to_stored
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.file_patterns import file_patterns
-from gpuqueue.model.progress import TAIL_BYTES, progress_in
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system import progress_file
 from gpuqueue.system.logs import LOG as LOG_NAME
-from gpuqueue.system.logs import LOGS, last_bytes
 from gpuqueue.system.terminal_socket import TerminalSocket
 from gpuqueue.text.json_fields import Fields
 from workers.relay.link import Link, Refusal, ServiceAway
@@ -59,8 +58,6 @@ LOG, FILES, TERMINAL, PROGRESS = "log", "files", "terminal", "progress"
 #: What a request for the progress of all runs has in place of a run.
 _NO_RUN = Delivery(job_id=0, token="")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: Longest text next to a progress bar, in characters.
-MOST_WORDS = 200
 #: How long the job may not read its input before the terminal is left, in seconds. The service waits a little longer.
 UNREAD_S = 3.0
 #: Shortest time between two parts of the output, and after a whole part, in seconds.
@@ -239,7 +236,7 @@ def _known(found: list[object]) -> Iterator[Request]:
 
 
 def progress_of_runs(settings: Settings) -> Iterator[dict[str, Any]]:
-    """Yield the progress of each run that goes on and reports any, as the service takes it.
+    """Yield the progress of each run that goes on and shows any, as the service takes it.
 
     Each run of this host has an entry among the deliveries, so no other run directory is read.
     """
@@ -247,15 +244,9 @@ def progress_of_runs(settings: Settings) -> Iterator[dict[str, Any]]:
         directory = run.run_directory(settings)
         if not os.path.lexists(directory / "claim"):
             continue
-        progress = next(filter(None, map(progress_in, _log_ends(directory))), None)
+        progress = progress_file.read(directory)
         if progress is not None:
-            words = progress.words[:MOST_WORDS]
-            yield {"job": run.job_id, "token": run.token, "share": progress.share, "words": words}
-
-
-def _log_ends(directory: Path) -> Iterator[bytes]:
-    for name in LOGS[::-1]:  # programs draw their bars on standard error, if that is separate
-        yield last_bytes(directory / name, TAIL_BYTES)
+            yield {"job": run.job_id, "token": run.token, **to_stored(progress)}
 
 
 class OpenTerminal:

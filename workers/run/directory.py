@@ -1,9 +1,9 @@
 """The run directory: the files by which a worker and a shim communicate, and from which the next worker adopts a run.
 
 ``<state>/runs/<job>/<token>/`` holds the files of one run. :mod:`workers.shim.supervisor` lists the files that both
-sides use. The worker writes two more: ``claim``, which another worker of the device needs to adopt the run, and
-``job``, the job's spec, for a store that lost its data. The link ``user`` names the account whose log this is. When the
-history has the run, only the logs and ``user`` stay.
+sides use. The worker writes three more: ``claim``, which another worker of the device needs to adopt the run, ``job``,
+the job's spec, for a store that lost its data, and ``progress``, for those who look at the queue. The link ``user``
+names the account whose log this is. When the history has the run, only the logs and ``user`` stay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from typing import Any
 from gpuqueue.codec.wire import from_plain, to_stored
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import Ending, EndingKind, RunDevice, RunNote
+from gpuqueue.system import progress_file
 from gpuqueue.system.logs import LOGS
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.json_fields import Fields
@@ -276,6 +278,14 @@ class RunDir:
             spec = read_fields(self.path / "spec")
             kept = spec.below("meters", "the figures of a run") if spec is not None and "meters" in spec else None
         return kept
+
+    def keep_progress(self, progress: Progress) -> None:
+        """Write the progress of the run for those who look at the queue."""
+        self._put(progress_file.NAME, progress_file.written(progress))
+
+    def drop_progress(self) -> None:
+        """Remove the progress of the run, which is unknown now."""
+        remove(self._at(progress_file.NAME))
 
     def report(self) -> None:
         """Move the run's link from ``LIVE`` to ``REPORTED``: its end was reported to the store.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuqueue.cli.output import probe_lines, render
     from gpuqueue.learning import probed
     from gpuqueue.model import probe as probes
-    from gpuqueue.model import progress
+    from gpuqueue.model import progress, progress_reader
     from gpuqueue.model.job import Job
     from gpuqueue.model.run import Record
 else:  # --help needs none of them
@@ -32,7 +32,7 @@ else:  # --help needs none of them
     probe_lines = later("gpuqueue.cli.output.probe_lines")
     probed = later("gpuqueue.learning.probed")
     probes = later("gpuqueue.model.probe")
-    progress = later("gpuqueue.model.progress")
+    progress_reader = later("gpuqueue.model.progress_reader")
     status_line = later("gpuqueue.cli.follow.status_line")
     updated_line = later("gpuqueue.cli.follow.updated_line")
 
@@ -152,8 +152,8 @@ def _found(client: Client, record: Record) -> tuple[probed.Probed, progress.Prog
         GpuQueueError: the script failed, the job was cancelled, or the peak is unknown.
 
     """
-    written = client.logs.end(record, max(progress.TAIL_BYTES, render.LOG_BYTES))
-    last = progress.progress_in(written[-progress.TAIL_BYTES :])
+    written = client.logs.end(record, max(progress_reader.TAIL_BYTES, render.LOG_BYTES))
+    last = progress_reader.progress_of(written)
     run = record.last_run
     found = None if run is None else probed.probed(run, last, client.settings.headroom_bytes)
     if found is not None and found.mem_bytes is not None and record.advice is not None:

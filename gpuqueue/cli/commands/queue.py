@@ -45,8 +45,8 @@ else:
 def queue(limit: int, *, as_json: bool, **filters: Any) -> None:
     """List the jobs that have not ended, in the order of their ids.
 
-    Progress is read from the job's log (tqdm, Keras, "epoch 3/10"); without a service, only on the host of the log. A
-    narrow terminal omits columns; a pipe gets all columns.
+    Progress is that of the whole job, read from its output; without a service, only on its host. A narrow terminal
+    omits columns; a pipe gets all columns.
 
     \b
     Examples:

@@ -29,7 +29,7 @@ def lines(shown: Shown) -> list[str]:
     return [
         f"job {record.job.label}  {plain(record.job.spec.name)} on {devices_of(run)}, {_end(record)}",
         f"peak      {bound}{format_bytes(found.peak_bytes)}{_source(run)}",
-        *([f"progress  {plain(shown.progress.words)}"] if shown.progress is not None and shown.progress.words else []),
+        *([] if shown.progress is None else [f"progress  {plain(shown.progress.words)}"]),
         "",
         f"ask for  {options(found)}",
         *_notes(shown),
@@ -47,11 +47,9 @@ def _notes(shown: Shown) -> list[str]:
     if advice is not None and advice.runs > 1:
         notes.append(f"The memory is what --mem auto asks for: {plain(advice.reason)}.")
     if shown.found.time_s is None:
-        notes.append(
-            "No time is proposed: the run was ended early, and its output has no progress bar that shows the rest."
-        )
+        notes.append("No time is proposed: the run was ended early, and its output does not show how much was left.")
     elif not shown.found.is_whole:
-        notes.append("The time is for the whole of the progress bar, and half as much again.")
+        notes.append("The time is for the whole by this progress, and half as much again.")
     return notes
 
 

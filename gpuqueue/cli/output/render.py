@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 import click
@@ -29,8 +30,8 @@ COLOURS = {
     JobState.CANCELLING: "yellow",
     JobState.CANCELLED: "yellow",
 }
-#: Width of a bar, and most columns of the words behind it, such as ``1281167/1281167, 12:34:56 left``.
-BAR_WIDTH, WORDS_WIDTH = 8, 40
+#: Width of a bar, and most columns of the words behind it, such as ``1281167/1281167, 99 %, 2d 12:34:56 left``.
+BAR_WIDTH, WORDS_WIDTH = 8, 48
 #: Bytes read from the end of a log: more than is shown.
 LOG_BYTES = 16384
 #: Bytes of a log that are drawn at once.
@@ -75,21 +76,21 @@ def model_of(device: Device, width: int) -> str:
 
 
 def share_bar(progress: Progress, width: int = BAR_WIDTH) -> str:
-    """Return ``████····  50 %`` and the job's own text."""
-    full, words = round(progress.share * width), short(progress.words, WORDS_WIDTH)
-    return f"{'█' * full}{'·' * (width - full)} {100 * progress.share:3.0f} % {words}".rstrip()
+    """Return a bar and the words of the progress: ``█······· epoch 3/20, 14 %, 2:10:00 left``."""
+    full = round(progress.share * width)
+    return f"{'█' * full}{'·' * (width - full)} {progress_in_words(progress)}"
 
 
 def progress_in_words(progress: Progress) -> str:
-    """Return the progress as text: ``50 % 45/100, 00:15 left``."""
-    return f"{100 * progress.share:.0f} % {short(progress.words, WORDS_WIDTH)}".rstrip()
+    """Return the progress as text: ``epoch 3/20, 14 %, 2:10:00 left``."""
+    return short(progress.words, WORDS_WIDTH)
 
 
 def fitted_progress(progress: Progress, width: int) -> str:
     """Return the progress in *width* columns; the bar is omitted first, then the time left, then the counts."""
-    share, counts = f"{100 * progress.share:.0f} %", short(progress.words.partition(",")[0])
-    forms = (share_bar(progress), progress_in_words(progress), f"{share} {counts}".rstrip(), share)
-    return next((words for words in forms if cells(words) <= width), share)
+    short_ones = (replace(progress, left_s=None).words, progress.percent)
+    forms = (share_bar(progress), progress_in_words(progress), *short_ones)
+    return next((words for words in forms if cells(words) <= width), progress.percent)
 
 
 def log_lines(written: bytes) -> list[str]:

@@ -95,7 +95,7 @@ class RemoteLogs(Direct):
             return b""
 
     def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:  # noqa: ARG002 - the service knows the logs
-        """Return the progress of the running jobs of *jobs* that report it in their logs, by job id."""
+        """Return the progress of the running jobs of *jobs* whose output shows it, by job id."""
         ids = [job.id for job in jobs if job.state is JobState.RUNNING]
         if not ids:
             return {}

@@ -213,7 +213,7 @@ async def poll_keys(
 
 @route(router, "PUT /requests/{request_id}/progress", body=tuple[RunProgress, ...])
 async def send_progress(request: Request, request_id: str) -> Response:
-    """Send the progress of all runs that go on at this host and report it in their logs."""
+    """Send the progress of all runs that go on at this host and whose output shows it."""
     runs = await body_of(request, tuple[RunProgress, ...])
     site, host = site_of(request), await _as_host(request, lambda _, host: host)
     found = site.relays.find(host, request_id)

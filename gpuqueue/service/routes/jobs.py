@@ -31,6 +31,7 @@ from gpuqueue.service.call import Call
 from gpuqueue.service.new_jobs import KeyedRequest, retried, spec_of, spec_of_retry, submitted
 from gpuqueue.service.responses import header, problem_of
 from gpuqueue.service.routes.described import Depends, Header, Operations, Query, of_fields, operation, route
+from gpuqueue.service.routes.logs import progress_elsewhere
 from gpuqueue.service.site import BODY, answered, site_of
 from gpuqueue.system.environment import travelling
 from gpuqueue.text.sanitize import plain
@@ -194,13 +195,21 @@ Offset = Annotated[
 ]
 
 
-@operation(router, "jobs.why")
-def why_job(call: Call, name: str, offset: Offset = None) -> Why:
+@route(router, "jobs.why", answer=Why)
+async def why_job(request: Request, name: str, offset: Offset = None) -> Response:
     """Return why a job waits, also in sentences."""
-    zone = None if offset is None else timezone(timedelta(minutes=offset))
-    seen = call.why(call.client.jobs.why(name))
+    zone, site = None if offset is None else timezone(timedelta(minutes=offset)), site_of(request)
+
+    def work(call: Call) -> tuple[Why, list[Job]]:
+        seen = call.why(call.client.jobs.why(name))
+        runs = () if seen.explanation is None else seen.explanation.runs_in_the_way
+        far = [seen.others[each] for each in runs if each in seen.others and each not in seen.progress]
+        return seen, [job for job in far if job.host != site.settings.own_host and call.reads_log_of(job)]
+
+    seen, far = await site.work(request, work)
+    seen = replace(seen, progress={**seen.progress, **await progress_elsewhere(request, far)})
     with in_zone(zone):
-        return replace(seen, sentences=sentences(seen))  # of what the caller may see
+        return answered(replace(seen, sentences=sentences(seen)))  # of what the caller may see
 
 
 @operation(router, "GET /job-labels", may=Action.SEE_SITE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from gpuqueue.client.log_places import with_run
 from gpuqueue.client.logs import Logs
+from gpuqueue.client.progress import with_usual
 from gpuqueue.client.remote.link import WARNING
 from gpuqueue.client.remote.log_tail import KNOWN, NEXT
 from gpuqueue.errors import BadRequest, Refused
@@ -186,15 +187,18 @@ def logs_of(call: Call) -> Logs:
 
 @route(router, "POST /progress", answer=dict[int, Progress], body=ProgressRequest)
 async def progress(request: Request) -> Response:
-    """Return the progress of running jobs that report it in their logs, as far as the caller may read these."""
+    """Return the progress of running jobs whose output shows it, as far as the caller may read that."""
     asked = await body_of(request, ProgressRequest)
     if len(asked.jobs) > 5000:  # noqa: PLR2004 - more than any site runs
         raise BadRequest("progress is reported for at most 5000 jobs at a time")
     return answered(await progress_of(request, asked.jobs))
 
 
-async def progress_of(request: Request, ids: Iterable[int]) -> dict[int, Progress]:
-    """Return the progress of the jobs *ids*, on all hosts, as far as the caller of *request* may read their logs."""
+async def progress_of(request: Request, ids: Iterable[int], *, is_first: bool = True) -> dict[int, Progress]:
+    """Return the progress of the jobs *ids*, on all hosts, as far as the caller of *request* may read their logs.
+
+    *is_first* is that of :meth:`gpuqueue.service.site.Site.work`.
+    """
     site, wanted = site_of(request), sorted(set(ids))
 
     def work(call: Call) -> tuple[dict[int, Progress], list[Job]]:
@@ -204,5 +208,14 @@ async def progress_of(request: Request, ids: Iterable[int]) -> dict[int, Progres
         elsewhere = [job for job in jobs if job.state is JobState.RUNNING and job.host != site.settings.own_host]
         return logs_of(call).progress(jobs, page.logs), elsewhere
 
-    here, elsewhere = await site.work(request, work)
-    return {**here, **await site.host_progress.of(elsewhere)}
+    here, elsewhere = await site.work(request, work, is_first=is_first)
+    return {**here, **await progress_elsewhere(request, elsewhere)}
+
+
+async def progress_elsewhere(request: Request, jobs: Sequence[Job]) -> dict[int, Progress]:
+    """Return the progress of *jobs* of other hosts, whose logs the caller may read."""
+    site = site_of(request)
+    found = await site.host_progress.of(jobs)
+    if all(each.left_s is not None for each in found.values()):
+        return found
+    return await site.work(request, lambda call: with_usual(call.connection, jobs, found), is_first=False)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Annotated
 
@@ -270,24 +270,41 @@ def _overview(call: Call, state: QueueState, seen: Seen, *, is_away: bool) -> Ov
     )
 
 
-@operation(router, "GET /job-places")
-def job_places(
-    call: Call, request: Request, ids: Annotated[list[int], Query(alias="id", max_length=MOST_PLACES)]
-) -> dict[int, JobPlace]:
+@route(router, "GET /job-places", answer=dict[int, JobPlace])
+async def job_places(
+    request: Request, ids: Annotated[list[int], Query(alias="id", max_length=MOST_PLACES)]
+) -> Response:
     """Return the places of waiting jobs in the queue, and when they may start, as far as it is known."""
-    call.must_see_jobs()
     site = site_of(request)
-    seen = _seen(call).of(site.queue_copy.state())
-    waiting = [each for each in ids if each in seen and seen[each].state is JobState.QUEUED]
-    places = {each: site.places.get(each, call.connection.queue.jobs.why) for each in waiting}
-    return {each: place for each, place in places.items() if place is not None}
+
+    def work(call: Call) -> tuple[dict[int, JobPlace], bool]:
+        call.must_see_jobs()
+        seen = _seen(call).of(site.queue_copy.state())
+        waiting = [each for each in ids if each in seen and seen[each].state is JobState.QUEUED]
+        places = {each: site.places.get(each, call.connection.queue.jobs.why) for each in waiting}
+        return {each: place for each, place in places.items() if place is not None}, call.may(Action.SEE_SITE)
+
+    places, sees_site = await site.work(request, work)
+    without = {each: place for each, place in places.items() if sees_site and place.runs and place.room_at is None}
+    if without:
+        runs = {run for place in without.values() for run in place.runs}
+        progress = await progress_of(request, runs, is_first=False)
+        places |= {each: _with_progress(place, progress) for each, place in without.items()}
+    return answered(places)
+
+
+def _with_progress(place: JobPlace, progress: Mapping[int, Progress]) -> JobPlace:
+    lefts = [each.left_s for run in place.runs if (each := progress.get(run)) is not None and each.left_s is not None]
+    if len(lefts) < len(place.runs):
+        return place
+    return replace(place, about_at=datetime.now(timezone.utc) + timedelta(seconds=max(lefts)))
 
 
 @route(router, "GET /job-progress", answer=dict[int, Progress])
 async def job_progress(
     request: Request, ids: Annotated[list[int], Query(alias="id", max_length=MOST_ROWS)]
 ) -> Response:
-    """Return the progress of running jobs that report it in their logs, as far as the caller may read these."""
+    """Return the progress of running jobs whose output shows it, as far as the caller may read that."""
     return answered(await progress_of(request, ids))
 
 

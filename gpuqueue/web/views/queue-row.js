@@ -17,9 +17,9 @@ function Memory({ row }) {
 
 /** @param {{progress: import("../types.js").Progress}} props */
 export function ProgressBar({ progress }) {
-  const share = Math.round(progress.share * 100);
-  return html`<span class="progress" role="progressbar" aria-valuenow=${share} aria-valuemin="0" aria-valuemax="100" aria-label=${progress.words || "progress"}>
-    <i style=${{ width: `${share}%` }}></i></span> ${share} % <small><bdi>${progress.words}</bdi></small>`;
+  const share = Math.floor(progress.share * 100);
+  return html`<span class="progress" role="progressbar" aria-valuenow=${share} aria-valuemin="0" aria-valuemax="100" aria-label=${progress.words}>
+    <i style=${{ width: `${share}%` }}></i></span> <small><bdi>${progress.words}</bdi></small>`;
 }
 
 /** @param {{row: QueueRow, now: number, progress?: import("../types.js").Progress}} props */

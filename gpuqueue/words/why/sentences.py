@@ -20,7 +20,7 @@ from gpuqueue.words import values
 from gpuqueue.words.values import clock, short_time, when
 from gpuqueue.words.waiting import GOALS, SENTENCES, TURN
 from gpuqueue.words.why.devices import called, count, label, named, nearest, rest_line, why_not
-from gpuqueue.words.why.start import have, limits_of, start_lines
+from gpuqueue.words.why.start import have, left_s, limits_of, start_lines
 
 #: Measure of a limit -> its noun in a message.
 _NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in use", Measure.RUNNING_MEM: "in use"}
@@ -129,7 +129,9 @@ def _room_in_brief(found: Why, explanation: Explanation, start: Start, where: st
         return f"{where} is reserved for {called(found, start.behind)}"
     runs = explanation.runs_in_the_way
     ended = f"{', '.join(called(found, each) for each in runs)} {have(len(runs))} ended"
-    return f"as soon as {ended} on {where}" + (f" and under {limits_of(explanation)}" if start.limited else "")
+    time_left_s = left_s(found, explanation)
+    about = "" if time_left_s is None else f", in about {format_duration(max(1.0, round(time_left_s)))}"
+    return f"as soon as {ended} on {where}{about}" + (f" and under {limits_of(explanation)}" if start.limited else "")
 
 
 def _held(job: Job) -> str:

@@ -33,6 +33,8 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
         return
     if start.at_ms is not None:
         yield f"by {clock(start.at_ms)} on {where}, when {_until_then(found, explanation)}, unless others go before it"
+        for each in explanation.runs_in_the_way:
+            yield from _progress(found, each)
         return
     yield f"unknown: {_unknown(found, explanation, start)}"
     if start.in_vain:
@@ -40,7 +42,15 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
         vain = f"the end of {lasting} took too long, so the reservation was dropped; other jobs start there"
         yield f"nothing is reserved for it there before: {vain}"
     for each in explanation.runs_in_the_way:
+        yield from _progress(found, each)
         yield from _usual(found, each)
+
+
+def left_s(found: Why, explanation: Explanation) -> float | None:
+    """Return the time until all runs in the way have probably ended, in seconds, or None if one of them is unknown."""
+    known = [found.progress[each] for each in explanation.runs_in_the_way if each in found.progress]
+    times = [each.left_s for each in known if each.left_s is not None]
+    return max(times) if times and len(times) == len(explanation.runs_in_the_way) else None
 
 
 def limits_of(explanation: Explanation) -> str:
@@ -106,8 +116,16 @@ def _endless(found: Why, explanation: Explanation, start: Start) -> str:
     return f"{' and '.join(parts)}, and {'it has no' if one else 'not all of these have a'} time limit"
 
 
+def _progress(found: Why, job_id: int) -> Iterator[str]:
+    """Yield how far the run of the job *job_id* is, as far as its output shows it."""
+    if job_id in found.progress:
+        yield f"{called(found, job_id)}: {plain(found.progress[job_id].words)}"
+
+
 def _usual(found: Why, job_id: int) -> Iterator[str]:
-    """Yield how long earlier runs of the same name as the job *job_id* took, as far as the history knows."""
+    """Yield how long earlier runs of the same name as the job *job_id* took, unless its time left is known."""
+    if job_id in found.progress and found.progress[job_id].left_s is not None:
+        return
     usual, before = found.usual.get(job_id), found.outlived.get(job_id)
     if before is not None:
         runs = "the last run" if before == 1 else f"each of the last {before} runs"

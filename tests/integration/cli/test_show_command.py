@@ -166,7 +166,7 @@ def test_show_prints_the_current_state_of_a_running_job(site: Site) -> None:
 
     def story() -> str | None:
         shown = site.cli("show", job_id).stdout
-        return shown if " 50 % 5/10" in shown else None
+        return shown if " 5/10, 50 %" in shown else None
 
     shown = until(story, timeout_s=30, what="its progress in its story")
     site.cli("cancel", job_id)

@@ -38,7 +38,7 @@ def test_a_running_jobs_progress_is_seen_live(site: Site, tmp_path: Path) -> Non
     job_id = int(site.cli("submit", "--mem", "1G", "--name", "mine", "--", "python3", "-c", BAR, str(done)).stdout)
 
     with Terminal(TOP, site.environ) as terminal:
-        assert "25 % 25/100, 00:30 left" in terminal.shows("mine")
+        terminal.shows("25/100, 25 %")
         terminal.press("l")
         terminal.shows("25%|##5")
         terminal.press("d")

@@ -44,7 +44,7 @@ LISTING = Listing(
     held_bytes={7: 3174 * MIB},
     devices={7: (RunDevice(uuid="GPU-0", index=0, kind=DeviceKind.GPU, lease_bytes=6 * GIB),)},
 )
-PROGRESS = {7: Progress(share=0.5, words="45/90, 00:15 left")}
+PROGRESS = {7: Progress(share=0.5, counts="45/90", left_s=75)}
 
 
 def lines(width: int | None) -> list[str]:
@@ -114,7 +114,7 @@ def test_at_80_columns_all_that_one_asks_for_is_there() -> None:
     assert ["ID", "NAME", "USER", "STATE", "MEMORY", "TIME", "PROGRESS", "/", "REASON"] == head.split()
     assert "3.1G/6G" in runs
     assert "12:05/4:00:00" in runs
-    assert runs.endswith("50 % 45/90")
+    assert runs.endswith("45/90, 50 %")
     assert waits.split() == ["12", "big", "ada", "queued", "20G", "30s", "memory"]
 
 
@@ -134,7 +134,7 @@ def test_a_wide_terminal_shows_whole_names_and_a_bar() -> None:
 
     assert "a-long-name-of-a-training-run" in runs
     assert "node-with-cards:0" in runs
-    assert runs.endswith("████····  50 % 45/90, 00:15 left")
+    assert runs.endswith("████···· 45/90, 50 %, 1:15 left")
 
 
 def test_a_long_user_is_cut_only_where_there_is_no_room() -> None:
@@ -174,9 +174,9 @@ def test_progress_says_less_where_there_is_less_room() -> None:
     progress = PROGRESS[7]
 
     assert [
-        "████····  50 % 45/90, 00:15 left",
-        "50 % 45/90, 00:15 left",
-        "50 % 45/90",
+        "████···· 45/90, 50 %, 1:15 left",
+        "45/90, 50 %, 1:15 left",
+        "45/90, 50 %",
         "50 %",
     ] == [fitted_progress(progress, width) for width in (40, 25, 12, 4)]
 
@@ -184,8 +184,8 @@ def test_progress_says_less_where_there_is_less_room() -> None:
 @pytest.mark.parametrize(
     ("width", "progress", "words"),
     [
-        (200, True, "idle 1:05:00, ████····  50 % 45/90, 00:15 left"),
-        (None, True, "idle 1:05:00, 50 % 45/90, 00:15 left"),
+        (200, True, "idle 1:05:00, ████···· 45/90, 50 %, 1:15 left"),
+        (None, True, "idle 1:05:00, 45/90, 50 %, 1:15 left"),
         (200, False, "idle 1:05:00"),
         (None, False, "idle 1:05:00"),
     ],

@@ -120,14 +120,14 @@ def test_the_row_of_a_job_shows_its_memory_and_progress() -> None:
         devices=(),
         jobs=(running,),
         held_bytes={2: GIB},
-        progress={2: Progress(share=0.5, words="5/10\x1b[2J")},
+        progress={2: Progress(share=0.5, counts="5/10\x1b[2J")},
     )
 
     (line,) = job_lines(site, Order.ID)
     row = {column.head: column.cell(line, 100) for column in COLUMNS}
 
     assert ("1G/8G", "2:00/1:00:00") == (row["MEMORY"], row["TIME"])
-    assert row["PROGRESS / REASON"].startswith("████····  50 % 5/10")
+    assert row["PROGRESS / REASON"].startswith("████···· 5/10")
     assert "\x1b" not in "".join(row.values())
 
 

@@ -10,11 +10,13 @@ import pytest
 from factories import BOB, make_device, make_spec, make_status
 
 from gpuqueue.cli.output.why_text import table, why_text
+from gpuqueue.client.progress import Usual
 from gpuqueue.client.why import Why
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_spec import Priority
 from gpuqueue.model.measures import Measure
 from gpuqueue.model.placement import Placement
+from gpuqueue.model.progress import Progress
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, RoomUnderLimits, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.text.sanitize import cells
@@ -360,6 +362,32 @@ def test_who_waits_at_a_terminal_reads_the_same_in_brief(start: Start, room: Roo
     printed = waits_in_brief(WAITS, found, "30s")
 
     assert re.fullmatch(f"job 12 waits for memory, 30s so far; {brief}; 12 jobs before it", printed), printed
+
+
+def test_the_progress_of_the_runs_in_the_way_shows_when_there_is_room() -> None:
+    """Each run in the way is shown with its progress, and the longest time left is that until there is room.
+
+    Without it, or for a run without a time left, earlier runs show how long it takes.
+    """
+    start = Start(at_ms=None, devices=("a-0",), blockers=(3, 4))
+    usual = {each: Usual(median_s=3600, p90_s=7200, runs=2) for each in (3, 4)}
+    found = replace(FOUND, explanation=replace(EXPLANATION, start=start), usual=usual)
+    far = Progress(share=0.145, counts="epoch 3/20", left_s=7800)
+
+    def shown(**progress: Progress) -> list[str]:
+        printed = why_text(replace(found, progress={int(each[1:]): is_at for each, is_at in progress.items()}))
+        return [line for line in printed.splitlines() if line.startswith("start  job")]
+
+    earlier = "runs of its name took 1:00:00 (half of them), 2:00:00 (nine of ten), in 2 runs that lasted as long"
+    assert [f"start  job 3: {earlier}", f"start  job 4: {earlier}"] == shown()
+    assert ["start  job 3: epoch 3/20, 14 %, 2:10:00 left", f"start  job 4: {earlier}"] == shown(_3=far)
+    young = replace(far, left_s=None)
+    assert ["start  job 3: epoch 3/20, 14 %", f"start  job 3: {earlier}"] == shown(_3=young, _4=far)[:2]
+    both = replace(found, progress={3: far, 4: replace(far, left_s=60)})
+    assert "as soon as job 3, job 4 have ended on a:0, in about 2:10:00; 12 jobs before it" in waits_in_brief(
+        WAITS, both
+    )
+    assert ", in about" not in waits_in_brief(WAITS, replace(found, progress={3: far}))
 
 
 @pytest.mark.parametrize(

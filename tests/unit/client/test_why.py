@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuqueue.client.why import usual_of
+from gpuqueue.client.progress import usual_of
 
 
 @pytest.mark.parametrize(

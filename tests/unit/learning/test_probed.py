@@ -36,7 +36,7 @@ def shown(
         duration_s=took_s,
         ending=ending,
     )
-    return probed(run, None if share is None else Progress(share=share, words=""), 512 * 2**20)
+    return probed(run, None if share is None else Progress(share=share), 512 * 2**20)
 
 
 @pytest.mark.parametrize("ending", [CUT, WELL])

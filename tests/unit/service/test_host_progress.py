@@ -30,9 +30,11 @@ def job(job_id: int, host: str = "gpu2", attempt: int = 1) -> Job:
     return Job(id=job_id, spec=make_spec(), state=JobState.RUNNING, submitted_at=now, host=host, attempt=attempt)
 
 
-def reported(job_id: int, token: str = "1.a", share: float = 0.5, words: str = "1/2") -> RunProgress:
+def reported(
+    job_id: int, token: str = "1.a", share: float = 0.5, counts: str = "1/2", left_s: float | None = None
+) -> RunProgress:
     """Return what a host says of a run."""
-    return RunProgress(job=job_id, token=token, share=share, words=words)
+    return RunProgress(job=job_id, token=token, share=share, counts=counts, left_s=left_s)
 
 
 async def answer(relays: Relays, *runs: RunProgress, host: str = "gpu2") -> None:
@@ -54,8 +56,8 @@ def test_viewers_share_a_request() -> None:
         viewers = [asyncio.ensure_future(site.of([job(5), job(6)])) for _ in range(3)]
         await asyncio.sleep(0)
         await answer(relays, reported(5), reported(7))
-        assert [{5: Progress(share=0.5, words="1/2")}] * 3 == await asyncio.gather(*viewers)
-        assert {7: Progress(share=0.5, words="1/2")} == await site.of([job(7)])
+        assert [{5: Progress(share=0.5, counts="1/2")}] * 3 == await asyncio.gather(*viewers)
+        assert {7: Progress(share=0.5, counts="1/2")} == await site.of([job(7)])
         assert () == await relays.poll("gpu2", 0)
         assert {} == relays._hosts
 
@@ -73,9 +75,9 @@ def test_hosts_are_asked_at_a_time_and_each_answers_for_its_own_jobs() -> None:
         viewer = asyncio.ensure_future(site.of([job(5), job(6, "gpu3"), job(7, attempt=2)]))
         await asyncio.sleep(0)
         await answer(relays, reported(5), reported(6), reported(7))
-        await answer(relays, reported(5, words="other"), reported(6, words="6"), host="gpu3")
+        await answer(relays, reported(5, counts="other"), reported(6, counts="6"), host="gpu3")
         found = await viewer
-        assert {5: "1/2", 6: "6"} == {job_id: each.words for job_id, each in found.items()}
+        assert {5: "1/2", 6: "6"} == {job_id: each.counts for job_id, each in found.items()}
 
     within(main)
 
@@ -91,7 +93,7 @@ def test_what_a_host_says_is_checked() -> None:
         await asyncio.sleep(0)
         await answer(
             relays,
-            reported(1, words="\x1b[31m" + "x" * 1000),
+            reported(1, counts="\x1b[31m" + "x" * 1000, left_s=-1.0),
             reported(2, share=1.5),
             reported(3, share=float("nan")),
             reported(4, share=-0.1),
@@ -101,7 +103,8 @@ def test_what_a_host_says_is_checked() -> None:
         found = await viewer
         assert {1, 6} == found.keys()
         assert "\x1b" not in found[1].words
-        assert len(found[1].words) <= host_progress.MOST_COLUMNS
+        assert len(found[1].counts) <= host_progress.MOST_COLUMNS
+        assert 0 == found[1].left_s
 
     within(main)
 

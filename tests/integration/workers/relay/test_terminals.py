@@ -9,14 +9,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bounded import until
 from host_service import HostService
 
+from gpuqueue.model.progress import Progress
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system import progress_file
 from gpuqueue.system.terminal_socket import TerminalSocket, size_frame, typed_frames
 from workers.relay import logs as log_module
 from workers.relay import requests
@@ -185,12 +188,15 @@ def test_open_terminals_hold_up_no_other_request(
 
 @pytest.mark.usefixtures("served")
 def test_the_progress_of_all_runs_is_sent(service: HostService, settings: Settings, directory: Path) -> None:
-    """Of those that go on, from either output. Others, and runs without progress, are left out."""
-    (directory / "log").write_bytes(b"epoch 3/10\n")
+    """Of those that go on. Others, and runs without progress or with a file that is damaged, are left out."""
+    shown = Progress(share=0.3, counts="epoch 3/10")
+    (directory / "progress").write_text(progress_file.written(shown))
     for name, files in {
-        "2.1.b": {"claim": b"{}", "log": b"", "stderr": b" 45%|####      | 45/100 [00:12<00:15,  3.6it/s]"},
-        "3.1.c": {"claim": b"{}", "log": b"hello\n"},
-        "4.1.d": {"log": b"epoch 3/10\n"},
+        "2.1.b": {"claim": "{}", "progress": progress_file.written(replace(shown, left_s=20.0))},
+        "3.1.c": {"claim": "{}", "log": "hello\n"},
+        "4.1.d": {"progress": progress_file.written(shown)},
+        "5.1.e": {"claim": "{}", "progress": '{"share": 2, "counts": "", "at_s": 0}'},
+        "6.1.f": {"claim": "{}", "progress": "[" * 5000},
     }.items():
         run = deliveries.run_named(name)
         assert run is not None
@@ -198,12 +204,12 @@ def test_the_progress_of_all_runs_is_sent(service: HostService, settings: Settin
         path.mkdir(parents=True)
         deliveries.add(settings, run)
         for each, content in files.items():
-            (path / each).write_bytes(content)
+            (path / each).write_text(content)
     service.polls.put([{"id": "p1", "kind": "progress", "job": None, "token": None, "patterns": []}])
     until(lambda: "p1" in service.progress, what="the answer")
 
-    assert [
-        {"job": 1, "token": "1.a", "share": 0.3, "words": "3/10"},
-        {"job": 2, "token": "1.b", "share": 0.45, "words": "45/100, 00:15 left"},
-    ] == sorted(service.progress["p1"], key=lambda each: each["job"])
+    first, second = sorted(service.progress["p1"], key=lambda each: each["job"])
+    assert {"job": 1, "token": "1.a", "share": 0.3, "counts": "epoch 3/10"} == first
+    assert (2, "epoch 3/10") == (second["job"], second["counts"])
+    assert 10 <= second["left_s"] <= 20
     assert {} == service.done
