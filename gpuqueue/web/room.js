@@ -13,6 +13,26 @@ const most = (device) => device.total_bytes - device.headroom_bytes;
 /** Whether a device takes jobs at all. @param {Device} device */
 const serves = (device) => device.silent_s === null && !device.drained && !device.trouble;
 
+/**
+ * The devices with the probable ends of those runs that have no time limit, by their progress.
+ * @param {Device[]} devices
+ * @param {Record<number, import("./types.js").Progress>} progress
+ * @param {number} now in milliseconds
+ */
+export const withProgress = (devices, progress, now) => devices.map((device) => ({
+  ...device,
+  runs: device.runs.map((run) => {
+    const left = run.ends_at === null ? progress[run.job_id]?.left_s ?? null : null;
+    return left === null ? run : { ...run, about_at: new Date(now + left * 1000).toISOString() };
+  }),
+}));
+
+/** When a run has ended, at the latest or probably. @param {import("./types.js").DeviceRun} run */
+export const endOf = (run) => run.ends_at ?? run.about_at ?? null;
+
+/** Whether the end of a run on a device is known by its progress only. @param {Device} device */
+export const isProbable = (device) => device.runs.some((each) => each.ends_at === null && Boolean(each.about_at));
+
 /** @param {string | null} at */
 const moment = (at) => (at === null ? Infinity : new Date(at).getTime());
 
@@ -20,7 +40,7 @@ const moment = (at) => (at === null ? Infinity : new Date(at).getTime());
 function leftByRuns(device, bytes) {
   if (device.free_bytes >= bytes) return 0;
   if (!serves(device) || capacity(device) < bytes) return null;
-  const held = device.runs.map((each) => ({ bytes: Math.max(each.allocated_bytes, each.used_bytes), at: moment(each.ends_at) }));
+  const held = device.runs.map((each) => ({ bytes: Math.max(each.allocated_bytes, each.used_bytes), at: moment(endOf(each)) }));
   let free = capacity(device) - held.reduce((sum, each) => sum + each.bytes, 0);
   let places = device.slots - held.length;
   for (const run of held.sort((one, other) => one.at - other.at)) {
@@ -68,13 +88,14 @@ export function answer(devices, bytes, count, waiting) {
   }
   const later = hostsWith((each) => roomOn(each, bytes, count).at !== null).map((found) => {
     const rooms = found.map((each) => roomOn(each, bytes, count)).sort((one, other) => Number(one.at) - Number(other.at)).slice(0, count);
-    return { host: found[0].host, at: Number(rooms[count - 1].at), after: holdersOf(rooms) };
+    return { host: found[0].host, at: Number(rooms[count - 1].at), after: holdersOf(rooms), isProbable: found.some(isProbable) };
   });
   const [first] = later.sort((one, other) => one.at - other.at);
   if (first) {
-    const by = `Not now. On ${first.host} by ${clock(new Date(first.at).toISOString())}`;
+    const by = `Not now. On ${first.host} ${first.isProbable ? "at about" : "by"} ${clock(new Date(first.at).toISOString())}`;
     if (first.after.length) return { is: "later", words: `${by}, ${afterWords(first.after)}, unless other waiting jobs take it.` };
-    return { is: "later", words: `${by}, when jobs there reach their time limits, unless waiting jobs take it.` };
+    const when = first.isProbable ? "by the progress of the jobs there" : "when jobs there reach their time limits";
+    return { is: "later", words: `${by}, ${when}, unless waiting jobs take it.` };
   }
   const ever = hostsWith((each) => most(each) >= bytes);
   if (ever.length) {

@@ -36,9 +36,11 @@ def test_a_person_signs_in_looks_and_cancels(lively: ServedSite, open_page: Open
         assert "job 1 which was given another device: 1G in 1 process" == other_card
         page.get_by_label("Is there room for a job with").fill("20G")
         page.get_by_text(re.compile("Yes: nodeB GPU 0")).wait_for()
+        page.get_by_text(re.compile("empty at about")).first.wait_for()
 
         page.get_by_role("link", name="Queue").click()
         page.locator("tr.job").first.wait_for()
+        page.get_by_text(re.compile(r"epoch 3/4, 61 %, 3[78]:\d\d left")).first.wait_for()
         assert page.locator(".job-name", has_text="<script>alert(1)</script>").first.inner_text() == plain(HOSTILE)
         job = owner.jobs.submit(["true"], mem="23G", name="a-mistake", hold=True)
         page.get_by_label("Search").fill("a-mistake")

@@ -2,6 +2,7 @@
 import { html } from "../lib.js";
 import { MemoryBar } from "../parts/memory-bar.js";
 import { none } from "../parts/none.js";
+import { endOf } from "../room.js";
 import { jobLink } from "../route.js";
 import { clock, deviceLabel, duration, fullTime, idleWords, percent, plural, size } from "../words.js";
 
@@ -49,6 +50,9 @@ function State({ device, now }) {
   if (!words.length && !runs.length) words.push(html`<span class="good-text">empty</span>`);
   if (runs.length && freeAt) {
     words.push(html`<span title=${`By the time limits of its jobs: ${fullTime(freeAt)}`}>empty by ${clock(freeAt)} <small>(${duration((new Date(freeAt).getTime() - now) / 1000)})</small></span>`);
+  } else if (runs.length && runs.every(endOf)) {
+    const last = new Date(Math.max(...runs.map((each) => new Date(endOf(each) ?? 0).getTime()))).toISOString();
+    words.push(html`<span title="By the progress of its jobs">empty at about ${clock(last)}</span>`);
   } else if (runs.length && runs.every((each) => each.name !== null)) {
     words.push(html`<small title="A job without a time limit runs here">end not known</small>`);
   }

@@ -4,6 +4,7 @@ import { html, useMemo } from "../lib.js";
 import { useNow } from "../now.js";
 import { Legend } from "../parts/memory-bar.js";
 import { Trouble } from "../parts/trouble.js";
+import { withProgress } from "../room.js";
 import { link } from "../route.js";
 import { plural, size } from "../words.js";
 import { DeviceRow } from "./device-row.js";
@@ -11,6 +12,9 @@ import { IdleHolders } from "./idle-holders.js";
 import { RoomQuestion } from "./room-question.js";
 
 const EVERY_MS = 1000;
+/** How often the progress of runs without a time limit is asked for, and of how many. */
+const PROGRESS_MS = 5000;
+const MOST_RUNS = 500;
 
 /** @param {import("../types.js").DeviceView[]} devices */
 function byHost(devices) {
@@ -48,18 +52,30 @@ function Empty() {
   `;
 }
 
+/** The devices with the probable ends of their runs. @param {import("../types.js").Overview | null | undefined} overview @param {number} now */
+function useDevices(overview, now) {
+  const devices = overview?.devices ?? [];
+  const open = devices.flatMap((each) => each.runs).filter((each) => each.ends_at === null && each.name !== null);
+  const ids = [...new Set(open.map((each) => each.job_id))].slice(0, MOST_RUNS);
+  const url = useMemo(() => (ids.length ? address("/job-progress", { id: ids }) : null), [String(ids)]);
+  /** @type {import("../api.js").Polled<Record<number, import("../types.js").Progress>>} */
+  const { value } = usePolled(url, PROGRESS_MS);
+  return useMemo(() => withProgress(devices, value ?? {}, now), [overview, value]);
+}
+
 /** @param {{me: import("../types.js").Me, query: Record<string, string>}} props */
 export function Overview({ me, query }) {
   /** @type {import("../api.js").Polled<import("../types.js").Overview>} */
   const { value, error } = usePolled(address("/overview"), EVERY_MS);
   const now = useNow(value?.at ?? null);
-  const hosts = useMemo(() => byHost(value?.devices ?? []), [value]);
+  const devices = useDevices(value, now);
+  const hosts = useMemo(() => byHost(devices), [devices]);
   if (!value) return html`<${Trouble} error=${error} />${error ? null : html`<p class="loading">Loading the devices…</p>`}`;
   return html`
     <h1 class="hidden">Devices</h1>
     <${Trouble} error=${error} isHistoryAway=${value.history_away} at=${value.at} />
     ${value.devices.length ? html`
-      <${RoomQuestion} devices=${value.devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} maySubmit=${me.scopes.includes("submit")} />
+      <${RoomQuestion} devices=${devices} asked=${query.mem ?? ""} count=${query.gpus ?? ""} waiting=${value.counts.queued ?? 0} maySubmit=${me.scopes.includes("submit")} />
       <${Totals} overview=${value} />
       <${IdleHolders} devices=${value.devices} now=${now} />
       <${Legend} />
