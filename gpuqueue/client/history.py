@@ -70,8 +70,15 @@ class History:
         return self._connection.database.folded(query)
 
     def params(self, records: Sequence[Record]) -> dict[int, dict[str, str]]:
-        """Return the values of the sweep of each of *records* that is a member of one, by the id of the job."""
-        return sweep_values(records, self._array)
+        """Return the parameters of each of *records* that has some, by the id of the job.
+
+        They are those that its last run reported, and the values of the sweep that it is a member of.
+        """
+        runs = {each.job.id: each.last_run for each in records}
+        found = {job_id: dict(run.params) for job_id, run in runs.items() if run is not None and run.params}
+        for job_id, swept in sweep_values(records, self._array).items():
+            found[job_id] = {**found.get(job_id, {}), **swept}
+        return found
 
     def _array(self, array_id: int) -> Array | None:
         record = self._connection.database.get(array_id)

@@ -21,6 +21,7 @@ from gpuqueue.text.json_fields import Fields, loaded
 
 if TYPE_CHECKING:
     from gpuqueue.model import run as runs
+    from gpuqueue.model.job_values import JobValues
     from gpuqueue.model.mem_source import Shortage
     from gpuqueue.model.run import Ended, Ending, RunDevice, RunNote
 else:
@@ -232,12 +233,18 @@ def encode_ended(
     devices: tuple[RunDevice, ...],
     peak_at_once_bytes: int | None = None,
     notes: tuple[RunNote, ...] = (),
+    values: JobValues | None = None,
     shortage: Shortage | None = None,
     is_long: bool = False,
 ) -> str:
     """Return the report of the end of a run as text. The store reads *shortage* and *is_long*, the history does not."""
     ended = runs.Ended(
-        ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes, notes=notes
+        ending=ending,
+        duration_s=duration_s,
+        devices=devices,
+        peak_at_once_bytes=peak_at_once_bytes,
+        notes=notes,
+        values=values,
     )
     more = {} if shortage is None else {"shortage": to_stored(shortage)}
     if is_long:

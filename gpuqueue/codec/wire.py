@@ -59,6 +59,7 @@ HOMES = {
     "Explanation": "gpuqueue.queue.explanation",
     "Job": "gpuqueue.model.job",
     "JobState": "gpuqueue.model.job",
+    "JobValues": "gpuqueue.model.job_values",
     "LearningReport": "gpuqueue.model.learning_report",
     "Line": "gpuqueue.learning.line",
     "LimitsInUse": "gpuqueue.model.limits",

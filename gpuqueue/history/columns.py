@@ -6,7 +6,8 @@ import json
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.codec import member_note
+from gpuqueue.codec import encode_notes, member_note
+from gpuqueue.codec.wire import dump, to_stored
 from gpuqueue.learning.signature import program_of
 from gpuqueue.model.device import FIGURES, Activity, Peak
 from gpuqueue.model.event import Act
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.device import Timeline
     from gpuqueue.model.event import Event
     from gpuqueue.model.job_spec import JobSpec
+    from gpuqueue.model.job_values import Metric, Reported
     from gpuqueue.model.run import Ended, Ending, RunDevice
 
 Row = dict[str, Any]
@@ -121,7 +123,7 @@ def run_row(event: Event) -> Row:
             ("started_at", "ended_at", "duration_s", "ending", "exit_code", "signal", "detail", "log_path")
         ),
         "peak_at_once_bytes": None,
-        "notes": None,
+        **dict.fromkeys(("notes", "params", "result")),
         "start_kind": StartKind.known(event.fields.get("start")),
     }
 
@@ -184,3 +186,43 @@ def timeline_row(event: Event, uuid: str, timeline: Timeline) -> Row:
         "step_s": timeline.step_s,
         "bytes": json.dumps(timeline.bytes, separators=(",", ":")),
     }
+
+
+def ended_columns(event: Event, ended: Ended) -> Row:
+    """Return the columns of the run that *event* ends."""
+    values = ended.values
+    return {
+        "ended_at": event.at,
+        "duration_s": ended.duration_s,
+        "peak_at_once_bytes": ended.peak_at_once_bytes,
+        "notes": encode_notes(ended.notes),
+        "params": dump(dict(values.params)) if values is not None and values.params else None,
+        "result": dump(dict(values.result)) if values is not None and values.result is not None else None,
+        **ending_columns(ended.ending),
+    }
+
+
+def metric_row(event: Event, metric: Metric) -> Row:
+    """Return the row with the last, least and largest value of a metric for the run that *event* ends."""
+    detail = to_stored(metric)
+    return {
+        **_of_metric(event, metric),
+        "last_value": _finite(metric.last),
+        "min_value": _finite(metric.min),
+        "max_value": _finite(metric.max),
+        "detail": dump({name: value for name, value in detail.items() if name not in {"name", "curve"}}),
+    }
+
+
+def curve_row(event: Event, metric: Metric) -> Row:
+    """Return the row with the values of a metric over time for the run that *event* ends."""
+    return {**_of_metric(event, metric), "points": json.dumps(metric.curve, separators=(",", ":"))}
+
+
+def _of_metric(event: Event, metric: Metric) -> Row:
+    return {"job_id": event.job_id, "attempt": event.attempt, "name": metric.name}
+
+
+def _finite(reported: Reported | None) -> float | None:
+    """Return a value as a number of SQL. Not every database stores NaN and infinity, or sorts them alike."""
+    return None if reported is None or isinstance(reported.value, str) else reported.value

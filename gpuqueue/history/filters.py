@@ -29,7 +29,7 @@ from sqlalchemy.sql.operators import custom_op
 from gpuqueue.errors import JobNotFound
 from gpuqueue.history import text_index
 from gpuqueue.history.device_names import device_labels, devices
-from gpuqueue.history.tables import job_tags, jobs, run_devices, runs, safe
+from gpuqueue.history.tables import job_tags, jobs, run_devices, run_metrics, runs, safe
 from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import BY_SIGNAL, EndingKind
@@ -131,17 +131,20 @@ def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[Part]:
     """Yield conditions and order of each part of the list: jobs with a known sort value first, then the rest."""
     by_id = jobs.c.id.asc() if query.reverse else jobs.c.id.desc()
     beyond = None if query.after_id is None else _beyond(jobs.c.id, query.after_id, query)
-    if query.sort is Sort.ID:
+    if query.is_by_id:
         yield ([] if beyond is None else [beyond]), [by_id]
         return
-    if query.sort is Sort.USER:
+    if query.metric is None and query.sort is Sort.USER:
         yield from _by_user(connection, query, by_id)
         return
-    column = _COLUMNS[query.sort]
-    value = None if query.after_id is None else _sort_value(connection, column, query.after_id)
+    column, same = _COLUMNS.get(query.sort, jobs.c.id), []
     unknown: list[Condition] = [column.is_(None)]
+    if query.metric is not None:
+        column, same = run_metrics.c.last_value, _last_of(query.metric)
+        unknown = [~sa.exists().where(*same, column.is_not(None))]
+    value = None if query.after_id is None else _sort_value(connection, column, query.after_id, same)
     if query.after_id is None or value is not None:
-        yield [column.is_not(None), *_from(column, value, query)], _order(column, query)
+        yield [*same, column.is_not(None), *_from(column, value, query)], _order(column, query)
         yield unknown, [by_id]
     elif beyond is not None:
         yield [*unknown, beyond], [by_id]
@@ -180,8 +183,16 @@ def _beyond(column: sa.ColumnElement[int], job_id: int, query: HistoryQuery) -> 
     return column > job_id if query.reverse else column < job_id
 
 
-def _sort_value(connection: sa.Connection, column: sa.Column[Any], job_id: int) -> Any:
-    found = connection.execute(sa.select(column).where(jobs.c.id == job_id)).first()
+def _last_of(metric: str) -> list[Condition]:
+    """Return the conditions for the row of a metric of the current or last run of a job."""
+    key = run_metrics.c.job_id == jobs.c.id, run_metrics.c.attempt == jobs.c.attempt
+    return [*key, run_metrics.c.name == metric]
+
+
+def _sort_value(connection: sa.Connection, column: sa.Column[Any], job_id: int, same: Sequence[Condition] = ()) -> Any:
+    """Return the sort value of a job, None if it has none. *same* are the conditions of a column of another table."""
+    source = jobs.outerjoin(column.table, sa.and_(*same)) if same else jobs
+    found = connection.execute(sa.select(column).select_from(source).where(jobs.c.id == job_id)).first()
     if found is None:
         raise JobNotFound(f"there is no job {job_id} in the history to continue after: take the last id of a page")
     return found[0]
@@ -193,7 +204,7 @@ def _conditions(connection: sa.Connection, query: HistoryQuery) -> Iterator[Cond
     In the order of ids, SQLite would collect all jobs of a time range by the index on times, and sort them. A unary
     plus disables that index, so SQLite walks along the ids. Where few jobs match, :func:`_rare` selects them.
     """
-    along_ids = connection.dialect.name == "sqlite" and query.sort is Sort.ID
+    along_ids = connection.dialect.name == "sqlite" and query.is_by_id
     for column, compare, bound in _bounds(query):
         if bound is not None:
             yield compare(unindexed(column) if along_ids and column is not jobs.c.id else column, bound)
@@ -209,7 +220,7 @@ def _same(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]
     In an order by a time or a number, SQLite would collect all jobs of a user by the index on users, and sort them.
     That is fast for few jobs. For many jobs, a unary plus disables that index, so SQLite walks along the order.
     """
-    along_figures = connection.dialect.name == "sqlite" and query.sort in _COLUMNS
+    along_figures = connection.dialect.name == "sqlite" and (query.metric is not None or query.sort in _COLUMNS)
     for column, values in _alike(query):
         unusual = [column != _USUAL[column]] if column in _USUAL and _USUAL[column] not in values else []
         many = along_figures and not are_few(connection, sa.and_(among(column, values), *unusual))
@@ -264,7 +275,7 @@ def _from_the_time_on(connection: sa.Connection, query: HistoryQuery) -> Iterato
     Ids ascend with time unless a clock was set back. So the id comes from the index on times, which is exact.
     """
     near, far = (query.since, query.until) if query.reverse else (query.until, query.since)
-    if query.sort is not Sort.ID or near is None:
+    if not query.is_by_id or near is None:
         return
     column = jobs.c.submitted_at
     before, period = (column < near, column >= near) if query.reverse else (column >= near, column < near)
@@ -312,7 +323,7 @@ def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Cond
     if not meant:
         yield sa.false()
         return
-    if query.sort is Sort.ID:  # in another order SQLite would search by these bounds and then sort all
+    if query.is_by_id:  # in another order SQLite would search by these bounds and then sort all
         yield jobs.c.id.between(min(each.first_job for each in meant), max(each.last_job for each in meant))
     there = run_devices.c.device_uuid.in_([each.uuid for each in meant])
     yield sa.exists().where(run_devices.c.job_id == jobs.c.id, there)
@@ -415,7 +426,7 @@ def text_parts(connection: sa.Connection, query: HistoryQuery, plain: Iterator[P
     """
     if query.text is None or len(query.text) < SHORTEST or not text_index.is_there(connection):
         yield from plain
-    elif query.sort is Sort.ID:
+    elif query.is_by_id:
         for part in plain:
             yield from _along_ids(connection, query, part)
     elif connection.dialect.name == "sqlite":

@@ -19,7 +19,6 @@ from gpuqueue.codec import (
     decode_spec,
     decode_started,
     encode_environment,
-    encode_notes,
     shown_request,
     without_environment,
 )
@@ -45,6 +44,9 @@ TagKey = tuple[int, str]
 RunKey = tuple[int, int, str]
 #: Job, attempt and device UUID.
 DeviceKey = tuple[int, int, str]
+
+#: Job, attempt and name of the metric.
+MetricKey = tuple[int, int, str]
 
 #: Valid texts of a count, of a time in milliseconds, and of a size in bytes.
 _COUNT, _TIME, _SIZE = re.compile("[0-9]{1,6}"), re.compile("[0-9]{1,14}"), re.compile("[1-9][0-9]{0,15}")
@@ -80,6 +82,9 @@ class Batch:
     new_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
+    #: The metrics of runs and their curves, by job, attempt and name.
+    metrics: dict[MetricKey, Row] = field(default_factory=dict)
+    curves: dict[MetricKey, Row] = field(default_factory=dict)
     notifications: dict[tuple[int, int], Row] = field(default_factory=dict)
     #: Jobs whose runs were marked as idle. The owner of each is notified once.
     idle: set[int] = field(default_factory=set)
@@ -286,13 +291,11 @@ def finish(batch: Batch, event: Event) -> None:
         log.exception("the report of job %s's end (event %s) cannot be read", event.job_id, event.id)
         unknown = Ending.lost(f"the report of its end cannot be read: {error}")
         ended = Ended(ending=unknown, duration_s=None, devices=())
-    batch.run(key).update(
-        ended_at=event.at,
-        duration_s=ended.duration_s,
-        peak_at_once_bytes=ended.peak_at_once_bytes,
-        notes=encode_notes(ended.notes),
-        **columns.ending_columns(ended.ending),
-    )
+    batch.run(key).update(columns.ended_columns(event, ended))
+    for metric in ended.values.metrics if ended.values is not None else ():
+        place_of_metric = (event.job_id, event.attempt, metric.name)
+        batch.metrics[place_of_metric] = columns.metric_row(event, metric)
+        batch.curves[place_of_metric] = columns.curve_row(event, metric)
     sum_up(batch, event, ended)
     _describe(batch, event, ended.devices)
     for device in ended.devices:

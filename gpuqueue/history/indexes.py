@@ -18,6 +18,7 @@ from gpuqueue.history.tables import (
     metadata,
     notifications,
     run_devices,
+    run_metrics,
     runs,
 )
 
@@ -48,6 +49,7 @@ INDEXES = (
     sa.Index(None, job_tags.c.tag, job_tags.c.job_id),
     sa.Index(None, runs.c.ended_at),
     sa.Index(None, run_devices.c.device_uuid, run_devices.c.job_id),
+    sa.Index(None, run_metrics.c.name, run_metrics.c.last_value, run_metrics.c.job_id),
     _where("outcome IS NULL", notifications.c.job_id),
     sa.Index(None, job_events.c.job_id),
     sa.Index(None, access_tokens.c.account),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuqueue.codec import UNREADABLE, decode_notes, decode_spec, stand_in, whole_payload
+from gpuqueue.codec.wire import from_plain
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member, Tally
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
 
     from gpuqueue.history import fold
     from gpuqueue.model import event as steps
-    from gpuqueue.model import mem_source
+    from gpuqueue.model import job_values, mem_source
     from gpuqueue.model.event import Event
+    from gpuqueue.model.job_values import JobValues, Metric
 else:
     logging = later("logging")
+    job_values = later("gpuqueue.model.job_values")
     mem_source = later("gpuqueue.model.mem_source")
     fold = later("gpuqueue.history.fold")
     steps = later("gpuqueue.model.event")
@@ -59,8 +62,8 @@ def record_of(source: Rows, job_id: int) -> Record | None:
 def records_of(source: Rows, rows: Sequence[Row], *, timelines: bool = False, arrays_too: bool = False) -> list[Record]:
     """Return *rows* as jobs with their runs.
 
-    Timelines and the progress of arrays take long to read. They are included only if *timelines* and *arrays_too* are
-    true.
+    Timelines and curves, and the progress of arrays, take long to read. They are included only if *timelines* and
+    *arrays_too* are true.
     """
     come = tally(source, rows) if arrays_too else {}
     array_ids = {row["array_id"] for row in rows} - {None}
@@ -75,9 +78,11 @@ def records_of(source: Rows, rows: Sequence[Row], *, timelines: bool = False, ar
     for row in source.of("run_devices", "job_id", ids, "device_index"):
         line = lines.get((row["job_id"], row["attempt"], row["device_uuid"]))
         devices[row["job_id"], row["attempt"]].append(_run_device(row, line))
+    metrics = _metrics(source, ids, curves=timelines)
     runs: dict[int, list[Run]] = defaultdict(list)
     for row in source.of("runs", "job_id", ids, "attempt"):
-        runs[row["job_id"]].append(_run(row, devices[row["job_id"], row["attempt"]]))
+        key = row["job_id"], row["attempt"]
+        runs[row["job_id"]].append(_run(row, devices[key], metrics[key]))
     tags: dict[int, list[str]] = defaultdict(list)
     for row in source.of("job_tags", "job_id", ids, "tag"):
         tags[row["job_id"]].append(row["tag"])
@@ -189,7 +194,33 @@ def _words(command: str) -> tuple[str, ...]:
         return (UNREADABLE,)
 
 
-def _run(row: Row, devices: Sequence[RunDevice]) -> Run:
+def _metrics(source: Rows, ids: Sequence[int], *, curves: bool) -> dict[tuple[int, int], list[Metric]]:
+    """Return the metrics of each run of the jobs *ids*, by job and attempt, ordered by name."""
+    found: dict[tuple[int, int], list[Metric]] = defaultdict(list)
+    rows = source.of("run_metrics", "job_id", ids, "name")
+    points: dict[tuple[int, int, str], list[Any]] = {}
+    if curves and rows:
+        for row in source.of("run_curves", "job_id", ids, "name"):
+            points[row["job_id"], row["attempt"], row["name"]] = json.loads(row["points"])
+    for row in rows:
+        name, key = row["name"], (row["job_id"], row["attempt"])
+        plain = {**json.loads(row["detail"]), "name": name, "curve": points.get((*key, name), [])}
+        found[key].append(from_plain(job_values.Metric, plain, "a metric of a run"))
+    return found
+
+
+def _values(row: Row, metrics: Sequence[Metric]) -> JobValues | None:
+    params, result = row["params"], row["result"]
+    if not metrics and params is None and result is None:
+        return None
+    return job_values.JobValues(
+        metrics=tuple(metrics),
+        params={} if params is None else json.loads(params),
+        result=None if result is None else json.loads(result),
+    )
+
+
+def _run(row: Row, devices: Sequence[RunDevice], metrics: Sequence[Metric]) -> Run:
     ending = None
     if row["ending"] is not None:
         ending = Ending(
@@ -204,6 +235,7 @@ def _run(row: Row, devices: Sequence[RunDevice]) -> Run:
         ending=ending,
         start_kind=StartKind.known(row["start_kind"]),
         notes=decode_notes(row["notes"]),
+        values=_values(row, metrics),
     )
 
 

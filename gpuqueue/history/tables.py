@@ -216,6 +216,9 @@ runs = sa.Table(
     _word("start_kind", nullable=True),
     #: JSON: its :class:`gpuqueue.model.run.RunNote`s; NULL if there are none.
     _word("notes", nullable=True),
+    #: JSON: the parameters and the result that the job reported; NULL if it reported none.
+    _word("params", nullable=True),
+    _word("result", nullable=True),
     sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
     sa.CheckConstraint(_one_of("ending", EndingKind), name="ending_known"),
     sa.CheckConstraint("(ending IS NULL) = (ended_at IS NULL)", name="ending_has_time"),
@@ -276,6 +279,38 @@ run_timelines = sa.Table(
         ondelete="CASCADE",
     ),
     sa.CheckConstraint("step_s > 0", name="step_positive"),
+)
+
+#: The metrics that the job of a run reported.
+run_metrics = sa.Table(
+    "run_metrics",
+    metadata,
+    _key("job_id"),
+    _key("attempt", sa.Integer),
+    _key("name", sa.Text),
+    #: NULL if it is NaN or infinite, and of the others if no value was a finite number.
+    sa.Column("last_value", sa.Double, nullable=True),
+    sa.Column("min_value", sa.Double, nullable=True),
+    sa.Column("max_value", sa.Double, nullable=True),
+    #: JSON: the :class:`gpuqueue.model.job_values.Metric` without its name and its curve.
+    _word("detail"),
+    sa.ForeignKeyConstraint(["job_id", "attempt"], ["runs.job_id", "runs.attempt"], ondelete="CASCADE"),
+)
+
+#: Their values over time. They have their own table because they are read for one job at a time.
+run_curves = sa.Table(
+    "run_curves",
+    metadata,
+    _key("job_id"),
+    _key("attempt", sa.Integer),
+    _key("name", sa.Text),
+    #: JSON: for each point the seconds since the start of the run, the step or null, and the value.
+    _word("points"),
+    sa.ForeignKeyConstraint(
+        ["job_id", "attempt", "name"],
+        ["run_metrics.job_id", "run_metrics.attempt", "run_metrics.name"],
+        ondelete="CASCADE",
+    ),
 )
 
 #: Notifications about the end of a job, and their outcomes. Their targets are in the job's spec, by ``number``.

@@ -28,7 +28,9 @@ from gpuqueue.history.tables import (
     jobs,
     notifications,
     outbox_cursor,
+    run_curves,
     run_devices,
+    run_metrics,
     run_timelines,
     runs,
 )
@@ -139,6 +141,9 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     _update_all(connection, run_devices, ("job_id", "attempt", "device_uuid"), batch.moved_devices)
     there = _known_devices(connection, {key[0] for key in batch.timelines})
     bulk.insert(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
+    begun = _known_runs(connection, {key[0] for key in batch.metrics})
+    for table, rows in ((run_metrics, batch.metrics), (run_curves, batch.curves)):
+        bulk.insert(connection, table, [row for key, row in rows.items() if key[:2] in begun])
     bulk.insert(connection, notifications, batch.notifications.values())
     _forget_earlier_hold(connection, batch.held)
     _notify_before_end(connection, batch.idle | batch.held)
@@ -192,6 +197,17 @@ def _known_devices(connection: sa.Connection, job_ids: Iterable[int]) -> set[Dev
         (job_id, attempt, uuid)
         for some in parts(job_ids)
         for job_id, attempt, uuid in connection.execute(sa.select(*columns).where(run_devices.c.job_id.in_(some)))
+    }
+
+
+def _known_runs(connection: sa.Connection, job_ids: Iterable[int]) -> set[tuple[int, int]]:
+    """Return the runs of *job_ids* that have a row, by job and attempt."""
+    return {
+        (job_id, attempt)
+        for some in parts(job_ids)
+        for job_id, attempt in connection.execute(
+            sa.select(runs.c.job_id, runs.c.attempt).where(runs.c.job_id.in_(some))
+        )
     }
 
 

@@ -62,6 +62,9 @@ class HistoryQuery:
     ``user`` is the name of the submitting account, ``owner`` the whole account: its name and its uid. ``tags`` must all
     be tags of the job. ``text`` is a part of the command or of the note, case-insensitive for ASCII letters.
 
+    ``metric`` is the name of a metric: its last value in the current or last run is the order, in place of ``sort``.
+    What is no finite number comes last.
+
     To get the next page in any order, set ``after_id`` to the id of the last job seen. New jobs then cause neither
     duplicates nor gaps. ``before_id`` selects jobs with a lower id, whatever the order.
     """
@@ -88,6 +91,7 @@ class HistoryQuery:
     limit: int = 50
     before_id: int | None = None
     after_id: int | None = None
+    metric: str | None = None
 
     @classmethod
     def of(  # noqa: PLR0913 - one argument for each criterion
@@ -114,6 +118,7 @@ class HistoryQuery:
         limit: int = 50,
         before_id: int | None = None,
         after_id: int | None = None,
+        metric: str | None = None,
     ) -> HistoryQuery:
         """Return the query for criteria as a person gives them.
 
@@ -140,6 +145,8 @@ class HistoryQuery:
             limit: The largest number of jobs to return.
             before_id: Only jobs with a smaller id.
             after_id: Only jobs after this one in the requested order. For the next page, pass the last job's id.
+            metric: The name of a metric whose last value in the current or last run is the order, the largest first,
+                in place of *sort*.
 
         Raises:
             BadRequest: an argument is invalid.
@@ -167,12 +174,18 @@ class HistoryQuery:
             limit=validation.count("limit", limit),
             before_id=None if before_id is None else job_ref.job_id(before_id),
             after_id=None if after_id is None else job_ref.job_id(after_id),
+            metric=validation.text_or_none("metric", metric),
         )
         times.ordered(query.since, query.until)
         shortest, longest = query.min_duration_s, query.max_duration_s
         if shortest is not None and longest is not None and longest < shortest:
             raise BadRequest("--max-duration must not be less than --min-duration: no run is both")
         return query
+
+    @property
+    def is_by_id(self) -> bool:
+        """Whether the order is that of the ids."""
+        return self.sort is Sort.ID and self.metric is None
 
     def parameters(self) -> dict[str, Any]:
         """Return the query as parameters of the API. What is not set is left out.
@@ -196,7 +209,7 @@ class HistoryQuery:
             BadRequest: they cannot be in this order, or the query is for the members of one array.
 
         """
-        if self.sort is not Sort.ID:
+        if not self.is_by_id:
             raise BadRequest("members are folded in the order of ids only: leave out sort, or search for the members")
         if self.array_id is not None:
             raise BadRequest("the members of one array are not folded: leave out array, or search for the members")

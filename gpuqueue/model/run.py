@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import MemberEnds
@@ -17,6 +17,9 @@ from gpuqueue.model.job_spec import signal_name
 from gpuqueue.model.notification import Delivery
 from gpuqueue.model.placement import Shape
 from gpuqueue.text.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.model.job_values import JobValues
 
 #: An exit code above this one is that and the number of a signal, by the custom of shells.
 BY_SIGNAL = 128
@@ -178,6 +181,8 @@ class NoteKind(str, Enum):
     REMOVED_SHARED_MEMORY = "removed_shared_memory"
     #: Its memory was not measured for a time, so its peak is a lower bound.
     PEAK_IN_PART = "peak_in_part"
+    #: It reported metrics faster than they are read, so some are missing.
+    METRICS_IN_PART = "metrics_in_part"
 
     def __str__(self) -> str:
         return self.value
@@ -272,6 +277,12 @@ def _of_peak_in_part(note: RunNote) -> str:
     return f"its memory was not measured for {format_duration(note.count)}: its peak may be higher"
 
 
+def _of_metrics_in_part(note: RunNote) -> str:
+    return (
+        f"its metrics are incomplete: {format_bytes(note.size_bytes or 0)} of what it reported came too fast to be read"
+    )
+
+
 def _shared(note: RunNote) -> str:
     return f"{format_bytes(note.size_bytes or 0)} of {note.owner} in /dev/shm"
 
@@ -286,6 +297,7 @@ _SENTENCES: Mapping[str, Callable[[RunNote], str]] = MappingProxyType(
         NoteKind.LEFT_SHARED_MEMORY.value: _of_left_shared_memory,
         NoteKind.REMOVED_SHARED_MEMORY.value: _of_removed_shared_memory,
         NoteKind.PEAK_IN_PART.value: _of_peak_in_part,
+        NoteKind.METRICS_IN_PART.value: _of_metrics_in_part,
     }
 )
 #: The kinds that say that a run which exited with 0 has not done all its work.
@@ -323,6 +335,7 @@ class Ended:
     devices: tuple[RunDevice, ...]
     peak_at_once_bytes: int | None = None
     notes: tuple[RunNote, ...] = ()
+    values: JobValues | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -352,6 +365,9 @@ class Run:
     #: What the worker set for its processes: ``threads`` of a numerical library, and ``open_files``, each only if it is
     #: known. Lists of runs omit it.
     limits: Mapping[str, int] = field(default_factory=dict)
+    #: What the job reported about the run, None if it reported nothing, or the run has not ended. Lists of runs omit
+    #: the curves.
+    values: JobValues | None = None
 
     DERIVED = ("peak_bytes",)
 
@@ -373,6 +389,16 @@ class Run:
     def gap(self) -> RunNote | None:
         """The note that its peak is a lower bound, because its memory was not measured for a time; None without it."""
         return next((note for note in self.notes if note.kind == NoteKind.PEAK_IN_PART), None)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The last value of each metric by its name."""
+        return {} if self.values is None else self.values.last()
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        """The parameters that the job reported, by name."""
+        return {} if self.values is None else self.values.params
 
     @property
     def note_kinds(self) -> frozenset[str]:

@@ -309,6 +309,7 @@ def with_end(record: Record, event: Mapping[str, str]) -> Record:
         devices=ended.devices or run.devices,
         peak_at_once_bytes=ended.peak_at_once_bytes,
         notes=ended.notes,
+        values=ended.values,
     )
     return replace(record, runs=(done,))
 

@@ -16,6 +16,7 @@ from gpuqueue.text.sanitize import in_one_line, short
 
 if TYPE_CHECKING:
     from gpuqueue.model import event as events
+    from gpuqueue.model.job_values import JobValues
     from gpuqueue.model.mem_source import Shortage
     from gpuqueue.model.run import Ending, RunDevice, RunNote
     from gpuqueue.queue import lease as leases
@@ -133,6 +134,7 @@ class Runs:
         devices: tuple[RunDevice, ...],
         peak_at_once_bytes: int | None = None,
         notes: tuple[RunNote, ...] = (),
+        values: JobValues | None = None,
         evidence: Evidence | None = None,
         again: Again | None = None,
         shortage: Shortage | None = None,
@@ -152,6 +154,7 @@ class Runs:
             devices=devices,
             peak_at_once_bytes=peak_at_once_bytes,
             notes=notes,
+            values=values,
             shortage=shortage,
             is_long=is_long,
         )

@@ -210,7 +210,8 @@ class Call:
         path = run.log_path if self.may(Action.SEE_LOGS, owner) else run.log_path and HIDDEN
         sees_items = self.may(Action.SEE_ARGUMENTS, owner) and self.may(Action.SEE_LOGS, owner)
         notes = run.notes if sees_items else tuple(note.without_items() for note in run.notes)
-        found = replace(run.without_token(), log_path=path, notes=notes)
+        values = run.values if sees_items else None
+        found = replace(run.without_token(), log_path=path, notes=notes, values=values)
         return found if self.may(Action.SEE_ARGUMENTS, owner) else run_without_arguments(found)
 
     def why(self, why: Why) -> Why:

@@ -20,6 +20,7 @@ from gpuqueue.text.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model import mem_source, xids
+    from gpuqueue.model.job_values import Metric, Reported
     from gpuqueue.queue.lease import DeviceStatus
 else:
     mem_source = later("gpuqueue.model.mem_source")
@@ -34,6 +35,24 @@ _ZONE: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
 def percent(share: float | None) -> str:
     """Return a share from 0 to 1 in percent; ``-`` for None."""
     return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def figure(value: float | None) -> str:
+    """Return a number with at most six digits; ``-`` for None."""
+    return "-" if value is None else f"{value:.6g}"
+
+
+def metric_in_words(metric: Metric) -> str:
+    """Return the last value of a metric, and its least and largest ones with their steps if there are several."""
+    words = f"{metric.name} {_reported(metric.last)}"
+    if metric.count == 1 or metric.min is None or metric.max is None:
+        return words
+    return f"{words}, min {_reported(metric.min)}, max {_reported(metric.max)}, {metric.count} values"
+
+
+def _reported(reported: Reported) -> str:
+    at = "" if reported.step is None else f" at step {reported.step}"
+    return f"{figure(float(reported.value))}{at}"
 
 
 def hours(seconds: float) -> str:

@@ -19,6 +19,7 @@ from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.system.process import ProcessIdentity
 from workers.measure.idle import Stage
+from workers.measure.job_values import ValuesReader
 from workers.measure.meter import MOST_POINTS, Meter
 from workers.measure.neighbours import Neighbours
 from workers.measure.output import RunOutput
@@ -64,6 +65,8 @@ class LiveRun:
     warm_asked: bool = False
     neighbours: Neighbours = field(init=False)
     _output: RunOutput = field(init=False)
+    #: What the job reports about itself.
+    values: ValuesReader = field(init=False)
     _shim: ProcessIdentity | None = None
     _root: ProcessIdentity | None = None
     #: Guards the meters. The sampler, the claimer and the heartbeats record samples in separate threads.
@@ -74,6 +77,7 @@ class LiveRun:
     def __post_init__(self) -> None:
         self.neighbours = Neighbours(self.held.job_id)
         self._output = RunOutput("" if self.spec is None else self.spec.command)
+        self.values = ValuesReader(self.directory.path)
         if self.spec is not None:
             self.idle_stage = Stage.IN_USE
 
@@ -257,8 +261,10 @@ class LiveRun:
         """Return all figures so far as plain values, for a worker that adopts the run."""
         with self._noting:
             devices = {uuid: meter.to_plain() for uuid, meter in self.meters.items()}
-        kept = {} if self._output.kept is None else {"output": self._output.kept}
-        return {"since_s": self.since_s, "at_once_bytes": self.at_once_bytes, "devices": devices, **kept}
+        outputs = {} if self._output.kept is None else {"output": self._output.kept}
+        values = self.values.to_plain()
+        reported = {} if values is None else {"values": values}
+        return {"since_s": self.since_s, "at_once_bytes": self.at_once_bytes, "devices": devices, **outputs, **reported}
 
     def resume(self) -> None:
         """Restore the :meth:`figures` that another worker has left.
@@ -275,6 +281,8 @@ class LiveRun:
             meters = {uuid: Meter.from_plain(devices.plain(uuid)) for uuid in mine}
             at_once_bytes = stored.whole_or_none("at_once_bytes")
             output = RunOutput.from_plain(stored.below("output", "the output of a run")) if "output" in stored else None
+            if "values" in stored:
+                self.values.resume(stored.below("values", "the values of a run"))
         except Unreadable as error:
             log.warning("%s: its figures so far are lost: %s", self, error)
             return

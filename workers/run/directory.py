@@ -316,10 +316,10 @@ class RunDir:
         for name in names:
             if is_ours(name):
                 remove(self._at(name))
-        if acl.REPORTS in names:
+        for name in {*acl.REPORTED} & {*names}:
             with contextlib.suppress(OSError):
                 acl.end_writing(self.path)  # the shim may have been killed
-                acl.remove(self._at(acl.REPORTS))
+                acl.remove(self._at(name))
         if "inside" in names:  # of a run that an earlier version started
             shutil.rmtree(self._at("inside"), ignore_errors=True)
         links.remove(self.path.parent.parent, self._name)

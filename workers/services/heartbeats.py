@@ -136,6 +136,7 @@ class Heartbeats:
                 self._pass_on(run, verdicts, asked_s + self._settings.shim_grace_s)
         self._adoption.forget_recorded(verdicts.epoch)
         self._check_idle(run for run in runs if run.held.token in verdicts.go_on)
+        self._read_values(runs)
         return verdicts
 
     def _check_idle(self, runs: Iterable[LiveRun]) -> None:
@@ -143,6 +144,14 @@ class Heartbeats:
         for run in runs:
             if self._runs.get(run.held.token) is not None:
                 self._idle.check(run)
+
+    def _read_values(self, runs: Iterable[LiveRun]) -> None:
+        """Read what the jobs of *runs* report, which the next heartbeat saves. A bug here must not end a run."""
+        for run in runs:
+            try:
+                run.values.read(run.since_s, self._clock.monotonic_s())
+            except Exception:
+                log.exception("%s: what it reports cannot be read", run)
 
     def _end_all(self) -> None:
         """End the processes of all runs: their jobs may run elsewhere."""

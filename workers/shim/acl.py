@@ -24,9 +24,12 @@ READ, WRITE = 4, 2
 ACCESS = "system.posix_acl_access"
 #: The file to which the processes of a job append their reports (see :mod:`workers.run.torch_report`).
 REPORTS = "reports"
+#: The file to which a job appends its metrics (see :mod:`workers.measure.job_values`).
+METRICS = "metrics"
+REPORTED = (REPORTS, METRICS)
 #: The files that a job may write, and that count on the disk of its user. None is a directory: a job could make others
 #: in it that nobody else can enter.
-WRITTEN = ("log", "stderr", REPORTS)
+WRITTEN = ("log", "stderr", *REPORTED)
 #: Tags of the entries: the owner, a named user, the group, the mask that limits all but the owner, all others.
 OWNER, USER, GROUP, MOST, OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
 VERSION, NO_ID = 2, 0xFFFFFFFF

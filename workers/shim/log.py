@@ -84,8 +84,7 @@ class KeptLog:
         """Check the log for the last time, after the last process of the job is gone."""
         self._times.check(float("inf"))
         self._limit.lower(lowered())
-        self._limit.check()
-        self._limit.close()
+        self._limit.last_check()
 
 
 class LogTimes:
@@ -149,6 +148,11 @@ class LogLimit:
         except OSError:  # no free descriptor or a disk error; the next check tries again
             return POLL_S
 
+    def last_check(self) -> None:
+        """Check the log for the last time. Raises nothing."""
+        self.check()
+        self.close()
+
     def close(self) -> None:
         """Close the log."""
         if self._fd is not None:
@@ -158,7 +162,9 @@ class LogLimit:
     def _check(self, limit: int) -> float:
         if self._fd is None:
             # Without O_APPEND: the marker line goes next to the hole, and pwrite would append it to the end.
-            self._fd = os.open(self._name, os.O_RDWR | os.O_CLOEXEC)
+            # A name alone is a file of the run, in place of which the job may have put a link.
+            own = os.O_NOFOLLOW | os.O_NONBLOCK if "/" not in self._name else 0
+            self._fd = os.open(self._name, os.O_RDWR | os.O_CLOEXEC | own)
         stat = os.fstat(self._fd)
         size, hole = stat.st_size, _down(limit // 4, stat.st_blksize)
         hole_end = _data(self._fd, hole, size)  # not cached: the job may have truncated its log

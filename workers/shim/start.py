@@ -75,9 +75,10 @@ def output_of(spec: dict[str, Any]) -> LogFile | Terminal:
 
 
 def share_files(uid: int) -> None:
-    """Let the submitter read the log, open its output by name, type into the terminal and write reports."""
-    with contextlib.suppress(OSError):
-        os.close(os.open(acl.REPORTS, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    """Let the submitter read the log, open its output by name, type into the terminal, and write reports."""
+    for name in acl.REPORTED:
+        with contextlib.suppress(OSError):
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for name in (*acl.WRITTEN, SOCKET):
         acl.share(name, uid, acl.READ | acl.WRITE)
 

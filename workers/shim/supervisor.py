@@ -27,6 +27,7 @@ tty       shim     the socket of an attached terminal (:mod:`workers.shim.attach
 stderr    job      standard error, if the job wants it separate from standard output
 ….times   shim     the size of ``log`` (or ``stderr``) over time
 reports   job      a line for each process that used torch on a GPU (see :mod:`workers.run.torch_report`)
+metrics   job      a line for each value that the job reports about itself (see :mod:`workers.measure.job_values`)
 start     shim     whether the run started warm, or why not (:mod:`workers.shim.warm`); only for a warm job
 exit      shim     JSON: how the run ended; appears atomically, after the last process is gone or proved unkillable
 ========  =======  ===========================================================================================
@@ -70,7 +71,7 @@ PR_SET_CHILD_SUBREAPER = 36
 LEFTOVER_GRACE_S = 2.0
 #: Longest time between TERM and KILL for a job that used too much memory, in seconds.
 EXCESS_GRACE_S = 1.0
-#: Most that the reports of a run need on the disk, in bytes. 4096 reports of 8 devices need less.
+#: Most that the reports and the metrics of a run need on the disk, in bytes each. 4096 reports of 8 devices need less.
 MAX_REPORTS_BYTES = 8 * 1024 * 1024
 #: Exit code of a shim that cannot write into the run directory. Such a shim has started nothing.
 CANNOT_WRITE = os.EX_IOERR
@@ -193,7 +194,7 @@ def follow(
     """Watch the run, end all its processes, and return how it ended."""
     names = ["log", "stderr"] if spec["separate_stderr"] else ["log"]
     logs = [KeptLog(name, spec["log_limit_bytes"]) for name in names]
-    reports = LogLimit(acl.REPORTS, MAX_REPORTS_BYTES)
+    reports = [LogLimit(name, MAX_REPORTS_BYTES) for name in acl.REPORTED]
     memory = HostMemory() if spec["user"] is None else None  # else its guard watches that
 
     def check_logs() -> float:
@@ -201,8 +202,7 @@ def follow(
             memory.poll()
         if shared is not None:
             shared.poll()
-        reports.check()
-        return min([log.check() for log in logs])
+        return min([log.check() for log in (*reports, *logs)])
 
     request = PreemptRequest(spec["kill_grace_s"])
     kind = watch(tree, spec, check_logs, request)
@@ -220,9 +220,8 @@ def follow(
         shared.read()
     tree.end(grace_of(kind, spec, request), check_logs, warned=warned, by_itself=by_itself)
     output.drain()
-    for log in logs:
+    for log in (*logs, *reports):
         log.last_check()
-    reports.close()
     if spec["user"] is not None:
         acl.end_writing(".")
     max_rss_bytes, cpu_s = tree.usage()

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from gpuqueue.errors import Unreachable
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job_values import JobValues
 from gpuqueue.model.mem_source import Shortage
 from gpuqueue.model.run import Ending, RunDevice, RunNote
 from gpuqueue.queue.evidence import NO_EVIDENCE, Evidence
@@ -51,6 +52,8 @@ class Conclusion:
     #: The facts about a lack of device memory, None if the run lacked none.
     shortage: Shortage | None = None
     notes: tuple[RunNote, ...] = ()
+    #: What the job reported about the run, None if it reported nothing.
+    values: JobValues | None = None
 
 
 class Detached(Exception):

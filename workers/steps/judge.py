@@ -64,6 +64,7 @@ class Judge:
     def __init__(self, admission: AdmissionCheck, monitor: DeviceMonitor, clock: Clock) -> None:
         self._start_health = admission.start_health
         self._monitor = monitor
+        self._clock = clock
         self._collector = EvidenceCollector(admission, clock)
 
     def judge(self, run: LiveRun, end: Exit) -> Conclusion:
@@ -97,6 +98,7 @@ class Judge:
         """Return the devices with their peaks, the notes, and the ending, which may become OUT_OF_MEMORY."""
         log_tail = b"\n".join(logs)
         try:
+            run.values.read(run.since_s, self._clock.monotonic_s(), logs[0])
             report = read_reports(run.directory.path)
             devices = measured_devices(run, end.max_rss_bytes, report, self._monitor)
             ran_out_on = report.ran_out_on([each.uuid for each in devices]) if report is not None else ()
@@ -122,13 +124,15 @@ class Judge:
                 peak_bytes=peak_bytes,
                 snapshot=full,
             )
-            more = (hidden_failure(ending, report, logs), gap_note(run, devices, report, end.duration_s))
+            gap = gap_note(run, devices, report, end.duration_s)
+            more = (hidden_failure(ending, report, logs), gap, run.values.gap)
             return Conclusion(
                 ending=ending,
                 devices=devices,
                 duration_s=end.duration_s,
                 shortage=shortage,
                 notes=(*end.notes, *(note for note in more if note is not None), *hints(ending, log_tail)),
+                values=run.values.values(),
             )
         except Exception:
             log.exception("%s: its peaks and its cause of failure could not be determined", run)

@@ -99,6 +99,7 @@ class Report:
             devices=conclusion.devices,
             peak_at_once_bytes=run.at_once_bytes,
             notes=conclusion.notes,
+            values=conclusion.values,
             evidence=conclusion.evidence,
             again=again,
             shortage=conclusion.shortage,

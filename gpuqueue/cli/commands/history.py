@@ -143,7 +143,7 @@ _WHICH = (
     metavar="KEY",
     default="id",
     show_default=True,
-    help=f"Order, largest or newest first: {', '.join(Sort)}; with --array also a value of its sweep.",
+    help=f"Order, largest or newest first: {', '.join(Sort)}, or a metric; with --array also a value of its sweep.",
     shell_complete=one_of(Sort),
 )
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
@@ -151,11 +151,11 @@ _WHICH = (
 @click.option("--after", "after_id", type=_JOB, metavar="ID", help="Continue after this job: the next page.")
 @click.option("--before", "before_id", type=_JOB, metavar="ID", help="Only jobs older than this one.")
 @click.option("--members", is_flag=True, help="List each member of an array, not one row for the array.")
-@click.option("--params", is_flag=True, help="Add a column for each parameter of a sweep. Lists the members.")
+@click.option("--params", is_flag=True, help="Add a column for each parameter. Lists the members.")
 @click.option(
     "--columns",
     metavar="LIST",
-    help="Columns of the table or the CSV: id,user,peak; parameters of sweeps too: id,lr,seed.",
+    help="Columns of the table or the CSV: id,user,peak; parameters and metrics too: id,lr,val_acc.",
     shell_complete=listed(one_of(COLUMNS)),
 )
 @json_option
@@ -172,6 +172,7 @@ def history(*, limit: int, **asked: Any) -> None:
       gpuqueue history --since 7d
       gpuqueue history --user ada --state failed --sort peak
       gpuqueue history --array 17 --columns id,lr,seed,state,peak
+      gpuqueue history --sort val_acc --columns id,lr,val_acc --limit 10
       gpuqueue history --tag baseline --columns id,name,tags,note
       gpuqueue history --ending out_of_memory --columns id,user,name,mem,peak
       gpuqueue history --since 2026-11-01 --csv > november.csv
@@ -183,12 +184,15 @@ def history(*, limit: int, **asked: Any) -> None:
         _must_be_known(client, asked["after_id"])
         if (asked["device"] or "").isdecimal():  # an index on this host, as for `drain`
             asked["device"] = f"{client.settings.host}:{asked['device']}"
-        by = _parameter(client, asked)
-        query = HistoryQuery.of(limit=min(most, _MOST), **{**asked, "sort": "id" if by else asked["sort"]})
+        by, metric = _other_order(client, asked)
+        order = {"sort": "id" if by or metric else asked["sort"], "metric": metric}
+        query = HistoryQuery.of(limit=min(most, _MOST), **{**asked, **order})
         rows = by_value(client, query, by) if by else _rows(client, how, query)
         records = [row.record for row in rows]
+        if metric is not None and records and not any(metric in _metrics(record) for record in records):
+            raise _no_order(asked["sort"], [])
         params = client.history.params(records) if how.has_params else {}
-        names, others = how.columns_of(params, lambda: _swept(client, query))
+        names, others = how.columns_of(params, records, lambda: _swept(client, query))
         others |= _on_demand(client, records, names or ())
         never_began = _never_began(client, query) if how.for_people else None
         if not records and not never_began:
@@ -247,25 +251,28 @@ class _How:
         return self.for_people and not self.members and not self.has_params
 
     def columns_of(
-        self, params: Mapping[int, Mapping[str, str]], elsewhere: Callable[[], Iterable[str]]
+        self, params: Mapping[int, Mapping[str, str]], records: Sequence[Record], elsewhere: Callable[[], Iterable[str]]
     ) -> tuple[Sequence[str] | None, dict[str, all_columns.Column]]:
-        """Return the names of the columns, or None for the usual ones, and the columns of the parameters *params*.
+        """Return the names of the columns, or None for the usual ones, and the columns of parameters and metrics.
 
-        *elsewhere* returns the names of the parameters that no row here has.
+        *elsewhere* returns the names of the parameters that no row here has. Where a parameter has the name of a
+        metric, the column is that of the parameter.
 
         Raises:
-            BadRequest: A name is no column and no parameter.
+            BadRequest: A name is no column, no parameter and no metric.
 
         """
         known = _in_braces(name for each in params.values() for name in each)
         here = known
-        if self.columns is not None and all_columns.has_others(self.columns, known):
+        metrics = _in_braces(name for record in records for name in _metrics(record)) if self.has_params else {}
+        if self.columns is not None and all_columns.has_others(self.columns, {**metrics, **known}):
             known = {**_in_braces(elsewhere()), **known}
-        names = None if self.columns is None else chosen(self.columns, known)
+        names = None if self.columns is None else chosen(self.columns, {**metrics, **known})
         if self.params:
             usual = CSV_COLUMNS if self.as_csv else USUAL
             names = (*(names or usual), *(name for name in here if name not in (names or ())))
-        return names, {head: all_columns.param(head, name, params) for head, name in known.items()}
+        found = {head: all_columns.metric(head, name) for head, name in metrics.items()}
+        return names, {**found, **{head: all_columns.param(head, name, params) for head, name in known.items()}}
 
 
 def _on_demand(client: Client, records: Sequence[Record], names: Sequence[str]) -> dict[str, all_columns.Column]:
@@ -297,29 +304,42 @@ def _swept(client: Client, query: HistoryQuery) -> list[str]:
 
 def _rows(client: Client, how: _How, query: HistoryQuery) -> list[FoldedRow]:
     """Return the jobs, or a row for each array if neither the options nor the order want its members."""
-    if how.folds and query.array_id is None and query.sort is Sort.ID:
+    if how.folds and query.array_id is None and query.is_by_id:
         return client.history.rows_of(query)
     return [FoldedRow(record=each, last_id=each.job.id) for each in client.history.records_of(query)]
 
 
-def _parameter(client: Client, asked: Mapping[str, Any]) -> str | None:
-    """Return the parameter of a sweep that ``--sort`` names, or None if it names an order of the history.
+def _other_order(client: Client, asked: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the parameter of a sweep, or the metric, that ``--sort`` names; None for both if it names neither.
 
     Raises:
-        BadRequest: It names neither, or the order has no pages to continue.
+        BadRequest: It is no name, or the order has no pages to continue.
 
     """
-    key = asked["sort"]
+    key = str(asked["sort"])
     if key in {str(sort) for sort in Sort}:
-        return None
+        return None, None
     array = None if asked["array"] is None else client.jobs.get(asked["array"]).spec.array
     names = [] if array is None else [axis.name for axis in array.axes]
-    if key not in names:
-        also = f", {', '.join(names)}" if names else ", or with --array ID a value of its sweep"
-        raise BadRequest(f"--sort {brief(key)} is no order: choose from {', '.join(Sort)}{also}")
-    if asked["after_id"] is not None:
-        raise BadRequest("--after continues an order of the history, not one by a value of a sweep: use --limit")
-    return str(key)
+    if key in names:
+        if asked["after_id"] is not None:
+            raise BadRequest("--after continues an order of the history, not one by a value of a sweep: use --limit")
+        return key, None
+    from gpuqueue.model.job_values import NAME  # noqa: PLC0415 - only for a metric
+
+    if not NAME.fullmatch(key):
+        raise _no_order(key, names)
+    return None, key
+
+
+def _no_order(key: str, names: Sequence[str]) -> BadRequest:
+    """Return the error that ``--sort`` names no order; *names* are those of the values of a sweep."""
+    also = f", {', '.join(names)}" if names else ", or with --array ID a value of its sweep"
+    return BadRequest(f"--sort {brief(key)} is no order: choose from {', '.join(Sort)}, a metric of these jobs{also}")
+
+
+def _metrics(record: Record) -> Mapping[str, float]:
+    return {} if record.last_run is None else record.last_run.metrics
 
 
 def by_value(client: Client, query: HistoryQuery, name: str) -> list[FoldedRow]:

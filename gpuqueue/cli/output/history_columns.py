@@ -196,7 +196,7 @@ def peak_note(records: Sequence[Record], names: Sequence[str] | None) -> str | N
 
 
 def chosen(text: str, params: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the names of the columns in a list such as ``id,user,peak``; *params* are those of sweeps.
+    """Return the names of the columns in a list such as ``id,user,peak``; *params* are those of sweeps, and metrics.
 
     A name may omit its unit, or be the head of the column in the table. The name of a column takes
     precedence over that of a parameter.
@@ -234,6 +234,15 @@ def _known() -> dict[str, str]:
 def param(head: str, name: str, params: Mapping[int, Mapping[str, str]]) -> Column:
     """Return the column of the parameter *name* of a sweep; *params* are the values of each job."""
     return _text(head, lambda record: params.get(record.job.id, {}).get(name))
+
+
+def metric(head: str, name: str) -> Column:
+    """Return the column of the last value of the metric *name* in the last run."""
+
+    def value(record: Record) -> float | None:
+        return record.last_run.metrics.get(name) if record.last_run is not None else None
+
+    return Column(head=head, value=value, shown=lambda record: values.figure(value(record)), figure=True)
 
 
 def folded(rows: Sequence[FoldedRow]) -> Column:

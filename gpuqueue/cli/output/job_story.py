@@ -34,23 +34,28 @@ from gpuqueue.words.values import (
     checkout_of,
     device_label,
     limits_in_words,
+    metric_in_words,
     priority_of,
     waits_for,
     when,
 )
 
 if TYPE_CHECKING:
+    import json
+
     from gpuqueue.model import code_snapshot, host_limits
+    from gpuqueue.model.job_values import JobValues
     from gpuqueue.model.progress import Progress
 else:
     code_snapshot = later("gpuqueue.model.code_snapshot")
     host_limits = later("gpuqueue.model.host_limits")
+    json = later("json")
 
 #: Width of a label of `story`, in columns; and the labels whose text is not wrapped, so that it can be copied.
 _LABEL, _COPIED = 13, {"command", "directory", "log"}
 #: Longest text of an array's indexes, in columns.
 _INDEXES = 40
-#: Longest text of the values of a sweep, in columns.
+#: Longest text of the values of a sweep, and of a result, in columns.
 _VALUES = 200
 #: Most failed members of an array that are read, and the longest last line of a log, in columns.
 MAX_FAILED, LAST_LINE = 500, 200
@@ -299,6 +304,7 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
         *(f"  note       {plain(note.words)}" for note in run.notes),
         f"  log        {plain(run.log_path or '-')}",
         *([f"  limits     {limits_in_words(run.limits)}"] if run.limits else []),
+        *(_value_lines(run.values) if run.values is not None else []),
     ]
     for device in run.devices:
         label = device_label(device) if device.name else "?"
@@ -308,6 +314,16 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
         lines.append(f"  device     {allocated}, {'its peak is reported at the end' if goes_on else peak}")
         seen = (*activity_lines(device.activity), memory_line(device, run.duration_s, width and width - _LABEL))
         lines += [f"             {words}" for words in seen if words]
+    return lines
+
+
+def _value_lines(values: JobValues) -> list[str]:
+    """Return the lines about what a job reported of its run."""
+    params = ", ".join(f"{name}={value}" for name, value in values.params.items())
+    lines = [f"  params     {plain(params)}"] if params else []
+    lines += [f"  metric     {metric_in_words(each)}" for each in values.metrics]
+    if values.result is not None:
+        lines.append(f"  result     {short(json.dumps(values.result, ensure_ascii=False), _VALUES)}")
     return lines
 
 

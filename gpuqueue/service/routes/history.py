@@ -40,6 +40,10 @@ _ABOUT: Mapping[str, Query] = {
     "text": Query(
         description="A part of the command or of the note. Only jobs whose command the caller may see match."
     ),
+    "metric": Query(
+        description="Order by the last value of this metric, the largest first, in place of *sort*. Only jobs whose "
+        "command the caller may see match."
+    ),
     "array_id": _ID,
     "before_id": _ID,
     "after_id": _ID,
@@ -61,16 +65,17 @@ CriteriaOfRows = Annotated[HistoryQuery, Depends(query_of("array_id"))]
 
 
 def visible(call: Call, query: HistoryQuery) -> HistoryQuery:
-    """Return *query* for those jobs that it may find. A search by a text finds only jobs whose command may be seen.
+    """Return *query* for those jobs that it may find.
 
-    Otherwise the answers would give away the commands of others, letter by letter.
+    A search by a text, or in the order of a metric, finds only jobs whose command may be seen. Otherwise the answers
+    would give away the commands of others, letter by letter, and their values.
 
     Raises:
         NotAuthenticated: the caller has no account, and so no jobs of its own.
 
     """
     call.must(Action.SEE_SITE)
-    if query.text is None or call.may(Action.SEE_ARGUMENTS):  # of every owner
+    if (query.text is None and query.metric is None) or call.may(Action.SEE_ARGUMENTS):  # of every owner
         return query
     call.must(Action.SEE_ARGUMENTS, call.account)
     return replace(query, owner=call.account)

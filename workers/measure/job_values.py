@@ -1,0 +1,136 @@
+"""Reads what the processes of a run report about it: lines of the file ``metrics`` and of the log.
+
+The job writes both files, so they may hold anything, grow at any rate, or be something else. They are read at each
+heartbeat and at the end of the run, from where the last reading ended, and what was read is saved with the figures of
+the run. So a worker that adopts the run reads nothing twice and leaves nothing out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.errors import Unreadable
+from gpuqueue.model.job_values import Collected, JobValues, metrics_in
+from gpuqueue.model.run import NoteKind, RunNote
+from gpuqueue.system.logs import LOG, next_data
+from gpuqueue.system.safe_open import open_regular
+from workers.run.verdict import TAIL_BYTES
+from workers.shim.acl import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gpuqueue.text.json_fields import Fields
+
+#: Most bytes of one file that are read at once. The shim keeps no more of the file ``metrics``. Of a log that grows
+#: faster only the newest are searched.
+MOST_BYTES = 8 * 1024 * 1024
+CHUNK_BYTES = 256 * 1024
+
+
+class ValuesReader:
+    """The values that one run has reported so far. Thread-safe."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._lock = threading.Lock()
+        self._collected = Collected()
+        #: How far each file was read, in bytes, and how many bytes of ``metrics`` were removed before.
+        self._offsets = {METRICS: 0, LOG: 0}
+        self._missing_bytes = 0
+
+    def read(self, since_s: float, now_s: float, log_tail: bytes | None = None) -> None:
+        """Read what is new. *since_s* is the start of the run and *now_s* now, on the host's monotonic clock.
+
+        With *log_tail*, the end of its log, the run is over, and a line without an end counts.
+        """
+        is_over = log_tail is not None
+        with self._lock:
+            for text in self._new(METRICS, is_over=is_over):
+                for line in text.splitlines():
+                    self._collected.add_line(line, since_s, now_s)
+            is_whole = log_tail is not None and not self._offsets[LOG] and len(log_tail) < TAIL_BYTES
+            for text in [log_tail or b""] if is_whole else self._new(LOG, is_over=is_over):
+                if b"metric:" in text or b"{'" in text:
+                    for values, step in metrics_in(text):
+                        self._collected.add_metrics(values.items(), now_s - since_s, step)
+            if is_whole:
+                self._offsets[LOG] = len(log_tail or b"")
+
+    def values(self) -> JobValues | None:
+        """Return all values so far, or None if there are none."""
+        with self._lock:
+            found = self._collected.values()
+        return None if found == JobValues() else found
+
+    @property
+    def gap(self) -> RunNote | None:
+        """The note that a part of what the job reported was not read; None if all was."""
+        if not self._missing_bytes:
+            return None
+        return RunNote(kind=NoteKind.METRICS_IN_PART.value, size_bytes=self._missing_bytes)
+
+    def _new(self, name: str, *, is_over: bool) -> Iterator[bytes]:
+        """Yield the lines of a file since the last call. Reads no link and waits for no pipe. Raises nothing."""
+        path = f"{self._run_dir}/{name}"
+        with contextlib.suppress(OSError, Unreadable):
+            size = os.stat(path, follow_symlinks=False).st_size  # noqa: PTH116 - a Path is slower to create than this
+            if size == self._offsets[name]:
+                return
+            self._skip(name, size)
+            fd = open_regular(path)
+            try:
+                yield from self._lines(fd, name, size, is_over=is_over)
+            finally:
+                os.close(fd)
+
+    def _skip(self, name: str, size: int) -> None:
+        """Begin where reading can begin, in a file of *size* bytes: it was cut, or grows faster than it is read."""
+        offset = self._offsets[name]
+        if size < offset:
+            self._missed(name, offset - size)
+            self._offsets[name] = size
+        elif name == LOG:
+            self._offsets[name] = max(offset, size - MOST_BYTES)
+
+    def _missed(self, name: str, count: int) -> None:
+        if name == METRICS:
+            self._missing_bytes += count
+
+    def _lines(self, fd: int, name: str, size: int, *, is_over: bool) -> Iterator[bytes]:
+        left = MOST_BYTES
+        while left > 0 and self._offsets[name] < size and (found := next_data(fd, self._offsets[name], CHUNK_BYTES)):
+            begin, data = found
+            whole = data.rfind(b"\n") + 1
+            if not whole and len(data) < CHUNK_BYTES and not (is_over and begin + len(data) >= size):
+                return
+            data = data[: whole or len(data)]
+            self._missed(name, begin - self._offsets[name])
+            self._offsets[name] = begin + len(data)
+            left -= len(data)
+            yield data
+
+    def to_plain(self) -> dict[str, Any] | None:
+        """Return the values so far as plain values of JSON, or None if there are none."""
+        with self._lock:
+            plain = self._collected.to_plain()
+            if not any(plain.values()) and not self._missing_bytes:
+                return None
+            return {**plain, "offsets": dict(self._offsets), "missing_bytes": self._missing_bytes}
+
+    def resume(self, fields: Fields) -> None:
+        """Restore what :meth:`to_plain` of another worker returned.
+
+        Raises:
+            Unreadable: *fields* are not valid.
+
+        """
+        offsets = fields.below("offsets", "how far the values of a run were read")
+        found, missing = Collected.from_plain(fields), fields.whole("missing_bytes")
+        reached = {name: offsets.whole(name) for name in self._offsets}
+        with self._lock:
+            self._collected, self._offsets, self._missing_bytes = found, reached, missing
